@@ -1,0 +1,128 @@
+"""What every test gets: a clean environment, the services it asks for, the budgets of folders."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TESTS = Path(__file__).parent
+
+#: Services that tests can ask for with `need_service`. The tests of this list's services are
+#: skipped with a reason where the service is missing, and fail where EVENTMQ_TEST_REQUIRE names
+#: it: ``all``, or names separated by commas. There is no such test yet.
+SERVICES: frozenset[str] = frozenset()
+
+#: Folders under tests/ that share a budget, and its seconds. A folder that is not named here has
+#: the budget of a small one.
+BUDGETS = {
+    ("unit", "properties", "contracts"): 180.0,
+    ("simulation",): 120.0,
+    ("integration", "acceptance"): 300.0,
+    ("gateways",): 120.0,
+    ("spark",): 240.0,
+    ("packaging",): 60.0,
+}
+SMALL = 60.0
+
+settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=200,
+    stateful_step_count=60,
+    print_blob=True,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("quick", settings.get_profile("suite"), max_examples=20)
+settings.register_profile("long", settings.get_profile("suite"), max_examples=200_000)
+settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--budget-factor",
+        type=float,
+        default=1.0,
+        help="multiply the time budgets of the folders under tests/ (0: no budgets)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = required_services() - SERVICES
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        msg = f"EVENTMQ_TEST_REQUIRE names what no test asks for: {names}"
+        raise pytest.UsageError(msg)
+    # No setting of the person who runs the tests reaches them, nor the processes they start.
+    for name in [name for name in os.environ if name.startswith("EVENTMQ_")]:
+        if not name.startswith("EVENTMQ_TEST_"):
+            del os.environ[name]
+    config.pluginmanager.register(Budgets(config.getoption("--budget-factor")), "budgets")
+
+
+def required_services() -> frozenset[str]:
+    """Return the services without which tests must fail instead of being skipped."""
+    named = os.environ.get("EVENTMQ_TEST_REQUIRE", "")
+    names = frozenset(name.strip() for name in named.split(",") if name.strip())
+    return SERVICES if "all" in names else names
+
+
+@pytest.fixture(scope="session")
+def need_service() -> Callable[[str, str | None], None]:
+    """Call it with a service's name and what is missing: None, or a sentence for the reader.
+
+    It returns if nothing is missing, fails where the service is required, and skips elsewhere.
+    """
+
+    def need(name: str, missing: str | None) -> None:
+        if name not in SERVICES:
+            pytest.fail(f"{name} is not in SERVICES of tests/conftest.py", pytrace=False)
+        if missing is None:
+            return
+        if name in required_services():
+            pytest.fail(f"{name} is required here: {missing}", pytrace=False)
+        pytest.skip(f"{name}: {missing}")
+
+    return need
+
+
+class Budgets:
+    """Adds up the time of each folder's tests; a folder over its budget fails the run."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.spent: Counter[tuple[str, ...]] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.spent[folders_of(report.nodeid)] += report.duration
+
+    def over(self) -> list[str]:
+        return [
+            f"tests/{{{','.join(folders)}}} took {seconds:.1f} s, its budget is {budget:g} s"
+            for folders, seconds in sorted(self.spent.items())
+            if 0 < (budget := BUDGETS.get(folders, SMALL) * self.factor) < seconds
+        ]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.over() and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self.over():
+            terminalreporter.write_line(f"OVER BUDGET: {line}", red=True, bold=True)
+
+
+def folders_of(nodeid: str) -> tuple[str, ...]:
+    """Return the folders with which the test at ``tests/FOLDER/...`` shares its budget."""
+    parts = nodeid.split("::", 1)[0].split("/")
+    folder = parts[1] if len(parts) > 2 and parts[0] == TESTS.name else "."
+    return next((folders for folders in BUDGETS if folder in folders), (folder,))
