@@ -1,0 +1,188 @@
+"""What a broker asks its queue store to do, and what the store says.
+
+A commit is a list of entries (`Write`); the store answers with one verdict per entry, of the
+kind that the entry's docstring names. The contract is `eventmq.interfaces.QueueStore`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.job import Job, JobState
+
+__all__ = [
+    "Admit",
+    "Chunk",
+    "Claim",
+    "CloseChunk",
+    "Find",
+    "Finish",
+    "Finished",
+    "Found",
+    "ListJobs",
+    "OpenChunk",
+    "Promote",
+    "QueueCounts",
+    "Recovered",
+    "Requeue",
+    "Verdict",
+    "Write",
+]
+
+
+class Verdict(NamedTuple):
+    """What the store says about one job of an entry that was not simply done."""
+
+    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``.
+    code: str
+    #: For ``same_id`` the state, for ``unique_conflict`` the id of the other job.
+    detail: str = ""
+
+
+class Admit(NamedTuple):
+    """Store new jobs. Verdict: {index: Verdict} of those refused."""
+
+    jobs: Sequence[Job]
+
+
+class Finished(NamedTuple):
+    """One ended job.
+
+    A failed job is kept whole, and its result is the encoded error (`eventmq.wire.results`).
+    """
+
+    job: Job
+    #: A terminal state.
+    state: JobState
+    #: Unix time of the end.
+    at: float
+    #: Seconds that the result is kept.
+    ttl: float
+    content_type: str
+    result: bytes
+    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    started: float = 0.0
+    ran: float = 0.0
+    #: Name of the worker session, "" for none.
+    worker: str = ""
+
+
+class Finish(NamedTuple):
+    """End jobs. Verdict: {index: Verdict} of those that were not there any more."""
+
+    rows: Sequence[Finished]
+
+
+class Requeue(NamedTuple):
+    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs. Verdict: {}."""
+
+    jobs: Sequence[Job]
+
+
+class Chunk(NamedTuple):
+    """Which jobs a session holds: (job, delivery) by position; None where a job has ended."""
+
+    session: str
+    number: int
+    leases: Sequence[tuple[Job | None, int]]
+
+
+class OpenChunk(NamedTuple):
+    """Lease jobs by one row. Verdict: {}."""
+
+    chunk: Chunk
+
+
+class CloseChunk(NamedTuple):
+    """Delete the row of a chunk. Verdict: {}."""
+
+    session: str
+    number: int
+
+
+class Claim(NamedTuple):
+    """Read queued jobs that rank after (rank, seq). Verdict: (jobs in order, whether more).
+
+    At most ``limit`` jobs, and no more after their bodies exceed ``max_bytes``.
+    """
+
+    queue: str
+    after: tuple[int, int]
+    limit: int
+    max_bytes: int
+
+
+class Promote(NamedTuple):
+    """Make up to ``limit`` delayed jobs with due <= ``now`` queued. Verdict: (jobs, next due)."""
+
+    now: float
+    limit: int
+
+
+class Found(NamedTuple):
+    """What is known of a job.
+
+    The body is there while it is unfinished or failed, the other fields as in `Finished` once it
+    has ended. ``result`` is None when it is not kept any more.
+    """
+
+    job: Job
+    at: float = 0.0
+    content_type: str = ""
+    result: bytes | None = None
+    started: float = 0.0
+    ran: float = 0.0
+    worker: str = ""
+
+
+class Find(NamedTuple):
+    """Look jobs up. Verdict: {id: Found} of those known."""
+
+    ids: Sequence[str]
+
+
+class ListJobs(NamedTuple):
+    """Read up to ``limit`` jobs by filters. Verdict: (list of Found, next cursor or "")."""
+
+    state: JobState | None
+    queue: str | None
+    task: str | None
+    cursor: str
+    limit: int
+
+
+Write = Admit | Finish | Requeue | OpenChunk | CloseChunk | Claim | Promote | Find | ListJobs
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """How many jobs of a queue the store has. ``waiting`` includes leased ones."""
+
+    waiting: int = 0
+    delayed: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a store has when it is opened.
+
+    Attributes:
+        store_id: Made once when the store was created.
+        epoch: Number of this opening, larger than any before.
+        next_seq: Larger than the number of any job.
+        counts: Per queue.
+        chunks: Open chunks of earlier epochs, with their jobs.
+        next_due: Unix time of the first delayed job, or None.
+    """
+
+    store_id: str
+    epoch: int
+    next_seq: int = 1
+    counts: dict[str, QueueCounts] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+    next_due: float | None = None

@@ -1,0 +1,326 @@
+"""Every exception that EventMQ raises on purpose.
+
+Everything derives from `EventMQError`, so one ``except`` catches what this package raises and
+nothing else. Fields hold the data; the message says what is wrong and what would be right::
+
+    EventMQError
+    |-- BrokerUnavailable          no broker answered in time
+    |-- JobNotFound                nobody knows this id
+    |-- JobError                   a job ended in another way than by success
+    |   |-- JobFailed              the task raised, or was given up
+    |   |   |-- TimeLimitExceeded
+    |   |   |-- WorkerLost
+    |   |   `-- UnknownTask        no worker knows the task (also raised before a call is sent)
+    |   |-- JobCancelled
+    |   `-- JobExpired
+    |-- ResultError
+    |   |-- ResultTimeout          (also a TimeoutError)
+    |   |-- ResultUnavailable      the job succeeded but its result is gone or was not kept
+    |   |-- ResultTooLarge
+    |   `-- StreamRestarted
+    |-- SubmitError                a job was refused; nothing was stored
+    |   |-- MessageTooLarge
+    |   |-- QueueFull
+    |   |-- RateLimited            a peer over its message limit
+    |   |-- DuplicateJob
+    |   `-- BatchError
+    |-- SoftTimeLimitExceeded      raised inside a running task
+    |-- ContentError
+    |   |-- SerializationError     (also a ValueError)
+    |   |-- ContentNotAllowed
+    |   `-- SignatureError
+    |-- NotAllowed                 this peer may not do this
+    |-- ProtocolError              a message that is not what the protocol says
+    |-- IllegalTransition          a change of state that the table does not have
+    |-- StoreError                 the queue store cannot be opened or written
+    |-- BindError                  an address cannot be bound
+    |-- PluginError
+    |   |-- PluginCollision
+    |   |-- PluginNotFound
+    |   `-- HookError
+    |-- AppNotFound
+    `-- SettingsError
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "AppNotFound",
+    "BatchError",
+    "BindError",
+    "BrokerUnavailable",
+    "ContentError",
+    "ContentNotAllowed",
+    "DuplicateJob",
+    "EventMQError",
+    "HookError",
+    "IllegalTransition",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobNotFound",
+    "MessageTooLarge",
+    "NotAllowed",
+    "PluginCollision",
+    "PluginError",
+    "PluginNotFound",
+    "ProtocolError",
+    "QueueFull",
+    "RateLimited",
+    "ResultError",
+    "ResultTimeout",
+    "ResultTooLarge",
+    "ResultUnavailable",
+    "SerializationError",
+    "SettingsError",
+    "SignatureError",
+    "SoftTimeLimitExceeded",
+    "StoreError",
+    "StreamRestarted",
+    "SubmitError",
+    "TimeLimitExceeded",
+    "UnknownTask",
+    "WorkerLost",
+    "did_you_mean",
+]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, or all."""
+    from difflib import get_close_matches
+
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names) or 'none'}"
+
+
+class EventMQError(Exception):
+    """The base of every exception of this package."""
+
+
+class BrokerUnavailable(EventMQError):
+    """No broker gave a receipt or an answer before the deadline.
+
+    Attributes:
+        job_id: The id of the job that was being submitted, or None.
+        maybe_accepted: True if the message was handed to a connection, so that the broker may
+            hold the job although its receipt never came. Submitting again with
+            ``job_id=error.job_id`` is safe either way.
+    """
+
+    def __init__(
+        self, message: str, *, job_id: str | None = None, maybe_accepted: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.maybe_accepted = maybe_accepted
+
+
+class JobNotFound(EventMQError):
+    """The broker neither has this job nor remembers it."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job with id {job_id!r}: never submitted here, or forgotten since")
+        self.job_id = job_id
+
+
+class JobError(EventMQError):
+    """A job ended in another way than by success."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobFailed(JobError):
+    """The task raised an exception, or the job was given up.
+
+    Attributes:
+        job_id: The id of the job.
+        remote_type: The dotted name of the exception's class in the worker.
+        remote_message: ``str()`` of the exception.
+        remote_traceback: The traceback as text, empty if there is none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: str | None = None,
+        remote_type: str = "",
+        remote_message: str = "",
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(message, job_id=job_id)
+        self.remote_type = remote_type
+        self.remote_message = remote_message
+        self.remote_traceback = remote_traceback
+
+
+class TimeLimitExceeded(JobFailed):
+    """The job ran longer than its ``timeout`` and was stopped."""
+
+
+class WorkerLost(JobFailed):
+    """The process that ran the job ended without an answer."""
+
+
+class UnknownTask(JobFailed):
+    """No worker knows a task of this name."""
+
+
+class JobCancelled(JobError):
+    """Somebody cancelled the job."""
+
+
+class JobExpired(JobError):
+    """The job's ``expires`` passed before a worker started it."""
+
+
+class ResultError(EventMQError):
+    """A result cannot be had."""
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """The job had not ended when the caller's time was up. The job goes on."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class ResultUnavailable(ResultError):
+    """The job ended, but its result was not kept, or is kept no longer."""
+
+
+class ResultTooLarge(ResultError):
+    """The result does not fit into a message to the broker."""
+
+
+class StreamRestarted(ResultError):
+    """The worker of a stream died; the parts start again from the first."""
+
+
+class SubmitError(EventMQError):
+    """A job was refused, and nothing of it was stored."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class MessageTooLarge(SubmitError):
+    """The message is longer than the broker takes."""
+
+
+class QueueFull(SubmitError):
+    """The queue is at its length limit."""
+
+
+class RateLimited(SubmitError):
+    """This peer sends more messages than it may."""
+
+
+class DuplicateJob(SubmitError):
+    """A job with the same unique key exists.
+
+    Attributes:
+        existing_id: The id of the job that holds the key.
+    """
+
+    def __init__(self, message: str, *, job_id: str | None = None, existing_id: str = "") -> None:
+        super().__init__(message, job_id=job_id)
+        self.existing_id = existing_id
+
+
+class BatchError(SubmitError):
+    """Some jobs of a batch were not confirmed.
+
+    Attributes:
+        jobs: For each job of the batch, in order: (job, ``"confirmed"``, ``"refused"`` or
+            ``"unknown"``, error or None).
+    """
+
+    def __init__(
+        self, message: str, *, jobs: Sequence[tuple[object, str, Exception | None]]
+    ) -> None:
+        super().__init__(message)
+        self.jobs = list(jobs)
+
+
+class SoftTimeLimitExceeded(EventMQError):
+    """Raised inside a task when its ``soft_timeout`` has passed."""
+
+
+class ContentError(EventMQError):
+    """A body or result cannot be encoded or decoded."""
+
+
+class SerializationError(ContentError, ValueError):
+    """The serializer cannot encode this value, or cannot decode these bytes."""
+
+
+class ContentNotAllowed(ContentError):
+    """The content type is not in this side's ``accept`` list."""
+
+
+class SignatureError(ContentError):
+    """The signature of a body is missing, wrong or too old."""
+
+
+class NotAllowed(EventMQError):
+    """The broker or the operator does not allow this."""
+
+
+class ProtocolError(EventMQError):
+    """A message is not what the protocol says.
+
+    Attributes:
+        code: A short word for programs: see the table of ERROR codes in the protocol page.
+    """
+
+    def __init__(self, message: str, *, code: str = "bad-message") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class IllegalTransition(EventMQError):
+    """A job cannot go from the one state to the other."""
+
+
+class StoreError(EventMQError):
+    """The queue store cannot be opened, read or written."""
+
+
+class BindError(EventMQError):
+    """An address cannot be bound: it is taken, malformed or not of this machine."""
+
+
+class PluginError(EventMQError):
+    """A plugin cannot be loaded, configured or used."""
+
+
+class PluginCollision(PluginError):
+    """Two plugins provide the same name."""
+
+
+class PluginNotFound(PluginError):
+    """No plugin provides this name."""
+
+
+class HookError(PluginError):
+    """A plugin implements a hook that does not exist, or with other arguments."""
+
+
+class AppNotFound(EventMQError):
+    """``-A`` names a module or attribute that is not there, or is not an app."""
+
+
+class SettingsError(EventMQError):
+    """A setting is unknown, or its value is not allowed."""

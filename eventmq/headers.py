@@ -1,0 +1,190 @@
+"""The header field of eMQP: a csv text on the wire, a typed `Headers` here.
+
+The document's headers (emqp-1.0, section "Headers") and ours stand in one table. A value is
+percent-encoded where it has a comma, a percent sign, a control character or anything outside
+ASCII, so nothing in a value can make another header. Unknown headers are kept, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from eventmq.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["EMPTY", "Headers", "format_headers", "parse_headers"]
+
+#: What `quote` leaves as it is, beside letters, digits and ``_.-~``.
+_SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headers:
+    """The headers of one message. A field that was not in the text has its default.
+
+    Attributes:
+        reply_requested: Send a REPLY when the job is finished.
+        ack_requested: Acknowledge the message.
+        guarantee: True or False as the client said, None if it said nothing.
+        retry_count: How often a failed job is tried again.
+        timeout: Seconds the job may run; 0.0 is no limit.
+        nohaste: A schedule's first run waits for the interval.
+        run_count: Total runs of a schedule, None for no limit.
+        interval: SCHEDULE in the document's form: seconds between runs.
+        cron: SCHEDULE in the document's form: a cron expression.
+        task: The registered name of the task; empty for a plain job.
+        content_type: The serializer's name; empty for a plain job.
+        priority: 0 to 255, higher first.
+        countdown: Seconds after admission at which the job becomes ready.
+        eta: Unix time at which the job becomes ready, 0.0 for now.
+        expires: Unix time after which the job must not start, 0.0 for never.
+        ignore_result: The result is not kept.
+        result_ttl: Seconds the result is kept, None for the broker's default.
+        soft_limit: Seconds after which the task is told to stop (``soft_timeout``).
+        backoff: The retry policy as ``name`` or ``name:json``.
+        signature: Of the body, for content types that need one.
+        created: Unix time at which the client made the job, 0.0 if it did not say.
+        batch: Number of jobs in the body, 0 for none.
+        chunk: Number of the chunk in the body, 0 for none.
+        extra: Everything else as (name, value) pairs in order; a flag has the value "".
+    """
+
+    reply_requested: bool = False
+    ack_requested: bool = False
+    guarantee: bool | None = None
+    retry_count: int = 0
+    timeout: float = 0.0
+    nohaste: bool = False
+    run_count: int | None = None
+    interval: float | None = None
+    cron: str = ""
+    task: str = ""
+    content_type: str = ""
+    priority: int = 0
+    countdown: float = 0.0
+    eta: float = 0.0
+    expires: float = 0.0
+    ignore_result: bool = False
+    result_ttl: float | None = None
+    soft_limit: float = 0.0
+    backoff: str = ""
+    signature: str = ""
+    created: float = 0.0
+    batch: int = 0
+    chunk: int = 0
+    extra: tuple[tuple[str, str], ...] = ()
+
+
+EMPTY = Headers()
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in {"", "true", "1"}:
+        return True
+    if text.lower() in {"false", "0"}:
+        return False
+    raise ValueError(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < 1e12:  # noqa: PLR2004 - rejects nan, inf and nonsense
+        raise ValueError(text)
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 15:  # noqa: PLR2004
+        raise ValueError(text)
+    return int(text)
+
+
+def _octet(text: str) -> int:
+    value = _count(text)
+    if value > 255:  # noqa: PLR2004
+        raise ValueError(text)
+    return value
+
+
+#: Field type or name -> (reader, what is allowed).
+_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "bool": (_flag, "True or False"),
+    "bool | None": (_flag, "True or False"),
+    "int": (_count, "a whole number from 0"),
+    "int | None": (_count, "a whole number from 0"),
+    "float": (_seconds, "seconds from 0"),
+    "float | None": (_seconds, "seconds from 0"),
+    "str": (str, "text"),
+    "priority": (_octet, "a whole number from 0 to 255"),
+}
+
+_FIELDS = {f.name: f for f in fields(Headers) if f.name != "extra"}
+
+
+def _wire_name(name: str) -> str:
+    return name if name == "run_count" else name.replace("_", "-")
+
+
+#: Header name on the wire -> (field name, reader, what is allowed).
+_TABLE = {
+    _wire_name(name): (name, *(_READERS.get(name) or _READERS[str(f.type)]))
+    for name, f in _FIELDS.items()
+}
+
+
+@lru_cache(maxsize=4096)
+def parse_headers(text: str) -> Headers:
+    """Read a header field.
+
+    Args:
+        text: Comma-separated ``name`` or ``name:value``, as in frame 5 of REQUEST.
+
+    Raises:
+        ProtocolError: A known header has a value that it cannot have.
+    """
+    if not text:
+        return EMPTY
+    known: dict[str, Any] = {}
+    extra: list[tuple[str, str]] = []
+    for item in text.split(","):
+        name, _, raw = item.strip().partition(":")
+        if not name:
+            continue
+        value = unquote(raw) if "%" in raw else raw
+        entry = _TABLE.get(name)
+        if entry is None:
+            extra.append((unquote(name), value))
+            continue
+        try:
+            known[entry[0]] = entry[1](value)
+        except ValueError:
+            msg = f"header {name!r} has the value {value[:80]!r}; allowed is {entry[2]}"
+            raise ProtocolError(msg, code="bad-header") from None
+    return Headers(**known, extra=tuple(extra))
+
+
+def _item(name: str, value: object) -> str:
+    if value is True:
+        return name
+    if isinstance(value, float):
+        return f"{name}:{value!r}".removesuffix(".0")
+    return f"{name}:{quote(str(value), safe=_SAFE)}"
+
+
+def format_headers(headers: Headers) -> str:
+    """Write a header field; `parse_headers` reads the same `Headers` back."""
+    items = []
+    for wire, (name, *_) in _TABLE.items():
+        value = getattr(headers, name)
+        if value != _FIELDS[name].default:
+            items.append(_item(wire, value))
+    items += [
+        f"{quote(name, safe='')}:{quote(value, safe=_SAFE)}" if value else quote(name, safe="")
+        for name, value in headers.extra
+    ]
+    return ",".join(items)

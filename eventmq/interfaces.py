@@ -1,0 +1,312 @@
+"""Every contract that a plugin can implement, on one page.
+
+A plugin hands over factories (`Factory`); the kernel calls a factory once where it wires an app,
+keeps the object and calls its bound methods. Unless a contract says otherwise, methods are called
+from one thread, may not block and do not raise. All times are seconds as float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.entries import Recovered, Write
+
+__all__ = [
+    "Answered",
+    "Died",
+    "Envelope",
+    "Factory",
+    "Gateway",
+    "JobContext",
+    "Middleware",
+    "PluginContext",
+    "PoolEvent",
+    "QueueOrder",
+    "QueueStore",
+    "ResultBackend",
+    "RetryPolicy",
+    "RoutingStrategy",
+    "ScheduleStore",
+    "Serializer",
+    "Submission",
+    "Trigger",
+    "WorkerPool",
+    "WorkerView",
+]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginContext:
+    """What a factory gets: its name, its options, the clock and a lookup of other plugins.
+
+    ``options`` is ``[eventmq.plugins.NAME]`` of the settings, to be validated by the plugin.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    clock: Clock
+    app: Any = None
+
+
+class Factory(Protocol[T_co]):
+    """Makes the object that implements a contract. Raises `PluginError` for bad options."""
+
+    def __call__(self, context: PluginContext, /) -> T_co:
+        """Return a new object."""
+
+
+# Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What surrounds a payload: a signing serializer covers it. Times are Unix time."""
+
+    job_id: str
+    content_type: str
+    task: str = ""
+    queue: str = ""
+    created: float = 0.0
+    expires: float = 0.0
+    signature: str = ""
+
+
+class Serializer(Protocol):
+    """Turns values into bytes and back. Thread-safe.
+
+    ``encode`` returns the payload and the signature, "" where there is none. Both raise
+    `SerializationError` for what cannot be encoded or decoded, naming the value's type;
+    ``decode`` raises `SignatureError` where a signature is needed and not right.
+    """
+
+    def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
+        """Encode ``value``: for a job the list ``[args, kwargs]``, else a result."""
+
+    def decode(self, data: bytes, envelope: Envelope) -> Any:  # noqa: ANN401 - any value
+        """Decode what ``encode`` made."""
+
+
+class ResultBackend(Protocol):
+    """Keeps results. The state of a job is always the broker's.
+
+    With ``inline`` true the bytes travel in the REPLY and the broker keeps them; ``put`` and
+    ``get`` are then not called. Else the worker calls ``put`` before it replies, and the REPLY
+    carries the reference. Thread-safe, may block; raises `ResultUnavailable`.
+    """
+
+    inline: bool
+
+    def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
+        """Store a result for ``ttl`` seconds; return the reference. Idempotent by job id."""
+
+    def get(self, reference: bytes) -> bytes:
+        """Return the bytes of a reference."""
+
+
+# Decisions
+
+
+class WorkerView(NamedTuple):
+    """What a routing strategy sees of a worker session."""
+
+    session: str
+    #: How many more chunks it wants now; at least 1.
+    room: int
+    #: How many chunks it holds.
+    busy: int
+
+
+class RoutingStrategy(Protocol):
+    """Decides which worker gets the next chunks of a queue."""
+
+    def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
+        """Return the sessions of up to ``n`` chunks, none more often than it has room.
+
+        ``workers`` is in the order in which they informed; ``n`` is at least 1.
+        """
+
+
+class QueueOrder(Protocol):
+    """Decides from which of its queues a worker session gets work; one object per session."""
+
+    def choose(self, queues: Sequence[tuple[int, str]]) -> str:
+        """Return one of the (weight, name) pairs' names; all of them have jobs waiting."""
+
+    def charge(self, queue: str, weight: int, jobs: int) -> None:
+        """Note that the session got ``jobs`` jobs of the queue."""
+
+
+class RetryPolicy(Protocol):
+    """Decides how long a failed job waits. Pure and thread-safe."""
+
+    def delay(self, attempt: int) -> float | None:
+        """Return seconds until the next attempt after ``attempt`` (1 for the first) failed.
+
+        None means: do not try again.
+        """
+
+
+class Trigger(Protocol):
+    """Decides when a schedule fires. Pure, a value object."""
+
+    def next_after(self, slot: float) -> float | None:
+        """Return the first slot (Unix time) later than ``slot``, or None if there is none."""
+
+
+class ScheduleStore(Protocol):
+    """Keeps schedules. Every change is compare-and-set on the version. May block."""
+
+    def load(self) -> Sequence[Mapping[str, Any]]:
+        """Return all schedules; each has at least ``name`` and ``version``."""
+
+    def save(self, schedule: Mapping[str, Any], expected: int | None) -> bool:
+        """Store it if its version is ``expected`` (None: if it is new); say whether it was."""
+
+    def remove(self, name: str, expected: int) -> bool:
+        """Remove it if its version is ``expected``; say whether it was."""
+
+
+# Around jobs
+
+
+@dataclass(slots=True)
+class Submission:
+    """A call on its way out; a middleware may add to ``headers``."""
+
+    task: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    job_id: str
+    queue: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """The job that is being executed. ``delivery`` and ``attempt`` count from 1."""
+
+    id: str
+    task: str
+    queue: str
+    attempt: int
+    delivery: int
+    headers: str
+
+
+class Middleware(Protocol):
+    """Wraps submission and execution; a missing method costs nothing. Thread-safe."""
+
+    def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:  # noqa: ANN401
+        """Run around a submission in the caller's thread; return what ``proceed`` returns."""
+
+    def execute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Run around a task in its thread or process; return what ``proceed`` returns."""
+
+
+class Gateway(Protocol):
+    """Serves a foreign protocol as an ordinary client and worker of the broker."""
+
+    def start(self) -> Sequence[str]:
+        """Bind and serve in threads of its own; return the bound addresses."""
+
+    def stop(self, grace: float) -> None:
+        """Stop accepting, finish within ``grace`` seconds, release everything. Idempotent."""
+
+
+# Execution
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order."""
+
+    slot: int
+    chunk: int
+    count: int
+    #: Seconds that these jobs ran together.
+    ran: float
+    #: `eventmq.wire.bulk.encode_outcomes` of them.
+    outcomes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """Pool event: a slot's process ended. The pool replaces it by itself."""
+
+    slot: int
+    #: The chunk and the position of the job that was running, or (0, -1).
+    chunk: int
+    position: int
+    #: For people: exit status or signal.
+    reason: str
+
+
+PoolEvent = Answered | Died
+
+
+class WorkerPool(Protocol):
+    """Runs jobs in slots, each slot one after the other.
+
+    A slot works off its chunks in the order of ``assign``. All methods are called from the job
+    manager's thread and return without waiting; only ``start`` and ``stop`` may block.
+    """
+
+    slots: int
+
+    def start(self) -> None:
+        """Start the slots. Raises if a slot cannot be started."""
+
+    def filenos(self) -> Sequence[int]:
+        """Return descriptors that are readable when ``poll`` has something."""
+
+    def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
+        """Give a slot a chunk of ``count`` jobs, as it came from the broker."""
+
+    def take_back(self, slot: int) -> int:
+        """Withdraw what has not started; return how many jobs, counted from the last given."""
+
+    def running_since(self, slot: int) -> float | None:
+        """Return the monotonic start of the job that runs in the slot, None if none does."""
+
+    def poll(self) -> list[PoolEvent]:
+        """Return what happened since the last call, per slot in order."""
+
+    def stop(self, grace: float) -> None:
+        """Let running jobs finish within ``grace`` seconds, then kill. Idempotent."""
+
+
+# Storage
+
+
+class QueueStore(Protocol):
+    """Keeps jobs, leases and outcomes, and decides what brokers sharing it must agree on.
+
+    A batch is one transaction: all of it or nothing, and on disk before its verdicts are given.
+    Several batches may be in flight; verdicts come in the order of submission. One thread.
+    """
+
+    def open(self) -> Recovered:
+        """Open or create. Raises `StoreError` with what to do about it."""
+
+    def submit(self, batch: Sequence[Write]) -> None:
+        """Start a commit. Raises nothing: failures are verdicts."""
+
+    def finished(self) -> list[Sequence[Any] | Exception]:
+        """Return, per batch that ended since the last call, one verdict per entry.
+
+        An exception instead means that nothing of the batch was stored: `QueueFull` where the
+        store has no space and lives on, any other is the end of the broker.
+        """
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable when ``finished`` has something, or None."""
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""

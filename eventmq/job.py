@@ -1,0 +1,192 @@
+"""What a job is: its states and their table, the record that the broker keeps, how a run ended.
+
+Not here: how a job travels (`eventmq.wire`) and who decides about it (`eventmq.broker`).
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eventmq.errors import IllegalTransition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.clock import Clock
+
+__all__ = [
+    "STATE_CODES",
+    "TERMINAL",
+    "TRANSITIONS",
+    "IdFactory",
+    "Job",
+    "JobState",
+    "Outcome",
+    "OutcomeKind",
+    "id_time",
+    "transition",
+]
+
+
+class JobState(str, enum.Enum):
+    """Where a job is in its life."""
+
+    BLOCKED = "blocked"
+    DELAYED = "delayed"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    __str__ = str.__str__
+
+
+_S = JobState
+
+#: State -> the states that may follow. A failed job may be queued again by an operator.
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    _S.BLOCKED: frozenset({_S.DELAYED, _S.QUEUED, _S.CANCELLED, _S.EXPIRED, _S.FAILED}),
+    _S.DELAYED: frozenset({_S.QUEUED, _S.CANCELLED, _S.EXPIRED, _S.FAILED}),
+    _S.QUEUED: frozenset({_S.RUNNING, _S.CANCELLED, _S.EXPIRED, _S.FAILED}),
+    _S.RUNNING: frozenset(
+        {_S.SUCCEEDED, _S.FAILED, _S.CANCELLED, _S.EXPIRED, _S.QUEUED, _S.DELAYED}
+    ),
+    _S.SUCCEEDED: frozenset(),
+    _S.FAILED: frozenset({_S.QUEUED}),
+    _S.CANCELLED: frozenset(),
+    _S.EXPIRED: frozenset(),
+}
+
+#: States that end a job.
+TERMINAL = frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLED, _S.EXPIRED})
+
+#: The small integers that stand for states in stores and on the wire, in the order of the enum.
+STATE_CODES: Mapping[JobState, int] = {state: code for code, state in enumerate(JobState)}
+
+
+def transition(state: JobState, to: JobState) -> JobState:
+    """Return ``to`` if the table allows the step from ``state``.
+
+    Raises:
+        IllegalTransition: The table has no such step.
+    """
+    if to not in TRANSITIONS[state]:
+        allowed = ", ".join(sorted(TRANSITIONS[state])) or "nothing, it is final"
+        msg = f"a job cannot go from {state} to {to}; from {state} may follow: {allowed}"
+        raise IllegalTransition(msg)
+    return to
+
+
+class OutcomeKind(enum.IntEnum):
+    """How one delivery of a job ended, as a worker says it."""
+
+    SUCCEEDED = 0
+    FAILED = 1
+    #: Failed, to be tried again after ``countdown`` seconds as the next attempt.
+    RETRY = 2
+    #: Never started; costs a delivery, never an attempt.
+    HANDED_BACK = 3
+    #: ``expires`` had passed before it was started.
+    EXPIRED = 4
+    #: The process died while it was running this job.
+    DIED = 5
+    #: The worker does not know the task, or may not run this body.
+    UNKNOWN_TASK = 6
+    CANCELLED = 7
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one delivery of a job ended.
+
+    Attributes:
+        kind: What happened.
+        content_type: How ``result`` is encoded; for anything but success the encoding of the
+            error, see `eventmq.wire.results`.
+        result: The encoded result or error.
+        started: Unix time of the start in seconds, 0.0 if it never started.
+        ran: Seconds that it ran.
+        countdown: For RETRY, seconds until the next attempt.
+    """
+
+    kind: OutcomeKind
+    content_type: str = ""
+    result: bytes = b""
+    started: float = 0.0
+    ran: float = 0.0
+    countdown: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One job as the broker keeps it.
+
+    Attributes:
+        id: The client's id, unique for the broker within its dedupe window.
+        queue: Name of the queue.
+        headers: The eMQP header text, as the client sent it.
+        body: The payload, never decoded by the broker.
+        seq: The broker's number of the job, in the order of admission.
+        rank: Orders the queue, smallest first: microseconds of (ready time - priority x A).
+        state: `JobState`; RUNNING while it is leased.
+        attempt: 1 for the first; grows when the job failed and is tried again.
+        delivery: 0 before the first dispatch; grows at every dispatch.
+        due: Unix time at which a delayed job becomes ready, else 0.0.
+        expires: Unix time after which it must not start, 0.0 for never.
+        created: Unix time of admission.
+        deaths: Counted deaths of processes that were running it.
+    """
+
+    id: str
+    queue: str
+    headers: str
+    body: bytes
+    seq: int = 0
+    rank: int = 0
+    state: JobState = JobState.QUEUED
+    attempt: int = 1
+    delivery: int = 0
+    due: float = 0.0
+    expires: float = 0.0
+    created: float = 0.0
+    deaths: int = 0
+
+
+@dataclass(slots=True)
+class IdFactory:
+    """Makes job ids: 32 hex digits in the layout of UUID version 7 (RFC 9562, section 5.7).
+
+    Ids of one factory ascend: within a millisecond a 12-bit counter, then 62 random bits. Time
+    order keeps the broker's indexes append-only, which measured 6 times faster than random ids.
+    Not thread-safe by itself beyond what the GIL gives: two threads may get ids out of order,
+    never equal ones.
+    """
+
+    clock: Clock
+    _last: int = field(default=0, init=False)
+
+    def new(self) -> str:
+        """Return a new id."""
+        return self.new_many(1)[0]
+
+    def new_many(self, n: int) -> list[str]:
+        """Return ``n`` new ids in ascending order, which share their random bits."""
+        first = max(int(self.clock.now() * 1000) << 12, self._last + 1)
+        self._last = first + n - 1
+        tail = f"{0x8000000000000000 | secrets.randbits(62):016x}"
+        return [f"{t >> 12:012x}7{t & 0xFFF:03x}{tail}" for t in range(first, first + n)]
+
+
+def id_time(job_id: str) -> float | None:
+    """Return the Unix time in seconds that a version 7 id carries, or None for any other id."""
+    if len(job_id) == 32 and job_id[12] == "7":  # noqa: PLR2004 - the layout of the id
+        try:
+            return int(job_id[:12], 16) / 1000
+        except ValueError:
+            return None
+    return None

@@ -1,0 +1,221 @@
+"""Bodies that carry many jobs or outcomes: batch, chunk, outcomes (extensions of ``wire``).
+
+All of them are MessagePack. The broker reads indexes only; payloads pass as they came.
+
+- *batch*, client to broker: ``[[[queue, headers], ...], [[id, template, payload], ...]]``.
+- *chunk*, broker to worker: 4 bytes big-endian length of the index, the index, then the payloads
+  end to end. Index: ``[queue, [headers, ...], [[id, delivery, attempt, template, timeout,
+  expires, offset, length], ...]]``; ``template`` is the place of the job's header text.
+- *outcomes*, worker to broker: ``[[position, kind, started, ran, content_type, payload,
+  countdown], ...]``; ``position`` counts from 0 in the chunk, the rest is `eventmq.job.Outcome`.
+- *exceptions*, in the ACK of a batch: ``{position: [code, text]}``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from eventmq.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = [
+    "ChunkEntry",
+    "ChunkIndex",
+    "OutcomeRow",
+    "decode_batch",
+    "decode_chunk",
+    "decode_exceptions",
+    "decode_outcomes",
+    "encode_batch",
+    "encode_chunk",
+    "encode_exceptions",
+    "encode_outcomes",
+    "pack",
+    "unpack",
+]
+
+
+class ChunkEntry(NamedTuple):
+    """One job in a chunk. ``timeout`` and ``expires`` are seconds, 0.0 for none."""
+
+    id: str
+    delivery: int
+    attempt: int
+    template: int
+    timeout: float
+    expires: float
+    offset: int
+    length: int
+
+
+class ChunkIndex(NamedTuple):
+    """What a manager reads of a chunk: everything but the payloads."""
+
+    queue: str
+    templates: list[str]
+    entries: list[ChunkEntry]
+    base: int
+
+    def payload(self, body: bytes, entry: ChunkEntry) -> bytes:
+        """Return the payload of one job out of the chunk's body."""
+        start = self.base + entry.offset
+        return body[start : start + entry.length]
+
+
+class OutcomeRow(NamedTuple):
+    """One answered job of a chunk; see `eventmq.job.Outcome` for the meaning and units."""
+
+    position: int
+    kind: int
+    started: float
+    ran: float
+    content_type: str
+    result: bytes
+    countdown: float = 0.0
+
+
+def pack(value: object) -> bytes:
+    """Encode plain data as MessagePack."""
+    return msgpack.packb(value)  # type: ignore[no-any-return]
+
+
+def unpack(data: bytes, what: str) -> Any:  # noqa: ANN401 - plain data of any shape
+    """Decode MessagePack that came from a peer.
+
+    Raises:
+        ProtocolError: It is no MessagePack; the message names ``what``.
+    """
+    try:
+        return msgpack.unpackb(data, strict_map_key=False)
+    except Exception as error:  # noqa: BLE001 - msgpack raises six kinds, all mean the same
+        raise ProtocolError(f"{what} is not MessagePack", code="bad-body") from error
+
+
+def encode_batch(
+    templates: Sequence[tuple[str, str]], jobs: Sequence[tuple[str, int, bytes]]
+) -> bytes:
+    """Encode a batch: ``templates`` are (queue, headers), ``jobs`` (id, template, payload)."""
+    return pack([templates, jobs])
+
+
+def decode_batch(
+    body: bytes, count: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, int, bytes]]]:
+    """Decode a batch.
+
+    Args:
+        body: The body of the REQUEST.
+        count: What its ``batch`` header says.
+
+    Raises:
+        ProtocolError: The body is malformed or has another number of jobs.
+    """
+    value = unpack(body, "the body of the batch")
+    match value:
+        case [list(templates), list(jobs)] if len(jobs) == count:
+            pass
+        case _:
+            msg = f"a batch of {count} is [templates, jobs] with {count} jobs"
+            raise ProtocolError(msg, code="bad-body")
+    size = len(templates)
+    ok = all(
+        isinstance(t, list) and len(t) == 2 and type(t[0]) is str and type(t[1]) is str  # noqa: PLR2004
+        for t in templates
+    ) and all(
+        isinstance(j, list)
+        and len(j) == 3  # noqa: PLR2004
+        and type(j[0]) is str
+        and type(j[1]) is int
+        and 0 <= j[1] < size
+        and type(j[2]) is bytes
+        and j[0]
+        for j in jobs
+    )
+    if not ok:
+        msg = "a batch has templates [queue, headers] and jobs [id, template, bytes]"
+        raise ProtocolError(msg, code="bad-body")
+    return templates, jobs
+
+
+# hot loop: benchmarks/drain.py
+def encode_chunk(
+    queue: str, rows: Iterable[tuple[str, int, int, str, float, float, bytes]]
+) -> bytes:
+    """Encode a chunk; rows are (id, delivery, attempt, headers, timeout, expires, payload)."""
+    places: dict[str, int] = {}
+    entries = []
+    payloads = []
+    offset = 0
+    for job_id, delivery, attempt, headers, timeout, expires, payload in rows:
+        template = places.setdefault(headers, len(places))
+        length = len(payload)
+        entries.append((job_id, delivery, attempt, template, timeout, expires, offset, length))
+        payloads.append(payload)
+        offset += length
+    index = pack([queue, list(places), entries])
+    return b"".join([len(index).to_bytes(4, "big"), index, *payloads])
+
+
+def decode_chunk(body: bytes) -> ChunkIndex:
+    """Decode the index of a chunk.
+
+    Raises:
+        ProtocolError: The body is malformed or shorter than its index says.
+    """
+    size = int.from_bytes(body[:4], "big")
+    value = unpack(body[4 : 4 + size], "the index of the chunk")
+    try:
+        queue, templates, rows = value
+        entries = [ChunkEntry(*row) for row in rows]
+        last = entries[-1]
+        ok = 4 + size + last.offset + last.length == len(body)
+    except (TypeError, ValueError, IndexError) as error:
+        raise ProtocolError("the index of the chunk is malformed", code="bad-body") from error
+    if not ok:
+        raise ProtocolError("the chunk is not as long as its index says", code="bad-body")
+    return ChunkIndex(queue, templates, entries, 4 + size)
+
+
+def encode_outcomes(rows: Sequence[OutcomeRow]) -> bytes:
+    """Encode the outcomes of some jobs of one chunk."""
+    return pack(rows)
+
+
+# hot loop: benchmarks/drain.py
+def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
+    """Decode outcomes: sequences with the fields of `OutcomeRow`, in that order.
+
+    Raises:
+        ProtocolError: The body is malformed.
+    """
+    value = unpack(body, "the body of the outcomes")
+    try:
+        for position, kind, started, ran, content_type, result, countdown in value:
+            if not (
+                type(position) is int
+                and type(kind) is int
+                and type(result) is bytes
+                and type(content_type) is str
+                and type(started) is type(ran) is type(countdown) is float
+                and ran >= 0.0
+            ):
+                raise ValueError(position)  # noqa: TRY301
+    except (TypeError, ValueError) as error:
+        msg = "an outcome is [position, kind, started, ran, content type, payload, countdown]"
+        raise ProtocolError(msg, code="bad-body") from error
+    return value  # type: ignore[no-any-return]
+
+
+def encode_exceptions(exceptions: Mapping[int, tuple[str, str]]) -> bytes:
+    """Encode what was refused of a batch: position -> (code, text)."""
+    return pack(dict(exceptions))
+
+
+def decode_exceptions(data: bytes) -> dict[int, tuple[str, str]]:
+    """Decode what was refused of a batch."""
+    value = unpack(data, "the exceptions of the ACK")
+    return {int(k): (str(v[0]), str(v[1])) for k, v in value.items()}

@@ -1,0 +1,96 @@
+"""The operations of extension ``call``: one table of names with role, arguments and result.
+
+``CALL id name arguments`` is answered by ``REPLY new-id result id`` or by ERROR; arguments and
+result are MessagePack, arguments always a map. The table in ``docs/protocol.rst`` is made from
+this one. A REPLY whose OUTCOME frame is ``part`` is followed by more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CALLS", "MAX_IDS", "MAX_ROWS", "CallSpec"]
+
+#: Most ids in one call.
+MAX_IDS = 1000
+
+#: Most rows in one listing.
+MAX_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpec:
+    """One operation.
+
+    Attributes:
+        role: ``client``, or ``admin`` for what only an administrator may do.
+        arguments: Name -> type of the arguments; a trailing ``?`` marks one that may be left out.
+        result: The shape of the result.
+        doc: What it does, one sentence.
+    """
+
+    role: str
+    arguments: dict[str, str]
+    result: str
+    doc: str
+
+
+CALLS: dict[str, CallSpec] = {
+    "get": CallSpec(
+        "client",
+        {"ids": "list of str, at most 1,000"},
+        "list of [id, state, content type, bytes or nil]; state is '' for an unknown id",
+        "Wait for the ends of jobs: parts as they end, until every id was answered once.",
+    ),
+    "forget": CallSpec(
+        "client",
+        {"call": "str"},
+        "nil",
+        "End an earlier ``get`` or ``subscribe`` of the same peer, named by its message id.",
+    ),
+    "state": CallSpec(
+        "client",
+        {"ids": "list of str, at most 1,000"},
+        "list of [id, state]; state is '' for an unknown id",
+        "Say the states of jobs now.",
+    ),
+    "info": CallSpec(
+        "client",
+        {"id": "str"},
+        "map with id task queue state attempt delivery priority created due expires finished "
+        "worker error headers; ERROR job-not-found for an unknown id",
+        "Say what is known of one job, without body and result.",
+    ),
+    "jobs": CallSpec(
+        "client",
+        {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
+        "map with jobs (list of maps as in info) and cursor ('' at the end)",
+        "List jobs page by page, at most 1,000 rows each.",
+    ),
+    "queues": CallSpec(
+        "client",
+        {},
+        "list of maps with name waiting delayed running failed paused workers",
+        "List the queues.",
+    ),
+    "workers": CallSpec(
+        "client",
+        {},
+        "list of maps with session name queues tasks window chunks running seen (seconds ago) "
+        "plain",
+        "List the worker sessions.",
+    ),
+    "status": CallSpec(
+        "client",
+        {},
+        "map with version epoch store pid started now peers counters and the keys of STATUS",
+        "Say how the broker is.",
+    ),
+    "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
+    "subscribe": CallSpec(
+        "client",
+        {"topics": "list of str, prefixes as in ZeroMQ"},
+        "parts [topic, headers, body], without end until ``forget``",
+        "Receive what is published from now on.",
+    ),
+}

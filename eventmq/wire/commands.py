@@ -1,0 +1,342 @@
+"""The commands of eMQP/1.0: one class each, frames in and out.
+
+Frames are shown from frame 0 as a DEALER sends them: empty, ``eMQP/1.0``, command, message id,
+then what the class lists (emqp-1.0, and ``docs/protocol.rst`` for what deployed software sends).
+A ROUTER's identity frame is not part of them. Every text frame is UTF-8; bodies are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "ADMIN_COMMANDS",
+    "PROTOCOL",
+    "Ack",
+    "Admin",
+    "Call",
+    "Cancel",
+    "Command",
+    "Disconnect",
+    "Error",
+    "Heartbeat",
+    "Inform",
+    "Kbai",
+    "Publish",
+    "Ready",
+    "Reply",
+    "Request",
+    "Schedule",
+    "decode",
+]
+
+#: Frame 1 of every message.
+PROTOCOL = b"eMQP/1.0"
+
+#: Commands of the administration port that ask something.
+ADMIN_COMMANDS = ("STATUS", "ROUTER_SHOW_WORKERS", "ROUTER_SHOW_SCHEDULERS")
+
+
+def _head(command: bytes, msg_id: str) -> list[bytes]:
+    return [b"", PROTOCOL, command, msg_id.encode()]
+
+
+class Inform(NamedTuple):
+    """A peer says what it is. ``queues`` is the text of frame 4, see `features.parse_queues`."""
+
+    id: str
+    queues: str
+    role: str
+    features: str | None = None
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        head = [*_head(b"INFORM", self.id), self.queues.encode(), self.role.encode()]
+        return head if self.features is None else [*head, self.features.encode()]
+
+
+class Ack(NamedTuple):
+    """Receipt for a message.
+
+    ``extra`` is the FEATURES text in the answer to INFORM and the packed exceptions by index in
+    the answer to a batch (`bulk.encode_exceptions`); otherwise absent.
+    """
+
+    id: str
+    acked: str
+    extra: bytes | None = None
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        head = [*_head(b"ACK", self.id), self.acked.encode()]
+        return head if self.extra is None else [*head, self.extra]
+
+
+class Ready(NamedTuple):
+    """A worker has room: one slot for a plain peer, ``status`` (absolute) for one of ours."""
+
+    id: str
+    status: str | None = None
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        head = _head(b"READY", self.id)
+        return head if self.status is None else [*head, self.status.encode()]
+
+
+class Request(NamedTuple):
+    """A job, or many: see the headers ``batch`` and ``chunk``."""
+
+    id: str
+    queue: str
+    headers: str
+    body: bytes
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        return [*_head(b"REQUEST", self.id), self.queue.encode(), self.headers.encode(), self.body]
+
+
+class Reply(NamedTuple):
+    """A result; ``request`` is the id of the message it answers, ``outcome`` how it ended."""
+
+    id: str
+    result: bytes
+    request: str | None = None
+    outcome: str | None = None
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        frames = [*_head(b"REPLY", self.id), self.result]
+        if self.request is not None:
+            frames.append(self.request.encode())
+            if self.outcome is not None:
+                frames.append(self.outcome.encode())
+        return frames
+
+
+class Heartbeat(NamedTuple):
+    """Still here. ``timestamp`` is Unix time as text; ``status`` as in `Ready`."""
+
+    id: str
+    timestamp: str
+    status: str | None = None
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        head = [*_head(b"HEARTBEAT", self.id), self.timestamp.encode()]
+        return head if self.status is None else [*head, self.status.encode()]
+
+
+class Schedule(NamedTuple):
+    """SCHEDULE, or UNSCHEDULE where ``remove`` is true.
+
+    The document's form has seven frames and says the trigger in a header; the deployed one has
+    nine: queue, headers, interval, body, cron.
+    """
+
+    id: str
+    queue: str
+    headers: str
+    body: bytes
+    interval: str | None = None
+    cron: str | None = None
+    remove: bool = False
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        command = b"UNSCHEDULE" if self.remove else b"SCHEDULE"
+        head = [*_head(command, self.id), self.queue.encode(), self.headers.encode()]
+        if self.interval is None:
+            return [*head, self.body]
+        return [*head, self.interval.encode(), self.body, (self.cron or "").encode()]
+
+
+class Publish(NamedTuple):
+    """A message for a topic: six frames without headers (None), seven with them."""
+
+    id: str
+    topic: str
+    headers: str | None
+    body: bytes
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        head = [*_head(b"PUBLISH", self.id), self.topic.encode()]
+        return [*head, *([] if self.headers is None else [self.headers.encode()]), self.body]
+
+
+class Kbai(NamedTuple):
+    """The sender goes away; ``word`` is KBAI (document) or KBYE (deployed software)."""
+
+    id: str
+    word: str = "KBAI"
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        return _head(self.word.encode(), self.id)
+
+
+class Disconnect(NamedTuple):
+    """An administrator asks the receiver to stop."""
+
+    id: str
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        return _head(b"DISCONNECT", self.id)
+
+
+class Admin(NamedTuple):
+    """A question of the administration port: one of `ADMIN_COMMANDS`."""
+
+    id: str
+    name: str
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        return _head(self.name.encode(), self.id)
+
+
+class Call(NamedTuple):
+    """Extension ``call``: a named operation with packed arguments, see ``docs/protocol.rst``."""
+
+    id: str
+    name: str
+    arguments: bytes
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        return [*_head(b"CALL", self.id), self.name.encode(), self.arguments]
+
+
+class Cancel(NamedTuple):
+    """Extension ``cancel``: the broker tells a worker to stop one delivery of a job."""
+
+    id: str
+    job: str
+    delivery: str
+    reason: str
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        rest = [self.job.encode(), self.delivery.encode(), self.reason.encode()]
+        return [*_head(b"CANCEL", self.id), *rest]
+
+
+class Error(NamedTuple):
+    """Extension ``error``: why the message ``request`` was refused, a code and a sentence."""
+
+    id: str
+    request: str
+    code: str
+    text: str
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        rest = [self.request.encode(), self.code.encode(), self.text.encode()]
+        return [*_head(b"ERROR", self.id), *rest]
+
+
+Command = (
+    Inform | Ack | Ready | Request | Reply | Heartbeat | Schedule | Publish | Kbai | Disconnect
+    | Admin | Call | Cancel | Error
+)  # fmt: skip
+
+
+def _text(frames: Sequence[bytes]) -> list[str]:
+    return [str(frame, "utf-8") for frame in frames]
+
+
+def _ack(frames: Sequence[bytes]) -> Ack:
+    return Ack(*_text(frames[:2]), *frames[2:])
+
+
+def _request(frames: Sequence[bytes]) -> Request:
+    return Request(*_text(frames[:3]), frames[3])
+
+
+def _reply(frames: Sequence[bytes]) -> Reply:
+    return Reply(str(frames[0], "utf-8"), frames[1], *_text(frames[2:]))
+
+
+def _schedule(frames: Sequence[bytes], *, remove: bool) -> Schedule:
+    if len(frames) == 4:  # noqa: PLR2004 - the document's form
+        return Schedule(*_text(frames[:3]), frames[3], remove=remove)
+    if len(frames) == 5:  # noqa: PLR2004 - neither form
+        msg = "SCHEDULE has 7 frames (emqp-1.0) or 9 (deployed software), not 8"
+        raise ProtocolError(msg, code="frame-count")
+    msg_id, queue, headers, interval, cron = _text([*frames[:4], frames[5]])
+    return Schedule(msg_id, queue, headers, frames[4], interval, cron, remove=remove)
+
+
+def _publish(frames: Sequence[bytes]) -> Publish:
+    msg_id, topic, *headers = _text(frames[:-1])
+    return Publish(msg_id, topic, headers[0] if headers else None, frames[-1])
+
+
+def _call(frames: Sequence[bytes]) -> Call:
+    return Call(*_text(frames[:2]), frames[2])
+
+
+#: Command frame -> (least and most frames from frame 3 on, decoder of those).
+_DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = {
+    b"REQUEST": (4, 4, _request),
+    b"REPLY": (2, 4, _reply),
+    b"ACK": (2, 3, _ack),
+    b"HEARTBEAT": (2, 3, lambda f: Heartbeat(*_text(f))),
+    b"READY": (1, 2, lambda f: Ready(*_text(f))),
+    b"INFORM": (3, 4, lambda f: Inform(*_text(f))),
+    b"CALL": (3, 3, _call),
+    b"ERROR": (4, 4, lambda f: Error(*_text(f))),
+    b"CANCEL": (4, 4, lambda f: Cancel(*_text(f))),
+    b"PUBLISH": (3, 4, _publish),
+    b"SCHEDULE": (4, 6, lambda f: _schedule(f, remove=False)),
+    b"UNSCHEDULE": (4, 6, lambda f: _schedule(f, remove=True)),
+    b"KBAI": (1, 1, lambda f: Kbai(*_text(f))),
+    b"KBYE": (1, 1, lambda f: Kbai(*_text(f), "KBYE")),
+    b"DISCONNECT": (1, 1, lambda f: Disconnect(*_text(f))),
+    **{
+        name.encode(): (1, 1, lambda f, name=name: Admin(*_text(f), name))  # type: ignore[misc]
+        for name in ADMIN_COMMANDS
+    },
+}
+
+
+def decode(frames: Sequence[bytes]) -> Command:
+    """Decode one message.
+
+    Args:
+        frames: From frame 0 (empty) on, without a ROUTER's identity.
+
+    Raises:
+        ProtocolError: The codes are ``envelope`` (frame 0 is not empty, or too few frames),
+            ``version``, ``unknown-command``, ``frame-count``, ``not-utf8`` and ``no-id``.
+    """
+    if len(frames) < 4 or frames[0]:  # noqa: PLR2004 - the shortest message
+        msg = "a message begins with an empty frame, eMQP/1.0, a command and a message id"
+        raise ProtocolError(msg, code="envelope")
+    if frames[1] != PROTOCOL:
+        msg = f"frame 1 is {bytes(frames[1][:40])!r}; this peer speaks eMQP/1.0"
+        raise ProtocolError(msg, code="version")
+    entry = _DECODERS.get(frames[2])
+    if entry is None:
+        msg = f"unknown command {bytes(frames[2][:40])!r}"
+        raise ProtocolError(msg, code="unknown-command")
+    least, most, decoder = entry
+    if not least <= len(frames) - 3 <= most:
+        span = str(least + 3) if least == most else f"{least + 3} to {most + 3}"
+        msg = f"{str(frames[2], 'ascii')} has {span} frames, this one {len(frames)}"
+        raise ProtocolError(msg, code="frame-count")
+    if not frames[3]:
+        raise ProtocolError("frame 3, the message id, is empty", code="no-id")
+    try:
+        return decoder(frames[3:])
+    except UnicodeDecodeError:
+        msg = f"a text frame of {str(frames[2], 'ascii')} is not UTF-8"
+        raise ProtocolError(msg, code="not-utf8") from None

@@ -1,0 +1,211 @@
+"""What peers tell each other about themselves: FEATURES, STATUS and QUEUES.
+
+FEATURES is the csv frame that ends INFORM and ACK: names of extensions and ``name:value`` pairs;
+a value that is a list is joined by ``+``. STATUS is what our workers say in READY and HEARTBEAT,
+absolute and never a delta. Both have the syntax of the header field (`eventmq.headers`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from eventmq.errors import ProtocolError
+
+__all__ = [
+    "EXTENSIONS",
+    "Features",
+    "Status",
+    "format_queues",
+    "parse_queues",
+]
+
+#: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
+EXTENSIONS = ("session", "batch", "chunk", "outcome", "call", "cancel", "error")
+
+_SAFE = "_.-~*/"
+
+
+def _join(values: tuple[str, ...]) -> str:
+    return "+".join(quote(value, safe=_SAFE) for value in values)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(unquote(value) for value in text.split("+")) if text else ()
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = {}
+    for item in text.split(","):
+        name, _, value = item.strip().partition(":")
+        if name:
+            pairs[name] = value
+    return pairs
+
+
+def _numbers(text: str, name: str) -> tuple[int, ...]:
+    if not text:
+        return ()
+    parts = text.split("+")
+    if not all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts):  # noqa: PLR2004
+        msg = f"{name} is {text[:80]!r}; allowed are whole numbers joined by +"
+        raise ProtocolError(msg, code="bad-features")
+    return tuple(map(int, parts))
+
+
+def _number(text: str, name: str) -> int:
+    numbers = _numbers(text, name)
+    if len(numbers) > 1:
+        raise ProtocolError(f"{name} is one number, not {text[:80]!r}", code="bad-features")
+    return numbers[0] if numbers else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """A FEATURES frame.
+
+    Attributes:
+        extensions: Names of extensions that the peer understands.
+        session: INFORM: the id of this run of the peer.
+        name: INFORM: what people call the peer, such as ``host:pid``.
+        tasks: INFORM of a worker: names of the tasks it knows.
+        callables: INFORM of a worker: patterns of dotted paths that it runs (plain jobs).
+        received: INFORM of a worker: highest chunk number it ever received.
+        held: INFORM of a worker: numbers of the chunks it holds and has not answered fully.
+        epoch: ACK: number of this run of the broker.
+        store: ACK: id of the broker's store.
+        max_frame: ACK: longest frame in bytes that the broker takes.
+        publish: ACK: address of the broker's PUB socket, empty if it has none.
+        server_id: ACK: the broker's name for people.
+    """
+
+    extensions: tuple[str, ...] = EXTENSIONS
+    session: str = ""
+    name: str = ""
+    tasks: tuple[str, ...] = ()
+    callables: tuple[str, ...] = ()
+    received: int = 0
+    held: tuple[int, ...] = ()
+    epoch: int = 0
+    store: str = ""
+    max_frame: int = 0
+    publish: str = ""
+
+    def format(self) -> str:
+        """Return the text of the frame."""
+        items = list(self.extensions)
+        for name in ("session", "name", "store", "publish"):
+            if value := getattr(self, name):
+                items.append(f"{name}:{quote(value, safe=_SAFE)}")
+        for name in ("tasks", "callables"):
+            if values := getattr(self, name):
+                items.append(f"{name}:{_join(values)}")
+        for wire, number in (
+            ("received", self.received),
+            ("epoch", self.epoch),
+            ("max-frame", self.max_frame),
+        ):
+            if number:
+                items.append(f"{wire}:{number}")
+        if self.held:
+            items.append(f"held:{'+'.join(map(str, self.held))}")
+        return ",".join(items)
+
+    @classmethod
+    def parse(cls, text: str) -> Features:
+        """Read a frame; unknown names are passed over.
+
+        Raises:
+            ProtocolError: A number is not one.
+        """
+        pairs = _pairs(text)
+        return cls(
+            extensions=tuple(name for name in EXTENSIONS if name in pairs),
+            session=unquote(pairs.get("session", "")),
+            name=unquote(pairs.get("name", "")),
+            tasks=_split(pairs.get("tasks", "")),
+            callables=_split(pairs.get("callables", "")),
+            received=_number(pairs.get("received", ""), "received"),
+            held=_numbers(pairs.get("held", ""), "held"),
+            epoch=_number(pairs.get("epoch", ""), "epoch"),
+            store=unquote(pairs.get("store", "")),
+            max_frame=_number(pairs.get("max-frame", ""), "max-frame"),
+            publish=unquote(pairs.get("publish", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a worker holds: proof of possession and credit.
+
+    Attributes:
+        received: Highest chunk number received in this session.
+        window: How many chunks the worker wants to hold at a time.
+        held: Numbers of the chunks that it holds and has not answered fully.
+    """
+
+    received: int
+    window: int
+    held: tuple[int, ...]
+
+    def format(self) -> str:
+        """Return the text of the frame."""
+        held = "+".join(map(str, self.held))
+        return f"received:{self.received},window:{self.window},held:{held}"
+
+    @classmethod
+    def parse(cls, text: str) -> Status:
+        """Read a frame.
+
+        Raises:
+            ProtocolError: A number is not one.
+        """
+        pairs = _pairs(text)
+        return cls(
+            _number(pairs.get("received", ""), "received"),
+            _number(pairs.get("window", ""), "window"),
+            _numbers(pairs.get("held", ""), "held"),
+        )
+
+
+def format_queues(queues: tuple[tuple[int, str], ...]) -> str:
+    """Write the QUEUES frame: JSON ``[[weight, name], ...]``."""
+    return json.dumps([list(queue) for queue in queues])
+
+
+def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
+    """Read the QUEUES frame of INFORM.
+
+    Args:
+        text: JSON ``[[10, "default"], ...]`` as deployed software sends, or the document's
+            ``[40, "email"]``, also several of those separated by commas. Empty is no queue.
+
+    Returns:
+        (weight, name) pairs, in order.
+
+    Raises:
+        ProtocolError: It is not that, or a weight is below 1.
+    """
+    if not text.strip():
+        return ()
+    allowed = 'allowed is JSON [[weight, "name"], ...]'
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            value = json.loads(f"[{text.replace(chr(39), chr(34))}]")
+        except (ValueError, RecursionError):
+            msg = f"QUEUES is {text[:80]!r}; {allowed}"
+            raise ProtocolError(msg, code="bad-queues") from None
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):  # noqa: PLR2004
+        value = [value]
+    pairs = []
+    for entry in value if isinstance(value, list) else [None]:
+        match entry:
+            case [int(weight), str(name)] if 0 < weight < 1 << 31 and name:
+                pairs.append((weight, name))
+            case _:
+                msg = f"QUEUES has the entry {str(entry)[:80]}; {allowed}, weights from 1"
+                raise ProtocolError(msg, code="bad-queues")
+    return tuple(pairs)

@@ -1,0 +1,145 @@
+"""The one thin file between frames and ZeroMQ sockets.
+
+`zmq.Socket` adds Python layers to each call: a seven-frame message costs 27 us to send and 27 us
+to receive through them, 4 us and 8 us through the compiled base class that is used here.
+
+A `Link` belongs to one thread. It never waits; who owns it polls `Link.socket`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+from typing import TYPE_CHECKING
+
+import zmq
+from zmq.backend import Socket as _Base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Link", "Unroutable", "new_context", "open_dealer", "open_pub", "open_router"]
+
+_send = _Base.send
+_recv = _Base.recv
+_MORE = zmq.SNDMORE | zmq.DONTWAIT
+_LAST = zmq.DONTWAIT
+
+#: Milliseconds that a closing socket may spend on what was not sent yet.
+LINGER_MS = 1000
+
+#: Bytes that a message may have around its payload, on top of ``max-frame``.
+_FRAME_SLACK = 64 * 1024
+
+
+class Unroutable(Exception):  # noqa: N818 - not an error of the caller
+    """The ROUTER has no connection for this identity."""
+
+
+def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Return a context, with libc's generator seeded first: routing ids come from it."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c")) if os.name == "posix" else None
+    if libc is not None:
+        libc.srand(int.from_bytes(os.urandom(4), "little"))
+    context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, min(65_535, context.get(zmq.SOCKET_LIMIT)))
+    return context
+
+
+class Link:
+    """A socket that sends and receives whole messages as lists of frames."""
+
+    __slots__ = ("socket",)
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Send a message now.
+
+        Returns:
+            False if it would have to wait; then nothing was sent.
+
+        Raises:
+            Unroutable: A ROUTER has no peer of that identity.
+        """
+        socket = self.socket
+        last = len(frames) - 1
+        try:
+            for frame in frames[:last]:
+                _send(socket, frame, _MORE)
+            _send(socket, frames[last], _LAST)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                raise Unroutable from None
+            raise
+        return True
+
+    def receive(self) -> list[bytes] | None:
+        """Return the next message, or None if there is none now."""
+        socket = self.socket
+        try:
+            frame = _recv(socket, _LAST, False)  # noqa: FBT003 - positional for speed
+        except zmq.Again:
+            return None
+        frames = [frame.bytes]
+        while frame.more:
+            frame = _recv(socket, _LAST, False)  # noqa: FBT003
+            frames.append(frame.bytes)
+        return frames
+
+    def bind(self, address: str) -> str:
+        """Bind and return the real address; port 0 takes a free one."""
+        self.socket.bind(address.replace("tcp://*", "tcp://0.0.0.0"))
+        return self.socket.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Close the socket. Idempotent."""
+        self.socket.close(linger_ms)
+
+
+def _common(socket: zmq.Socket[bytes], max_frame: int) -> None:
+    socket.set(zmq.LINGER, LINGER_MS)
+    socket.set(zmq.SNDHWM, 100_000)
+    socket.set(zmq.RCVHWM, 100_000)
+    if max_frame:
+        socket.set(zmq.MAXMSGSIZE, max_frame + _FRAME_SLACK)
+    socket.set(zmq.HANDSHAKE_IVL, 10_000)
+
+
+def open_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, *, identity: str = "", max_frame: int = 0
+) -> Link:
+    """Return a DEALER that connects to ``address``.
+
+    With ``ZMQ_IMMEDIATE``: while there is no connection, `Link.send` returns False instead of
+    keeping a message for later.
+    """
+    socket = context.socket(zmq.DEALER)
+    _common(socket, max_frame)
+    socket.set(zmq.IMMEDIATE, 1)
+    socket.set(zmq.RECONNECT_IVL, 50)
+    socket.set(zmq.RECONNECT_IVL_MAX, 500)
+    if identity:
+        socket.set(zmq.IDENTITY, identity.encode("ascii"))
+    socket.connect(address)
+    return Link(socket)
+
+
+def open_router(context: zmq.Context[zmq.Socket[bytes]], *, max_frame: int = 0) -> Link:
+    """Return a ROUTER that says who is not there, and lets nobody take another's identity."""
+    socket = context.socket(zmq.ROUTER)
+    _common(socket, max_frame)
+    socket.set(zmq.ROUTER_MANDATORY, 1)
+    socket.set(zmq.ROUTER_HANDOVER, 0)
+    return Link(socket)
+
+
+def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
+    """Return a PUB socket."""
+    socket = context.socket(zmq.PUB)
+    _common(socket, 0)
+    return Link(socket)
