@@ -1,0 +1,232 @@
+"""REQUEST from clients: checks, the write, and the receipt once it is on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.entries import Admit
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.job import Job, JobState
+from eventmq.wire.bulk import decode_batch, encode_exceptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.broker.waits import Waits
+    from eventmq.entries import Verdict
+    from eventmq.headers import Headers
+    from eventmq.wire.commands import Request
+
+__all__ = ["Admission"]
+
+_MICRO = 1_000_000
+
+
+class _Arrival(NamedTuple):
+    """A message with jobs on its way through a commit; ``refused`` is by position."""
+
+    peer: Peer
+    message_id: str
+    wants_ack: bool
+    batch: bool
+    jobs: list[Job]
+    places: list[int]
+    refused: dict[int, tuple[str, str]]
+
+
+class Admission:
+    """Admits jobs."""
+
+    def __init__(self, state: State, waits: Waits) -> None:
+        self.state = state
+        self.waits = waits
+
+    def request(self, peer: Peer, message: Request) -> None:
+        """Admit the job or the batch of a REQUEST."""
+        state = self.state
+        if state.closing:
+            state.error(peer, message.id, "closing", "this broker is going away")
+            return
+        headers = self._headers(message.headers)
+        if headers.batch:
+            self._batch(peer, message, headers.batch)
+            return
+        self._check_sizes(message.id, message.queue, message.body)
+        refusal = self._queue_refusal(message.queue, 1)
+        if refusal:
+            state.error(peer, message.id, *refusal)
+            return
+        make = self._maker(message.queue, message.headers, headers)
+        job = make(message.id, message.body, self._take_seqs(1))
+        wants = headers.reply_requested or headers.ack_requested or bool(headers.guarantee)
+        if headers.reply_requested:
+            self.waits.reply_later(job.id, peer)
+        self._admit(_Arrival(peer, message.id, wants, False, [job], [0], {}))  # noqa: FBT003
+
+    def _headers(self, text: str) -> Headers:
+        if len(text) > self.state.limits.max_headers:
+            msg = f"the headers are longer than {self.state.limits.max_headers} characters"
+            raise ProtocolError(msg, code="too-large")
+        return parse_headers(text)
+
+    def _check_sizes(self, job_id: str, queue: str, body: bytes) -> None:
+        limits = self.state.limits
+        if len(body) > limits.max_frame:
+            msg = f"a body of {len(body)} bytes is over the limit of {limits.max_frame}"
+            raise ProtocolError(msg, code="too-large")
+        if len(job_id) > limits.max_id or len(queue) > limits.max_id:
+            msg = f"an id or queue name has at most {limits.max_id} characters"
+            raise ProtocolError(msg, code="too-large")
+
+    def _queue_refusal(self, name: str, n: int) -> tuple[str, str] | None:
+        state, limits = self.state, self.state.limits
+        name = name or limits.default_queue
+        queue = state.queues.get(name)
+        if queue is None:
+            if limits.unknown_queue == "refuse":
+                return "unknown-queue", f"no worker ever served the queue {name!r}"
+            if len(state.queues) >= limits.max_queues:
+                return "queue-full", f"the broker has its {limits.max_queues} queues"
+            return None
+        length = queue.counts.waiting + queue.counts.delayed + len(queue.arriving)
+        if length + n > limits.max_queue_length:
+            return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
+        return None
+
+    def _maker(
+        self, queue: str, text: str, headers: Headers
+    ) -> Callable[[str, bytes, int], Job]:
+        """Return (id, body, seq) -> job for jobs that have everything else in common."""
+        limits, now = self.state.limits, self.state.now
+        due = max(headers.eta, now + headers.countdown if headers.countdown else 0.0)
+        delayed = due > now
+        due = due if delayed else 0.0
+        rank = int(((due or now) - headers.priority * limits.priority_step) * _MICRO)
+        name = queue or limits.default_queue
+        state = JobState.DELAYED if delayed else JobState.QUEUED
+        expires = headers.expires
+
+        def make(job_id: str, body: bytes, seq: int) -> Job:
+            return Job(
+                job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now
+            )
+
+        return make
+
+    def _take_seqs(self, n: int) -> int:
+        """Return the first of ``n`` new numbers."""
+        seq = self.state.next_seq
+        self.state.next_seq = seq + n
+        return seq
+
+    # hot loop: benchmarks/enqueue_bulk.py
+    def _batch(self, peer: Peer, message: Request, count: int) -> None:
+        templates, rows = decode_batch(message.body, count)
+        self._check_sizes(message.id, "", message.body)
+        longest = self.state.limits.max_id
+        if any(len(queue) > longest for queue, _ in templates):
+            raise ProtocolError(f"a queue name has at most {longest} characters", code="too-large")
+        makers = [self._maker(queue, text, self._headers(text)) for queue, text in templates]
+        per_template = [0] * len(templates)
+        for _, place, _ in rows:
+            per_template[place] += 1
+        refusals = [
+            self._queue_refusal(queue, n)
+            for (queue, _), n in zip(templates, per_template, strict=True)
+        ]
+        jobs: list[Job] = []
+        places: list[int] = []
+        refused: dict[int, tuple[str, str]] = {}
+        seq = self._take_seqs(count)
+        for i, (job_id, place, body) in enumerate(rows):
+            refusal = refusals[place]
+            if refusal is None and len(job_id) > longest:
+                refusal = ("too-large", f"an id has at most {longest} characters")
+            if refusal is None:
+                jobs.append(makers[place](job_id, body, seq + i))
+                places.append(i)
+            else:
+                refused[i] = refusal
+        self._admit(_Arrival(peer, message.id, True, True, jobs, places, refused))  # noqa: FBT003
+
+    def _admit(self, arrival: _Arrival) -> None:
+        state = self.state
+        queue = None
+        for job in arrival.jobs:
+            if queue is None or queue.name != job.queue:
+                queue = state.queue(job.queue)
+            if job.state is JobState.QUEUED:
+                queue.arriving.append(job)
+        state.write(
+            Admit(arrival.jobs),
+            lambda verdict: self._settled(arrival, verdict),
+            lambda: self._undone(arrival),
+        )
+
+    # hot loop: benchmarks/enqueue_bulk.py
+    def _settled(self, arrival: _Arrival, verdict: Mapping[int, Verdict]) -> None:
+        state = self.state
+        running, queues, joined = state.running, state.queues, state.joined
+        state.counters["admitted"] += len(arrival.jobs) - len(verdict)
+        for i, job in enumerate(arrival.jobs):
+            if i in verdict:
+                self._not_stored(arrival, i, job, verdict[i])
+                continue
+            queue = queues[job.queue]
+            if job.state is not JobState.QUEUED:
+                queue.counts.delayed += 1
+                if state.next_due is None or job.due < state.next_due:
+                    state.next_due = job.due
+                continue
+            queue.counts.waiting += 1
+            entry = running.get(job.id)
+            if entry is not None and entry[1].jobs[entry[2]] is job:
+                state.jobs[job.id] = job
+            elif not queue.outside or job.rank <= queue.edge[0]:
+                joined(job)
+        self._receipt(arrival, arrival.refused)
+
+    def _receipt(self, arrival: _Arrival, refused: dict[int, tuple[str, str]]) -> None:
+        state = self.state
+        if arrival.batch:
+            extra = encode_exceptions(refused) if refused else None
+            state.ack(arrival.peer, arrival.message_id, extra)
+        elif refused:
+            state.error(arrival.peer, arrival.message_id, *refused[0])
+        elif arrival.wants_ack:
+            state.ack(arrival.peer, arrival.message_id)
+
+    def _not_stored(self, arrival: _Arrival, i: int, job: Job, verdict: Verdict) -> None:
+        state = self.state
+        self._withdraw(job)
+        if verdict.code == "same_id":
+            state.counters["duplicates"] += 1
+            self.waits.look_again(job.id)
+        elif verdict.code == "full":
+            arrival.refused[arrival.places[i]] = ("store-full", verdict.detail)
+        else:
+            arrival.refused[arrival.places[i]] = ("duplicate", verdict.detail)
+
+    def _withdraw(self, job: Job) -> None:
+        """Take back the lease that an arriving job got in the commit that refused it."""
+        entry = self.state.running.get(job.id)
+        if entry is not None and entry[1].jobs[entry[2]] is job:
+            _, lease, place = entry
+            lease.jobs[place] = None
+            lease.left -= 1
+            self.state.queues[job.queue].running -= 1
+            del self.state.running[job.id]
+
+    def _undone(self, arrival: _Arrival) -> None:
+        state = self.state
+        for job in arrival.jobs:
+            self._withdraw(job)
+        text = "the disk is full; nothing was stored"
+        if arrival.batch:
+            refused = dict.fromkeys(arrival.places, ("store-full", text)) | arrival.refused
+            state.ack(arrival.peer, arrival.message_id, encode_exceptions(refused))
+        else:
+            state.error(arrival.peer, arrival.message_id, "store-full", text)

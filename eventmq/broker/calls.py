@@ -1,0 +1,230 @@
+"""CALL: the operations of `eventmq.wire.calls.CALLS`, answered by REPLY or ERROR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import Find, ListJobs
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.job import JobState
+from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.calls import CALLS, MAX_IDS, MAX_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.broker.waits import Waits
+    from eventmq.entries import Found
+    from eventmq.wire.commands import Call
+
+__all__ = ["Calls", "status_keys"]
+
+
+def _text(arguments: Mapping[str, Any], name: str) -> str:
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise ProtocolError(f"argument {name!r} is a str", code="bad-arguments")
+    return value
+
+
+def _texts(arguments: Mapping[str, Any], name: str) -> list[str]:
+    value = arguments.get(name)
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IDS
+        or not all(isinstance(item, str) for item in value)
+    ):
+        msg = f"argument {name!r} is a list of at most {MAX_IDS} str"
+        raise ProtocolError(msg, code="bad-arguments")
+    return value
+
+
+class Calls:
+    """Answers calls."""
+
+    def __init__(self, state: State, waits: Waits) -> None:
+        self.state = state
+        self.waits = waits
+        self._handlers: dict[str, Callable[[Peer, str, Mapping[str, Any]], None]] = {
+            "get": self._get,
+            "forget": self._forget,
+            "state": self._state,
+            "info": self._info,
+            "jobs": self._jobs,
+            "queues": lambda peer, call, _: self._answer(peer, call, self._queues()),
+            "workers": lambda peer, call, _: self._answer(peer, call, self._workers()),
+            "status": lambda peer, call, _: self._answer(peer, call, self._status()),
+            "ping": lambda peer, call, _: self._answer(peer, call, self._ping()),
+            "subscribe": self._subscribe,
+        }
+
+    def call(self, peer: Peer, message: Call) -> None:
+        """Answer one CALL."""
+        handler = self._handlers.get(message.name)
+        if handler is None:
+            known = ", ".join(CALLS)
+            msg = f"unknown call {message.name[:80]!r}; known are {known}"
+            raise ProtocolError(msg, code="unknown-call")
+        arguments = unpack(message.arguments, "the arguments of the call")
+        if not isinstance(arguments, dict):
+            raise ProtocolError("the arguments of a call are a map", code="bad-arguments")
+        handler(peer, message.id, arguments)
+
+    def _answer(self, peer: Peer, call: str, value: object) -> None:
+        self.state.reply(peer, pack(value), call)
+
+    # Jobs
+
+    def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        ids = _texts(arguments, "ids")
+        if peer.waiting + len(ids) > self.state.limits.max_waits:
+            msg = f"this peer waits for {peer.waiting} jobs already"
+            raise ProtocolError(msg, code="too-many")
+        self.waits.get(peer, call, ids)
+
+    def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        self.waits.forget(peer, _text(arguments, "call"))
+        self._answer(peer, call, None)
+
+    def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        ids = _texts(arguments, "ids")
+
+        def settle(found: Mapping[str, Found]) -> None:
+            rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
+            self._answer(peer, call, rows)
+
+        self.state.write(Find(ids), settle)
+
+    def _now(self, found: Found) -> str:
+        state = found.job.state
+        if state is JobState.QUEUED and found.job.id in self.state.running:
+            state = JobState.RUNNING
+        return state.value
+
+    def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        job_id = _text(arguments, "id")
+
+        def settle(found: Mapping[str, Found]) -> None:
+            if job_id in found:
+                self._answer(peer, call, self._row(found[job_id]))
+            else:
+                self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
+
+        self.state.write(Find([job_id]), settle)
+
+    def _row(self, found: Found) -> dict[str, Any]:
+        job = found.job
+        headers = parse_headers(job.headers)
+        entry = self.state.running.get(job.id)
+        live = self.state.jobs.get(job.id, job)
+        worker = entry[0].name if entry is not None else found.worker
+        return {
+            "id": job.id, "task": headers.task, "queue": job.queue, "state": self._now(found),
+            "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
+            "created": job.created, "due": job.due, "expires": job.expires,
+            "started": found.started, "ran": found.ran, "finished": found.at, "worker": worker,
+            "error": found.result if job.state is JobState.FAILED else None,
+            "content_type": found.content_type, "headers": job.headers,
+        }  # fmt: skip
+
+    def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        limit = arguments.get("limit", MAX_ROWS)
+        if not isinstance(limit, int) or not 0 < limit <= MAX_ROWS:
+            raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
+        name = _text(arguments, "state")
+        try:
+            wanted = JobState(name) if name else None
+        except ValueError:
+            states = ", ".join(JobState)
+            msg = f"state is one of {states}, not {name[:40]!r}"
+            raise ProtocolError(msg, code="bad-arguments") from None
+        entry = ListJobs(
+            wanted, _text(arguments, "queue") or None, _text(arguments, "task") or None,
+            _text(arguments, "cursor"), limit,
+        )  # fmt: skip
+
+        def settle(verdict: tuple[list[Found], str]) -> None:
+            rows, cursor = verdict
+            maps = [self._row(found) for found in rows]
+            maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
+            self._answer(peer, call, {"jobs": maps, "cursor": cursor})
+
+        self.state.write(entry, settle)
+
+    # The broker
+
+    def _queues(self) -> list[dict[str, Any]]:
+        sessions = self.state.sessions.values()
+        return [
+            {
+                "name": queue.name,
+                "waiting": queue.counts.waiting - queue.running,
+                "delayed": queue.counts.delayed,
+                "running": queue.running,
+                "failed": queue.counts.failed,
+                "paused": False,
+                "workers": sum(
+                    1 for s in sessions if s.peer and any(n == queue.name for _, n in s.queues)
+                ),
+            }
+            for queue in sorted(self.state.queues.values(), key=lambda queue: queue.name)
+        ]
+
+    def _workers(self) -> list[dict[str, Any]]:
+        now = self.state.now
+        return [
+            {
+                "session": s.id,
+                "name": s.name,
+                "queues": [list(pair) for pair in s.queues],
+                "tasks": sorted(s.tasks),
+                "window": s.window,
+                "chunks": len(s.leases),
+                "running": sum(lease.left for lease in s.leases.values()),
+                "seen": round(now - s.peer.heard, 3) if s.peer else None,
+                "plain": s.plain,
+            }
+            for s in self.state.sessions.values()
+        ]
+
+    def _ping(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            "version": state.version, "epoch": state.epoch, "store": state.store_id,
+            "now": state.now,
+        }  # fmt: skip
+
+    def _status(self) -> dict[str, Any]:
+        state = self.state
+        return {
+            **self._ping(),
+            "started": state.started,
+            "addresses": dict(state.addresses),
+            "peers": len(state.peers),
+            "counters": dict(state.counters),
+            **self.waits.snapshot(),
+            **status_keys(state),
+        }
+
+    # Topics
+
+    def _subscribe(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        peer.topics[call] = tuple(_texts(arguments, "topics"))
+        self.state.reply(peer, pack(None), call, "part")
+
+
+def status_keys(state: State) -> dict[str, Any]:
+    """Return what STATUS of the administration port says, keys as in deployed software."""
+    return {
+        "connected_workers": [s.name for s in state.sessions.values() if s.peer is not None],
+        "connected_queues": sorted({n for s in state.sessions.values() for _, n in s.queues}),
+        "connected_schedulers": [
+            p.key.identity.hex() for p in state.peers.values() if p.role == "scheduler"
+        ],
+        "waiting_messages_by_queue": {
+            queue.name: queue.counts.waiting - queue.running for queue in state.queues.values()
+        },
+    }

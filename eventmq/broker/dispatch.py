@@ -1,0 +1,325 @@
+"""Which session gets which jobs: queue order, routing strategy, chunk sizes, the lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.broker.peers import Lease
+from eventmq.broker.state import Outgoing
+from eventmq.entries import Chunk, Claim, Finish, OpenChunk
+from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.interfaces import WorkerView
+from eventmq.job import JobState
+from eventmq.wire.bulk import encode_chunk
+from eventmq.wire.commands import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.peers import Session
+    from eventmq.broker.queues import Queue
+    from eventmq.broker.state import State
+    from eventmq.interfaces import RoutingStrategy
+    from eventmq.job import Job
+
+__all__ = ["Dispatch", "admits"]
+
+#: Seconds, as ``timeout`` for plain workers of a job without one: absent and 0 mean 300 s there.
+NO_TIMEOUT = 2_147_483_647
+
+#: A plain lease ends so many seconds after the job's timeout, or after this time without one.
+PLAIN_SLACK = 30.0
+PLAIN_DEFAULT = 300.0
+
+
+def admits(session: Session, text: str) -> bool:
+    """Say whether a session may be offered a job with this header text."""
+    headers = parse_headers(text)
+    if not headers.content_type:
+        return session.callables or session.plain
+    if session.plain:
+        return False
+    return not session.tasks or headers.task in session.tasks
+
+
+class Dispatch:
+    """Leases jobs to sessions."""
+
+    def __init__(self, state: State, routing: RoutingStrategy, outcomes: Outcomes) -> None:
+        self.state = state
+        self.routing = routing
+        self.outcomes = outcomes
+
+    def run(self) -> None:
+        """Lease what can be leased now, and ask the store for more where windows run low."""
+        state = self.state
+        if not state.closing:
+            while self._round():
+                pass
+        for queue in state.queues.values():
+            queue.arriving.clear()
+            if queue.outside and queue.wants_claim():
+                self._claim(queue)
+
+    # Choice
+
+    def _round(self) -> bool:
+        state = self.state
+        ready = {queue.name for queue in state.queues.values() if queue.ready}
+        if not ready:
+            return False
+        votes: dict[str, list[Session]] = {}
+        for session in state.sessions.values():
+            if session.room > 0:
+                options = self._options(session, ready)
+                if options:
+                    name = options[0][1] if len(options) == 1 else session.order.choose(options)
+                    votes.setdefault(name, []).append(session)
+        leased = False
+        for name, sessions in votes.items():
+            leased |= self._serve(state.queues[name], sessions)
+        return leased
+
+    def _options(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
+        queues = self.state.queues
+        blocked = session.blocked
+        options = [
+            (weight, name)
+            for weight, name in session.queues
+            if name in ready and blocked.get(name) != queues[name].version
+        ]
+        orphans = self._orphans_for(session, ready)
+        return options + orphans if orphans else options
+
+    def _orphans_for(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
+        limits = self.state.limits
+        if limits.unknown_queue != "default":
+            return []
+        weight = next((w for w, name in session.queues if name == limits.default_queue), 0)
+        if not weight:
+            return []
+        own = {name for _, name in session.queues}
+        return [(weight, name) for name in ready - own if self._orphan(session, name)]
+
+    def _orphan(self, session: Session, name: str) -> bool:
+        queue = self.state.queues[name]
+        old = self.state.now - queue.served_at >= self.state.limits.orphan_after
+        return old and session.blocked.get(name) != queue.version
+
+    def _serve(self, queue: Queue, sessions: list[Session]) -> bool:
+        if len(sessions) == 1:
+            return self._lease(queue, sessions[0])
+        views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
+        by_id = {session.id: session for session in sessions}
+        leased = False
+        for session_id in self.routing.choose(queue.name, views, len(sessions)):
+            leased |= self._lease(queue, by_id[session_id])
+        return leased
+
+    # Leases
+
+    def _lease(self, queue: Queue, session: Session) -> bool:
+        jobs = self._take(queue, session)
+        if not jobs:
+            session.blocked[queue.name] = queue.version
+            return False
+        weight = next((w for w, name in session.queues if name == queue.name), 1)
+        session.order.charge(queue.name, weight, len(jobs))
+        lease = self._open(queue, session, jobs)
+        leases = [(job, job.delivery) for job in jobs]
+        self.state.write(
+            OpenChunk(Chunk(session.id, lease.number, leases)),
+            lambda _: self._send(session, lease),
+            lambda: self._undo(session, lease),
+        )
+        return True
+
+    def _take(self, queue: Queue, session: Session) -> list[Job]:
+        limits = self.state.limits
+        judge, refuses = self._judge(queue, session), self._refuses(session)
+        arriving = not len(queue) and not queue.outside
+        waiting = len(queue.arriving) if arriving else len(queue)
+        share = 1 if session.plain else max(1, -(-waiting // max(1, session.room)))
+        limit = min(limits.chunk_jobs, share)
+        if arriving:
+            return self._take_arriving(queue, judge, refuses, limit)
+        room = limits.max_frame // 2
+        jobs = queue.take(judge, refuses, limits.chunk_seconds, limit, room)
+        now = self.state.now
+        stale = [job for job in jobs if job.expires and job.expires <= now]
+        if not stale:
+            return jobs
+        self._expire(stale)
+        return [job for job in jobs if job not in stale] or self._take(queue, session)
+
+    def _take_arriving(
+        self,
+        queue: Queue,
+        judge: Callable[[str], float],
+        refuses: Callable[[Job], bool] | None,
+        limit: int,
+    ) -> list[Job]:
+        """Lease jobs in the commit that admits them; the rest joins when that is settled."""
+        limits, now = self.state.limits, self.state.now
+        budget, room = limits.chunk_seconds, limits.max_frame // 2
+        jobs: list[Job] = []
+        running = self.state.running
+        queue.arriving.sort(key=lambda job: (job.rank, job.seq))
+        for job in queue.arriving:
+            if len(jobs) >= limit or budget <= 0 or (jobs and room < len(job.body)):
+                break
+            cost = judge(job.headers)
+            fits = cost >= 0 and not (refuses is not None and refuses(job))
+            late = job.expires and job.expires <= now
+            if fits and not late and job.id not in running and job.id not in self.state.jobs:
+                jobs.append(job)
+                budget -= cost
+                room -= len(job.body)
+        if jobs:
+            taken = set(map(id, jobs))
+            queue.arriving = [job for job in queue.arriving if id(job) not in taken]
+        return jobs
+
+    def _judge(self, queue: Queue, session: Session) -> Callable[[str], float]:
+        """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
+        run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
+        orphan = all(name != queue.name for _, name in session.queues)
+
+        def judge(text: str) -> float:
+            if not admits(session, text):
+                return -1.0
+            headers = parse_headers(text)
+            if orphan and headers.content_type:
+                return -1.0
+            return run_time.get(headers.task, unmeasured)
+
+        return judge
+
+    def _refuses(self, session: Session) -> Callable[[Job], bool] | None:
+        """Return what says whether the session refused a job, None where nobody did."""
+        refusals = self.state.refusals
+        if not refusals:
+            return None
+        return lambda job: session.id in refusals.get(job.id, ())
+
+    def _open(self, queue: Queue, session: Session, jobs: list[Job]) -> Lease:
+        number = session.next_number
+        session.next_number = number + 1
+        message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
+        lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
+        running = self.state.running
+        for place, job in enumerate(jobs):
+            job.delivery += 1
+            lease.deliveries.append(job.delivery)
+            running[job.id] = (session, lease, place)
+        queue.running += len(jobs)
+        session.leases[number] = lease
+        if session.plain:
+            session.free -= 1
+            timeout = parse_headers(jobs[0].headers).timeout or PLAIN_DEFAULT
+            lease.until = self.state.now + timeout + PLAIN_SLACK
+        return lease
+
+    def _expire(self, jobs: list[Job]) -> None:
+        rows = [self.outcomes.row(job, JobState.EXPIRED) for job in jobs]
+
+        def undo() -> None:
+            for job in jobs:
+                self.state.joined(job)
+
+        self.state.write(Finish(rows), lambda verdict: self.outcomes.finished(rows, verdict), undo)
+
+    # Sending
+
+    def _send(self, session: Session, lease: Lease) -> None:
+        state = self.state
+        if not lease.left:
+            self.outcomes.close(session, lease)
+            return
+        lease.sent = state.now
+        if session.peer is None:
+            return
+        frames = self._plain(lease) if session.plain else self._chunk(lease)
+        session.peer.sent = state.now
+        state.counters["dispatched"] += lease.left
+        state.outbox.append(Outgoing(session.peer.key, frames, session, lease))
+
+    def send_again(self, session: Session, lease: Lease) -> None:
+        """Send a chunk that did not arrive, under its number."""
+        self.state.counters["resent_chunks"] += 1
+        self._send(session, lease)
+
+    @staticmethod
+    def _chunk(lease: Lease) -> list[bytes]:
+        rows = []
+        for job, delivery in zip(lease.jobs, lease.deliveries, strict=True):
+            if job is None:
+                rows.append(("", delivery, 0, "", 0.0, 0.0, b""))
+                continue
+            timeout = parse_headers(job.headers).timeout
+            rows.append(
+                (job.id, delivery, job.attempt, job.headers, timeout, job.expires, job.body)
+            )
+        headers = f"chunk:{lease.number}"
+        body = encode_chunk(lease.queue, rows)
+        return Request(lease.message_id, lease.queue, headers, body).frames()
+
+    @staticmethod
+    def _plain(lease: Lease) -> list[bytes]:
+        job = next(job for job in lease.jobs if job is not None)
+        known = parse_headers(job.headers)
+        headers = Headers(
+            reply_requested=True,
+            retry_count=known.retry_count,
+            guarantee=known.guarantee or None,
+            run_count=known.run_count,
+            timeout=known.timeout or float(NO_TIMEOUT),
+        )
+        return Request(job.id, job.queue, format_headers(headers), job.body).frames()
+
+    # Undoing
+
+    def _undo(self, session: Session, lease: Lease) -> None:
+        """The commit of a lease failed: its stored jobs are as if they had never been leased."""
+        state = self.state
+        session.leases.pop(lease.number, None)
+        if session.plain:
+            session.free += 1
+        for job in lease.jobs:
+            if job is not None and state.running.pop(job.id, None) is not None:
+                state.queues[job.queue].running -= 1
+                job.delivery -= 1
+                if job.id in state.jobs:
+                    state.joined(job)
+
+    def not_sent(self, session: Session, lease: Lease) -> None:
+        """A chunk could not be sent: its jobs are queued again in the next commit."""
+        if session.plain:
+            session.free = 0
+        self.outcomes.give_back(session, lease)
+
+    # Refill
+
+    def _claim(self, queue: Queue) -> None:
+        queue.claiming = True
+        room = queue.size_limit - len(queue)
+        entry = Claim(queue.name, queue.edge, room, queue.bytes_limit // 2)
+
+        def settle(verdict: tuple[list[Job], bool]) -> None:
+            queue.claiming = False
+            if queue.edge != entry.after:
+                return  # something was displaced meanwhile: the next turn claims from there
+            jobs, more = verdict
+            self._claimed(queue, jobs, more=more)
+
+        self.state.write(entry, settle, lambda: setattr(queue, "claiming", False))
+
+    def _claimed(self, queue: Queue, jobs: list[Job], *, more: bool) -> None:
+        state = self.state
+        if jobs:
+            queue.edge = (jobs[-1].rank, jobs[-1].seq)
+        queue.outside = more
+        for job in jobs:
+            if job.id not in state.jobs:
+                state.joined(job)

@@ -1,0 +1,64 @@
+"""The bounds of a broker, each with what happens at it. All times are seconds, sizes bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the broker takes, keeps and waits for.
+
+    Attributes:
+        max_frame: A longer payload is answered with ERROR ``too-large``.
+        max_frames: A message of more frames is answered with ERROR ``frame-count``.
+        max_headers: A longer header field is answered with ERROR ``too-large``.
+        max_id: Longest id, queue name or topic in characters.
+        max_queue_length: Jobs that one queue keeps; more are refused with ``queue-full``.
+        max_queues: Queues that the broker knows; a job for another is refused with
+            ``queue-full``.
+        max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
+        max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
+        window: Jobs of one queue that are kept in memory; the others stay in the store.
+        window_bytes: Bytes of payload of one queue that are kept in memory.
+        chunk_jobs: Most jobs in a chunk.
+        chunk_seconds: Measured work that a chunk is filled up to.
+        heartbeat_interval: Time between two HEARTBEATs to a peer.
+        lease_interval: The same to a peer that holds leases.
+        liveness: A peer that was silent for so long is dead.
+        grace: A session whose connection broke may come back within this time.
+        unknown_task_grace: A job whose task no worker knows fails after this time.
+        orphan_after: A plain job may go to workers of ``default`` when no worker served its
+            queue for so long, if ``unknown_queue`` is ``default``.
+        unknown_queue: ``default``, ``keep`` (wait for a worker) or ``refuse``.
+        default_queue: Name of the queue of peers that name none.
+        priority_step: Seconds of waiting that one step of priority is worth.
+        result_ttl: How long a result is kept where the job does not say.
+        max_deaths: A job whose process died so often fails as a suspected killer.
+    """
+
+    max_frame: int = 16 * 1024 * 1024
+    max_frames: int = 16
+    max_headers: int = 64 * 1024
+    max_id: int = 255
+    max_queue_length: int = 10_000_000
+    max_queues: int = 10_000
+    max_peers: int = 10_000
+    max_waits: int = 100_000
+    window: int = 5000
+    window_bytes: int = 32 * 1024 * 1024
+    chunk_jobs: int = 400
+    chunk_seconds: float = 0.02
+    heartbeat_interval: float = 3.0
+    lease_interval: float = 0.5
+    liveness: float = 15.0
+    grace: float = 0.5
+    unknown_task_grace: float = 300.0
+    orphan_after: float = 30.0
+    unknown_queue: str = "default"
+    default_queue: str = "default"
+    priority_step: float = 60.0
+    result_ttl: float = 86_400.0
+    max_deaths: int = 3

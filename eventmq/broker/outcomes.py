@@ -1,0 +1,325 @@
+"""REPLY from workers: what ended, what goes back, and the ACK once it is on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import CloseChunk, Finish, Finished, Requeue
+from eventmq.headers import parse_headers
+from eventmq.job import JobState, OutcomeKind, transition
+from eventmq.wire.bulk import OutcomeRow, decode_outcomes
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.broker.peers import Lease, Peer, Session
+    from eventmq.broker.state import State
+    from eventmq.broker.waits import Waits
+    from eventmq.entries import Verdict
+    from eventmq.job import Job
+    from eventmq.wire.commands import Reply
+
+__all__ = ["Outcomes"]
+
+_MICRO = 1_000_000
+
+#: Outcomes that end a job, with the state that they lead to.
+_ENDS = {
+    kind: transition(JobState.RUNNING, state)
+    for kind, state in (
+        (OutcomeKind.SUCCEEDED, JobState.SUCCEEDED),
+        (OutcomeKind.FAILED, JobState.FAILED),
+        (OutcomeKind.EXPIRED, JobState.EXPIRED),
+        (OutcomeKind.CANCELLED, JobState.CANCELLED),
+    )
+}
+
+_SUCCEEDED = int(OutcomeKind.SUCCEEDED)
+_RETRY = int(OutcomeKind.RETRY)
+_DONE = JobState.SUCCEEDED
+
+#: Weight of a new measurement of a task's run time.
+_NEWS = 0.3
+
+
+class _Answers:
+    """What one REPLY does, gathered before it is written."""
+
+    __slots__ = ("again", "ends", "lease", "session", "taken")
+
+    def __init__(self, session: Session, lease: Lease) -> None:
+        self.session = session
+        self.lease = lease
+        self.ends: list[Finished] = []
+        self.again: list[Job] = []
+        self.taken: list[tuple[int, Job]] = []
+
+
+class Outcomes:
+    """Ends jobs, or puts them back."""
+
+    def __init__(self, state: State, waits: Waits) -> None:
+        self.state = state
+        self.waits = waits
+
+    def reply(self, peer: Peer, message: Reply) -> None:
+        """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
+        session = peer.session
+        if session is not None and not session.plain:
+            name, _, number = (message.outcome or "").partition(":")
+            if name != "chunk" or not number.isdigit():
+                self.state.error(
+                    peer, message.id, "bad-outcome", "frame 6 of this REPLY is chunk:NUMBER"
+                )
+                return
+            self._chunk(peer, session, int(number), message)
+        else:
+            self._plain(peer, session, message)
+
+    # Our workers
+
+    def _chunk(self, peer: Peer, session: Session, number: int, message: Reply) -> None:
+        rows = decode_outcomes(message.result)
+        lease = session.leases.get(number)
+        if lease is None:
+            self._stale(len(rows))
+            self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
+            return
+        answers = _Answers(session, lease)
+        self._sort(answers, rows)
+        self._write(answers, lambda: self.state.ack(peer, message.id))
+
+    def _stale(self, n: int) -> None:
+        self.state.counters["stale_outcomes"] += n
+
+    # hot loop: benchmarks/drain.py
+    def _sort(self, answers: _Answers, rows: Sequence[OutcomeRow]) -> None:
+        lease, worker = answers.lease, answers.session.name
+        jobs = lease.jobs
+        size = len(jobs)
+        now = self.state.now
+        ends, taken = answers.ends, answers.taken
+        kinds: dict[str, tuple[str, float, float]] = {}
+        spent: dict[str, list[float]] = {}
+        for place, kind, started, ran, content_type, result, countdown in rows:
+            if not 0 <= place < size or (job := jobs[place]) is None:
+                self._stale(1)  # answered before, or withdrawn
+                continue
+            jobs[place] = None
+            taken.append((place, job))
+            known = kinds.get(job.headers)
+            if known is None:
+                known = kinds[job.headers] = self._kind(job.headers)
+                spent.setdefault(known[0], [])
+            if kind <= _RETRY:
+                spent[known[0]].append(ran)
+            if kind == _SUCCEEDED:
+                ends.append(
+                    Finished(
+                        job, _DONE, now, known[1], content_type, result, started, ran, worker
+                    )
+                )
+            elif (state := _ENDS.get(kind)) is not None:
+                ends.append(
+                    Finished(
+                        job, state, now, known[2], content_type, result, started, ran, worker
+                    )
+                )
+            else:
+                self._unfinished(answers, job, kind, countdown, content_type, result)
+        lease.left -= len(taken)
+        for task, times in spent.items():
+            if times:
+                self._measured(task, sum(times) / len(times))
+
+    def _kind(self, text: str) -> tuple[str, float, float]:
+        """Return task, seconds that a result is kept, and seconds that an error is kept."""
+        headers = parse_headers(text)
+        default = self.state.limits.result_ttl
+        ttl = default if headers.result_ttl is None else headers.result_ttl
+        return headers.task, 0.0 if headers.ignore_result else ttl, ttl
+
+    def _measured(self, task: str, seconds: float) -> None:
+        old = self.state.run_time.get(task)
+        new = seconds if old is None else old + _NEWS * (seconds - old)
+        self.state.run_time[task] = max(new, 1e-6)
+
+    def _unfinished(
+        self,
+        answers: _Answers,
+        job: Job,
+        kind: int,
+        countdown: float,
+        content_type: str,
+        result: bytes,
+    ) -> None:
+        state, session = self.state, answers.session
+        if kind == OutcomeKind.RETRY:
+            job.attempt += 1
+            job.due = state.now + max(0.0, countdown)
+            job.state = JobState.DELAYED
+            priority = parse_headers(job.headers).priority
+            job.rank = int((job.due - priority * state.limits.priority_step) * _MICRO)
+            state.counters["retries"] += 1
+        elif kind == OutcomeKind.DIED:
+            job.deaths += 1
+            if job.deaths >= state.limits.max_deaths:
+                answers.ends.append(self._killer(job, content_type, result, session.name))
+                return
+        elif kind == OutcomeKind.UNKNOWN_TASK:
+            state.refusals.setdefault(job.id, set()).add(session.id)
+            if not parse_headers(job.headers).content_type and not self._admitted(job):
+                row = self.row(job, JobState.FAILED, content_type, result, session.name)
+                answers.ends.append(row)
+                return
+        else:
+            state.counters["handed_back"] += 1
+        answers.again.append(job)
+
+    def _admitted(self, job: Job) -> bool:
+        """Whether some other session of the queue may still admit a plain job."""
+        refused = self.state.refusals.get(job.id, set())
+        return any(
+            session.id not in refused and (session.callables or session.plain)
+            for session in self.state.sessions.values()
+            if any(name == job.queue for _, name in session.queues)
+        )
+
+    def _killer(self, job: Job, content_type: str, result: bytes, worker: str) -> Finished:
+        if not result:
+            msg = f"suspected killer: {job.deaths} processes died while they ran this job"
+            error = RemoteError("eventmq.errors.WorkerLost", msg)
+            content_type, result = ERROR_TYPE, encode_error(error)
+        return self.row(job, JobState.FAILED, content_type, result, worker)
+
+    def row(
+        self,
+        job: Job,
+        state: JobState,
+        content_type: str = "",
+        result: bytes = b"",
+        worker: str = "",
+    ) -> Finished:
+        """Return the entry that ends a job with the broker's default time to live."""
+        ttl = self.state.limits.result_ttl
+        return Finished(job, state, self.state.now, ttl, content_type, result, worker=worker)
+
+    # Plain workers
+
+    def _plain(self, peer: Peer, session: Session | None, message: Reply) -> None:
+        found = self._leased_for(session, message.request)
+        if found is None:
+            self._stale(1)
+            if session is None:
+                self.state.error(peer, message.id, "inform-again", "say INFORM first")
+            return
+        owner, lease, job = found
+        lease.jobs[0] = None
+        lease.left = 0
+        answers = _Answers(owner, lease)
+        answers.taken.append((0, job))
+        ttl = self.state.limits.result_ttl
+        answers.ends.append(
+            Finished(
+                job, JobState.SUCCEEDED, self.state.now, ttl, PLAIN_TYPE, message.result,
+                worker=owner.name,
+            )  # fmt: skip
+        )
+        self._write(answers, lambda: None)
+
+    def _leased_for(
+        self, session: Session | None, request: str | None
+    ) -> tuple[Session, Lease, Job] | None:
+        """The leased job of that id, else the oldest lease of the session."""
+        entry = self.state.running.get(request or "")
+        if entry is not None and entry[0].plain:
+            job = entry[1].jobs[entry[2]]
+            return (entry[0], entry[1], job) if job is not None else None
+        if session is None or request is not None or not session.leases:
+            return None
+        lease = session.leases[min(session.leases)]
+        job = lease.jobs[0]
+        return (session, lease, job) if job is not None else None
+
+    # Writing
+
+    def _write(self, answers: _Answers, acknowledge: Callable[[], None]) -> None:
+        state, session, lease = self.state, answers.session, answers.lease
+        ends, again = answers.ends, answers.again
+        if not lease.left:
+            self.close(session, lease)
+        if again:
+            state.write(Requeue(again), lambda _: self._back(again))
+
+        def settle(verdict: Mapping[int, Verdict]) -> None:
+            self.finished(ends, verdict)
+            acknowledge()
+
+        state.write(Finish(ends), settle, lambda: self._undo(answers))
+
+    def _undo(self, answers: _Answers) -> None:
+        """The commit failed: the worker was not told, and will say all of it again."""
+        session, lease = answers.session, answers.lease
+        for place, job in answers.taken:
+            lease.jobs[place] = job
+        lease.left += len(answers.taken)
+        session.leases[lease.number] = lease
+
+    # hot loop: benchmarks/drain.py
+    def finished(self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]) -> None:
+        """Forget ended jobs and tell whoever waits for them."""
+        state = self.state
+        running, queues, jobs = state.running, state.queues, state.jobs
+        refusals, counters = state.refusals, state.counters
+        for row in rows:
+            job = row.job
+            job_id = job.id
+            queue = queues[job.queue]
+            if running.pop(job_id, None) is not None:
+                queue.running -= 1
+            jobs.pop(job_id, None)
+            if refusals:
+                refusals.pop(job_id, None)
+            queue.counts.waiting -= 1
+            if row.state is not _DONE:
+                counters[row.state.value] += 1
+                queue.counts.failed += row.state is JobState.FAILED
+        counters["ended"] += len(rows)
+        if verdict:
+            self._stale(len(verdict))
+        self.waits.ended(rows)
+
+    def _back(self, jobs: Sequence[Job]) -> None:
+        state = self.state
+        for job in jobs:
+            if state.running.pop(job.id, None) is not None:
+                state.queues[job.queue].running -= 1
+            if job.state is JobState.DELAYED:
+                state.queues[job.queue].counts.waiting -= 1
+                state.queues[job.queue].counts.delayed += 1
+                state.forget(job)
+                if state.next_due is None or job.due < state.next_due:
+                    state.next_due = job.due
+            else:
+                state.joined(job)
+
+    def give_back(self, session: Session, lease: Lease) -> None:
+        """Queue again what is left of a chunk: its session does not have it any more."""
+        answers = _Answers(session, lease)
+        for place, job in enumerate(lease.jobs):
+            if job is not None:
+                lease.jobs[place] = None
+                answers.taken.append((place, job))
+                answers.again.append(job)
+        lease.left = 0
+        self.state.counters["lease_lost"] += len(answers.again)
+        self._write(answers, lambda: None)
+
+    def close(self, session: Session, lease: Lease) -> None:
+        """Delete the row of a chunk that has nothing left."""
+        if session.leases.pop(lease.number, None) is not None:
+            entry = CloseChunk(session.id, lease.number)
+            self.state.write(
+                entry, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)
+            )

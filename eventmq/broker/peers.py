@@ -1,0 +1,138 @@
+"""Who is connected: a `Peer` per connection, a `Session` per run of a worker.
+
+A routing id changes at every reconnect, so leases belong to sessions; a session finds its
+connection again when its peer informs with the same session id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import QueueOrder
+    from eventmq.job import Job
+    from eventmq.wire.features import Features
+
+__all__ = ["Key", "Lease", "Peer", "Session"]
+
+
+class Key(NamedTuple):
+    """A connection: the port's name and the routing id."""
+
+    port: str
+    identity: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One connection.
+
+    Attributes:
+        key: Where it is.
+        role: ``worker``, ``scheduler`` or ``client`` as informed, else "".
+        features: What it said, or None for a plain peer or one that did not inform.
+        heard: When something last came from it.
+        sent: When something was last sent to it.
+        session: Of a worker.
+        calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
+        topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
+        waiting: Number of ids in ``calls``.
+        warned: Whether a bad message of it was logged already.
+    """
+
+    key: Key
+    heard: float
+    role: str = ""
+    features: Features | None = None
+    sent: float = 0.0
+    session: Session | None = None
+    calls: dict[str, set[str]] = field(default_factory=dict)
+    topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    waiting: int = 0
+    warned: bool = False
+
+    @property
+    def reads_errors(self) -> bool:
+        """Whether it can be sent an ERROR: all but registered peers without FEATURES."""
+        return not self.role or (self.features is not None and "error" in self.features.extensions)
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One chunk that a session holds.
+
+    Attributes:
+        number: Of the chunk, ascending per session.
+        queue: Name.
+        jobs: By position; None once answered, withdrawn or ended before a restart.
+        deliveries: By position.
+        message_id: Of the REQUEST.
+        sent: When it was sent, 0.0 before.
+        until: For plain peers, when the lease ends by itself.
+        left: Positions not answered yet.
+    """
+
+    number: int
+    queue: str
+    jobs: list[Job | None]
+    deliveries: list[int]
+    message_id: str
+    sent: float = 0.0
+    until: float = 0.0
+    left: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One run of a worker.
+
+    Attributes:
+        id: Its own, or one made by the broker for a plain peer.
+        order: Which queue comes next.
+        peer: Its connection, None while it has none.
+        queues: (weight, name) pairs.
+        tasks: Names of the tasks it knows; empty means any.
+        callables: Whether it takes plain jobs.
+        plain: It has no FEATURES: one job per message, one READY per slot.
+        window: How many chunks it wants to hold; for a plain one, its free slots plus leases.
+        received: Highest chunk number that it says it received.
+        next_number: Of the next chunk.
+        leases: Number -> open chunk.
+        gone_at: When its connection was lost, 0.0 while it has one.
+        patience: How long it may be gone, 0.0 for the usual grace.
+        closing: It said KBAI: it gets nothing more.
+        blocked: Queue -> version at which nothing there was for this session.
+        free: Plain peers: slots offered and not used.
+        slots: Plain peers: how many there are, as the READYs after INFORM said.
+        informed_at: Plain peers: when it informed.
+        idle_since: Plain peers: since when all slots are free while leases are open.
+    """
+
+    id: str
+    order: QueueOrder
+    peer: Peer | None = None
+    name: str = ""
+    queues: tuple[tuple[int, str], ...] = ()
+    tasks: frozenset[str] = frozenset()
+    callables: bool = False
+    plain: bool = False
+    window: int = 0
+    received: int = 0
+    next_number: int = 1
+    leases: dict[int, Lease] = field(default_factory=dict)
+    gone_at: float = 0.0
+    patience: float = 0.0
+    closing: bool = False
+    blocked: dict[str, int] = field(default_factory=dict)
+    free: int = 0
+    slots: int = 0
+    informed_at: float = 0.0
+    idle_since: float = 0.0
+
+    @property
+    def room(self) -> int:
+        """How many more chunks it wants now."""
+        if self.peer is None or self.closing:
+            return 0
+        return self.free if self.plain else self.window - len(self.leases)

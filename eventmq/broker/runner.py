@@ -1,0 +1,255 @@
+"""Runs a broker: the sockets, the store and the clock around `BrokerCore`, in one thread.
+
+One turn: read everything readable, decide, commit once, settle, send. The stop order is: KBAI to
+all peers, what is in the outbox, sockets (with a linger), then the store, so that no receipt is
+lost that was earned.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import zmq
+
+from eventmq.broker.core import PORTS, BrokerCore
+from eventmq.errors import BindError, NotAllowed
+from eventmq.wire.socket import Link, Unroutable, new_context, open_pub, open_router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.broker.limits import Limits
+    from eventmq.broker.state import Outgoing
+    from eventmq.clock import Clock
+    from eventmq.interfaces import QueueOrder, QueueStore, RoutingStrategy
+
+__all__ = ["BrokerRunner", "is_local"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Messages of one socket that a turn reads at most.
+READ_AT_MOST = 1000
+
+
+def is_local(address: str) -> bool:
+    """Say whether an address can be reached from this machine only."""
+    scheme, _, rest = address.partition("://")
+    if scheme in {"inproc", "ipc"}:
+        return True
+    host = rest.rpartition(":")[0].strip("[]")
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+class BrokerRunner:
+    """A broker. ``bind``, then ``run`` in a thread of your choice; ``stop`` from anywhere.
+
+    Args:
+        store: The queue store, not opened yet.
+        limits: The bounds.
+        routing: Chooses among workers.
+        queue_order: Makes the queue order of a worker session.
+        binds: Port name (``main worker admin publish subscribe``) to address.
+        clock: Reads time.
+        context: A ZeroMQ context to use, else one of its own.
+        version: Said to peers that ask.
+        insecure: Allow addresses that other machines can reach, without CURVE.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: QueueStore,
+        limits: Limits,
+        routing: RoutingStrategy,
+        queue_order: Callable[[], QueueOrder],
+        binds: Mapping[str, str],
+        clock: Clock,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        version: str = "",
+        insecure: bool = False,
+    ) -> None:
+        self.store = store
+        self.core = BrokerCore(limits, routing, queue_order, version=version)
+        self.addresses: dict[str, str] = {}
+        self._limits = limits
+        self._queue_order = queue_order
+        self._binds = dict(binds)
+        self._clock = clock
+        self._context = context
+        self._own_context = context is None
+        self._insecure = insecure
+        self._links: dict[str, Link] = {}
+        self._poller = zmq.Poller()
+        self._stopping = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    # Start and stop
+
+    def bind(self) -> None:
+        """Bind all sockets, then open the store and recover.
+
+        Raises:
+            BindError: An address is taken or malformed.
+            NotAllowed: An address is not loopback, and ``insecure`` was not said.
+            StoreError: The store cannot be opened.
+        """
+        for name, address in self._binds.items():
+            if name not in PORTS and name != "subscribe":
+                raise BindError(f"there is no port {name!r}; known are {', '.join(PORTS)}")
+            if not is_local(address) and not self._insecure:
+                msg = (
+                    f"{address} can be reached from other machines and nothing would be "
+                    "encrypted or checked: bind a loopback address, or say --insecure"
+                )
+                raise NotAllowed(msg)
+        if self._context is None:
+            self._context = new_context()
+        try:
+            for name, address in self._binds.items():
+                self._bind(name, address)
+            recovered = self.store.open()
+        except BaseException:
+            self._close()
+            raise
+        self.core.state.addresses = self.addresses
+        self.core.recover(recovered, self._clock.now(), self._queue_order)
+
+    def _bind(self, name: str, address: str) -> None:
+        assert self._context is not None  # noqa: S101 - made by bind
+        is_pub = name == "subscribe"
+        link = (
+            open_pub(self._context)
+            if is_pub
+            else open_router(self._context, max_frame=self._limits.max_frame)
+        )
+        self._links[name] = link
+        try:
+            self.addresses[name] = link.bind(address)
+        except zmq.ZMQError as error:
+            why = "the address is in use" if error.errno == zmq.EADDRINUSE else str(error)
+            msg = f"cannot bind {name} to {address}: {why}; stop what uses it, or name another"
+            raise BindError(msg) from error
+        if not is_pub:
+            self._poller.register(link.socket, zmq.POLLIN)
+
+    def stop(self) -> None:
+        """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
+        self._stopping = True
+        try:
+            os.write(self._wake_write, b"!")
+        except OSError:
+            pass  # full or closed: awake or gone already
+
+    def run(self) -> None:
+        """Serve until `stop` or a DISCONNECT is carried out; then release everything.
+
+        Raises:
+            StoreError: The store cannot be written. What was acknowledged before is on disk.
+        """
+        self._poller.register(self._wake_read, zmq.POLLIN)
+        if (fd := self.store.fileno()) is not None:
+            self._poller.register(fd, zmq.POLLIN)
+        try:
+            self._serve()
+            self.core.close(self._clock.now())
+            self._commit()
+            self._send()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self.store.close()
+        if self._own_context and self._context is not None:
+            self._context.term()
+            self._context = None
+        for fd in (self._wake_read, self._wake_write):
+            if fd >= 0:
+                os.close(fd)
+        self._wake_read = self._wake_write = -1
+
+    # Turns
+
+    # hot loop: benchmarks/drain.py
+    def _serve(self) -> None:
+        core, clock, poll = self.core, self._clock, self._poller.poll
+        interval = self._limits.heartbeat_interval
+        monotonic, wall = clock.monotonic(), clock.now()
+        while not self._stopping and not core.done:
+            now = clock.now()
+            wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
+            poll(wait * 1000 + (1 if wait else 0))
+            all_read = self._read()
+            then, monotonic = monotonic, clock.monotonic()
+            last, wall = wall, clock.now()
+            away = monotonic - then
+            jump = wall - last - away
+            stalled = jump if abs(jump) > 1.0 else 0.0
+            if away - wait > interval:
+                stalled += away
+            core.decide(wall, stalled=stalled, judge=all_read)
+            if core.has_writes:
+                self._commit()
+                self._send()
+                core.decide(clock.now(), judge=False)
+            self._send()
+
+    def _read(self) -> bool:
+        core, now = self.core, self._clock.now()
+        all_read = True
+        for name, link in self._links.items():
+            if name == "subscribe":
+                continue
+            receive = link.receive
+            for _ in range(READ_AT_MOST):
+                frames = receive()
+                if frames is None:
+                    break
+                core.receive(name, frames, now)
+            else:
+                all_read = False
+        return all_read
+
+    def _commit(self) -> None:
+        entries, settle = self.core.take_batch()
+        if not entries:
+            return
+        self.store.submit(entries)
+        verdicts = self.store.finished()
+        while not verdicts:
+            self._wait_for_store()
+            verdicts = self.store.finished()
+        for verdict in verdicts:
+            settle(verdict)
+
+    def _wait_for_store(self) -> None:
+        poller = zmq.Poller()
+        fd = self.store.fileno()
+        assert fd is not None, "a store without a descriptor ends a commit in submit"  # noqa: S101
+        poller.register(fd, zmq.POLLIN)
+        poller.poll()
+
+    def _send(self) -> None:
+        links = self._links
+        outbox = self.core.take_outbox()
+        for message in outbox:
+            key = message.key
+            if key.port == "subscribe":
+                links["subscribe"].send(message.frames)
+                continue
+            try:
+                sent = links[key.port].send([key.identity, *message.frames])
+            except Unroutable:
+                self._not_sent(message, reachable=False)
+            else:
+                if not sent:
+                    self._not_sent(message, reachable=True)
+
+    def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
+        self.core.not_sent(message, self._clock.now(), reachable=reachable)

@@ -1,0 +1,267 @@
+"""INFORM, READY, HEARTBEAT and KBAI: who is there, what it holds, and when it is dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.broker.peers import Session
+from eventmq.errors import ProtocolError
+from eventmq.wire.commands import Heartbeat, Kbai
+from eventmq.wire.features import Features, Status, parse_queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.broker.dispatch import Dispatch
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.parking import Parking
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.broker.waits import Waits
+    from eventmq.interfaces import QueueOrder
+    from eventmq.wire.commands import Inform, Ready
+
+__all__ = ["Sessions"]
+
+#: Seconds after INFORM in which a plain worker's READYs say how many slots it has.
+PLAIN_START = 5.0
+
+#: Seconds that a plain peer's REPLY may come after the READY of the same slot.
+PLAIN_LATE = 2.0
+
+
+class Sessions:
+    """Keeps peers and worker sessions."""
+
+    def __init__(
+        self,
+        state: State,
+        dispatch: Dispatch,
+        outcomes: Outcomes,
+        waits: Waits,
+        parking: Parking,
+        new_order: Callable[[], QueueOrder],
+    ) -> None:
+        self.state = state
+        self.dispatch = dispatch
+        self.outcomes = outcomes
+        self.waits = waits
+        self.parking = parking
+        self.new_order = new_order
+
+    # INFORM
+
+    def inform(self, peer: Peer, message: Inform) -> None:
+        """Register a peer and answer with ACK, then HEARTBEAT at once."""
+        state = self.state
+        if message.role not in {"worker", "scheduler", "client"}:
+            msg = f"a peer is a worker, scheduler or client, not {message.role[:40]!r}"
+            raise ProtocolError(msg, code="bad-role")
+        queues = parse_queues(message.queues) if message.role == "worker" else ()
+        features = None if message.features is None else Features.parse(message.features)
+        peer.role, peer.features = message.role, features
+        if message.role == "worker":
+            self._worker(peer, queues, features)
+        extra = None if features is None else self._features().format().encode()
+        state.ack(peer, message.id, extra)
+        self.heartbeat_to(peer)
+        if peer.session is not None and features is not None:
+            self._reconcile(peer.session, features.received, set(features.held), resend=True)
+
+    def _features(self) -> Features:
+        state = self.state
+        return Features(
+            epoch=state.epoch,
+            store=state.store_id,
+            max_frame=state.limits.max_frame,
+            publish=state.addresses.get("subscribe", ""),
+        )
+
+    def _worker(
+        self, peer: Peer, queues: tuple[tuple[int, str], ...], features: Features | None
+    ) -> None:
+        state = self.state
+        if features is None and peer.session is not None:
+            self.lost(peer.session)  # a plain peer starts anew
+        plain = features is None
+        session_id = features.session if features else ""
+        session_id = session_id or f"plain.{state.epoch}.{peer.key.port}.{peer.key.identity.hex()}"
+        session = state.sessions.get(session_id)
+        if session is None:
+            session = Session(session_id, self.new_order())
+            state.sessions[session_id] = session
+        elif session.peer is not None and session.peer is not peer:
+            session.peer.session = None
+        session.peer, peer.session = peer, session
+        session.name = (features.name if features else "") or session_id
+        session.queues = queues or ((10, state.limits.default_queue),)
+        session.tasks = frozenset(features.tasks) if features else frozenset()
+        session.callables = bool(features and features.callables)
+        session.plain = plain
+        session.gone_at = session.patience = 0.0
+        session.closing = False
+        session.blocked.clear()
+        if plain:
+            session.free = session.slots = 0
+            session.informed_at = state.now
+        for _, name in session.queues:
+            state.queue(name).served_at = state.now
+        self.parking.session_changed(session)
+
+    # What a worker holds
+
+    def ready(self, peer: Peer, message: Ready) -> None:
+        """Note a free slot of a plain worker, or the status of one of ours."""
+        session = peer.session
+        if session is None:
+            self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
+        elif session.plain:
+            session.free += 1
+            if self.state.now - session.informed_at <= PLAIN_START:
+                session.slots = max(session.slots, session.free + len(session.leases))
+            session.blocked.clear()
+        elif message.status is not None:
+            self.status(session, message.status)
+
+    def status(self, session: Session, text: str) -> None:
+        """Take a STATUS: what the worker received, holds and wants."""
+        status = Status.parse(text)
+        session.window = min(status.window, 10_000)
+        self._reconcile(session, status.received, set(status.held), resend=False)
+
+    def _reconcile(
+        self, session: Session, received: int, held: set[int], *, resend: bool
+    ) -> None:
+        """Proof of possession: what the worker does not have is queued or sent again.
+
+        Args:
+            session: Who speaks.
+            received: Highest chunk number that it received.
+            held: Chunks that it has, or whose REPLYs it still has to get acknowledged.
+            resend: Whether chunks above ``received`` are lost for certain (a new connection).
+        """
+        session.received = received
+        patience = self.state.limits.heartbeat_interval
+        for lease in list(session.leases.values()):
+            if not lease.sent and not resend:
+                continue
+            if lease.number <= received:
+                if lease.number not in held:
+                    self.outcomes.give_back(session, lease)
+            elif resend or self.state.now - lease.sent >= patience:
+                self.dispatch.send_again(session, lease)
+
+    # Liveness
+
+    def heartbeat_to(self, peer: Peer) -> None:
+        """Send a HEARTBEAT."""
+        state = self.state
+        state.send(peer, Heartbeat(state.message_id(), f"{state.now:.2f}").frames())
+
+    def shift(self, seconds: float) -> None:
+        """Move every deadline: the broker itself was away, or the clock jumped."""
+        for peer in self.state.peers.values():
+            peer.heard += seconds
+            peer.sent += seconds
+        for session in self.state.sessions.values():
+            session.gone_at += seconds if session.gone_at else 0.0
+            session.idle_since = 0.0
+            for lease in session.leases.values():
+                lease.until += seconds
+                lease.sent += seconds if lease.sent else 0.0
+
+    def tick(self) -> None:
+        """Send HEARTBEATs that are due; end what was silent for too long."""
+        state, limits = self.state, self.state.limits
+        now = state.now
+        for peer in list(state.peers.values()):
+            if now - peer.heard > limits.liveness:
+                self.drop(peer)
+            elif peer.role:
+                busy = peer.session is not None and peer.session.leases
+                every = limits.lease_interval if busy else limits.heartbeat_interval
+                if now - peer.sent >= every:
+                    self.heartbeat_to(peer)
+        for session in list(state.sessions.values()):
+            self._judge(session)
+
+    def _judge(self, session: Session) -> None:
+        state = self.state
+        if session.peer is not None:
+            for _, name in session.queues:
+                state.queue(name).served_at = state.now
+        elif session.gone_at:
+            patience = session.patience or state.limits.grace
+            if state.now - session.gone_at >= patience:
+                self.lost(session)
+                return
+        if session.plain:
+            self._judge_plain(session)
+
+    def _judge_plain(self, session: Session) -> None:
+        now = self.state.now
+        all_free = session.leases and session.free >= session.slots > 0
+        if not all_free:
+            session.idle_since = 0.0
+        elif not session.idle_since:
+            session.idle_since = now
+        died = bool(session.idle_since) and now - session.idle_since >= PLAIN_LATE
+        for lease in list(session.leases.values()):
+            if died or now >= lease.until:
+                self.outcomes.give_back(session, lease)
+        if session.closing and not session.leases:
+            self.lost(session)
+
+    # Leaving
+
+    def goodbye(self, peer: Peer) -> None:
+        """Take a KBAI or KBYE: the peer gets nothing more."""
+        session = peer.session
+        if session is None:
+            self.drop(peer)
+            return
+        session.closing = True
+        if not session.plain:
+            self.drop(peer)
+            self.lost(session)
+
+    def unreachable(self, peer: Peer) -> None:
+        """A message to this peer could not be sent: it has a grace to inform again."""
+        session = peer.session
+        self._forget(peer)
+        if session is not None and session.peer is peer:
+            session.peer = None
+            session.gone_at = self.state.now
+            session.patience = self.state.limits.liveness if session.plain else 0.0
+
+    def drop(self, peer: Peer) -> None:
+        """Forget a dead peer, and give back what its session holds."""
+        session = peer.session
+        self._forget(peer)
+        if session is not None and session.peer is peer:
+            session.peer = None
+            if session.plain and session.closing:
+                return  # it finishes what it has; the leases end by themselves
+            self.lost(session)
+
+    def _forget(self, peer: Peer) -> None:
+        self.waits.gone(peer)
+        self.state.peers.pop(peer.key, None)
+
+    def lost(self, session: Session) -> None:
+        """End a session: its jobs are queued again."""
+        for lease in list(session.leases.values()):
+            self.outcomes.give_back(session, lease)
+        self.state.sessions.pop(session.id, None)
+        if session.peer is not None:
+            session.peer.session = None
+        self.parking.session_changed(session)
+
+    def say_goodbye(self) -> None:
+        """Send KBAI to all registered peers, and KBYE as well to those without FEATURES."""
+        state = self.state
+        for peer in state.peers.values():
+            if peer.role:
+                state.send(peer, Kbai(state.message_id()).frames())
+                if peer.features is None:
+                    state.send(peer, Kbai(state.message_id(), "KBYE").frames())

@@ -1,0 +1,144 @@
+"""Who waits for the ends of jobs: ``get`` calls of our clients, reply-requested of plain ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import Find
+from eventmq.job import TERMINAL
+from eventmq.wire.bulk import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.entries import Finished, Found
+
+__all__ = ["Waits"]
+
+#: [id, state, content type, bytes or None]
+Row = tuple[str, str, str, "bytes | None"]
+
+
+class Waits:
+    """Answers those who wait."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        #: Rows of this turn by (peer, call), sent together by `flush`.
+        self._rows: dict[tuple[Peer, str], list[Row]] = {}
+
+    # Asking
+
+    def get(self, peer: Peer, call: str, ids: list[str]) -> None:
+        """Answer for each id once its job has ended; an unknown id is answered now."""
+        state = self.state
+        wanted = set(ids)
+        if not wanted:
+            state.reply(peer, pack([]), call)
+            return
+        peer.calls[call] = wanted
+        peer.waiting += len(wanted)
+        for job_id in wanted:
+            state.waiters.setdefault(job_id, []).append((peer, call))
+        unknown = [job_id for job_id in wanted if job_id not in state.jobs]
+        if unknown:
+            state.write(Find(unknown), lambda found: self._found(peer, call, unknown, found))
+
+    def _found(
+        self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]
+    ) -> None:
+        for job_id in ids:
+            known = found.get(job_id)
+            if known is None:
+                if job_id not in self.state.jobs:
+                    self._answer(peer, call, (job_id, "", "", None))
+            elif known.job.state in TERMINAL:
+                state = known.job.state.value
+                self._answer(peer, call, (job_id, state, known.content_type, known.result))
+
+    def reply_later(self, job_id: str, peer: Peer) -> None:
+        """Send a REPLY to this peer when the job has ended."""
+        self.state.reply_to[job_id] = peer
+
+    def look_again(self, job_id: str) -> None:
+        """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
+        if job_id in self.state.reply_to:
+            self.state.write(Find([job_id]), lambda found: self._late(job_id, found))
+
+    def _late(self, job_id: str, found: Mapping[str, Found]) -> None:
+        known = found.get(job_id)
+        if known is not None and known.job.state in TERMINAL:
+            peer = self.state.reply_to.pop(job_id, None)
+            if peer is not None:
+                self._plain_reply(peer, job_id, known.job.state.value, known.result or b"")
+
+    # Answering
+
+    # hot loop: benchmarks/drain.py
+    def ended(self, rows: Iterable[Finished]) -> None:
+        """Tell whoever waits for jobs that have just ended."""
+        waiters, reply_to = self.state.waiters, self.state.reply_to
+        if not waiters and not reply_to:
+            return
+        for row in rows:
+            job_id = row.job.id
+            if job_id in waiters:
+                result = row.result if row.ttl > 0 else None
+                answer = (job_id, row.state.value, row.content_type, result)
+                for peer, call in list(waiters[job_id]):
+                    self._answer(peer, call, answer)
+            peer_or_none = reply_to.pop(job_id, None)
+            if peer_or_none is not None:
+                self._plain_reply(peer_or_none, job_id, row.state.value, row.result)
+
+    def _plain_reply(self, peer: Peer, job_id: str, state: str, result: bytes) -> None:
+        outcome = state if peer.features is not None else None
+        self.state.reply(peer, result, job_id, outcome)
+
+    def _answer(self, peer: Peer, call: str, row: Row) -> None:
+        left = peer.calls.get(call)
+        if left is None or row[0] not in left:
+            return
+        left.discard(row[0])
+        peer.waiting -= 1
+        self._unwait(row[0], peer, call)
+        self._rows.setdefault((peer, call), []).append(row)
+
+    def _unwait(self, job_id: str, peer: Peer, call: str) -> None:
+        entries = self.state.waiters.get(job_id, [])
+        if (peer, call) in entries:
+            entries.remove((peer, call))
+        if not entries:
+            self.state.waiters.pop(job_id, None)
+
+    def flush(self) -> None:
+        """Send the answers of this turn, one REPLY per call."""
+        rows, self._rows = self._rows, {}
+        for (peer, call), answers in rows.items():
+            more = bool(peer.calls.get(call))
+            if not more:
+                peer.calls.pop(call, None)
+            self.state.reply(peer, pack(answers), call, "part" if more else None)
+
+    # Leaving
+
+    def forget(self, peer: Peer, call: str) -> None:
+        """End a call early."""
+        for job_id in peer.calls.pop(call, set()):
+            peer.waiting -= 1
+            self._unwait(job_id, peer, call)
+        peer.topics.pop(call, None)
+
+    def gone(self, peer: Peer) -> None:
+        """Forget all that a peer waits for."""
+        for call in [*peer.calls, *peer.topics]:
+            self.forget(peer, call)
+        lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
+        for job_id in lost:
+            del self.state.reply_to[job_id]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return figures for ``status``."""
+        return {"waited_for": len(self.state.waiters), "replies_owed": len(self.state.reply_to)}

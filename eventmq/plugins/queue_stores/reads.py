@@ -1,0 +1,161 @@
+"""The entries of a commit that only read the SQLite store, and recovery at its opening."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Chunk, Found
+from eventmq.job import STATE_CODES, JobState, id_time
+from eventmq.plugins.queue_stores.schema import bucket_name
+from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
+from eventmq.plugins.queue_stores.writes import SKEW
+from eventmq.wire.bulk import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eventmq.clock import Clock
+    from eventmq.entries import Claim, Find, ListJobs
+    from eventmq.job import Job
+    from eventmq.plugins.queue_stores.tables import Tables
+
+__all__ = ["Reads", "highest_id", "next_seq", "recover_chunks"]
+
+_FAILED = f"{JOB_COLUMNS}, at, content_type, result, started, ran, worker"
+
+#: Rows that one page of a listing looks at before it returns what it has.
+_SCAN = 20_000
+
+
+class Reads:
+    """Handlers of `Claim`, `Find` and `ListJobs`."""
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self.tables = tables
+        self.clock = clock
+
+    def claim(self, entry: Claim) -> tuple[list[Job], bool]:
+        """Read the next queued jobs of a queue in rank order."""
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2
+                  AND (rank, seq) > (?, ?) ORDER BY rank, seq LIMIT ?"""
+        key = self.tables.known_queue(entry.queue)
+        jobs: list[Job] = []
+        size = 0
+        for row in self.tables.db.execute(sql, (key, *entry.after, entry.limit + 1)):
+            if len(jobs) == entry.limit or size > entry.max_bytes:
+                return jobs, True
+            job = self.tables.job(row)
+            size += len(job.body)
+            jobs.append(job)
+        return jobs, False
+
+    def find(self, entry: Find) -> dict[str, Found]:
+        """Look jobs up by id."""
+        found = {}
+        for job_id in entry.ids:
+            known = self._find(job_id)
+            if known is not None:
+                found[job_id] = known
+        return found
+
+    def _find(self, job_id: str) -> Found | None:
+        jobs = self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))
+        if jobs:
+            return Found(jobs[0])
+        db = self.tables.db
+        row = db.execute(f"SELECT {_FAILED} FROM failed WHERE id = ?", (job_id,)).fetchone()
+        if row:
+            return self.tables.failed(row)
+        for bucket in self.tables.buckets_since((id_time(job_id) or 0.0) - SKEW):
+            sql = f"SELECT * FROM {bucket_name(bucket)} WHERE id = ?"
+            row = db.execute(sql, (job_id,)).fetchone()
+            if row:
+                return self.tables.outcome(row, self.clock.now())
+        return None
+
+    def list_jobs(self, entry: ListJobs) -> tuple[list[Found], str]:
+        """List unfinished, then failed, then ended jobs, page by page.
+
+        The cursor is ``table:key`` of the last row that was looked at.
+        """
+        table, _, key = entry.cursor.partition(":")
+        names = ["jobs", "failed", *map(bucket_name, reversed(self.tables.buckets))]
+        start = names.index(table) if table in names else 0
+        rows: list[Found] = []
+        looked = 0
+        for name in names[start:]:
+            if not self._may_hold(name, entry.state):
+                continue
+            after = key if name == table else ""
+            for place, found in self._rows(name, after):
+                looked += 1
+                if self._matches(found, entry):
+                    rows.append(found)
+                if len(rows) >= entry.limit or looked >= _SCAN:
+                    return rows, f"{name}:{place}"
+        return rows, ""
+
+    @staticmethod
+    def _may_hold(table: str, state: JobState | None) -> bool:
+        if state is None:
+            return True
+        if state is JobState.FAILED:
+            return table == "failed"
+        ended = state in {JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED}
+        return table.startswith("outcomes_") if ended else table == "jobs"
+
+    def _rows(self, table: str, after: str) -> Iterator[tuple[str, Found]]:
+        db, tables = self.tables.db, self.tables
+        if table.startswith("outcomes_"):
+            sql = f"SELECT * FROM {table} WHERE id > ? ORDER BY id LIMIT {_SCAN}"
+            for row in db.execute(sql, (after,)):
+                yield row[0], tables.outcome(row, self.clock.now())
+            return
+        columns = JOB_COLUMNS if table == "jobs" else _FAILED
+        sql = f"SELECT {columns} FROM {table} WHERE seq > ? ORDER BY seq LIMIT {_SCAN}"
+        number = int(after) if after.isdigit() else 0
+        for row in db.execute(sql, (number,)):
+            found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
+            yield str(row[0]), found
+
+    @staticmethod
+    def _matches(found: Found, entry: ListJobs) -> bool:
+        job = found.job
+        return (
+            (entry.queue is None or job.queue == entry.queue)
+            and (entry.task is None or task_of(job) == entry.task)
+            and (
+                entry.state is None
+                or job.state is entry.state
+                or (entry.state is JobState.RUNNING and job.state is JobState.QUEUED)
+            )
+        )
+
+
+def recover_chunks(tables: Tables) -> list[Chunk]:
+    """Read the open chunks of earlier epochs with their jobs; an ended job is None."""
+    chunks = []
+    sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ? AND state = {STATE_CODES[JobState.QUEUED]}"
+    rows = tables.db.execute("SELECT session, number, leases FROM chunks ORDER BY session, number")
+    for session, number, packed in rows.fetchall():
+        leases: list[tuple[Job | None, int]] = []
+        value: list[tuple[int, int]] = unpack(packed, "a chunk row")
+        for seq, delivery in value:
+            found = tables.jobs(sql, (seq,))
+            leases.append((found[0] if found else None, delivery))
+        chunks.append(Chunk(session, number, leases))
+    return chunks
+
+
+def highest_id(tables: Tables, below: str) -> str:
+    """Return the largest id below ``below`` of all jobs, ended ones included, or ""."""
+    names = ["jobs", "failed", *map(bucket_name, tables.buckets)]
+    sql = "SELECT max(id) FROM {} WHERE id < ?"
+    rows = [tables.db.execute(sql.format(name), (below,)).fetchone() for name in names]
+    return max((row[0] for row in rows if row[0]), default="")
+
+
+def next_seq(tables: Tables) -> int:
+    """Return a number larger than that of any unfinished or failed job."""
+    rows = [tables.db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]
+    return 1 + max(row[0] or 0 for row in rows)

@@ -1,0 +1,94 @@
+"""The tables of the SQLite queue store, and how an older file becomes a current one.
+
+Unfinished jobs are in ``jobs``; a lease is no write to a job but one row in ``chunks``. Failed
+jobs stay whole in ``failed``. Other outcomes go to one table per time bucket, so that forgetting
+them is dropping a table. Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from eventmq.errors import StoreError
+
+__all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_name", "buckets", "prepare"]
+
+#: Stored in ``PRAGMA user_version``.
+SCHEMA_VERSION = 1
+
+#: First bytes of the file, for ``file`` and for us: "EVMQ".
+APPLICATION_ID = 0x45564D51
+
+_JOB = """id TEXT NOT NULL, queue INTEGER NOT NULL, rank INTEGER NOT NULL,
+  state INTEGER NOT NULL, attempt INTEGER NOT NULL, delivery INTEGER NOT NULL,
+  deaths INTEGER NOT NULL, due REAL NOT NULL, expires REAL NOT NULL, created REAL NOT NULL,
+  headers TEXT NOT NULL, body BLOB NOT NULL"""
+
+_TABLES = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+  waiting INTEGER NOT NULL DEFAULT 0, delayed INTEGER NOT NULL DEFAULT 0,
+  failed INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE jobs (seq INTEGER PRIMARY KEY, {_JOB});
+CREATE UNIQUE INDEX jobs_id ON jobs (id);
+CREATE INDEX jobs_ready ON jobs (queue, rank, seq) WHERE state = 2;
+CREATE INDEX jobs_due ON jobs (due) WHERE state = 1;
+CREATE TABLE chunks (session TEXT NOT NULL, number INTEGER NOT NULL, epoch INTEGER NOT NULL,
+  leases BLOB NOT NULL, PRIMARY KEY (session, number)) WITHOUT ROWID;
+CREATE TABLE failed (seq INTEGER PRIMARY KEY, {_JOB}, at REAL NOT NULL, content_type TEXT NOT NULL,
+  result BLOB NOT NULL, started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL);
+CREATE UNIQUE INDEX failed_id ON failed (id);
+"""
+
+
+def bucket_name(bucket: int) -> str:
+    """Return the name of the table of a bucket."""
+    return f"outcomes_{bucket}"
+
+
+def bucket_ddl(bucket: int) -> str:
+    """Return the statement that makes the table of a bucket."""
+    return f"""CREATE TABLE IF NOT EXISTS {bucket_name(bucket)} (
+  id TEXT PRIMARY KEY, state INTEGER NOT NULL, at REAL NOT NULL, until REAL NOT NULL,
+  content_type TEXT NOT NULL, result BLOB, queue INTEGER NOT NULL, task INTEGER NOT NULL,
+  attempt INTEGER NOT NULL, delivery INTEGER NOT NULL, created REAL NOT NULL,
+  started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL) WITHOUT ROWID"""
+
+
+def buckets(db: sqlite3.Connection) -> list[int]:
+    """Return the numbers of the buckets that exist, ascending."""
+    rows = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'outcomes_[0-9]*'")
+    return sorted(int(name.removeprefix("outcomes_")) for (name,) in rows if name[9:].isdigit())
+
+
+def prepare(db: sqlite3.Connection, where: str) -> None:
+    """Make the tables in an empty file, or check those of an existing one.
+
+    Raises:
+        StoreError: The file is of a newer version, or is no store of EventMQ.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if version > SCHEMA_VERSION and application == APPLICATION_ID:
+        msg = (
+            f"{where} has store version {version}, this EventMQ knows up to {SCHEMA_VERSION}: "
+            "use the newer EventMQ that wrote it, or another data directory"
+        )
+        raise StoreError(msg)
+    if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        _create(db)
+    elif application != APPLICATION_ID:
+        msg = f"{where} is not a store of EventMQ: use another data directory"
+        raise StoreError(msg)
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES.split(";"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("COMMIT")

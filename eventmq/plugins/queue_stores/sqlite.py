@@ -1,0 +1,258 @@
+"""The embedded queue store: one SQLite file in the broker's data directory.
+
+A batch is one transaction in WAL mode with ``synchronous=FULL``, so its verdicts come after the
+fsync. The store has one owner, which holds the lock of the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import (
+    Admit,
+    Claim,
+    CloseChunk,
+    Find,
+    Finish,
+    ListJobs,
+    OpenChunk,
+    Promote,
+    Recovered,
+    Requeue,
+)
+from eventmq.errors import PluginError, QueueFull, StoreError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.queue_stores.checkpoint import WAKE_BYTES, Checkpointer
+from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.reads import Reads, highest_id, next_seq, recover_chunks
+from eventmq.plugins.queue_stores.schema import prepare
+from eventmq.plugins.queue_stores.tables import Tables
+from eventmq.plugins.queue_stores.writes import SKEW, Mismatch, Writes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.entries import Write
+    from eventmq.interfaces import Factory, PluginContext, QueueStore
+
+__all__ = ["FILE_NAME", "SqliteStore", "eventmq_queue_stores"]
+
+#: Name of the database in the data directory.
+FILE_NAME = "queue.sqlite"
+
+#: The dedupe window is cut into this many buckets.
+BUCKETS = 12
+
+#: Seconds between two looks for buckets that can go.
+PRUNE_EVERY = 60.0
+
+#: Kibibytes of page cache.
+CACHE_KIB = 32 * 1024
+
+_SYNCHRONOUS = {"durable": "FULL", "relaxed": "OFF", "memory": "OFF"}
+
+
+class SqliteStore:
+    """A `QueueStore` in an SQLite file, or in memory where ``directory`` is None."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        clock: Clock,
+        *,
+        durability: str = "durable",
+        relaxed_interval: float = 0.05,
+        dedupe_window: float = 86_400.0,
+        keep_results: float = 86_400.0,
+        reserve: int = 256 * 1024 * 1024,
+    ) -> None:
+        self._clock = clock
+        self._home = DataDirectory(directory, reserve) if directory is not None else None
+        self._durability = durability
+        self._keep = max(dedupe_window, keep_results)
+        self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
+        self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
+        self._db: sqlite3.Connection | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._verdicts: list[Sequence[Any] | Exception] = []
+        self._pruned = float("-inf")
+        self._path = ":memory:" if directory is None else str(directory / FILE_NAME)
+
+    # Opening and closing
+
+    def open(self) -> Recovered:
+        """Open or create the file; see `QueueStore.open`."""
+        if self._home is not None:
+            self._home.open()
+        try:
+            return self._open()
+        except sqlite3.Error as error:
+            self.close()
+            msg = f"cannot open the store {self._path}: {error}"
+            raise StoreError(msg) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> Recovered:
+        self._db = db = sqlite3.connect(self._path, isolation_level=None, cached_statements=256)
+        prepare(db, self._path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        db.execute("PRAGMA temp_store = MEMORY")
+        if self._home is not None:
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute(f"PRAGMA journal_size_limit = {WAKE_BYTES // 2}")
+            self._checkpointer = Checkpointer(self._path, self._sync_every)
+            self._checkpointer.start()
+        db.execute("BEGIN IMMEDIATE")
+        self._tables = tables = Tables(db, self._bucket_seconds)
+        recovered = self._recover(tables)
+        db.execute("COMMIT")
+        self._writes = writes = Writes(tables, recovered.epoch)
+        horizon = f"{int((self._clock.now() + SKEW) * 1000):012x}"
+        writes.high = highest_id(tables, horizon)
+        self._handlers = _handlers(writes, Reads(tables, self._clock))
+        return recovered
+
+    def _recover(self, tables: Tables) -> Recovered:
+        meta = dict(tables.db.execute("SELECT key, value FROM meta"))
+        store_id = meta.get("store_id") or secrets.token_hex(8)
+        epoch = meta.get("epoch", 0) + 1
+        for item in (("store_id", store_id), ("epoch", epoch)):
+            tables.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
+        (due,) = tables.db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
+        chunks = recover_chunks(tables)
+        return Recovered(store_id, epoch, next_seq(tables), tables.counts(), chunks, due)
+
+    def close(self) -> None:
+        """Close the file and free the lock. Idempotent."""
+        if self._checkpointer is not None:
+            self._checkpointer.stop()
+            self._checkpointer = None
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA optimize")
+            self._db.close()
+            self._db = None
+        if self._home is not None:
+            self._home.close()
+
+    # Commits
+
+    def submit(self, batch: Sequence[Write]) -> None:
+        """Commit a batch; SQLite ends it before this returns."""
+        self._verdicts.append(self._commit(batch))
+
+    def finished(self) -> list[Sequence[Any] | Exception]:
+        """Return the verdicts of the commits since the last call."""
+        verdicts, self._verdicts = self._verdicts, []
+        return verdicts
+
+    def fileno(self) -> int | None:
+        """Return None: nothing ever ends between two calls."""
+        return None
+
+    def _commit(self, batch: Sequence[Write]) -> Sequence[Any] | Exception:
+        assert self._db is not None, "the store is not open"  # noqa: S101
+        if self._home is not None:
+            self._writes.refuse = self._home.low(self._clock.monotonic())
+        high = self._writes.high
+        try:
+            try:
+                return self._transaction(batch)
+            except Mismatch:
+                self._roll_back(high)
+                self._writes.careful = True
+                return self._transaction(batch)
+        except Exception as error:  # noqa: BLE001 - every failure is a verdict
+            self._roll_back(high)
+            return self._failure(error)
+        finally:
+            self._writes.careful = False
+
+    def _transaction(self, batch: Sequence[Write]) -> Sequence[Any]:
+        db = self._db
+        assert db is not None  # noqa: S101 - checked by the caller
+        handlers = self._handlers
+        db.execute("BEGIN IMMEDIATE")
+        verdicts = [handlers[type(entry)](entry) for entry in batch]
+        self._prune()
+        self._tables.flush_counts()
+        db.execute("COMMIT")
+        if self._checkpointer is not None:
+            self._checkpointer.committed(db)
+        return verdicts
+
+    def _prune(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._pruned >= PRUNE_EVERY:
+            self._pruned = now
+            self._tables.drop_buckets_before(self._clock.now() - self._keep)
+
+    def _roll_back(self, high: str) -> None:
+        assert self._db is not None  # noqa: S101 - checked by the caller
+        with contextlib.suppress(sqlite3.Error):
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._tables.reload()
+        self._writes.high = high
+
+    def _failure(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error):
+            if self._home is not None:
+                self._home.release_ballast()
+            return QueueFull("the disk is full")
+        failure = StoreError(f"the store {self._path} cannot be written: {error}")
+        failure.__cause__ = error
+        return failure
+
+
+def _handlers(writes: Writes, reads: Reads) -> dict[type, Callable[[Any], Any]]:
+    return {
+        Admit: writes.admit,
+        Finish: writes.finish,
+        Requeue: writes.requeue,
+        OpenChunk: writes.open_chunk,
+        CloseChunk: writes.close_chunk,
+        Promote: writes.promote,
+        Claim: reads.claim,
+        Find: reads.find,
+        ListJobs: reads.list_jobs,
+    }
+
+
+#: Options of the factory and their defaults; see the settings page for their meaning.
+OPTIONS: Mapping[str, object] = {
+    "directory": ".eventmq",
+    "durability": "durable",
+    "relaxed_interval": 0.05,
+    "dedupe_window": 86_400.0,
+    "keep_results": 86_400.0,
+    "reserve": 256 * 1024 * 1024,
+}
+
+
+def make_store(context: PluginContext) -> QueueStore:
+    """Return a store for the options ``directory durability relaxed_interval ...``."""
+    options = dict(context.options)
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        msg = f"queue store sqlite: unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}"
+        raise PluginError(msg)
+    if options.get("durability", "durable") not in _SYNCHRONOUS:
+        msg = "queue store sqlite: durability is 'durable' or 'relaxed'"
+        raise PluginError(msg)
+    directory = Path(str(options.pop("directory", ".eventmq")))
+    return SqliteStore(directory, context.clock, **options)
+
+
+@hookimpl
+def eventmq_queue_stores() -> Mapping[str, Factory[QueueStore]]:
+    """Provide ``sqlite``."""
+    return {"sqlite": make_store}

@@ -1,0 +1,174 @@
+"""Rows of the SQLite store: jobs to rows and back, interned names, counts kept in the commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import Found, QueueCounts
+from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.job import STATE_CODES, Job
+from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_name, buckets
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+__all__ = ["JOB_COLUMNS", "Tables", "task_of"]
+
+#: The columns that `Tables.job` reads, in order.
+JOB_COLUMNS = (
+    "seq, id, queue, rank, state, attempt, delivery, deaths, due, expires, created, headers, body"
+)
+
+_STATES = {code: state for state, code in STATE_CODES.items()}
+
+
+class Tables:
+    """What every statement of the store needs: the connection and what is cached of it."""
+
+    def __init__(self, db: sqlite3.Connection, bucket_seconds: float) -> None:
+        self.db = db
+        self.bucket_seconds = bucket_seconds
+        self.buckets = buckets(db)
+        self._queues: dict[str, int] = {}
+        self._queue_names: dict[int, str] = {}
+        self._names: dict[str, int] = {}
+        self._deltas: dict[int, list[int]] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the caches again: at open and after a rollback."""
+        self._queue_names = dict(self.db.execute("SELECT id, name FROM queues"))
+        self._queues = {name: key for key, name in self._queue_names.items()}
+        self._names.clear()
+        self._deltas.clear()
+        self.buckets = buckets(self.db)
+
+    # Names
+
+    def queue_id(self, name: str) -> int:
+        """Return the number of a queue, making it if it is new."""
+        found = self._queues.get(name)
+        if found is None:
+            found = self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,)).lastrowid
+            assert found is not None  # noqa: S101 - sqlite3 types it as optional
+            self._queues[name] = found
+            self._queue_names[found] = name
+        return found
+
+    def known_queue(self, name: str) -> int:
+        """Return the number of a queue, or -1 if it was never used."""
+        return self._queues.get(name, -1)
+
+    def name_id(self, name: str) -> int:
+        """Return the number of a task's or worker's name, making it if it is new."""
+        found = self._names.get(name)
+        if found is None:
+            self.db.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
+            (found,) = self.db.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+            if len(self._names) > 10_000:  # noqa: PLR2004 - a bound, not a tuning
+                self._names.clear()
+            self._names[name] = found
+        return found
+
+    def name(self, key: int) -> str:
+        """Return the name of a number."""
+        row = self.db.execute("SELECT name FROM names WHERE id = ?", (key,)).fetchone()
+        return row[0] if row else ""
+
+    # Counts
+
+    def count(self, queue: int, waiting: int = 0, delayed: int = 0, failed: int = 0) -> None:
+        """Note a change of a queue's counts; `flush_counts` writes it."""
+        delta = self._deltas.get(queue)
+        if delta is None:
+            self._deltas[queue] = [waiting, delayed, failed]
+        else:
+            delta[0] += waiting
+            delta[1] += delayed
+            delta[2] += failed
+
+    def flush_counts(self) -> None:
+        """Write the noted changes, one row per queue."""
+        sql = """UPDATE queues SET waiting = waiting + ?, delayed = delayed + ?,
+                 failed = failed + ? WHERE id = ?"""
+        for queue, delta in self._deltas.items():
+            if any(delta):
+                self.db.execute(sql, (*delta, queue))
+        self._deltas.clear()
+
+    def counts(self) -> dict[str, QueueCounts]:
+        """Return the counts of all queues."""
+        rows = self.db.execute("SELECT name, waiting, delayed, failed FROM queues")
+        return {name: QueueCounts(*numbers) for name, *numbers in rows}
+
+    # Rows
+
+    def row(self, job: Job) -> tuple[Any, ...]:
+        """Return the row of a job in ``jobs``."""
+        return (
+            job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
+            job.attempt, job.delivery, job.deaths, job.due, job.expires, job.created,
+            job.headers, job.body,
+        )  # fmt: skip
+
+    def job(self, row: tuple[Any, ...]) -> Job:
+        """Return the job of a row of `JOB_COLUMNS`."""
+        return Job(
+            row[1], self._queue_names[row[2]], row[11], row[12], row[0], row[3], _STATES[row[4]],
+            row[5], row[6], row[8], row[9], row[10], row[7],
+        )  # fmt: skip
+
+    def jobs(self, sql: str, arguments: Iterable[Any] = ()) -> list[Job]:
+        """Return the jobs that a SELECT of `JOB_COLUMNS` finds."""
+        return [self.job(row) for row in self.db.execute(sql, tuple(arguments))]
+
+    def failed(self, row: tuple[Any, ...]) -> Found:
+        """Return a failed job of a row of `JOB_COLUMNS` and the outcome columns."""
+        *job, at, content_type, result, started, ran, worker = row
+        return Found(
+            self.job(tuple(job)), at, content_type, result, started, ran, self.name(worker)
+        )
+
+    def outcome(self, row: tuple[Any, ...], now: float) -> Found:
+        """Return the outcome of a row of a bucket; a result past its time is None."""
+        (job_id, state, at, until, content_type, result, queue, task, attempt, delivery, created,
+         started, ran, worker) = row  # fmt: skip
+        headers = format_headers(Headers(task=self.name(task)))
+        job = Job(
+            job_id, self._queue_names.get(queue, ""), headers, b"", 0, 0, _STATES[state],
+            attempt, delivery, 0.0, 0.0, created,
+        )  # fmt: skip
+        kept = result if until > now else None
+        return Found(job, at, content_type, kept, started, ran, self.name(worker))
+
+    # Buckets
+
+    def bucket(self, at: float) -> str:
+        """Return the name of the table for outcomes of that time, making it if it is new."""
+        number = int(at // self.bucket_seconds)
+        if not self.buckets or number != self.buckets[-1]:
+            self._add_bucket(number)
+        return bucket_name(number)
+
+    def _add_bucket(self, number: int) -> None:
+        if number not in self.buckets:
+            self.db.execute(bucket_ddl(number))
+            self.buckets = sorted([*self.buckets, number])
+
+    def buckets_since(self, at: float) -> list[int]:
+        """Return the buckets with outcomes of ``at`` and later, newest first."""
+        oldest = int(at // self.bucket_seconds)
+        return [bucket for bucket in reversed(self.buckets) if bucket >= oldest]
+
+    def drop_buckets_before(self, at: float) -> None:
+        """Forget the outcomes of all buckets that ended before ``at``."""
+        for number in list(self.buckets):
+            if (number + 1) * self.bucket_seconds < at:
+                self.db.execute(f"DROP TABLE {bucket_name(number)}")
+                self.buckets.remove(number)
+
+
+def task_of(job: Job) -> str:
+    """Return the task's name in the headers of a job."""
+    return parse_headers(job.headers).task

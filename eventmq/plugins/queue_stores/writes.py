@@ -1,0 +1,215 @@
+"""The entries of a commit that change the SQLite store, one method each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import Verdict
+from eventmq.job import STATE_CODES, JobState, id_time
+from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
+from eventmq.wire.bulk import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.entries import (
+        Admit, CloseChunk, Finish, Finished, OpenChunk, Promote, Requeue,
+    )  # fmt: skip
+    from eventmq.job import Job
+    from eventmq.plugins.queue_stores.tables import Tables
+
+__all__ = ["SKEW", "Mismatch", "Writes"]
+
+#: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
+SKEW = 86_400.0
+
+_CODES = dict(STATE_CODES)
+_QUEUED = STATE_CODES[JobState.QUEUED]
+_DELAYED = STATE_CODES[JobState.DELAYED]
+
+_MARKS = ", ".join("?" * 13)
+_INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}) VALUES ({_MARKS})"
+_FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, result, started, ran,
+  worker) VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?)"""
+_OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)})"
+
+
+class Mismatch(Exception):  # noqa: N818 - a signal inside the store
+    """A bulk statement touched fewer rows than expected: run the batch again row by row."""
+
+
+class Writes:
+    """Handlers of `Admit`, `Finish`, `Requeue`, `OpenChunk`, `CloseChunk` and `Promote`."""
+
+    def __init__(self, tables: Tables, epoch: int) -> None:
+        self.tables = tables
+        self.epoch = epoch
+        #: No version 7 id above this one was ever admitted, so it needs no look-up.
+        self.high = ""
+        #: Set by the store for the second run of a batch.
+        self.careful = False
+        #: Set by the store while the free space is under the reserve.
+        self.refuse = False
+
+    # Admission
+
+    # hot loop: benchmarks/enqueue_bulk.py
+    def admit(self, entry: Admit) -> dict[int, Verdict]:
+        """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
+        jobs = entry.jobs
+        if self.refuse:
+            return {i: Verdict("full", "the disk is nearly full") for i in range(len(jobs))}
+        if not jobs:
+            return {}
+        queue_id, high = self.tables.queue_id, self.high
+        sane = f"{int((jobs[0].created + SKEW) * 1000):012x}"
+        refused: dict[int, Verdict] = {}
+        rows: list[tuple[Any, ...]] = []
+        for i, j in enumerate(jobs):
+            job_id = j.id
+            if job_id > high and job_id < sane and len(job_id) == 32 and job_id[12] == "7":  # noqa: PLR2004
+                high = job_id  # above all ids ever admitted: needs no look-up
+            elif (state := self._finished_state(job_id)) is not None:
+                refused[i] = Verdict("same_id", state)
+                continue
+            rows.append((
+                j.seq, job_id, queue_id(j.queue), j.rank, _CODES[j.state], j.attempt, j.delivery,
+                j.deaths, j.due, j.expires, j.created, j.headers, j.body,
+            ))  # fmt: skip
+        self.high = high
+        count = self.tables.db.executemany(_INSERT, rows).rowcount if rows else 0
+        if count < len(rows):
+            self._find_ignored(jobs, refused)
+        self._count_admitted(jobs, refused)
+        return refused
+
+    def _count_admitted(self, jobs: Sequence[Job], refused: dict[int, Verdict]) -> None:
+        there = jobs if not refused else [j for i, j in enumerate(jobs) if i not in refused]
+        for (queue, state), n in Counter([(job.queue, job.state) for job in there]).items():
+            delayed = n if state is JobState.DELAYED else 0
+            self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
+
+    def _finished_state(self, job_id: str) -> str | None:
+        db = self.tables.db
+        if db.execute("SELECT 1 FROM failed WHERE id = ?", (job_id,)).fetchone():
+            return JobState.FAILED.value
+        made = id_time(job_id)
+        for bucket in self.tables.buckets_since((made or 0.0) - SKEW):
+            sql = f"SELECT state FROM outcomes_{bucket} WHERE id = ?"
+            row = db.execute(sql, (job_id,)).fetchone()
+            if row:
+                return list(JobState)[row[0]].value
+        return None
+
+    def _find_ignored(self, jobs: Sequence[Job], refused: dict[int, Verdict]) -> None:
+        sql = "SELECT seq, state FROM jobs WHERE id = ?"
+        for i, job in enumerate(jobs):
+            if i not in refused:
+                seq, state = self.tables.db.execute(sql, (job.id,)).fetchone()
+                if seq != job.seq:
+                    refused[i] = Verdict("same_id", list(JobState)[state].value)
+
+    # Ends
+
+    def finish(self, entry: Finish) -> dict[int, Verdict]:
+        """Move jobs to their outcomes; those that are not there any more are ``stale_lease``."""
+        rows = entry.rows
+        stale: dict[int, Verdict] = {}
+        if self.careful:
+            stale = self._missing(rows)
+        sql = "DELETE FROM jobs WHERE seq = ?"
+        count = self.tables.db.executemany(sql, [(row.job.seq,) for row in rows]).rowcount
+        if count + len(stale) != len(rows):
+            raise Mismatch
+        there = rows if not stale else [r for i, r in enumerate(rows) if i not in stale]
+        self._store_outcomes(there)
+        return stale
+
+    def _missing(self, rows: Sequence[Finished]) -> dict[int, Verdict]:
+        db = self.tables.db
+        seen: set[int] = set()
+        missing = {}
+        for i, row in enumerate(rows):
+            found = db.execute("SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,)).fetchone()
+            if not found or row.job.seq in seen:
+                missing[i] = Verdict("stale_lease")
+            seen.add(row.job.seq)
+        return missing
+
+    # hot loop: benchmarks/drain.py
+    def _store_outcomes(self, rows: Sequence[Finished]) -> None:
+        tables = self.tables
+        queue_id, name_id = tables.queue_id, tables.name_id
+        ended, failed = [], []
+        for row in rows:
+            job, state, at, ttl, content_type, result, started, ran, worker = row
+            if state is JobState.FAILED:
+                failed.append(row)
+                continue
+            ended.append((
+                job.id, _CODES[state], at, at + ttl, content_type, result if ttl > 0 else None,
+                queue_id(job.queue), name_id(task_of(job)), job.attempt, job.delivery,
+                job.created, started, ran, name_id(worker),
+            ))  # fmt: skip
+        if ended:
+            tables.db.executemany(_OUTCOME.format(tables.bucket(rows[0].at)), ended)
+        if failed:
+            tables.db.executemany(_FAIL, map(self._failed_row, failed))
+        keys = [(row.job.queue, row.job.state, row.state) for row in rows]
+        for (queue, was, now), n in Counter(keys).items():
+            delayed = n if was is JobState.DELAYED else 0
+            lost = n if now is JobState.FAILED else 0
+            tables.count(queue_id(queue), delayed - n, -delayed, lost)
+
+    def _failed_row(self, row: Finished) -> tuple[Any, ...]:
+        job, state, at, _, content_type, result, started, ran, worker = row
+        columns = list(self.tables.row(job))
+        columns[4] = STATE_CODES[state]
+        name = self.tables.name_id(worker)
+        return (*columns, at, content_type, result, started, ran, name)
+
+    # Life in between
+
+    def requeue(self, entry: Requeue) -> dict[int, Verdict]:
+        """Write what changed of unfinished jobs; the counts follow their old state on disk."""
+        db = self.tables.db
+        sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, attempt = ?, delivery = ?,
+                 deaths = ? WHERE seq = ?"""
+        for job in entry.jobs:
+            row = db.execute("SELECT state FROM jobs WHERE seq = ?", (job.seq,)).fetchone()
+            if row is None:
+                continue
+            was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
+            self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
+            code = _DELAYED if now else _QUEUED
+            db.execute(
+                sql, (code, job.rank, job.due, job.attempt, job.delivery, job.deaths, job.seq)
+            )
+        return {}
+
+    def open_chunk(self, entry: OpenChunk) -> dict[int, Verdict]:
+        """Write the one row that leases all jobs of a chunk."""
+        chunk = entry.chunk
+        leases = pack([(job.seq if job else 0, delivery) for job, delivery in chunk.leases])
+        sql = "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)"
+        self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases))
+        return {}
+
+    def close_chunk(self, entry: CloseChunk) -> dict[int, Verdict]:
+        """Delete the row of a chunk."""
+        sql = "DELETE FROM chunks WHERE session = ? AND number = ?"
+        self.tables.db.execute(sql, (entry.session, entry.number))
+        return {}
+
+    def promote(self, entry: Promote) -> tuple[list[Job], float | None]:
+        """Queue delayed jobs whose time has come."""
+        db = self.tables.db
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND due <= ? ORDER BY due LIMIT ?"
+        jobs = self.tables.jobs(sql, (entry.now, entry.limit))
+        db.executemany("UPDATE jobs SET state = 2 WHERE seq = ?", [(job.seq,) for job in jobs])
+        for job in jobs:
+            job.state = JobState.QUEUED
+            self.tables.count(self.tables.queue_id(job.queue), 1, -1)
+        (due,) = db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
+        return jobs, due

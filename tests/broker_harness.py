@@ -1,0 +1,210 @@
+"""A broker core on a real store with a fake clock, driven by frames: what broker tests share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.core import BrokerCore
+from eventmq.broker.limits import Limits
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.wire.bulk import (
+    ChunkIndex,
+    OutcomeRow,
+    decode_chunk,
+    encode_batch,
+    encode_outcomes,
+    pack,
+    unpack,
+)
+from eventmq.wire.commands import Call, Command, Inform, Ready, Reply, Request, decode
+from eventmq.wire.features import Features, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from eventmq.interfaces import WorkerView
+
+TASK = "task:shop.add,content-type:msgpack"
+
+
+class FakeClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.time = now
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+class FirstQueue:
+    """The queue order of the order in which the worker named its queues."""
+
+    def choose(self, queues: Sequence[tuple[int, str]]) -> str:
+        return queues[0][1]
+
+    def charge(self, queue: str, weight: int, jobs: int) -> None:
+        pass
+
+
+class FirstWorker:
+    """The routing of the order in which workers informed."""
+
+    def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
+        return [worker.session for worker in workers][:n]
+
+
+@dataclass
+class Broker:
+    """One broker over restarts.
+
+    Messages that it sent are in ``sent`` by routing id; ``dispatched`` has all chunks in order.
+    """
+
+    path: Path | None
+    limits: Limits = field(default_factory=Limits)
+    clock: FakeClock = field(default_factory=FakeClock)
+    sent: dict[bytes, list[Command]] = field(default_factory=dict)
+    unreachable: set[bytes] = field(default_factory=set)
+    dispatched: list[Request] = field(default_factory=list)
+    _ids: int = 0
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Open the store and recover, as after a restart."""
+        self.store: Any = SqliteStore(self.path, self.clock, durability="memory", reserve=0)
+        self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
+        self.core.recover(self.store.open(), self.clock.now(), FirstQueue)
+        self.sent = {}
+
+    def crash(self) -> None:
+        """End without a word, and start again: all connections are new."""
+        self.store.close()
+        self.start()
+
+    def close(self) -> None:
+        self.store.close()
+
+    # Driving
+
+    def put(self, identity: bytes, message: Any, port: str = "main") -> None:
+        """Receive a message without ending the turn."""
+        self.core.receive(port, [identity, *message.frames()], self.clock.now())
+
+    def turn(self) -> None:
+        """Decide and commit until nothing is left to do, and collect what was sent."""
+        for _ in range(100):
+            self.core.decide(self.clock.now())
+            if self.core.has_writes:
+                entries, settle = self.core.take_batch()
+                self.store.submit(entries)
+                for verdicts in self.store.finished():
+                    settle(verdicts)
+                self.core.decide(self.clock.now())
+            for message in self.core.take_outbox():
+                if message.key.identity in self.unreachable:
+                    self.core.not_sent(message, self.clock.now(), reachable=False)
+                else:
+                    decoded = decode(message.frames)
+                    if isinstance(decoded, Request):
+                        self.dispatched.append(decoded)
+                    self.sent.setdefault(message.key.identity, []).append(decoded)
+            if not self.core.has_writes:
+                return
+        raise AssertionError("the broker never comes to rest")
+
+    def tell(self, identity: bytes, message: Any, port: str = "main") -> list[Command]:
+        """Receive a message, end the turn and return what went to this peer."""
+        self.sent.pop(identity, None)
+        self.put(identity, message, port)
+        self.turn()
+        return self.took(identity)
+
+    def took(self, identity: bytes) -> list[Command]:
+        """Return and forget what was sent to a peer."""
+        return self.sent.pop(identity, [])
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in steps that the broker sees."""
+        end = self.clock.time + seconds
+        while self.clock.time < end:
+            self.clock.time = min(end, self.clock.time + 0.25)
+            self.turn()
+
+    def new_id(self) -> str:
+        self._ids += 1
+        tick = int(self.clock.now() * 1000)
+        return f"{tick:012x}7{self._ids & 0xFFF:03x}{0x8000000000000000 + self._ids:016x}"
+
+    # What peers say
+
+    def submit(
+        self, job_id: str = "", queue: str = "default", headers: str = "", body: bytes = b"x",
+        client: bytes = b"client",
+    ) -> tuple[str, list[Command]]:  # fmt: skip
+        """Submit one job that asks for an ACK; return its id and what came back."""
+        job_id = job_id or self.new_id()
+        text = ",".join(filter(None, [TASK, "ack-requested", headers]))
+        return job_id, self.tell(client, Request(job_id, queue, text, body))
+
+    def submit_batch(self, ids: Sequence[str], client: bytes = b"client") -> list[Command]:
+        """Submit a batch of jobs for the default queue."""
+        body = encode_batch([("default", TASK)], [(i, 0, i.encode()) for i in ids])
+        return self.tell(client, Request(self.new_id(), "", f"batch:{len(ids)}", body))
+
+    def worker(
+        self, identity: bytes = b"worker", session: str = "w", *, window: int = 1,
+        tasks: tuple[str, ...] = (), queues: str = '[[10, "default"]]', received: int = 0,
+        held: tuple[int, ...] = (), callables: tuple[str, ...] = (),
+    ) -> list[Command]:  # fmt: skip
+        """Inform as one of our workers and say READY."""
+        features = Features(
+            session=session, name=session, tasks=tasks, received=received, held=held,
+            callables=callables,
+        )  # fmt: skip
+        first = self.tell(identity, Inform(self.new_id(), queues, "worker", features.format()))
+        return first + self.ready(identity, window, received, held)
+
+    def ready(
+        self, identity: bytes, window: int, received: int = 0, held: tuple[int, ...] = ()
+    ) -> list[Command]:
+        """Say READY with a status."""
+        status = Status(received, window, held).format()
+        return self.tell(identity, Ready(self.new_id(), status))
+
+    def answer(
+        self, identity: bytes, chunk: Request, rows: Sequence[OutcomeRow]
+    ) -> list[Command]:
+        """Reply to a chunk."""
+        body = encode_outcomes(rows)
+        return self.tell(identity, Reply(self.new_id(), body, chunk.id, chunk.headers))
+
+    def call(self, name: str, client: bytes = b"client", **arguments: Any) -> Any:
+        """Make a call and return its decoded first result, or the ERROR."""
+        got = self.tell(client, Call(self.new_id(), name, pack(arguments)))
+        for message in got:
+            if isinstance(message, Reply):
+                return unpack(message.result, "result")
+        return got[-1] if got else None
+
+
+def chunks(messages: Sequence[Command]) -> list[tuple[Request, ChunkIndex]]:
+    """Return the chunks among messages with their decoded indexes."""
+    return [(m, decode_chunk(m.body)) for m in messages if isinstance(m, Request)]
+
+
+def row(position: int = 0, kind: int = 0, result: bytes = b"\xc0", **more: Any) -> OutcomeRow:
+    """Return an outcome row: a success unless ``kind`` says otherwise."""
+    fields = {"started": 1.0, "ran": 0.001, "content_type": "msgpack", "countdown": 0.0}
+    fields.update(more)
+    return OutcomeRow(
+        position, kind, fields["started"], fields["ran"], fields["content_type"], result,
+        fields["countdown"],
+    )  # fmt: skip
