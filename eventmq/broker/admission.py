@@ -158,6 +158,7 @@ class Admission:
         for job in arrival.jobs:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
+                state.busy[job.queue] = queue
             if job.state is JobState.QUEUED:
                 queue.arriving.append(job)
         state.write(

@@ -119,6 +119,7 @@ class BrokerCore:
             queue.counts = counts
             if counts.waiting:
                 queue.rewind()
+                state.busy[name] = queue
         for chunk in recovered.chunks:
             session = state.sessions.get(chunk.session)
             if session is None:

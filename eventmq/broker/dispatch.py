@@ -57,16 +57,19 @@ class Dispatch:
         if not state.closing:
             while self._round():
                 pass
-        for queue in state.queues.values():
+        for queue in list(state.busy.values()):
             queue.arriving.clear()
-            if queue.outside and queue.wants_claim():
-                self._claim(queue)
+            if queue.outside:
+                if queue.wants_claim():
+                    self._claim(queue)
+            elif not queue.ready:
+                del state.busy[queue.name]
 
     # Choice
 
     def _round(self) -> bool:
         state = self.state
-        ready = {queue.name for queue in state.queues.values() if queue.ready}
+        ready = {queue.name for queue in state.busy.values() if queue.ready}
         if not ready:
             return False
         votes: dict[str, list[Session]] = {}

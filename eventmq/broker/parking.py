@@ -49,6 +49,7 @@ class Parking:
         if queue.name in self._overflowed:
             self._overflowed.discard(queue.name)
             queue.rewind()
+            self.state.busy[queue.name] = queue
 
     def tick(self) -> None:
         """Park what nobody knows where a worker is idle for it; fail what waited too long."""

@@ -47,6 +47,8 @@ class State:
         self.store_id = ""
         self.addresses: dict[str, str] = {}
         self.queues: dict[str, Queue] = {}
+        #: Queues that may have something to dispatch or to claim.
+        self.busy: dict[str, Queue] = {}
         self.peers: dict[Key, Peer] = {}
         self.sessions: dict[str, Session] = {}
         #: Jobs in memory by id: in a window, leased or parked.
@@ -142,7 +144,9 @@ class State:
     def joined(self, job: Job) -> None:
         """Put a queued job that is on disk into its window, or leave it to the store."""
         self.jobs[job.id] = job
-        for displaced in self.queue(job.queue).join(job):
+        queue = self.queue(job.queue)
+        self.busy[job.queue] = queue
+        for displaced in queue.join(job):
             self.jobs.pop(displaced.id, None)
 
     def forget(self, job: Job) -> None:

@@ -118,13 +118,26 @@ class Writes:
         stale: dict[int, Verdict] = {}
         if self.careful:
             stale = self._missing(rows)
-        sql = "DELETE FROM jobs WHERE seq = ?"
-        count = self.tables.db.executemany(sql, [(row.job.seq,) for row in rows]).rowcount
-        if count + len(stale) != len(rows):
+        if self._delete([row.job.seq for row in rows]) + len(stale) != len(rows):
             raise Mismatch
         there = rows if not stale else [r for i, r in enumerate(rows) if i not in stale]
         self._store_outcomes(there)
         return stale
+
+    def _delete(self, seqs: list[int]) -> int:
+        """Delete jobs run by run: what was admitted together mostly ends together."""
+        seqs.sort()
+        runs = []
+        first = last = seqs[0] if seqs else 0
+        for seq in seqs[1:]:
+            if seq != last + 1:
+                runs.append((first, last))
+                first = seq
+            last = seq
+        if seqs:
+            runs.append((first, last))
+        sql = "DELETE FROM jobs WHERE seq BETWEEN ? AND ?"
+        return self.tables.db.executemany(sql, runs).rowcount if runs else 0
 
     def _missing(self, rows: Sequence[Finished]) -> dict[int, Verdict]:
         db = self.tables.db
