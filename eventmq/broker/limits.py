@@ -21,6 +21,11 @@ class Limits:
             ``queue-full``.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
+        max_replies: Jobs whose REPLY plain clients wait for at a time, over all peers; for further
+            ones there is none, and it is counted.
+        max_inform: A longer QUEUES or FEATURES frame is answered with ERROR ``too-large``.
+        max_inform_queues: Queues that one worker may serve; more are refused with
+            ``bad-queues``.
         window: Jobs of one queue that are kept in memory; the others stay in the store.
         window_bytes: Bytes of payload of one queue that are kept in memory.
         chunk_jobs: Most jobs in a chunk.
@@ -47,6 +52,9 @@ class Limits:
     max_queues: int = 10_000
     max_peers: int = 10_000
     max_waits: int = 100_000
+    max_replies: int = 1_000_000
+    max_inform: int = 1024 * 1024
+    max_inform_queues: int = 1000
     window: int = 5000
     window_bytes: int = 32 * 1024 * 1024
     chunk_jobs: int = 400

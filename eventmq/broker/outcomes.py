@@ -39,6 +39,9 @@ _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
 _RETRY = int(OutcomeKind.RETRY)
 _DONE = JobState.SUCCEEDED
 
+#: Tasks whose run time is kept.
+MAX_TASKS = 10_000
+
 #: Weight of a new measurement of a task's run time.
 _NEWS = 0.3
 
@@ -141,6 +144,8 @@ class Outcomes:
         return headers.task, 0.0 if headers.ignore_result else ttl, ttl
 
     def _measured(self, task: str, seconds: float) -> None:
+        if len(self.state.run_time) > MAX_TASKS:
+            self.state.run_time.clear()  # measured again within a chunk each
         old = self.state.run_time.get(task)
         new = seconds if old is None else old + _NEWS * (seconds - old)
         self.state.run_time[task] = max(new, 1e-6)

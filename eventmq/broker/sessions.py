@@ -57,7 +57,14 @@ class Sessions:
         if message.role not in {"worker", "scheduler", "client"}:
             msg = f"a peer is a worker, scheduler or client, not {message.role[:40]!r}"
             raise ProtocolError(msg, code="bad-role")
+        limits = state.limits
+        if max(len(message.queues), len(message.features or "")) > limits.max_inform:
+            msg = f"a frame of INFORM is over {limits.max_inform} characters"
+            raise ProtocolError(msg, code="too-large")
         queues = parse_queues(message.queues) if message.role == "worker" else ()
+        if len(queues) > limits.max_inform_queues:
+            msg = f"a worker serves at most {limits.max_inform_queues} queues"
+            raise ProtocolError(msg, code="bad-queues")
         features = None if message.features is None else Features.parse(message.features)
         peer.role, peer.features = message.role, features
         if message.role == "worker":

@@ -59,8 +59,11 @@ class Waits:
                 self._answer(peer, call, (job_id, state, known.content_type, known.result))
 
     def reply_later(self, job_id: str, peer: Peer) -> None:
-        """Send a REPLY to this peer when the job has ended."""
-        self.state.reply_to[job_id] = peer
+        """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
+        if len(self.state.reply_to) < self.state.limits.max_replies:
+            self.state.reply_to[job_id] = peer
+        else:
+            self.state.counters["replies_dropped"] += 1
 
     def look_again(self, job_id: str) -> None:
         """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
