@@ -105,6 +105,8 @@ class Sessions:
         session.tasks = frozenset(features.tasks) if features else frozenset()
         session.callables = bool(features and features.callables)
         session.plain = plain
+        if features:  # a broker that was restarted goes on above what the worker has seen
+            session.next_number = max(session.next_number, features.received + 1)
         session.gone_at = session.patience = 0.0
         session.closing = False
         session.blocked.clear()

@@ -390,6 +390,16 @@ def test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched(broker
     assert index.entries[0].delivery == 2
 
 
+def test_after_a_restart_chunk_numbers_go_on_above_what_the_worker_received(
+    broker: Broker,
+) -> None:
+    """A manager ignores a number that it has seen."""
+    broker.submit()
+    broker.crash()
+    [(chunk, _)] = chunks(broker.worker(received=7))
+    assert chunk.headers == "chunk:8"
+
+
 def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> None:
     """A turn longer than a heartbeat interval extends every lease by its length."""
     broker.submit()
