@@ -113,7 +113,7 @@ class Reads:
             return
         columns = JOB_COLUMNS if table == "jobs" else _FAILED
         sql = f"SELECT {columns} FROM {table} WHERE seq > ? ORDER BY seq LIMIT {_SCAN}"
-        number = int(after) if after.isdigit() else 0
+        number = int(after) if after.isascii() and after.isdigit() and len(after) < 19 else 0  # noqa: PLR2004
         for row in db.execute(sql, (number,)):
             found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
             yield str(row[0]), found

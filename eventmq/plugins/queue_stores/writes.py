@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.entries import (
-        Admit, CloseChunk, Finish, Finished, OpenChunk, Promote, Requeue,
-    )  # fmt: skip
+        Admit,
+        CloseChunk,
+        Finish,
+        Finished,
+        OpenChunk,
+        Promote,
+        Requeue,
+    )
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
 
@@ -35,7 +41,7 @@ _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, resu
 _OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)})"
 
 
-class Mismatch(Exception):  # noqa: N818 - a signal inside the store
+class Mismatch(Exception):
     """A bulk statement touched fewer rows than expected: run the batch again row by row."""
 
 
@@ -99,7 +105,8 @@ class Writes:
             sql = f"SELECT state FROM outcomes_{bucket} WHERE id = ?"
             row = db.execute(sql, (job_id,)).fetchone()
             if row:
-                return list(JobState)[row[0]].value
+                state: JobState = list(JobState)[row[0]]
+                return state.value
         return None
 
     def _find_ignored(self, jobs: Sequence[Job], refused: dict[int, Verdict]) -> None:

@@ -1,0 +1,323 @@
+"""The hooks of EventMQ: markers and specifications, and nothing else.
+
+A plugin is a module or an object whose functions carry `hookimpl` and the name of a hook. All
+hooks are called in the thread that builds the app, once per app, unless a hook says otherwise.
+Registration hooks return factories by name (`eventmq.interfaces.Factory`); a name that two
+plugins provide is an error, and a factory is called only when its name is used.
+"""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+
+    from eventmq.interfaces import (
+        Factory,
+        Gateway,
+        Middleware,
+        QueueOrder,
+        QueueStore,
+        ResultBackend,
+        RetryPolicy,
+        RoutingStrategy,
+        ScheduleStore,
+        Serializer,
+        Trigger,
+        WorkerPool,
+    )
+
+__all__ = ["PROJECT", "hookimpl", "hookspec"]
+
+#: The name that pluggy knows us by, and the group of the entry points.
+PROJECT = "eventmq"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+
+#: Marks a function of a plugin as the implementation of the hook of its name.
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
+    """Provide serializers: how arguments and results become bytes.
+
+    The name is the content type of a job and is chosen by the setting ``serializer``, by
+    ``@app.task(serializer=...)`` and, to decode, by ``accept``. The object is used from any
+    thread of the client and of the worker's processes.
+
+    Example::
+
+        @hookimpl
+        def eventmq_serializers():
+            return {"json-zlib": lambda context: ZlibJson()}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.Serializer`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
+    """Provide routing strategies: which worker gets the next jobs of a queue.
+
+    Chosen by the setting ``routing``. The object is used from the broker's thread only.
+
+    Example::
+
+        @hookimpl
+        def eventmq_routing_strategies():
+            return {"random": lambda context: Random()}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.RoutingStrategy`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_queue_orders() -> Mapping[str, Factory[QueueOrder]]:
+    """Provide queue orders: from which of its queues a worker is served next.
+
+    Chosen by the setting ``queue_order``. The factory is called once per worker session, and
+    the object used from the broker's thread only.
+
+    Example::
+
+        @hookimpl
+        def eventmq_queue_orders():
+            return {"alphabetical": lambda context: Alphabetical()}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.QueueOrder`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_retry_policies() -> Mapping[str, Factory[RetryPolicy]]:
+    """Provide retry policies: how long a failed job waits for its next attempt.
+
+    Chosen by ``@app.task(retry_policy=...)``. The factory gets the options that the task names
+    and is called once per set of options, in the client's process to check them and in the
+    worker's to use them; the object is used from any thread.
+
+    Example::
+
+        @hookimpl
+        def eventmq_retry_policies():
+            return {"linear": lambda context: Linear(**context.options)}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.RetryPolicy`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_triggers() -> Mapping[str, Factory[Trigger]]:
+    """Provide triggers: when a schedule fires.
+
+    Chosen by the schedule. The object is used from the scheduler's thread and in the client.
+
+    Example::
+
+        @hookimpl
+        def eventmq_triggers():
+            return {"sunrise": lambda context: Sunrise(**context.options)}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.Trigger`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_schedule_stores() -> Mapping[str, Factory[ScheduleStore]]:
+    """Provide schedule stores: where a scheduler keeps its schedules.
+
+    Chosen by name or by the scheme of a URL. The object is used from the scheduler's thread.
+
+    Example::
+
+        @hookimpl
+        def eventmq_schedule_stores():
+            return {"postgresql": lambda context: PostgresSchedules(context.options["url"])}
+
+    Returns:
+        Name or URL scheme -> factory of `eventmq.interfaces.ScheduleStore`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
+    """Provide result backends: where the bytes of results are kept.
+
+    Chosen by the setting ``result_backend``: a name, or a URL by its scheme, which the factory
+    then finds in ``context.options["url"]``. The object is used from any thread.
+
+    Example::
+
+        @hookimpl
+        def eventmq_result_backends():
+            return {"redis": lambda context: RedisResults(context.options["url"])}
+
+    Returns:
+        Name or URL scheme -> factory of `eventmq.interfaces.ResultBackend`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_queue_stores() -> Mapping[str, Factory[QueueStore]]:
+    """Provide queue stores: where a broker keeps jobs, leases and outcomes.
+
+    Chosen by the setting ``store``: a name, or a URL by its scheme, which the factory then
+    finds in ``context.options["url"]``. The object is used from the broker's thread only.
+
+    Example::
+
+        @hookimpl
+        def eventmq_queue_stores():
+            return {"postgresql": lambda context: PostgresStore(context.options["url"])}
+
+    Returns:
+        Name or URL scheme -> factory of `eventmq.interfaces.QueueStore`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
+    """Provide worker pools: what runs the jobs of a worker.
+
+    Chosen by the setting ``pool``. The object is used from the job manager's thread only.
+
+    Example::
+
+        @hookimpl
+        def eventmq_worker_pools():
+            return {"inline": lambda context: InlinePool()}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.WorkerPool`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
+    """Provide gateways: servers of other protocols.
+
+    Chosen by ``eventmq gateway NAME``. The object is used from the main thread of that process.
+
+    Example::
+
+        @hookimpl
+        def eventmq_gateways():
+            return {"stomp": lambda context: StompGateway(context.app)}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.Gateway`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_middleware() -> Mapping[str, Factory[Middleware]]:
+    """Provide middleware: code around the submission and the execution of jobs.
+
+    Chosen, in order, by the setting ``middleware``. The object is used from any thread of the
+    client and of the worker's processes.
+
+    Example::
+
+        @hookimpl
+        def eventmq_middleware():
+            return {"timing": lambda context: Timing(context.clock)}
+
+    Returns:
+        Name -> factory of `eventmq.interfaces.Middleware`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_configure(app: Any) -> None:
+    """Act once on an app after it is wired, for instance to register tasks.
+
+    Called when settings and plugins of the app are loaded, in the thread that builds it. An
+    exception ends the building of the app.
+
+    Example::
+
+        @hookimpl
+        def eventmq_configure(app):
+            app.task(name="health.check")(check)
+
+    Args:
+        app: The `eventmq.app.EventMQ`.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_add_commands(cli: click.Group) -> None:
+    """Add commands to the program ``eventmq``.
+
+    Called once at the start of the program, in its main thread. A name that the group has
+    already is an error of the plugin.
+
+    Example::
+
+        @hookimpl
+        def eventmq_add_commands(cli):
+            cli.add_command(hello)
+
+    Args:
+        cli: The group of all commands.
+
+    .. versionadded:: 1.0
+    """
+
+
+@hookspec
+def eventmq_job_event(event: Mapping[str, Any]) -> None:
+    """Observe what happens to jobs.
+
+    Called in the broker's process for each event after its commit, in order, on a thread of
+    its own off the hot loop. An exception is logged and does not reach other observers. Where
+    no plugin implements this hook, events are not even made for it.
+
+    Example::
+
+        @hookimpl
+        def eventmq_job_event(event):
+            print(event["kind"], event["job_id"])
+
+    Args:
+        event: The fields of one event: at least ``kind``, ``job_id``, ``queue``, ``ts_us``.
+
+    .. versionadded:: 1.0
+    """

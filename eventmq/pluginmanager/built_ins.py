@@ -1,0 +1,52 @@
+"""Which plugins are built in: a table, so that listing and choosing import none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.registry import (
+    MIDDLEWARE,
+    QUEUE_ORDER,
+    QUEUE_STORE,
+    RESULT_BACKEND,
+    RETRY_POLICY,
+    ROUTING_STRATEGY,
+    SERIALIZER,
+    WORKER_POOL,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.registry import Kind
+
+__all__ = ["BUILT_INS", "PACKAGE", "plugin_name"]
+
+#: Where the modules are.
+PACKAGE = "eventmq.plugins."
+
+#: Module below `PACKAGE` -> what it provides: kind and name. A test compares it to the modules.
+BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
+    "serializers.msgpack_": (SERIALIZER, "msgpack"),
+    "serializers.json_": (SERIALIZER, "json"),
+    "serializers.dill_": (SERIALIZER, "dill"),
+    "routing.least_recently_used": (ROUTING_STRATEGY, "least-recently-used"),
+    "routing.round_robin": (ROUTING_STRATEGY, "round-robin"),
+    "routing.weighted_fair": (QUEUE_ORDER, "weighted-fair"),
+    "routing.strict": (QUEUE_ORDER, "strict"),
+    "retries.none": (RETRY_POLICY, "none"),
+    "retries.fixed": (RETRY_POLICY, "fixed"),
+    "retries.exponential": (RETRY_POLICY, "exponential"),
+    "result_backends.broker": (RESULT_BACKEND, "broker"),
+    "result_backends.memory": (RESULT_BACKEND, "memory"),
+    "queue_stores.sqlite": (QUEUE_STORE, "sqlite"),
+    "queue_stores.memory": (QUEUE_STORE, "memory"),
+    "pools.prefork": (WORKER_POOL, "prefork"),
+    "pools.threads": (WORKER_POOL, "threads"),
+    "middleware.log_context": (MIDDLEWARE, "log-context"),
+}
+
+
+def plugin_name(module: str) -> str:
+    """Return the plugin's name: the module's without the underscore that spares a library."""
+    return module.rstrip("_")

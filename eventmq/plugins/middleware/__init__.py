@@ -1,0 +1,1 @@
+"""Built-in middleware: code around submission and execution."""

@@ -1,0 +1,1 @@
+"""Worker pools: `prefork` runs jobs in processes, `threads` in threads of the job manager."""

@@ -1,0 +1,168 @@
+"""What runs in a child process: takes chunks from its pipe and runs their jobs one by one.
+
+The order of things around a job, and why: the token first (from then on the job is ours), then
+outcomes that wait too long already, then the note (a death is charged to the right job), then the
+call. A thread that sleeps in the poke pipe sends finished outcomes while a long job runs, and
+ends the process when the manager is gone; while nobody pokes it costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.plugins.pools.pipes import NOTE, RESULT, RUN, WORK
+from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
+
+if TYPE_CHECKING:
+    import mmap
+
+    from eventmq.worker.execution import Executor
+
+__all__ = ["Child", "ChildPipes"]
+
+#: Seconds that a finished outcome waits for others.
+FLUSH_AFTER = 0.005
+
+#: Bytes of results that are sent together, at most and beside the last one.
+FLUSH_BYTES = 128 * 1024
+
+
+class ChildPipes(NamedTuple):
+    """The child's ends, as descriptors, in the order in which they are passed."""
+
+    work: int
+    token: int
+    result: int
+    poke: int
+
+
+class Child:
+    """Runs jobs until the work pipe ends.
+
+    Args:
+        executor: Of this process alone.
+        pipes: Its ends.
+        notes: Shared with the manager.
+        offset: Where in it this child's note is.
+    """
+
+    def __init__(
+        self, executor: Executor, pipes: ChildPipes, notes: mmap.mmap, offset: int
+    ) -> None:
+        self._executor = executor
+        self._pipes = pipes
+        self._notes = notes
+        self._offset = offset
+        self._lock = threading.Lock()
+        self._chunk = 0
+        self._rows: list[OutcomeRow] = []
+        self._flushed = 0.0
+
+    def serve(self) -> None:
+        """Run jobs; return when the manager wants no more."""
+        os.register_at_fork(after_in_child=self._disown)
+        threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
+        with open(self._pipes.work, "rb", buffering=1 << 17) as work:  # noqa: PTH123 - a descriptor
+            while len(header := work.read(WORK.size)) == WORK.size:
+                self._chunk, _, length = WORK.unpack(header)
+                body = work.read(length)
+                if len(body) < length or not self._run_chunk(body):
+                    break
+        self._executor.close()
+
+    # hot loop: benchmarks/pool.py
+    def _run_chunk(self, body: bytes) -> bool:
+        """Run the jobs of a chunk; return whether the manager is still there."""
+        chunk = self._chunk
+        queue, templates, entries, base = decode_chunk(body)
+        routes = self._executor.routes(queue, templates)
+        run = self._executor.run
+        read = os.read
+        token = self._pipes.token
+        monotonic = time.monotonic
+        note = NOTE.pack_into
+        notes = self._notes
+        offset = self._offset
+        rows = self._rows
+        append = rows.append
+        size = 0
+        self._flushed = monotonic()
+        for position, entry in enumerate(entries):
+            try:
+                permit = read(token, 1)
+            except BlockingIOError:  # the manager is taking back, and its SKIPs come
+                permit = self._await_token()
+            if permit != RUN:
+                note(notes, offset, chunk, 0, 0.0)
+                self.flush()
+                return bool(permit) and self._pass_over(len(entries) - position - 1)
+            start = monotonic()
+            if start - self._flushed > FLUSH_AFTER:
+                self.flush()
+            note(notes, offset, chunk, position, start)
+            first = base + entry.offset
+            payload = body[first : first + entry.length]
+            row = run(routes[entry.template], position, entry, payload)
+            append(row)
+            size += len(row.result)
+            if size > FLUSH_BYTES:
+                self.flush()
+                size = 0
+        # Nothing runs from here on, also not for whoever reads the last outcome.
+        note(notes, offset, chunk, 0, 0.0)
+        self.flush()
+        return True
+
+    def _await_token(self) -> bytes:
+        poller = select.poll()
+        poller.register(self._pipes.token, select.POLLIN)
+        while True:
+            poller.poll()
+            try:
+                return os.read(self._pipes.token, 1)
+            except BlockingIOError:  # taken by the manager again
+                continue
+
+    def _pass_over(self, left: int) -> bool:
+        """Take the SKIPs of the chunk's other jobs."""
+        while left:
+            try:
+                taken = len(os.read(self._pipes.token, left))
+            except BlockingIOError:
+                taken = len(self._await_token())
+            if not taken:
+                return False
+            left -= taken
+        return True
+
+    def flush(self) -> None:
+        """Send the outcomes that are there. Called by both threads."""
+        with self._lock:
+            rows = self._rows[:]  # the other thread may append meanwhile
+            self._flushed = time.monotonic()
+            if not rows:
+                return
+            del self._rows[: len(rows)]
+            body = encode_outcomes(rows)
+            ran = sum([row.ran for row in rows])
+            data = memoryview(RESULT.pack(self._chunk, len(rows), ran, len(body)) + body)
+            while data:
+                data = data[os.write(self._pipes.result, data) :]
+
+    def _watch(self) -> None:
+        try:
+            while os.read(self._pipes.poke, 64):
+                self.flush()
+        finally:
+            os._exit(1)  # nobody is left to answer to
+
+    def _disown(self) -> None:
+        """In a process that a task forked: it must not act as this child, whatever it does."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in self._pipes:
+            os.dup2(null, fd, inheritable=False)
+        os.close(null)

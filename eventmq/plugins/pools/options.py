@@ -1,0 +1,56 @@
+"""The options of the built-in pools, validated.
+
+The app gives ``concurrency`` (number of slots), ``loader`` (``module:function`` that returns the
+`eventmq.worker.execution.Executor` in another process), ``arguments`` (its keyword arguments,
+plain data) and ``executor`` (one that is ready in this process). The rest is the user's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import PluginContext
+    from eventmq.worker.execution import Executor
+
+__all__ = ["PoolOptions"]
+
+_OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor"})
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """Validated options of a pool. ``own`` has all that the user may set."""
+
+    concurrency: int
+    loader: str
+    arguments: Mapping[str, Any]
+    executor: Executor | None
+    own: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, context: PluginContext, defaults: Mapping[str, Any]) -> PoolOptions:
+        """Read the options of ``context``; ``defaults`` are those of the user.
+
+        Raises:
+            PluginError: An option is unknown or wrong.
+        """
+        options = context.options
+        own = {name: value for name, value in options.items() if name not in _OF_THE_APP}
+        concurrency = options.get("concurrency")
+        if not isinstance(concurrency, int) or concurrency < 1:
+            msg = f"the pool {context.name!r} needs a concurrency from 1, not {concurrency!r}"
+            raise PluginError(msg)
+        return cls(
+            concurrency,
+            str(options.get("loader", "")),
+            options.get("arguments", {}),
+            options.get("executor"),
+            read_options(replace(context, options=own), defaults),
+        )

@@ -1,0 +1,166 @@
+"""The job manager's side of one child: the other ends of its pipes, and its note."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from eventmq.interfaces import Answered
+from eventmq.plugins.pools.child import FLUSH_AFTER, ChildPipes
+from eventmq.plugins.pools.pipes import NOTE, NOTE_SIZE, RESULT, RUN, SKIP, WORK, PipeWriter
+
+if TYPE_CHECKING:
+    import mmap
+
+__all__ = ["Slot"]
+
+#: Bytes that the pipes of chunks and results should hold (Linux; 64 KiB otherwise).
+PIPE_SIZE = 256 * 1024
+
+
+def _pipe(*, size: int = 0) -> tuple[int, int]:
+    read, write = os.pipe()
+    if size:
+        try:
+            import fcntl
+
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
+        except (AttributeError, OSError):  # not Linux, or past the user's limit: only slower
+            pass
+    return read, write
+
+
+class Slot:
+    """One slot. Its pipes are new for every child, so nothing of a dead one is left.
+
+    Args:
+        number: The slot's number.
+        notes: Shared with the children.
+    """
+
+    def __init__(self, number: int, notes: mmap.mmap) -> None:
+        self.number = number
+        self.pid: int | None = None
+        #: A child was asked for and has not ended.
+        self.alive = False
+        self.spawned_at = 0.0
+        self._notes = notes
+        self._offset = number * NOTE_SIZE
+        self._open()
+
+    def _open(self) -> None:
+        work, work_in = _pipe(size=PIPE_SIZE)
+        token, token_in = _pipe()
+        result_out, result = _pipe(size=PIPE_SIZE)
+        poke, poke_in = _pipe()
+        #: The child's ends, until they were passed on.
+        self.ends: ChildPipes | None = ChildPipes(work, token, result, poke)
+        self.work = PipeWriter(work_in)
+        self._tokens = PipeWriter(token_in)
+        # One open file with the child's end: so that does not wait either.
+        self._token_out = os.dup(token)
+        self.result = result_out
+        self._poke = poke_in
+        for fd in (work_in, token_in, token, result_out, poke_in):
+            os.set_blocking(fd, False)
+        self._buffer = bytearray()
+        #: The last chunk that was answered, and how far.
+        self._answered = (0, 0)
+        self._poked = (0, -1)
+        self.served = False
+        NOTE.pack_into(self._notes, self._offset, 0, 0, 0.0)
+
+    def renew(self) -> None:
+        """Open new pipes for the next child."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close everything; a child that lives ends at once. Idempotent."""
+        self.passed()
+        self.work.close()
+        self._tokens.close()
+        for fd in (self._token_out, self.result, self._poke):
+            if fd >= 0:
+                os.close(fd)
+        self._token_out = self.result = self._poke = -1
+
+    def passed(self) -> None:
+        """Close the child's ends: it has them now."""
+        for fd in self.ends or ():
+            os.close(fd)
+        self.ends = None
+
+    def assign(self, chunk: int, body: bytes, count: int) -> None:
+        """Give the child a chunk: first its tokens, so that it never waits for them."""
+        self._tokens.write(RUN * count)
+        self.work.write(WORK.pack(chunk, count, len(body)), body)
+
+    def take_back(self) -> int:
+        """Take what has not started; return how many jobs it was."""
+        tokens = b""
+        while part := self._read(self._token_out, 1 << 16):
+            tokens += part
+        tokens += self._tokens.take_pending()
+        self._tokens.write(SKIP * len(tokens))
+        return tokens.count(RUN)
+
+    def flush(self) -> None:
+        """Go on writing what did not fit into the pipes."""
+        self._tokens.flush()
+        self.work.flush()
+
+    def _read(self, fd: int, size: int) -> bytes:
+        try:
+            return os.read(fd, size)
+        except BlockingIOError:
+            return b""
+
+    def answers(self) -> list[Answered]:
+        """Read what the child answered since the last call."""
+        events: list[Answered] = []
+        buffer = self._buffer
+        while part := self._read(self.result, 1 << 18):
+            buffer += part
+            if len(part) < 1 << 16:
+                break
+        start, end, head = 0, len(buffer), RESULT.size
+        while end - start >= head:
+            chunk, count, ran, length = RESULT.unpack_from(buffer, start)
+            if end - start - head < length:
+                break
+            start += head
+            outcomes = bytes(memoryview(buffer)[start : start + length])
+            events.append(Answered(self.number, chunk, count, ran, outcomes))
+            before = self._answered[1] if self._answered[0] == chunk else 0
+            self._answered = (chunk, before + count)
+            start += length
+        del buffer[:start]
+        self.served = self.served or bool(events)
+        return events
+
+    def note(self) -> tuple[int, int, float]:
+        """Return chunk, position and monotonic start of the job that runs, (0, -1, 0.0) if none.
+
+        The child writes without a lock: what was read twice the same was not half written.
+        """
+        note: tuple[int, int, float] = NOTE.unpack_from(self._notes, self._offset)
+        while True:
+            again: tuple[int, int, float] = NOTE.unpack_from(self._notes, self._offset)
+            if again == note:
+                return note if note[2] else (0, -1, 0.0)
+            note = again
+
+    def poke(self) -> None:
+        """Ask for outcomes that the running job keeps waiting, once per job."""
+        chunk, position, start = self.note()
+        if not start or (chunk, position) == self._poked:
+            return
+        before = self._answered[1] if self._answered[0] == chunk else 0
+        if position > before and time.monotonic() - start > FLUSH_AFTER:
+            self._poked = (chunk, position)
+            try:
+                os.write(self._poke, b"!")
+            except (BlockingIOError, BrokenPipeError):
+                return

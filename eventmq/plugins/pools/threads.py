@@ -1,0 +1,204 @@
+"""The ``threads`` pool: jobs run in threads of the job manager's process, on any system.
+
+Its options are those that the app gives: ``concurrency`` and ``executor``.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from eventmq.errors import PluginError
+from eventmq.hookspecs import hookimpl
+from eventmq.interfaces import Answered
+from eventmq.plugins.pools.options import PoolOptions
+from eventmq.wire.bulk import decode_chunk, encode_outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
+    from eventmq.wire.bulk import ChunkIndex, OutcomeRow
+    from eventmq.worker.execution import Executor
+    from eventmq.worker.routes import Route
+
+__all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
+
+#: Seconds that a finished outcome waits for others before the job manager is woken.
+WAKE_AFTER = 0.005
+
+
+class _Chunk:
+    """A chunk in a slot; the thread that works it off reads its index."""
+
+    __slots__ = ("body", "count", "index", "number", "routes")
+
+    def __init__(self, number: int, body: bytes, count: int) -> None:
+        self.number = number
+        self.body = body
+        self.count = count
+        self.index: ChunkIndex | None = None
+        self.routes: list[Route] = []
+
+
+class _Thread:
+    """A slot: a thread and the queue of what it is to run.
+
+    Whoever takes a job out of the queue has it: the thread runs it, `take_back` withdraws it.
+    ``SimpleQueue`` decides, one job at a time.
+    """
+
+    def __init__(self, number: int, executor: Executor, wake: socket.socket) -> None:
+        self.number = number
+        self.executor = executor
+        self.jobs: queue.SimpleQueue[tuple[_Chunk, int] | None] = queue.SimpleQueue()
+        self.since: float | None = None
+        self._wake = wake
+        self._rows: list[tuple[int, OutcomeRow]] = []
+        self._woken = 0.0
+        name = f"eventmq-slot-{number}"
+        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def assign(self, chunk: _Chunk) -> None:
+        put = self.jobs.put
+        for position in range(chunk.count):
+            put((chunk, position))
+
+    def take_back(self) -> int:
+        taken = 0
+        try:
+            while True:
+                self.jobs.get_nowait()
+                taken += 1
+        except queue.Empty:
+            return taken
+
+    def _serve(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            chunk, position = job
+            self.since = time.monotonic()
+            self._run(chunk, position)
+            self.since = None
+            # The manager is woken at the end of what there is, or from time to time.
+            now = time.monotonic()
+            if self.jobs.empty() or now - self._woken > WAKE_AFTER:
+                self._woken = now
+                self._notify()
+        self.executor.close()
+
+    def _run(self, chunk: _Chunk, position: int) -> None:
+        if chunk.index is None:
+            chunk.index = decode_chunk(chunk.body)
+            chunk.routes = self.executor.routes(chunk.index.queue, chunk.index.templates)
+        entry = chunk.index.entries[position]
+        payload = chunk.index.payload(chunk.body, entry)
+        row = self.executor.run(chunk.routes[entry.template], position, entry, payload)
+        self._rows.append((chunk.number, row))
+
+    def _notify(self) -> None:
+        try:
+            self._wake.send(b"!")
+        except OSError:  # full: it is awake; closed: nobody is there
+            return
+
+    def answers(self) -> list[Answered]:
+        """Return what has finished; a job that runs keeps nothing waiting."""
+        rows = self._rows[:]
+        del self._rows[: len(rows)]
+        by_chunk: dict[int, list[OutcomeRow]] = {}
+        for chunk, row in rows:
+            by_chunk.setdefault(chunk, []).append(row)
+        return [
+            Answered(
+                self.number, chunk, len(group), sum(r.ran for r in group), encode_outcomes(group)
+            )
+            for chunk, group in by_chunk.items()
+        ]
+
+
+class ThreadsPool:
+    """Implements `eventmq.interfaces.WorkerPool` with threads.
+
+    A thread cannot be killed: one that still runs after the grace is left behind, and ends with
+    the process.
+
+    Args:
+        concurrency: Number of slots.
+        executor: Runs the jobs; each slot has its own copy.
+    """
+
+    def __init__(self, *, concurrency: int, executor: Executor) -> None:
+        self.slots = concurrency
+        self._executor = executor
+        self._threads: list[_Thread] = []
+        self._state = "new"
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)  # noqa: FBT003 - positional only
+        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        self._state = "running"
+        for number in range(self.slots):
+            thread = _Thread(number, self._executor.for_slot(), self._wake)
+            self._threads.append(thread)
+            thread.thread.start()
+
+    def filenos(self) -> Sequence[int]:
+        """Return the descriptor of a socket that threads write to."""
+        return [self._woken.fileno()]
+
+    def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
+        """Give a slot a chunk."""
+        self._threads[slot].assign(_Chunk(chunk, body, count))
+
+    def take_back(self, slot: int) -> int:
+        """Withdraw what has not started; return how many jobs, counted from the last given."""
+        return self._threads[slot].take_back()
+
+    def running_since(self, slot: int) -> float | None:
+        """Return the monotonic start of the job that runs in the slot, None if none does."""
+        return self._threads[slot].since
+
+    def poll(self) -> list[PoolEvent]:
+        """Return what happened since the last call, per slot in order."""
+        if self._state == "running":
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+        return [answer for thread in self._threads for answer in thread.answers()]
+
+    def stop(self, grace: float) -> None:
+        """Let running jobs finish within ``grace`` seconds. Idempotent."""
+        if self._state != "running":
+            return
+        self._state = "stopped"
+        deadline = time.monotonic() + grace
+        for thread in self._threads:
+            thread.take_back()
+            thread.jobs.put(None)
+        for thread in self._threads:
+            thread.thread.join(max(0.0, deadline - time.monotonic()))
+        self._woken.close()
+        self._wake.close()
+
+
+def make_threads_pool(context: PluginContext) -> WorkerPool:
+    """Return the pool.
+
+    Raises:
+        PluginError: An option is wrong.
+    """
+    options = PoolOptions.of(context, {})
+    if options.executor is None:
+        raise PluginError("the pool 'threads' needs the option executor")
+    return ThreadsPool(concurrency=options.concurrency, executor=options.executor)
+
+
+@hookimpl
+def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
+    """Provide the pool."""
+    return {"threads": make_threads_pool}

@@ -1,0 +1,1 @@
+"""Built-in result backends: where the bytes of results are kept."""

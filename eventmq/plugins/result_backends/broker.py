@@ -1,0 +1,43 @@
+"""Result backend ``broker``, the default: results travel in the REPLY and the broker keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.errors import ResultUnavailable
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import Factory, PluginContext, ResultBackend
+
+__all__ = ["BrokerResults", "eventmq_result_backends"]
+
+
+class BrokerResults:
+    """A `ResultBackend` that is inline: it keeps nothing itself."""
+
+    inline = True
+
+    def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
+        """Return the data: the reference to it is itself."""
+        return data
+
+    def get(self, reference: bytes) -> bytes:
+        """Raise `ResultUnavailable`: there are no references to what the broker keeps."""
+        msg = "a result that the broker keeps has no reference; ask the broker"
+        raise ResultUnavailable(msg)
+
+
+def make_backend(context: PluginContext) -> ResultBackend:
+    """Return the backend; there are no options."""
+    read_options(context, {})
+    return BrokerResults()
+
+
+@hookimpl
+def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
+    """Provide ``broker``."""
+    return {"broker": make_backend}

@@ -1,0 +1,83 @@
+"""Result backend ``memory``: results stay in the process that made them.
+
+For ``memory://`` apps and the threads pool, where client and worker are one process. Bounded in
+bytes: the results kept longest go first.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from eventmq.errors import PluginError, ResultUnavailable
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Factory, PluginContext, ResultBackend
+
+__all__ = ["MemoryResults", "eventmq_result_backends"]
+
+#: Bytes of results that are kept, unless told.
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class MemoryResults:
+    """A `ResultBackend` in a dict.
+
+    Args:
+        clock: Reads time.
+        max_bytes: Results beyond it push out the oldest.
+    """
+
+    inline = False
+
+    def __init__(self, clock: Clock, max_bytes: int = MAX_BYTES) -> None:
+        self._monotonic = clock.monotonic
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._kept: dict[bytes, tuple[bytes, float]] = {}
+        self._bytes = 0
+
+    def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
+        """Keep a result for ``ttl`` seconds; return its reference, made of the job's id."""
+        reference = job_id.encode()
+        with self._lock:
+            self._drop(reference)
+            self._kept[reference] = (data, self._monotonic() + ttl)
+            self._bytes += len(data)
+            while self._bytes > self._max_bytes:
+                self._drop(next(iter(self._kept)))
+        return reference
+
+    def get(self, reference: bytes) -> bytes:
+        """Return a result that is still kept."""
+        with self._lock:
+            data, until = self._kept.get(reference, (b"", 0.0))
+            if reference in self._kept and until > self._monotonic():
+                return data
+            self._drop(reference)
+        job_id = reference.decode(errors="replace")
+        msg = f"the result of job {job_id!r} is not in this process, or no more"
+        raise ResultUnavailable(msg)
+
+    def _drop(self, reference: bytes) -> None:
+        data, _ = self._kept.pop(reference, (b"", 0.0))
+        self._bytes -= len(data)
+
+
+def make_backend(context: PluginContext) -> ResultBackend:
+    """Return a backend for the option ``max_bytes``."""
+    max_bytes = read_options(context, {"max_bytes": MAX_BYTES})["max_bytes"]
+    if max_bytes < 1:
+        raise PluginError("result backend memory: max_bytes is at least 1")
+    return MemoryResults(context.clock, max_bytes)
+
+
+@hookimpl
+def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
+    """Provide ``memory``."""
+    return {"memory": make_backend}

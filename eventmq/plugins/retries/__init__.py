@@ -1,0 +1,1 @@
+"""Built-in retry policies, and `backoff`, by which a task names one with its arguments."""

@@ -1,0 +1,63 @@
+"""Retry policy ``exponential``, the default: delays that double, with full jitter.
+
+Before attempt n + 1 a job waits a random time between 0 and min(cap, base * 2^(n-1)) seconds.
+Jobs that failed together so come back spread out, which a fixed share of jitter does not do
+(Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eventmq.errors import PluginError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.interfaces import Factory, PluginContext, RetryPolicy
+
+__all__ = ["ExponentialDelay", "eventmq_retry_policies"]
+
+#: Doublings after which a float would overflow; any sensible cap is reached long before.
+_MOST_DOUBLINGS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelay:
+    """A `RetryPolicy` with delays up to ``base``, 2 * ``base``, 4 * ``base`` ... ``cap`` seconds.
+
+    ``fraction`` returns a random number from 0 to 1.
+
+    Raises:
+        PluginError: ``base`` is not more than 0, or ``cap`` is less than ``base`` or endless.
+    """
+
+    base: float = 1.0
+    cap: float = 600.0
+    fraction: Callable[[], float] = field(default=random.random, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.base <= self.cap < float("inf"):
+            values = f"not base={self.base}, cap={self.cap}"
+            msg = f"retry policy exponential: base and cap are seconds, 0 < base <= cap, {values}"
+            raise PluginError(msg)
+
+    def delay(self, attempt: int) -> float | None:
+        """Return the delay in seconds."""
+        doublings = min(attempt - 1, _MOST_DOUBLINGS)
+        return self.fraction() * min(self.cap, self.base * 2.0**doublings)
+
+
+def make_policy(context: PluginContext) -> RetryPolicy:
+    """Return a policy for the options ``base`` and ``cap`` in seconds."""
+    return ExponentialDelay(**read_options(context, {"base": 1.0, "cap": 600.0}))
+
+
+@hookimpl
+def eventmq_retry_policies() -> Mapping[str, Factory[RetryPolicy]]:
+    """Provide ``exponential``."""
+    return {"exponential": make_policy}

@@ -1,0 +1,35 @@
+"""Retry policy ``none``: a failed job has failed, whatever ``retries`` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import Factory, PluginContext, RetryPolicy
+
+__all__ = ["Never", "eventmq_retry_policies"]
+
+
+class Never:
+    """A `RetryPolicy` that tries nothing again."""
+
+    def delay(self, attempt: int) -> float | None:
+        """Return None."""
+        return None
+
+
+def make_policy(context: PluginContext) -> RetryPolicy:
+    """Return the policy; there are no options."""
+    read_options(context, {})
+    return Never()
+
+
+@hookimpl
+def eventmq_retry_policies() -> Mapping[str, Factory[RetryPolicy]]:
+    """Provide ``none``."""
+    return {"none": make_policy}

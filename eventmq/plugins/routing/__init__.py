@@ -1,0 +1,1 @@
+"""Built-in routing strategies and queue orders: who gets which jobs next."""

@@ -1,0 +1,72 @@
+"""Least recently used, the default: the worker that waited longest for jobs gets the next ones.
+
+It spreads work evenly and needs no measurement. One chunk each, in turn, until all are given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.interfaces import Factory, PluginContext, RoutingStrategy, WorkerView
+
+__all__ = ["LeastRecentlyUsed", "eventmq_routing_strategies"]
+
+#: Sessions that are remembered; twice the peers that a broker serves by default. A forgotten
+#: session counts as unused, which is nearly what it is: the oldest are forgotten first.
+REMEMBERED = 20_000
+
+
+class LeastRecentlyUsed:
+    """A `RoutingStrategy`; O(workers) for one chunk, a sort for more."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, int] = {}
+        self._turn = 0
+
+    def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
+        """Return up to ``n`` sessions; those used longest ago first."""
+        used = self._used
+        if len(workers) == 1:
+            chosen = [workers[0].session] * min(n, workers[0].room)
+        elif n == 1:
+            chosen = [min(workers, key=lambda worker: used.get(worker.session, 0)).session]
+        else:
+            chosen = _deal(sorted(workers, key=lambda worker: used.get(worker.session, 0)), n)
+        for session in chosen:
+            self._turn += 1
+            used.pop(session, None)
+            used[session] = self._turn
+        while len(used) > REMEMBERED:
+            del used[next(iter(used))]
+        return chosen
+
+
+def _deal(workers: Sequence[WorkerView], n: int) -> list[str]:
+    """Give one chunk to each worker in order, again and again, while it has room."""
+    dealt: list[str] = []
+    turn = 0
+    while len(dealt) < n:
+        able = [worker.session for worker in workers if worker.room > turn]
+        if not able:
+            break
+        dealt += able[: n - len(dealt)]
+        turn += 1
+    return dealt
+
+
+def make_strategy(context: PluginContext) -> RoutingStrategy:
+    """Return a strategy; there are no options."""
+    read_options(context, {})
+    return LeastRecentlyUsed()
+
+
+@hookimpl
+def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
+    """Provide ``least-recently-used``."""
+    return {"least-recently-used": make_strategy}

@@ -1,0 +1,59 @@
+"""Round robin: the workers of a queue get chunks in turn, in the order in which they came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.interfaces import Factory, PluginContext, RoutingStrategy, WorkerView
+
+__all__ = ["RoundRobin", "eventmq_routing_strategies"]
+
+#: Queues whose turn is remembered; the ones unused for longest start again with the first worker.
+REMEMBERED = 10_000
+
+
+class RoundRobin:
+    """A `RoutingStrategy` with a turn per queue; O(workers + n).
+
+    It counts places, not sessions: where workers come and go, or have no room, the turn goes on
+    from the same place among those that are left.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
+        """Return up to ``n`` sessions, going round from where this queue's last turn ended."""
+        count = len(workers)
+        place = self._turns.pop(queue, 0)
+        room = [worker.room for worker in workers]
+        wanted = min(n, sum(room))
+        chosen: list[str] = []
+        while len(chosen) < wanted:
+            at = place % count
+            if room[at]:
+                room[at] -= 1
+                chosen.append(workers[at].session)
+            place += 1
+        self._turns[queue] = place
+        if len(self._turns) > REMEMBERED:
+            del self._turns[next(iter(self._turns))]
+        return chosen
+
+
+def make_strategy(context: PluginContext) -> RoutingStrategy:
+    """Return a strategy; there are no options."""
+    read_options(context, {})
+    return RoundRobin()
+
+
+@hookimpl
+def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
+    """Provide ``round-robin``."""
+    return {"round-robin": make_strategy}

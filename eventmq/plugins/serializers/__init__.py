@@ -1,0 +1,1 @@
+"""Built-in serializers: how arguments and results become bytes."""

@@ -1,0 +1,148 @@
+"""Serializer ``dill``: almost any Python object, also functions and classes, signed.
+
+**Warning**: decoding runs code that the data names. So every body is signed with a key that only
+your own programs have, nothing is decoded whose signature is not right, and both sides must name
+``dill`` in ``accept``. Whoever has the key can run code in your workers and clients.
+
+The signature is HMAC-SHA256 over id, content type, task, queue, time of creation, expiry and
+body, so a body cannot be moved to another job. To change the key, put the new one in front of
+``keys``: the first signs, all verify; take the old one out after ``signature_max_age``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError, SerializationError, SignatureError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Envelope, Factory, PluginContext, Serializer
+
+__all__ = ["Dill", "eventmq_serializers"]
+
+#: Seconds after which a signature is refused, unless told, and at most: a broker forgets ids of
+#: finished jobs after its dedupe window (a day by default), and what it forgot could be replayed.
+MAX_AGE = 86400.0
+
+#: Shortest key in characters: 128 bits as hex digits.
+SHORTEST_KEY = 32
+
+_HOW = (
+    'make a key with python -c "import secrets; print(secrets.token_hex(32))" and set it on every '
+    'side: [eventmq.plugins.dill] keys = ["..."], or keys_file = "PATH" with one key per line'
+)
+
+
+class Dill:
+    """A `Serializer` that signs and verifies.
+
+    Args:
+        library: The module dill.
+        clock: Reads time.
+        keys: The first signs, all verify.
+        max_age: Seconds after which a signature is refused.
+    """
+
+    def __init__(self, library: Any, clock: Clock, keys: Sequence[str], max_age: float) -> None:
+        self._dumps = library.dumps
+        self._loads = library.loads
+        self._now = clock.now
+        self._keys = [key.encode() for key in keys]
+        self._max_age = max_age
+
+    def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
+        """Encode and sign a value."""
+        try:
+            data = self._dumps(value)
+        except Exception as error:  # pickling runs any code of the value's class
+            msg = f"dill cannot encode this {type(value).__name__}: {type(error).__name__}: {error}"
+            raise SerializationError(msg) from error
+        return data, _sign(self._keys[0], envelope, data)
+
+    def decode(self, data: bytes, envelope: Envelope) -> Any:
+        """Verify the signature and decode.
+
+        Raises:
+            SignatureError: The signature is missing, wrong or too old; nothing was decoded.
+        """
+        self._verify(data, envelope)
+        try:
+            return self._loads(data)
+        except Exception as error:  # unpickling runs any code of the value's class
+            msg = f"these {len(data)} bytes cannot be decoded as dill"
+            raise SerializationError(f"{msg}: {type(error).__name__}: {error}") from error
+
+    def _verify(self, data: bytes, envelope: Envelope) -> None:
+        job = f"job {envelope.job_id!r}"
+        if not envelope.signature:
+            raise SignatureError(f"{job} has dill content without a signature")
+        given = envelope.signature.encode(errors="replace")
+        signed = [_sign(key, envelope, data).encode() for key in self._keys]
+        if not any(hmac.compare_digest(given, own) for own in signed):  # all of them, always
+            raise SignatureError(f"{job}: the signature was made with another key or content")
+        age = self._now() - envelope.created
+        if not age <= self._max_age:
+            msg = f"{job}: the signature is {age:.0f} s old, the limit is {self._max_age:.0f} s"
+            raise SignatureError(msg)
+
+
+def _sign(key: bytes, envelope: Envelope, data: bytes) -> str:
+    """Return the signature as hex digits; lengths before the parts keep them apart."""
+    parts = [
+        envelope.job_id.encode(),
+        envelope.content_type.encode(),
+        envelope.task.encode(),
+        envelope.queue.encode(),
+        repr(float(envelope.created)).encode(),
+        repr(float(envelope.expires)).encode(),
+        data,
+    ]
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _read_keys(options: Mapping[str, Any]) -> list[str]:
+    keys = list(options["keys"])
+    if options["keys_file"]:
+        try:
+            keys += Path(options["keys_file"]).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"serializer dill: keys_file cannot be read: {error}"
+            raise PluginError(msg) from error
+    if not keys:
+        raise PluginError(f"serializer dill has no key to sign with; {_HOW}")
+    if min(map(len, keys)) < SHORTEST_KEY:
+        msg = f"serializer dill: a key has less than {SHORTEST_KEY} characters; {_HOW}"
+        raise PluginError(msg)
+    return keys
+
+
+def make_serializer(context: PluginContext) -> Serializer:
+    """Return a serializer for the options ``keys``, ``keys_file`` and ``signature_max_age``."""
+    defaults = {"keys": (), "keys_file": "", "signature_max_age": MAX_AGE}
+    options = read_options(context, defaults)
+    keys = _read_keys(options)
+    max_age = options["signature_max_age"]
+    if not 0 < max_age <= MAX_AGE:
+        msg = f"serializer dill: signature_max_age is seconds, more than 0 and at most {MAX_AGE:g}"
+        raise PluginError(msg)
+    import dill
+
+    return Dill(dill, context.clock, keys, max_age)
+
+
+@hookimpl
+def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
+    """Provide ``dill``."""
+    return {"dill": make_serializer}

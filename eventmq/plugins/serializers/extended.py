@@ -1,0 +1,105 @@
+"""The types that msgpack and json lack, and how both write them.
+
+A type is found by exact match, so a subclass is refused instead of losing what it adds. A time
+with a zone keeps its offset, not the name of the zone. Lists inside sets come back as tuples.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "BY_CODE",
+    "BY_TAG",
+    "BY_TYPE",
+    "Extension",
+    "complaint",
+    "freeze",
+]
+
+
+class Extension(NamedTuple):
+    """How one type is written: as plain data under a number (msgpack) or a word (json)."""
+
+    type: type
+    code: int
+    tag: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def freeze(value: Any) -> Any:
+    """Return the value with tuples for lists, so that it can be hashed."""
+    return tuple(map(freeze, value)) if isinstance(value, list) else value
+
+
+#: Codes and tags are part of the format: never change or reuse one.
+_EXTENSIONS = (
+    Extension(datetime, 1, "datetime", datetime.isoformat, datetime.fromisoformat),
+    Extension(date, 2, "date", date.isoformat, date.fromisoformat),
+    Extension(time, 3, "time", time.isoformat, time.fromisoformat),
+    Extension(
+        timedelta,
+        4,
+        "timedelta",
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda plain: timedelta(*plain),
+    ),
+    Extension(Decimal, 5, "decimal", str, Decimal),
+    Extension(UUID, 6, "uuid", str, UUID),
+    Extension(set, 7, "set", list, lambda plain: set(map(freeze, plain))),
+    Extension(frozenset, 8, "frozenset", list, lambda plain: frozenset(map(freeze, plain))),
+    Extension(int, 9, "int", hex, lambda plain: int(plain, 16)),
+    Extension(
+        complex,
+        10,
+        "complex",
+        lambda value: [value.real, value.imag],
+        lambda plain: complex(*plain),
+    ),
+)
+
+BY_TYPE = {extension.type: extension for extension in _EXTENSIONS}
+BY_CODE = {extension.code: extension for extension in _EXTENSIONS}
+BY_TAG = {extension.tag: extension for extension in _EXTENSIONS}
+
+_PLAIN = (str, int, float, bytes, bytearray, memoryview, type(None))
+_KNOWN = (
+    "None bool int float str bytes list tuple dict set frozenset "
+    "datetime date time timedelta Decimal UUID complex"
+)
+
+
+def _unknown(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Yield path and type of what cannot be written, in the order of the value."""
+    if type(value) in BY_TYPE and not isinstance(value, (set, frozenset)):
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _unknown(key, f"{path}, key {key!r:.40}")
+            yield from _unknown(item, f"{path}[{key!r:.40}]")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _unknown(item, f"{path}[{index}]")
+    elif type(value) in {set, frozenset}:
+        for item in value:  # type: ignore[attr-defined]
+            yield from _unknown(item, f"{path}, member {item!r:.40}")
+    elif not isinstance(value, _PLAIN):
+        yield path, type(value).__name__
+
+
+def complaint(name: str, value: object, error: Exception) -> str:
+    """Return why a value cannot be written: the type and where it is, or else the error."""
+    try:
+        path, kind = next(_unknown(value, "value"), ("", ""))
+    except RecursionError:
+        return f"{name} cannot encode this value: it contains itself or is nested too deeply"
+    if not kind:
+        return f"{name} cannot encode this {type(value).__name__}: {error or 'nested too deeply'}"
+    return f"{name} cannot encode the {kind} at {path}; it takes: {_KNOWN}"

@@ -1,0 +1,110 @@
+"""Serializer ``json``: text that people and other languages can read.
+
+Plain data is plain JSON. What JSON lacks is an object with the key ``$eventmq``, which names the
+type, and ``value``: ``{"$eventmq": "datetime", "value": "2026-01-01T00:00:00"}``. Tuples come
+back as lists, except as keys of dicts and in sets.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import SerializationError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+from eventmq.plugins.serializers.extended import BY_TAG, BY_TYPE, complaint, freeze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.interfaces import Envelope, Factory, PluginContext, Serializer
+
+__all__ = ["Json", "eventmq_serializers"]
+
+_TAG = "$eventmq"
+
+#: Bits of the integers that are written as JSON numbers; longer ones get a tag.
+_NUMBER_BITS = 64
+
+_WRITE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class Json:
+    """A `Serializer` for UTF-8 JSON."""
+
+    def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
+        """Encode a value; raises `SerializationError` with the type and its place."""
+        try:
+            return _WRITE(_plain(value)).encode(), ""
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerializationError(complaint("json", value, error)) from error
+
+    def decode(self, data: bytes, envelope: Envelope) -> Any:
+        """Decode what ``encode`` made, or any other JSON."""
+        try:
+            return _READ(data.decode())
+        except Exception as error:
+            msg = f"these {len(data)} bytes cannot be decoded as json"
+            raise SerializationError(f"{msg}: {type(error).__name__}: {error}") from error
+
+
+def _tagged(tag: str, value: object) -> dict[str, object]:
+    return {_TAG: tag, "value": value}
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON can write it."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _NUMBER_BITS else _tagged("int", hex(value))
+    if isinstance(value, float):
+        return value if isfinite(value) else _tagged("float", str(value))
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return _plain_dict(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _tagged("bytes", base64.b64encode(value).decode())
+    extension = BY_TYPE.get(type(value))
+    if extension is None:
+        raise TypeError(type(value).__name__)
+    return _tagged(extension.tag, _plain(extension.encode(value)))
+
+
+def _plain_dict(value: dict[Any, Any]) -> dict[str, Any]:
+    """Return an object, or where its keys cannot be an object's, tagged pairs."""
+    if _TAG not in value and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    return _tagged("dict", [[_plain(key), _plain(item)] for key, item in value.items()])
+
+
+_TYPES: Mapping[str, Callable[[Any], Any]] = {
+    "float": float,
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "dict": lambda pairs: {freeze(key): item for key, item in pairs},
+    **{tag: extension.decode for tag, extension in BY_TAG.items()},
+}
+
+
+def _typed(found: dict[str, Any]) -> Any:
+    """Return what a tagged object stands for."""
+    return _TYPES[found[_TAG]](found["value"]) if _TAG in found else found
+
+
+_READ = json.JSONDecoder(object_hook=_typed).decode
+
+
+def make_serializer(context: PluginContext) -> Serializer:
+    """Return the serializer; there are no options."""
+    read_options(context, {})
+    return Json()
+
+
+@hookimpl
+def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
+    """Provide ``json``."""
+    return {"json": make_serializer}

@@ -1,0 +1,16 @@
+"""Settings: one frozen, validated record, read once from four sources.
+
+Defaults are overridden by ``[tool.eventmq]`` of ``pyproject.toml``, these by ``eventmq.toml`` in
+the same directory, these by ``EVENTMQ_*`` variables, and these by arguments. Every field says its
+unit, meaning and allowed values; the reference page and ``eventmq settings`` are made from that.
+
+`record` has the fields, `values` what a field may be, `sources` reads, `page` shows.
+"""
+
+from __future__ import annotations
+
+from eventmq.settings.page import describe, document
+from eventmq.settings.record import Settings
+from eventmq.settings.sources import PREFIX, load_settings
+
+__all__ = ["PREFIX", "Settings", "describe", "document", "load_settings"]

@@ -1,0 +1,152 @@
+"""The record of all settings: name, type, default, rule, unit and meaning of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from eventmq.settings.values import (
+    BIND,
+    BROKERS,
+    DEFAULT_WEIGHT,
+    FLAG,
+    NAMES,
+    POSITIVE,
+    QUEUES,
+    SIDE_BIND,
+    SOME,
+    TEXT,
+    at_least,
+    choice,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from dataclasses import Field
+
+    from eventmq.settings.values import Rule
+
+__all__ = ["FIELDS", "Settings"]
+
+_MIB = 1024 * 1024
+_DAY = 86400.0
+
+
+def _set(default: Any, rule: Rule, doc: str, *, unit: str = "") -> Any:
+    """Declare a field: its default, what is allowed, what it means, its unit."""
+    allowed, check = rule
+    return field(
+        default=default, metadata={"unit": unit, "doc": doc, "allowed": allowed, "check": check}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings, with their source in ``sources`` and plugins' tables in ``plugin_options``.
+
+    Make one with `load_settings`, which checks what the constructor does not.
+    """
+
+    broker: tuple[str, ...] = _set(
+        ("tcp://127.0.0.1:47291",),
+        BROKERS,
+        "Brokers that a client, worker or scheduler connects to; the first that answers is used.",
+    )
+    serializer: str = _set("msgpack", TEXT, "Writes arguments and results; must be in `accept`.")
+    accept: tuple[str, ...] = _set(
+        ("msgpack", "json"), SOME, "Content types that this side decodes."
+    )
+    result_backend: str = _set("broker", TEXT, "Keeps results: a name, or a URL by its scheme.")
+    imports: tuple[str, ...] = _set((), NAMES, "Modules with tasks, imported by a worker.")
+    default_queue: str = _set("default", TEXT, "Queue of tasks that name none.")
+    submit_timeout: float = _set(5.0, POSITIVE, "How long to wait for a receipt.", unit="s")
+    result_timeout: float = _set(60.0, POSITIVE, "How long get() waits if not told.", unit="s")
+    bind: str = _set("tcp://127.0.0.1:47291", BIND, "The broker's address for every role.")
+    worker_bind: str = _set("tcp://127.0.0.1:47290", SIDE_BIND, "One more address for workers.")
+    admin_bind: str = _set("tcp://127.0.0.1:47293", SIDE_BIND, "Address for administration.")
+    publish_bind: str = _set("tcp://127.0.0.1:47298", SIDE_BIND, "Address for publishers.")
+    subscribe_bind: str = _set("tcp://127.0.0.1:47299", SIDE_BIND, "Address for subscribers.")
+    data_dir: str = _set(".eventmq", TEXT, "Directory of everything that the broker keeps.")
+    store: str = _set("sqlite", TEXT, "Keeps jobs: a name, or a URL by its scheme.")
+    durability: str = _set(
+        "durable",
+        choice("durable", "relaxed", "memory"),
+        "durable: on disk before the receipt; relaxed: on disk within `relaxed_interval`; "
+        "memory: never.",
+    )
+    relaxed_interval: float = _set(
+        0.05, POSITIVE, "Longest time without fsync where durability is relaxed.", unit="s"
+    )
+    heartbeat_interval: float = _set(3.0, POSITIVE, "Time between signs of life.", unit="s")
+    liveness: float = _set(
+        15.0, POSITIVE, "A peer that is silent for so long is taken for dead.", unit="s"
+    )
+    max_frame: int = _set(16 * _MIB, at_least(1024), "Longest frame of a message.", unit="bytes")
+    max_queue_length: int = _set(
+        10_000_000, at_least(1), "Unfinished jobs of one queue; more are refused.", unit="jobs"
+    )
+    max_peers: int = _set(10_000, at_least(1), "Peers that a broker serves.", unit="peers")
+    window: int = _set(
+        5000, at_least(1), "Jobs of one queue that a broker holds in memory.", unit="jobs"
+    )
+    dedupe_window: float = _set(
+        _DAY, at_least(0), "How long the id of a finished job is refused.", unit="s"
+    )
+    result_ttl: float = _set(_DAY, at_least(0), "How long a result is kept.", unit="s")
+    unknown_task_grace: float = _set(
+        300.0, at_least(0), "How long a job waits for a worker that knows its task.", unit="s"
+    )
+    unknown_queue: str = _set(
+        "default",
+        choice("default", "keep", "refuse"),
+        "What happens with plain jobs of a queue that nobody serves: workers of the default "
+        "queue take them, they wait, or they are refused.",
+    )
+    priority_step: float = _set(
+        60.0, at_least(0), "Seconds of waiting that one step of priority is worth.", unit="s"
+    )
+    disk_reserve: int = _set(
+        256 * _MIB, at_least(0), "With less free space jobs are refused.", unit="bytes"
+    )
+    queues: tuple[tuple[int, str], ...] = _set(
+        ((DEFAULT_WEIGHT, "default"),),
+        QUEUES,
+        'Queues of a worker, as "email:40,default:10"; a weight not given is 10.',
+    )
+    concurrency: int = _set(
+        0, at_least(0), "Jobs that a worker runs at once; 0: one per CPU.", unit="jobs"
+    )
+    pool: str = _set("prefork", TEXT, "Runs jobs inside a worker.")
+    allow_callables: tuple[str, ...] = _set(
+        (), NAMES, "Patterns of dotted paths that a message may name instead of a task."
+    )
+    grace: float = _set(
+        30.0, at_least(0), "Time that running jobs get when a worker is told to end.", unit="s"
+    )
+    routing: str = _set("least-recently-used", TEXT, "Decides which worker gets the next jobs.")
+    queue_order: str = _set("weighted-fair", TEXT, "Decides which queue a worker is served from.")
+    middleware: tuple[str, ...] = _set(
+        ("log-context",), NAMES, "Wrapped around submission and execution, outermost first."
+    )
+    load_plugins: tuple[str, ...] = _set(
+        (), NAMES, "Modules loaded as plugins, beside those of installed distributions."
+    )
+    disabled_plugins: tuple[str, ...] = _set((), NAMES, "Plugins that are not loaded.")
+    log_level: str = _set(
+        "info", choice("debug", "info", "warning", "error", "critical"), "Least level logged."
+    )
+    insecure: bool = _set(
+        False,  # noqa: FBT003 - the default of a field
+        FLAG,
+        "Serve other machines without encryption and without keys.",
+    )
+    plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self, name: str) -> str:
+        """Return where a setting came from: ``default``, a file, a variable or ``argument``."""
+        return self.sources.get(name, "default")
+
+
+#: Name -> field, of those that a source may set.
+FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Settings) if f.metadata}

@@ -1,0 +1,156 @@
+"""What the value of a setting may be, and how it is read from text, TOML or an argument.
+
+Rules are (text for people, check of the read value); readers turn what a source holds into the
+field's type and raise `ValueError` where they cannot.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = [
+    "BIND",
+    "BROKERS",
+    "DEFAULT_WEIGHT",
+    "FLAG",
+    "NAMES",
+    "POSITIVE",
+    "QUEUES",
+    "READERS",
+    "SIDE_BIND",
+    "SOME",
+    "TEXT",
+    "Rule",
+    "at_least",
+    "choice",
+    "hide_passwords",
+    "show",
+]
+
+#: The weight of a queue that comes without one.
+DEFAULT_WEIGHT = 10
+
+_TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s@/]*@")
+
+Rule = tuple[str, "Callable[[Any], bool]"]
+
+
+def _port(url: str) -> int:
+    found = _TCP.fullmatch(url)
+    return int(found[2]) if found else -1
+
+
+def _is_ipc(url: str) -> bool:
+    return url.startswith("ipc://") and len(url) > len("ipc://")
+
+
+def _connects(url: str) -> bool:
+    return 0 < _port(url) < 65536 or _is_ipc(url) or url == "memory://"  # noqa: PLR2004
+
+
+def _binds(url: str) -> bool:
+    return 0 <= _port(url) < 65536 or _is_ipc(url)  # noqa: PLR2004
+
+
+def _queue_pairs(pairs: tuple[tuple[int, str], ...]) -> bool:
+    names = [name for _, name in pairs]
+    good = all(weight > 0 and name for weight, name in pairs)
+    return bool(pairs) and good and len(set(names)) == len(names)
+
+
+def choice(*names: str) -> Rule:
+    """Return the rule that a value is one of ``names``."""
+    return f"{', '.join(names[:-1])} or {names[-1]}", names.__contains__
+
+
+def at_least(bound: float) -> Rule:
+    """Return the rule that a value is a number from ``bound``."""
+    return f"{bound:g} or more", lambda value: bound <= value < float("inf")
+
+
+POSITIVE: Rule = ("more than 0", lambda value: 0 < value < float("inf"))
+TEXT: Rule = ("any text but none", bool)
+NAMES: Rule = ("a list of names", all)
+SOME: Rule = ("a list of at least one name", lambda names: bool(names) and all(names))
+BIND: Rule = ("tcp://host:port or ipc://path", _binds)
+SIDE_BIND: Rule = (f"{BIND[0]}; empty: not opened", lambda url: not url or _binds(url))
+BROKERS: Rule = (
+    "tcp://host:port, ipc://path or memory://, at least one",
+    lambda urls: bool(urls) and all(map(_connects, urls)),
+)
+FLAG: Rule = ("true or false", lambda _: True)
+QUEUES: Rule = ("name:weight pairs, weights from 1, no name twice", _queue_pairs)
+
+
+def _split(value: object) -> Iterable[object]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple)):
+        return value
+    raise ValueError(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, (str, PurePath)):
+        return str(value)
+    raise ValueError(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError(value)
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, (int, str)) and not isinstance(value, bool):
+        return int(value)
+    raise ValueError(value)
+
+
+def _boolean(value: object) -> bool:
+    word = str(value).lower()
+    if word in {"true", "yes", "on", "1"}:
+        return True
+    if word in {"false", "no", "off", "0"}:
+        return False
+    raise ValueError(value)
+
+
+def _pair(item: object) -> tuple[int, str]:
+    if isinstance(item, str):
+        name, colon, weight = item.rpartition(":")
+        return (int(weight), name) if colon else (DEFAULT_WEIGHT, item)
+    if isinstance(item, (list, tuple)):
+        weight, name = item
+        return _integer(weight), _text(name)
+    raise ValueError(item)
+
+
+#: Type of a field as written -> its reader.
+READERS: Mapping[str, Callable[[object], object]] = {
+    "str": _text,
+    "int": _integer,
+    "float": _number,
+    "bool": _boolean,
+    "tuple[str, ...]": lambda value: tuple(map(_text, _split(value))),
+    "tuple[tuple[int, str], ...]": lambda value: tuple(map(_pair, _split(value))),
+}
+
+
+def show(value: object) -> str:
+    """Write a value as its environment variable would say it."""
+    if isinstance(value, tuple):
+        return ",".join(f"{v[1]}:{v[0]}" if isinstance(v, tuple) else v for v in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def hide_passwords(text: str) -> str:
+    """Return the text with ``***`` for passwords in URLs."""
+    return _PASSWORD.sub(r"\1:***@", text)

@@ -1,0 +1,60 @@
+"""What tests of apps and plugins use; nothing of EventMQ itself imports it.
+
+The suites need pytest and load when they are first asked for, so that this package can be
+imported where pytest is not installed. A plugin's author subclasses the suite of an interface::
+
+    class TestMine(SerializerSuite):
+        def make(self):
+            return MySerializer()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventmq.testing.clock import FakeClock
+    from eventmq.testing.suites.middleware import MiddlewareSuite
+    from eventmq.testing.suites.queue_order import QueueOrderSuite
+    from eventmq.testing.suites.queue_store import QueueStoreSuite
+    from eventmq.testing.suites.result_backend import ResultBackendSuite
+    from eventmq.testing.suites.retry_policy import RetryPolicySuite
+    from eventmq.testing.suites.routing import RoutingStrategySuite
+    from eventmq.testing.suites.serializer import SerializerSuite
+    from eventmq.testing.suites.worker_pool import WorkerPoolSuite
+
+__all__ = [
+    "FakeClock",
+    "MiddlewareSuite",
+    "QueueOrderSuite",
+    "QueueStoreSuite",
+    "ResultBackendSuite",
+    "RetryPolicySuite",
+    "RoutingStrategySuite",
+    "SerializerSuite",
+    "WorkerPoolSuite",
+]
+
+_WHERE = {
+    "FakeClock": "clock",
+    "MiddlewareSuite": "suites.middleware",
+    "QueueOrderSuite": "suites.queue_order",
+    "QueueStoreSuite": "suites.queue_store",
+    "ResultBackendSuite": "suites.result_backend",
+    "RetryPolicySuite": "suites.retry_policy",
+    "RoutingStrategySuite": "suites.routing",
+    "SerializerSuite": "suites.serializer",
+    "WorkerPoolSuite": "suites.worker_pool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -1,0 +1,119 @@
+"""What every middleware must do."""
+
+# ruff: noqa: S101 - suites are methods that assert
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.interfaces import JobContext, Submission
+from eventmq.worker.context import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.interfaces import Middleware
+
+__all__ = ["MiddlewareSuite"]
+
+
+class _OwnError(Exception):
+    """What a task of the suite raises."""
+
+
+class MiddlewareSuite:
+    """Subclass it and return your middleware from `make`.
+
+    Methods that the middleware does not have are passed over. A middleware that by design keeps
+    jobs from running needs tests of its own instead of this suite.
+    """
+
+    def make(self) -> Middleware:
+        """Return the middleware; called once per test."""
+        raise NotImplementedError
+
+    def submission(self) -> Submission:
+        """Return a call on its way out."""
+        return Submission("tasks.add", (1, 2), {"x": 3}, "job-1", "default")
+
+    def job(self) -> JobContext:
+        """Return a job that is being executed."""
+        return JobContext("job-1", "tasks.add", "default", 1, 1, "task:tasks.add")
+
+    def submit(self, proceed: Callable[[Submission], Any]) -> Any:
+        """Submit through the middleware, as the client does."""
+        submit = getattr(self.make(), "submit", None)
+        if submit is None:
+            pytest.skip("this middleware has no submit")
+        return submit(self.submission(), proceed)
+
+    def execute(self, proceed: Callable[[], Any]) -> Any:
+        """Execute through the middleware, as the worker does."""
+        execute = getattr(self.make(), "execute", None)
+        if execute is None:
+            pytest.skip("this middleware has no execute")
+        token = current.set(self.job())
+        try:
+            return execute(self.job(), proceed)
+        finally:
+            current.reset(token)
+
+    def test_it_can_be_made_more_than_once(self) -> None:
+        """A process may have several apps."""
+        assert self.make() is not None
+        assert self.make() is not None
+
+    def test_submit_goes_on_once_and_returns_what_came_back(self) -> None:
+        """With the same job; headers may have been added."""
+        seen: list[Submission] = []
+
+        def proceed(submission: Submission) -> str:
+            seen.append(submission)
+            return "receipt"
+
+        assert self.submit(proceed) == "receipt"
+        assert [(s.task, s.job_id, s.queue) for s in seen] == [("tasks.add", "job-1", "default")]
+        assert all(type(v) is str for item in seen[0].headers.items() for v in item)
+
+    def test_submit_lets_errors_through(self) -> None:
+        """A refused job is the caller's business."""
+
+        def proceed(_: Submission) -> None:
+            raise _OwnError
+
+        with pytest.raises(_OwnError):
+            self.submit(proceed)
+
+    def test_execute_goes_on_once_and_returns_the_result(self) -> None:
+        """Whatever it is, None and False too."""
+        for result in (None, False, 7, [1]):
+            calls: list[object] = []
+
+            def proceed(result: object = result, calls: list[object] = calls) -> object:
+                calls.append(result)
+                return result
+
+            assert self.execute(proceed) is result
+            assert calls == [result]
+
+    def test_execute_lets_errors_through(self) -> None:
+        """A failed task must fail, or it is never tried again."""
+
+        def proceed() -> None:
+            raise _OwnError
+
+        with pytest.raises(_OwnError):
+            self.execute(proceed)
+
+    def test_threads_can_share_it(self) -> None:
+        """One object serves all threads of a process."""
+        middleware = self.make()
+        execute = getattr(middleware, "execute", None)
+        if execute is None:
+            pytest.skip("this middleware has no execute")
+        with ThreadPoolExecutor(4) as pool:
+            results = pool.map(lambda i: execute(self.job(), lambda: i), range(200))
+            assert list(results) == list(range(200))

@@ -1,0 +1,55 @@
+"""What every queue order must do."""
+
+# ruff: noqa: S101 - suites are methods that assert
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import QueueOrder
+
+__all__ = ["QueueOrderSuite"]
+
+
+class QueueOrderSuite:
+    """Subclass it and return your order from `make`."""
+
+    def make(self) -> QueueOrder:
+        """Return the order; called once per test, as for each session."""
+        raise NotImplementedError
+
+    def test_a_single_queue_is_chosen(self) -> None:
+        """Where there is no choice there is no refusal."""
+        assert self.make().choose([(10, "default")]) == "default"
+
+    def test_one_of_the_offered_queues_is_chosen_whatever_was_charged(self) -> None:
+        """Queues empty and fill, weights differ; seeded, so a failure repeats."""
+        order, random = self.make(), Random(20250101)
+        for _ in range(2000):
+            names = random.sample("abcdefgh", random.randint(1, 8))
+            queues = [(random.randint(1, 100), name) for name in names]
+            chosen = order.choose(queues)
+            assert chosen in names
+            weight = next(weight for weight, name in queues if name == chosen)
+            order.charge(chosen, weight, random.randint(1, 300))
+
+    def test_choosing_without_a_charge_is_legal(self) -> None:
+        """The broker charges only what it could give."""
+        order = self.make()
+        assert {order.choose([(10, "a"), (20, "b")]) for _ in range(9)} <= {"a", "b"}
+
+    def test_weights_that_make_no_sense_do_no_harm(self) -> None:
+        """Peers of other make say 0 or less."""
+        order = self.make()
+        for _ in range(20):
+            chosen = order.choose([(0, "a"), (-5, "b")])
+            assert chosen in {"a", "b"}
+            order.charge(chosen, 0, 1)
+
+    def test_the_offered_queues_are_not_changed(self) -> None:
+        """The broker goes on with the same list."""
+        queues = [(10, "a"), (20, "b")]
+        self.make().choose(queues)
+        assert queues == [(10, "a"), (20, "b")]

@@ -1,0 +1,285 @@
+"""What every queue store must do with the entries of a commit."""
+
+# ruff: noqa: S101 - suites assert
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.entries import Admit, Claim, Finish, ListJobs, Promote, Requeue, Verdict
+from eventmq.job import JobState
+from eventmq.testing.suites.queue_store_recovery import RecoveryTests
+from eventmq.testing.suites.store_harness import fields
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import QueueStore
+    from eventmq.job import Job
+
+__all__ = ["QueueStoreSuite"]
+
+_FIRST = (-(2**63), -1)
+_ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
+
+
+class QueueStoreSuite(RecoveryTests):
+    """Subclass it and return your store from `open_store`.
+
+    ``dedupe_window`` is what your store is opened with; ``durable`` is False for a store that
+    keeps nothing beyond its process.
+    """
+
+    # Admission
+
+    @pytest.mark.parametrize("body", [b"", b"\x00\xff" * 9, b"x" * 2_000_000], ids=len)
+    def test_an_admitted_job_is_found_as_it_was(self, body: bytes) -> None:
+        """All of its fields, whatever its bytes are."""
+        store = self.begin()
+        changes: dict[str, Any] = {"attempt": 3, "delivery": 7, "deaths": 1, "rank": -5}
+        job = self.job(body=body, queue="a:ü/ \U0001f680", expires=2e9, **changes)
+        before = fields(job)
+        assert self.commit(store, Admit([job])) == [{}]
+        assert fields(self.find(store, job)[job.id].job) == before
+
+    def test_an_id_that_is_waiting_is_refused_with_its_state(self) -> None:
+        """Others of the same message are admitted: a receipt carries exceptions by index."""
+        store = self.begin()
+        queued, delayed = self.job(), self.delayed(60.0)
+        self.commit(store, Admit([queued, delayed]))
+        again = [self.job(id=queued.id), self.job(), self.job(id=delayed.id)]
+        verdict = self.commit(store, Admit(again))[0]
+        assert verdict == {0: Verdict("same_id", "queued"), 2: Verdict("same_id", "delayed")}
+        assert self.find(store, queued)[queued.id].job.seq == queued.seq
+        assert self.state(store, again[1]) is JobState.QUEUED
+
+    @pytest.mark.parametrize("state", _ENDS)
+    def test_an_id_that_has_ended_is_refused_with_its_state(self, state: JobState) -> None:
+        """So a client may resend what was not acknowledged."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        self.finish(store, self.end(job, state, ttl=0.0))
+        self.clock.advance(self.dedupe_window * 0.9)
+        assert self.commit(store, Admit([self.job(id=job.id)])) == [
+            {0: Verdict("same_id", state.value)}
+        ]
+        assert self.state(store, job) is state
+
+    def test_an_id_is_forgotten_some_time_after_the_window(self) -> None:
+        """Tombstones are bounded; the failed jobs stay, they are the dead letters."""
+        store = self.begin()
+        ended, failed = self.admitted(store, 2)
+        self.finish(store, self.end(ended), self.end(failed, JobState.FAILED))
+        self.clock.advance(self.dedupe_window * 3)
+        self.admitted(store, 1)
+        assert self.state(store, ended) is None
+        assert self.state(store, failed) is JobState.FAILED
+
+    def test_one_id_twice_in_a_commit_is_stored_once(self) -> None:
+        """Within an entry, and across the entries of a batch."""
+        store = self.begin()
+        job = self.job()
+        same = Verdict("same_id", "queued")
+        twins = [job, self.job(id=job.id), self.job()]
+        assert self.commit(store, Admit(twins), Admit([self.job(id=job.id)])) == [
+            {1: same},
+            {0: same},
+        ]
+        assert self.find(store, job)[job.id].job.seq == job.seq
+
+    @pytest.mark.parametrize("job_id", ["job-1", "ü" * 50, "f" * 32, "0" * 12 + "7" + "0" * 19])
+    def test_an_id_may_be_any_text_in_any_order(self, job_id: str) -> None:
+        """Deployed clients and writers of rows choose ids of their own."""
+        store = self.begin()
+        self.admitted(store, 3)
+        job = self.job(id=job_id)
+        assert self.commit(store, Admit([job])) == [{}]
+        assert self.commit(store, Admit([self.job(id=job_id)])) == [
+            {0: Verdict("same_id", "queued")}
+        ]
+        self.finish(store, self.end(job))
+        verdict = self.commit(store, Admit([self.job(), self.job(id=job_id)]))[0]
+        assert verdict == {1: Verdict("same_id", "succeeded")}
+
+    def test_empty_entries_are_legal(self) -> None:
+        """A turn may turn out to have nothing to write."""
+        store = self.begin()
+        assert self.commit(store) == []
+        assert self.commit(store, Admit([]), Finish([]), Requeue([])) == [{}, {}, {}]
+
+    # Ends
+
+    @pytest.mark.parametrize("state", _ENDS)
+    def test_a_job_that_ended_is_found_with_its_outcome(self, state: JobState) -> None:
+        """A failed one is kept whole, with its error as the result."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1, attempt=2, delivery=3)
+        row = self.end(job, state, result=b"\x00r")
+        assert self.finish(store, row) == {}
+        found = self.find(store, job)[job.id]
+        assert found[1:] == (row.at, "json", b"\x00r", row.started, 1.5, "worker-1")
+        kept = found.job
+        assert (kept.state, kept.queue, kept.attempt, kept.delivery) == (state, "q", 2, 3)
+        if state is JobState.FAILED:
+            assert (kept.body, kept.headers) == (job.body, job.headers)
+
+    def test_a_job_ends_once(self) -> None:
+        """A late reply changes nothing, and spoils nothing for the others in its message."""
+        store = self.begin()
+        first, second, third = self.admitted(store, 3)
+        self.finish(store, self.end(first))
+        stale = Verdict("stale_lease")
+        rows = [
+            self.end(first, JobState.FAILED),
+            self.end(second),
+            self.end(second, JobState.FAILED),
+            self.end(self.job()),
+            self.end(third, JobState.CANCELLED),
+        ]
+        assert self.finish(store, *rows) == {0: stale, 2: stale, 3: stale}
+        states = [self.state(store, job) for job in (first, second, third)]
+        assert states == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.CANCELLED]
+
+    def test_a_result_is_kept_for_its_time(self) -> None:
+        """Then the state is still known, and the result is None, not empty."""
+        store = self.begin()
+        short, long, none = self.admitted(store, 3)
+        rows = [self.end(short, ttl=10.0), self.end(long, ttl=600.0), self.end(none, ttl=0.0)]
+        self.finish(store, *rows)
+        self.clock.advance(11.0)
+        found = self.find(store, short, long, none)
+        assert [found[j.id].result for j in (short, long, none)] == [None, b"r", None]
+        assert {found[j.id].job.state for j in (short, long, none)} == {JobState.SUCCEEDED}
+
+    def test_a_delayed_job_can_end(self) -> None:
+        """It is cancelled, or expires; it is promoted no more."""
+        store = self.begin()
+        job = self.delayed(10.0)
+        self.commit(store, Admit([job]))
+        assert self.finish(store, self.end(job, JobState.CANCELLED)) == {}
+        self.clock.advance(20.0)
+        assert self.commit(store, Promote(self.clock.now(), 9)) == [([], None)]
+
+    # Waiting
+
+    def test_requeue_writes_what_changed(self) -> None:
+        """A retry is delayed with a new attempt; a hand-back is queued with a new delivery."""
+        store = self.begin()
+        retried, returned = self.admitted(store, 2)
+        retried.state, retried.due = JobState.DELAYED, self.clock.now() + 5.0
+        retried.attempt, retried.delivery, retried.deaths, retried.rank = 2, 1, 1, 77
+        returned.delivery = 4
+        before = [fields(retried), fields(returned)]
+        assert self.commit(store, Requeue([retried, returned, self.job()])) == [{}]
+        found = self.find(store, retried, returned)
+        assert [fields(found[job.id].job) for job in (retried, returned)] == before
+
+    def claim(
+        self, store: QueueStore, queue: str, after: tuple[int, int], limit: int, size: int
+    ) -> tuple[list[Job], bool]:
+        """Commit a claim; return jobs and whether there are more."""
+        jobs, more = self.commit(store, Claim(queue, after, limit, size))[0]
+        return list(jobs), more
+
+    def test_claim_gives_queued_jobs_by_rank_and_number(self) -> None:
+        """Of one queue only; delayed and ended jobs are not among them."""
+        store = self.begin()
+        jobs = [self.job(rank=rank) for rank in (5, -3, 5, 2**40, -3)]
+        ended, other = self.job(rank=0), self.job(queue="other", rank=0)
+        self.commit(store, Admit([*jobs, ended, other, self.delayed(9.0, rank=0)]))
+        self.finish(store, self.end(ended))
+        claimed, more = self.claim(store, "q", _FIRST, 100, 10**6)
+        expected = sorted(jobs, key=lambda job: (job.rank, job.seq))
+        assert [fields(job) for job in claimed] == [fields(job) for job in expected]
+        assert more is False
+        assert self.claim(store, "never used", _FIRST, 100, 10**6) == ([], False)
+
+    def test_claim_goes_on_after_a_place_and_says_whether_there_is_more(self) -> None:
+        """The window is refilled from where it ends."""
+        store = self.begin()
+        jobs = self.admitted(store, 5, rank=1)
+        seen: list[int] = []
+        after, more = _FIRST, True
+        while more:
+            claimed, more = self.claim(store, "q", after, 2, 10**6)
+            assert len(claimed) <= 2  # noqa: PLR2004 - the limit
+            seen += [job.seq for job in claimed]
+            after = (claimed[-1].rank, claimed[-1].seq)
+        assert seen == [job.seq for job in jobs]
+
+    def test_claim_stops_when_bodies_are_too_much(self) -> None:
+        """But gives at least one job, or a long one would block its queue."""
+        store = self.begin()
+        jobs = self.admitted(store, 4, body=b"x" * 1000)
+        claimed, more = self.claim(store, "q", _FIRST, 100, 1500)
+        assert ([job.id for job in claimed], more) == ([job.id for job in jobs[:2]], True)
+        claimed, more = self.claim(store, "q", _FIRST, 100, 10)
+        assert ([job.id for job in claimed], more) == ([jobs[0].id], True)
+
+    def test_promote_queues_what_is_due(self) -> None:
+        """In the order of time, up to the limit; it says when the next is due."""
+        store = self.begin()
+        jobs = [self.delayed(due) for due in (30.0, 10.0, 20.0, 40.0)]
+        self.commit(store, Admit(jobs))
+        now = self.clock.now()
+        assert self.commit(store, Promote(now, 9)) == [([], now + 10.0)]
+        promoted, due = self.commit(store, Promote(now + 30.0, 2))[0]
+        assert [job.id for job in promoted] == [jobs[1].id, jobs[2].id]
+        assert {job.state for job in promoted} == {JobState.QUEUED}
+        assert due == now + 30.0
+        promoted, due = self.commit(store, Promote(now + 30.0, 2))[0]
+        assert ([job.id for job in promoted], due) == ([jobs[0].id], now + 40.0)
+        claimed, _ = self.claim(store, "q", _FIRST, 9, 10**6)
+        assert {job.id for job in claimed} == {job.id for job in jobs[:3]}
+
+    # Looking
+
+    def test_an_unknown_id_is_not_found(self) -> None:
+        """It is missing from the verdict; never a state that sounds like waiting."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        assert list(self.find(store, self.job(), job, self.job(id="x"))) == [job.id]
+
+    def listed(
+        self,
+        store: QueueStore,
+        limit: int,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+    ) -> list[str]:
+        """Return the ids of all pages of a listing."""
+        ids: list[str] = []
+        cursor = ""
+        for _ in range(1000):
+            rows, cursor = self.commit(store, ListJobs(state, queue, task, cursor, limit))[0]
+            assert len(rows) <= limit
+            ids += [found.job.id for found in rows]
+            if not cursor:
+                return ids
+        pytest.fail("the listing has no end")
+
+    def test_a_listing_shows_every_job_once_page_by_page(self) -> None:
+        """Waiting, delayed and ended ones, whatever the size of the pages."""
+        store = self.begin()
+        jobs = [*self.admitted(store, 7), self.delayed(9.0)]
+        self.commit(store, Admit(jobs[-1:]))
+        self.finish(store, *(self.end(job, end) for job, end in zip(jobs, _ENDS, strict=False)))
+        for limit in (1, 3, 100):
+            assert sorted(self.listed(store, limit)) == sorted(job.id for job in jobs)
+
+    def test_a_listing_keeps_to_its_filters(self) -> None:
+        """By state, by queue, by task, and all together."""
+        store = self.begin()
+        mail = self.admitted(store, 3, queue="mail", headers="task:send")
+        rest = self.admitted(store, 3)
+        self.finish(store, self.end(mail[0]), self.end(mail[1], JobState.FAILED))
+        ids = [job.id for job in (*mail, *rest)]
+        assert sorted(self.listed(store, 2, queue="mail")) == sorted(ids[:3])
+        assert sorted(self.listed(store, 2, task="send")) == sorted(ids[:3])
+        assert self.listed(store, 2, state=JobState.SUCCEEDED) == [ids[0]]
+        assert self.listed(store, 2, state=JobState.FAILED) == [ids[1]]
+        assert sorted(self.listed(store, 2, state=JobState.QUEUED)) == sorted(ids[2:])
+        assert self.listed(store, 2, state=JobState.QUEUED, queue="mail", task="t") == []
+        assert self.listed(store, 2, queue="never used") == []

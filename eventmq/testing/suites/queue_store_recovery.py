@@ -1,0 +1,241 @@
+"""What every queue store must do when it is opened, opened again, and when a commit fails."""
+
+# ruff: noqa: S101 - suites assert
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.entries import (
+    Admit,
+    Chunk,
+    CloseChunk,
+    Find,
+    Finish,
+    OpenChunk,
+    QueueCounts,
+    Requeue,
+    Verdict,
+)
+from eventmq.errors import StoreError
+from eventmq.job import JobState
+from eventmq.testing.suites.store_harness import StoreHarness, fields
+
+if TYPE_CHECKING:
+    from eventmq.entries import Recovered
+    from eventmq.job import Job
+
+__all__ = ["RecoveryTests"]
+
+
+class RecoveryTests(StoreHarness):
+    """Part of `QueueStoreSuite`."""
+
+    #: Whether several owners may have one path open.
+    shared = False
+
+    # Opening
+
+    def test_a_new_store_is_empty(self) -> None:
+        """It has an id of its own, and numbers to begin with."""
+        _, recovered = self.open()
+        assert recovered.store_id
+        assert recovered.epoch >= 1
+        assert recovered.next_seq >= 1
+        assert (recovered.counts, recovered.chunks, recovered.next_due) == ({}, [], None)
+
+    def test_an_epoch_is_larger_than_any_before(self) -> None:
+        """While the id of the store stays, and no number is given twice."""
+        store, recovered = self.open()
+        seen = [recovered]
+        for _ in range(3):
+            jobs = self.admitted(store, 2)
+            self.finish(store, self.end(jobs[0], JobState.FAILED))
+            store, recovered = self.reopen(store)
+            seen.append(recovered)
+            assert recovered.next_seq > jobs[1].seq
+        epochs = [each.epoch for each in seen]
+        assert epochs == sorted(set(epochs))
+        assert len({each.store_id for each in seen}) == 1
+
+    def test_jobs_are_there_after_opening_again(self) -> None:
+        """Waiting, delayed, ended and failed: every field, every outcome."""
+        store = self.begin()
+        jobs = [*self.admitted(store, 5, body=b"\x00body"), self.delayed(50.0)]
+        self.commit(store, Admit(jobs[-1:]))
+        self.finish(store, self.end(jobs[0]), self.end(jobs[1], JobState.FAILED))
+        jobs[2].delivery = 9
+        self.commit(store, Requeue(jobs[2:3]))
+        before = {key: (fields(f.job), f[1:]) for key, f in self.find(store, *jobs).items()}
+        store, recovered = self.reopen(store)
+        after = {key: (fields(f.job), f[1:]) for key, f in self.find(store, *jobs).items()}
+        assert len(after) == len(jobs)
+        assert after == before
+        assert recovered.next_due == jobs[-1].due
+        again = [self.job(id=job.id) for job in jobs]
+        states = ["succeeded", "failed", "queued", "queued", "queued", "delayed"]
+        expected = {i: Verdict("same_id", state) for i, state in enumerate(states)}
+        assert self.commit(store, Admit(again)) == [expected]
+
+    def test_a_second_owner_is_refused(self) -> None:
+        """Two brokers on one data directory would hand every job out twice."""
+        if self.shared or not self.durable:
+            pytest.skip("this store may be opened more than once")
+        self.begin()
+        with pytest.raises(StoreError):
+            self.open()
+
+    def test_closing_twice_is_legal(self) -> None:
+        """Also before it was opened."""
+        store = self.begin()
+        store.close()
+        store.close()
+        self.open_store(self.path, self.clock).close()
+
+    # Chunks
+
+    def test_open_chunks_are_recovered_with_jobs_and_deliveries(self) -> None:
+        """Exactly these jobs wait for their session after a restart of the broker."""
+        store = self.begin()
+        jobs = self.admitted(store, 6)
+        leases = [(job, position + 1) for position, job in enumerate(jobs)]
+        chunks = [
+            Chunk("s1", 1, leases[:2]),
+            Chunk("s1", 2, leases[2:3]),
+            Chunk("s2", 1, leases[3:]),
+        ]
+        assert self.commit(store, *map(OpenChunk, chunks)) == [{}, {}, {}]
+        assert self.commit(store, CloseChunk("s1", 2), CloseChunk("nobody", 7)) == [{}, {}]
+        _, recovered = self.reopen(store)
+        assert self.leased(recovered) == {
+            ("s1", 1): [(jobs[0].id, 1), (jobs[1].id, 2)],
+            ("s2", 1): [(jobs[3].id, 4), (jobs[4].id, 5), (jobs[5].id, 6)],
+        }
+
+    def test_a_job_that_ended_keeps_its_place_in_its_chunk(self) -> None:
+        """Positions are what a worker answers with, so they must not move."""
+        store = self.begin()
+        jobs = self.admitted(store, 4)
+        self.commit(store, OpenChunk(Chunk("s", 1, [(job, 1) for job in jobs])))
+        self.finish(store, self.end(jobs[0]), self.end(jobs[2], JobState.FAILED))
+        _, recovered = self.reopen(store)
+        assert self.leased(recovered) == {("s", 1): [None, (jobs[1].id, 1), None, (jobs[3].id, 1)]}
+
+    def test_chunks_of_earlier_openings_stay_until_they_are_closed(self) -> None:
+        """A broker may restart again before a session came back."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        self.commit(store, OpenChunk(Chunk("s", 1, [(job, 1)])))
+        store, _ = self.reopen(store)
+        store, recovered = self.reopen(store)
+        assert self.leased(recovered) == {("s", 1): [(job.id, 1)]}
+        self.commit(store, CloseChunk("s", 1))
+        store, recovered = self.reopen(store)
+        assert recovered.chunks == []
+
+    def leased(self, recovered: Recovered) -> dict[tuple[str, int], list[tuple[str, int] | None]]:
+        """Return (session, number) -> (id, delivery) or None by position."""
+        return {
+            (c.session, c.number): [(job.id, n) if job else None for job, n in c.leases]
+            for c in recovered.chunks
+        }
+
+    # Commits
+
+    def test_verdicts_come_in_the_order_of_submission(self) -> None:
+        """Several commits may be in flight."""
+        store = self.begin()
+        job = self.job()
+        store.submit([Admit([job])])
+        store.submit([Admit([self.job(id=job.id)]), Find([job.id])])
+        store.submit([Finish([self.end(job)])])
+        first, second, third = self.wait(store, 3)
+        assert not isinstance(second, Exception)
+        assert list(first) == [{}]  # type: ignore[arg-type]
+        assert second[0] == {0: Verdict("same_id", "queued")}
+        assert list(second[1]) == [job.id]
+        assert list(third) == [{}]  # type: ignore[arg-type]
+        assert store.finished() == []
+
+    def test_entries_see_what_those_before_them_wrote(self) -> None:
+        """A batch is one transaction, in its order."""
+        store = self.begin()
+        job = self.job()
+        verdicts = self.commit(store, Admit([job]), Find([job.id]), Finish([self.end(job)]))
+        assert list(verdicts[1]) == [job.id]
+        assert self.state(store, job) is JobState.SUCCEEDED
+
+    def test_a_commit_that_fails_changes_nothing(self) -> None:
+        """The failure is a verdict, not an exception; before and after it all is kept."""
+        store = self.begin()
+        kept, ended = self.admitted(store, 2)
+        wrong: Any = object()
+        lost = self.job()
+        store.submit([Admit([lost]), Finish([self.end(ended)]), wrong])
+        (verdict,) = self.wait(store, 1)
+        assert isinstance(verdict, Exception)
+        store, recovered = self.reopen(store)
+        assert set(self.find(store, kept, ended, lost)) == {kept.id, ended.id}
+        assert self.state(store, ended) is JobState.QUEUED
+        assert recovered.counts == {"q": QueueCounts(waiting=2)}
+        assert self.commit(store, Admit([lost])) == [{}]
+
+    def test_many_jobs_in_one_commit(self) -> None:
+        """What a turn under load has."""
+        store = self.begin()
+        jobs = self.admitted(store, 3000)
+        assert self.finish(store, *map(self.end, jobs)) == {}
+        assert {f.job.state for f in self.find(store, *jobs).values()} == {JobState.SUCCEEDED}
+
+    # Counts
+
+    def test_counts_follow_every_change(self) -> None:
+        """Compared with a plain model over a long random life; seeded, so a failure repeats."""
+        store, random = self.begin(), Random(20250101)
+        alive: dict[str, Job] = {}
+        failed: dict[str, int] = {}
+        for step in range(120):
+            fresh = [self.any_job(random) for _ in range(random.randint(0, 4))]
+            alive |= {job.id: job for job in fresh}
+            known = sorted(alive)
+            ending = [alive.pop(i) for i in random.sample(known, min(len(known), 2))]
+            rows = [self.end(job, random.choice(list(_ENDS))) for job in ending]
+            for row in rows:
+                failed[row.job.queue] = failed.get(row.job.queue, 0) + (row.state in _FAILED)
+            turned = [alive[i] for i in random.sample(sorted(alive), min(len(alive), 2))]
+            entries: list[Any] = [Admit(fresh), Finish(rows)]
+            self.commit(store, *entries, Requeue([self.turn(job) for job in turned]))
+            if step % 40 == 39 and self.durable:  # noqa: PLR2004 - some of the steps
+                store, recovered = self.reopen(store)
+                self.compare(recovered.counts, alive, failed)
+
+    def any_job(self, random: Random) -> Job:
+        """Return a job of one of three queues, delayed or not."""
+        queue = random.choice("abc")
+        return self.delayed(50.0, queue=queue) if random.random() < 0.3 else self.job(queue=queue)  # noqa: PLR2004
+
+    def turn(self, job: Job) -> Job:
+        """Return the job delayed if it was queued, and the other way round."""
+        job.state = JobState.QUEUED if job.state is JobState.DELAYED else JobState.DELAYED
+        return job
+
+    def compare(
+        self, counts: dict[str, QueueCounts], alive: dict[str, Job], failed: dict[str, int]
+    ) -> None:
+        """Compare the store's counts with those of the model."""
+        expected = {queue: QueueCounts() for queue in "abc"}
+        for job in alive.values():
+            if job.state is JobState.DELAYED:
+                expected[job.queue].delayed += 1
+            else:
+                expected[job.queue].waiting += 1
+        for queue, number in failed.items():
+            expected[queue].failed = number
+        assert {queue: counts.get(queue, QueueCounts()) for queue in "abc"} == expected
+
+
+_FAILED = frozenset({JobState.FAILED})
+_ENDS = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)

@@ -1,0 +1,164 @@
+"""What every serializer must do."""
+
+# ruff: noqa: S101 - suites are methods that assert
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.errors import ContentError, SerializationError, SignatureError
+from eventmq.interfaces import Envelope
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import Serializer
+
+__all__ = ["SerializerSuite"]
+
+_PLAIN: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**63 - 1,
+    -(2**63),
+    1.5,
+    -0.0,
+    1e300,
+    "",
+    "text",
+    "äöü 漢字 \U0001f680 \x00 \n",
+    [],
+    {},
+    [1, "two", [3.0, None, [True]]],
+    {"a": {"b": [1, 2, {"c": None}]}},
+    list(range(1000)),
+    {str(i): i for i in range(1000)},
+]
+
+
+class SerializerSuite:
+    """Subclass it and return your serializer from `make`.
+
+    ``values`` are more values that must come back equal, with the same type.
+    """
+
+    values: tuple[Any, ...] = ()
+
+    def make(self) -> Serializer:
+        """Return the serializer; called once per test."""
+        raise NotImplementedError
+
+    def envelope(self) -> Envelope:
+        """Return an envelope as a client makes it; ``created`` must suit your clock."""
+        return Envelope("0190a0b0c0d070008000000000000000", "test", "tasks.add", "default")
+
+    def unencodable(self) -> object:
+        """Return a value that cannot be encoded."""
+        return (item for item in "")
+
+    def round_trip(self, value: object) -> Any:
+        """Return what is decoded of the encoded value, by two objects as in two processes."""
+        envelope = self.envelope()
+        data, signature = self.make().encode(value, envelope)
+        return self.make().decode(data, replace(envelope, signature=signature))
+
+    def test_encode_returns_bytes_and_a_signature(self) -> None:
+        """The signature is text, empty where there is none."""
+        data, signature = self.make().encode([[1], {}], self.envelope())
+        assert type(data) is bytes
+        assert type(signature) is str
+
+    @pytest.mark.parametrize("value", _PLAIN, ids=repr)
+    def test_plain_data_comes_back_equal(self, value: object) -> None:
+        """What JSON can say, every serializer can carry, with the same types."""
+        found = self.round_trip(value)
+        assert found == value
+        assert type(found) is type(value)
+
+    def test_the_suite_s_own_values_come_back_equal(self) -> None:
+        """See ``values``."""
+        for value in self.values:
+            found = self.round_trip(value)
+            assert found == value
+            assert type(found) is type(value)
+
+    def test_a_call_comes_back_as_arguments_and_keywords(self) -> None:
+        """A job is ``[args, kwargs]``; args may come back as another sequence."""
+        args, kwargs = self.round_trip([("a", 1), {"subject": "hi"}])
+        assert list(args) == ["a", 1]
+        assert kwargs == {"subject": "hi"}
+
+    def test_a_value_that_cannot_be_encoded_is_named_by_its_type(self) -> None:
+        """A user must see which argument it is about."""
+        value = self.unencodable()
+        with pytest.raises(SerializationError) as caught:
+            self.make().encode([[1, value], {}], self.envelope())
+        assert type(value).__name__ in str(caught.value)
+
+    def test_a_value_that_contains_itself_is_refused_or_comes_back(self) -> None:
+        """Never an endless loop, never another error than ours."""
+        value: list[Any] = [1]
+        value.append(value)
+        try:
+            found = self.round_trip(value)
+        except SerializationError:
+            return
+        assert found[1] is found
+
+    @pytest.mark.parametrize("data", [b"", b"\xff", b"\x00" * 64, b"[" * 5000], ids=repr)
+    def test_bytes_that_no_encode_made_raise_a_content_error(self, data: bytes) -> None:
+        """A worker survives whatever arrives; decoding by luck is no error."""
+        with contextlib.suppress(ContentError):
+            self.make().decode(data, self.envelope())
+
+    def test_cut_bytes_raise_a_content_error(self) -> None:
+        """Half a message is no message."""
+        envelope = self.envelope()
+        data, signature = self.make().encode([["text"] * 9, {"a": 1}], envelope)
+        with pytest.raises(ContentError):
+            self.make().decode(data[: len(data) // 2], replace(envelope, signature=signature))
+
+    def test_a_signature_covers_the_body_and_the_envelope(self) -> None:
+        """Where there is a signature, nothing of what it covers can be changed."""
+        envelope = self.envelope()
+        data, signature = self.make().encode([[1], {}], envelope)
+        if not signature:
+            pytest.skip("this serializer does not sign")
+        signed = replace(envelope, signature=signature)
+        changed = [
+            replace(signed, job_id="another"),
+            replace(signed, content_type="another"),
+            replace(signed, task="another"),
+            replace(signed, queue="another"),
+            replace(signed, created=signed.created - 1.0),
+            replace(signed, expires=signed.expires + 1.0),
+            replace(signed, signature=""),
+            replace(signed, signature=signature[:-1]),
+            replace(signed, signature="0" * len(signature)),
+            replace(signed, signature="ä"),
+        ]
+        for wrong in changed:
+            with pytest.raises(SignatureError):
+                self.make().decode(data, wrong)
+        with pytest.raises(SignatureError):
+            self.make().decode(data + b"\x00", signed)
+        assert list(self.make().decode(data, signed)[0]) == [1]
+
+    def test_threads_can_share_it(self) -> None:
+        """One object serves all threads of a process."""
+        serializer, envelope = self.make(), self.envelope()
+
+        def work(number: int) -> bool:
+            value = [[number, "x" * number], {}]
+            data, signature = serializer.encode(value, envelope)
+            found = serializer.decode(data, replace(envelope, signature=signature))
+            return bool(list(found[0]) == value[0])
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(work, range(200)))

@@ -1,0 +1,164 @@
+"""What the tests of queue stores share: jobs, commits, opening again."""
+
+# ruff: noqa: S101 - suites assert
+
+from __future__ import annotations
+
+import select
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.entries import Admit, Find, Finish, Finished
+from eventmq.job import IdFactory, Job, JobState
+from eventmq.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from eventmq.clock import Clock
+    from eventmq.entries import Found, Recovered, Write
+    from eventmq.interfaces import QueueStore
+
+__all__ = ["StoreHarness", "fields"]
+
+#: Seconds that a commit may take.
+_DEADLINE = 30.0
+
+_JOB_FIELDS = [
+    "id",
+    "queue",
+    "headers",
+    "body",
+    "seq",
+    "rank",
+    "state",
+    "attempt",
+    "delivery",
+    "due",
+    "expires",
+    "created",
+    "deaths",
+]
+
+
+class StoreHarness:
+    """Opens stores on one path and commits to them."""
+
+    #: Seconds during which the id of a finished job is refused, and results are kept at most.
+    dedupe_window = 86_400.0
+    #: Whether what was stored is there when the path is opened again.
+    durable = True
+
+    def open_store(self, path: Path, clock: Clock) -> QueueStore:
+        """Return a store for a directory of its own, not opened, with `dedupe_window`."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _around(self, tmp_path: Path) -> Iterator[None]:
+        self.path = tmp_path
+        self.clock = FakeClock()
+        self.ids = IdFactory(self.clock)
+        self.numbers = count(1)
+        self.stores: list[QueueStore] = []
+        yield
+        for store in self.stores:
+            store.close()
+
+    def begin(self) -> QueueStore:
+        """Return an open store."""
+        return self.open()[0]
+
+    def open(self) -> tuple[QueueStore, Recovered]:
+        """Open the path; the store is closed after the test."""
+        store = self.open_store(self.path, self.clock)
+        self.stores.append(store)
+        return store, store.open()
+
+    def reopen(self, store: QueueStore) -> tuple[QueueStore, Recovered]:
+        """Close the store and open its path again, as a restarted broker does."""
+        if not self.durable:
+            pytest.skip("this store keeps nothing beyond its process")
+        store.close()
+        return self.open()
+
+    def wait(self, store: QueueStore, batches: int) -> list[Sequence[Any] | Exception]:
+        """Return the verdicts of so many batches."""
+        found: list[Sequence[Any] | Exception] = []
+        deadline = time.monotonic() + _DEADLINE
+        while len(found) < batches:
+            assert time.monotonic() < deadline, "the store did not end a commit"
+            descriptor = store.fileno()
+            if descriptor is not None:
+                select.select([descriptor], [], [], 1.0)
+            found += store.finished()
+        assert len(found) == batches, "the store ended more commits than there were"
+        return found
+
+    def commit(self, store: QueueStore, *entries: Write) -> Sequence[Any]:
+        """Commit one batch and return its verdicts; a failure fails the test."""
+        store.submit(entries)
+        (verdicts,) = self.wait(store, 1)
+        assert not isinstance(verdicts, Exception), f"the commit failed: {verdicts!r}"
+        assert len(verdicts) == len(entries), "there must be one verdict per entry"
+        return verdicts
+
+    # Jobs
+
+    def job(self, **changes: Any) -> Job:
+        """Return a new job; numbers and ids ascend."""
+        number = next(self.numbers)
+        values: dict[str, Any] = {
+            "id": self.ids.new(),
+            "queue": "q",
+            "headers": "task:t,content-type:json",
+            "body": b"[%d]" % number,
+            "seq": number,
+            "rank": number,
+            "created": self.clock.now(),
+        }
+        return Job(**(values | changes))
+
+    def delayed(self, due: float, **changes: Any) -> Job:
+        """Return a job that is ready ``due`` seconds from now."""
+        return self.job(state=JobState.DELAYED, due=self.clock.now() + due, **changes)
+
+    def admitted(self, store: QueueStore, n: int, **changes: Any) -> list[Job]:
+        """Admit ``n`` jobs and return them."""
+        jobs = [self.job(**changes) for _ in range(n)]
+        assert self.commit(store, Admit(jobs)) == [{}]
+        return jobs
+
+    def end(
+        self,
+        job: Job,
+        state: JobState = JobState.SUCCEEDED,
+        *,
+        ttl: float = 60.0,
+        result: bytes = b"r",
+    ) -> Finished:
+        """Return the end of a job, now."""
+        now = self.clock.now()
+        return Finished(job, state, now, ttl, "json", result, now - 2.0, 1.5, "worker-1")
+
+    def finish(self, store: QueueStore, *rows: Finished) -> Any:
+        """Commit ends of jobs and return the verdict."""
+        return self.commit(store, Finish(rows))[0]
+
+    def find(self, store: QueueStore, *jobs: Job) -> dict[str, Found]:
+        """Return what the store knows of jobs."""
+        found: dict[str, Found] = self.commit(store, Find([job.id for job in jobs]))[0]
+        return found
+
+    def state(self, store: QueueStore, job: Job) -> JobState | None:
+        """Return the state of a job, None where it is unknown."""
+        found = self.find(store, job)
+        return found[job.id].job.state if found else None
+
+
+def fields(job: Job) -> dict[str, Any]:
+    """Return a job's fields, for comparison."""
+    return {name: getattr(job, name) for name in _JOB_FIELDS}

@@ -1,0 +1,294 @@
+"""What every worker pool must do."""
+
+# ruff: noqa: S101 - suites assert
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+
+from eventmq.interfaces import Answered, Died
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from eventmq.interfaces import PoolEvent, WorkerPool
+
+__all__ = ["WorkerPoolSuite"]
+
+#: Seconds that any of these jobs may take.
+_DEADLINE = 30.0
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+def _chunk(calls: Sequence[Call], expires: float = 0.0) -> bytes:
+    rows = [
+        (
+            f"job-{i}",
+            1,
+            1,
+            f"task:{task},content-type:msgpack",
+            0.0,
+            expires,
+            msgpack.packb([args, {}]),
+        )
+        for i, (task, args) in enumerate(calls)
+    ]
+    return encode_chunk("q", rows)
+
+
+class WorkerPoolSuite:
+    """Subclass it and return your pool from `make`.
+
+    The pool runs `eventmq.testing.suites.pool_tasks`; ``processes`` is False where all slots
+    share the process of the tests, so that none can die alone.
+    """
+
+    processes = True
+
+    def make(self, slots: int) -> WorkerPool:
+        """Return a pool of so many slots, not started."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _around(self, tmp_path: Path) -> Iterator[None]:
+        self.path = tmp_path
+        self.pools: list[WorkerPool] = []
+        self.events: list[PoolEvent] = []
+        yield
+        for pool in self.pools:
+            pool.stop(0.0)
+
+    def begin(self, slots: int = 1) -> WorkerPool:
+        """Return a pool that runs."""
+        pool = self.make(slots)
+        self.pools.append(pool)
+        pool.start()
+        return pool
+
+    def give(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> None:
+        """Give a slot a chunk of calls."""
+        pool.assign(slot, chunk, _chunk(calls), len(calls))
+
+    def pump(self, pool: WorkerPool, done: Callable[[], bool]) -> None:
+        """Poll as the job manager does until it is done."""
+        deadline = time.monotonic() + _DEADLINE
+        while not done():
+            assert time.monotonic() < deadline, f"the pool said only {self.events}"
+            select.select(pool.filenos(), [], [], 0.02)
+            self.events += pool.poll()
+
+    def rows(self, slot: int, chunk: int) -> list[OutcomeRow]:
+        """Return the outcomes of a chunk that came so far."""
+        return [
+            OutcomeRow(*row)
+            for event in self.events
+            if isinstance(event, Answered) and (event.slot, event.chunk) == (slot, chunk)
+            for row in decode_outcomes(event.outcomes)
+        ]
+
+    def run(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> list[OutcomeRow]:
+        """Give a slot a chunk and return all of its outcomes."""
+        self.give(pool, slot, chunk, *calls)
+        self.pump(pool, lambda: len(self.rows(slot, chunk)) >= len(calls))
+        return self.rows(slot, chunk)
+
+    def block(self, pool: WorkerPool, slot: int, chunk: int, *others: Call) -> str:
+        """Give a slot a chunk whose first job waits, and return when it runs."""
+        pipe = str(self.path / f"pipe-{slot}-{chunk}")
+        os.mkfifo(pipe)
+        self.give(pool, slot, chunk, ("wait", (pipe,)), *others)
+        self.pump(pool, lambda: pool.running_since(slot) is not None)
+        return pipe
+
+    def release(self, pipe: str) -> None:
+        """Let the job that waits end."""
+        with open(pipe, "w", encoding="utf-8") as writer:  # noqa: PTH123 - a pipe, not a file
+            writer.write("released")
+
+    # Running
+
+    def test_it_has_the_slots_that_were_wanted(self) -> None:
+        """And idle ones run nothing."""
+        pool = self.begin(2)
+        assert pool.slots == 2  # noqa: PLR2004 - what was wanted
+        assert [pool.running_since(0), pool.running_since(1)] == [None, None]
+        assert all(type(descriptor) is int for descriptor in pool.filenos())
+        assert pool.poll() == []
+
+    def test_a_job_is_answered_with_its_result(self) -> None:
+        """With times, and the type of the content."""
+        before = time.time()
+        (row,) = self.run(self.begin(), 0, 1, ("add", (2, 3)))
+        assert (row.position, row.kind) == (0, OutcomeKind.SUCCEEDED)
+        assert (row.content_type, msgpack.unpackb(row.result)) == ("msgpack", 5)
+        assert before - 1.0 < row.started < time.time() + 1.0
+        assert 0.0 <= row.ran < _DEADLINE
+
+    def test_jobs_are_answered_in_the_order_of_their_chunks(self) -> None:
+        """Positions without gaps, chunk after chunk; ``count`` is how many an event has."""
+        pool = self.begin()
+        for chunk in (1, 2, 3):
+            self.give(pool, 0, chunk, *(("add", (chunk, i)) for i in range(300)))
+        self.pump(pool, lambda: sum(self.counts()) == 900)  # noqa: PLR2004 - three times 300
+        answered = [event for event in self.events if isinstance(event, Answered)]
+        assert [event.chunk for event in answered] == sorted(event.chunk for event in answered)
+        for chunk in (1, 2, 3):
+            rows = self.rows(0, chunk)
+            assert [row.position for row in rows] == list(range(300))
+            assert [msgpack.unpackb(row.result) for row in rows] == [chunk + i for i in range(300)]
+        assert [len(decode_outcomes(event.outcomes)) for event in answered] == self.counts()
+
+    def counts(self) -> list[int]:
+        """Return how many jobs each answer has."""
+        return [event.count for event in self.events if isinstance(event, Answered)]
+
+    def test_slots_do_not_wait_for_each_other(self) -> None:
+        """One that is busy keeps nothing back."""
+        pool = self.begin(2)
+        pipe = self.block(pool, 0, 1)
+        rows = self.run(pool, 1, 1, *(("add", (i, i)) for i in range(20)))
+        assert len(rows) == 20  # noqa: PLR2004 - all of them
+        assert self.rows(0, 1) == []
+        self.release(pipe)
+        self.pump(pool, lambda: len(self.rows(0, 1)) == 1)
+
+    def test_what_has_finished_is_answered_while_the_next_job_runs(self) -> None:
+        """Nothing waits behind a long job."""
+        pool = self.begin()
+        pipe = str(self.path / "pipe")
+        os.mkfifo(pipe)
+        self.give(pool, 0, 1, ("add", (1, 1)), ("wait", (pipe,)))
+        self.pump(pool, lambda: len(self.rows(0, 1)) == 1)
+        self.release(pipe)
+        self.pump(pool, lambda: len(self.rows(0, 1)) == 2)  # noqa: PLR2004 - both
+
+    def test_a_job_that_cannot_succeed_has_an_outcome(self) -> None:
+        """It fails, it is unknown, it came too late; the jobs after it run."""
+        pool = self.begin()
+        failed, unknown, fine = self.run(
+            pool, 0, 1, ("fail", ("no",)), ("nothing", ()), ("add", (1, 1))
+        )
+        assert [failed.kind, unknown.kind, fine.kind] == [
+            OutcomeKind.FAILED,
+            OutcomeKind.UNKNOWN_TASK,
+            OutcomeKind.SUCCEEDED,
+        ]
+        error = decode_error(failed.result)
+        assert (error.type.rpartition(".")[2], error.message) == ("ValueError", "no")
+        pool.assign(0, 2, _chunk([("add", (1, 1))], expires=1.0), 1)
+        self.pump(pool, lambda: bool(self.rows(0, 2)))
+        assert self.rows(0, 2)[0].kind == OutcomeKind.EXPIRED
+
+    def test_a_running_job_can_be_seen(self) -> None:
+        """Deadlines are measured by it, so it is monotonic time."""
+        pool = self.begin()
+        before = time.monotonic()
+        pipe = self.block(pool, 0, 1)
+        since = pool.running_since(0)
+        assert since is not None
+        assert before - 0.1 <= since <= time.monotonic()
+        self.release(pipe)
+        self.pump(pool, lambda: bool(self.rows(0, 1)) and pool.running_since(0) is None)
+
+    # Taking back
+
+    def test_what_has_not_started_can_be_taken_back(self) -> None:
+        """It never runs; what had started is answered, and the slot goes on."""
+        pool = self.begin()
+        pipe = self.block(pool, 0, 1, *[("add", (1, 1))] * 4)
+        self.give(pool, 0, 2, *[("add", (2, 2))] * 3)
+        assert pool.take_back(0) == 7  # noqa: PLR2004 - four and three
+        assert pool.take_back(0) == 0
+        self.release(pipe)
+        rows = self.run(pool, 0, 3, ("add", (3, 3)))
+        assert [row.kind for row in rows] == [OutcomeKind.SUCCEEDED]
+        assert [row.position for row in self.rows(0, 1)] == [0]
+        assert self.rows(0, 2) == []
+
+    def test_no_job_is_both_taken_back_and_run(self) -> None:
+        """Whatever the moment: answers and what was taken back make up the chunk."""
+        pool = self.begin()
+        for chunk in range(1, 30):
+            self.give(pool, 0, chunk, *(("add", (i, i)) for i in range(50)))
+            self.events += pool.poll()
+            left = 50 - pool.take_back(0)
+            self.pump(pool, partial(self.has, chunk, left))
+            assert [row.position for row in self.rows(0, chunk)] == list(range(left))
+
+    def has(self, chunk: int, count: int) -> bool:
+        """Say whether so many outcomes of a chunk of slot 0 are there."""
+        return len(self.rows(0, chunk)) >= count
+
+    def test_an_idle_slot_has_nothing_to_take_back(self) -> None:
+        """Zero, also after work."""
+        pool = self.begin()
+        assert pool.take_back(0) == 0
+        self.run(pool, 0, 1, ("add", (1, 1)))
+        assert pool.take_back(0) == 0
+
+    # Ends
+
+    def test_a_death_is_told_with_the_job_that_ran(self) -> None:
+        """After the answers before it; the pool replaces the process by itself."""
+        if not self.processes:
+            pytest.skip("the slots of this pool cannot die alone")
+        pool = self.begin()
+        self.give(pool, 0, 1, ("add", (1, 1)), ("die", ()), ("add", (2, 2)))
+        self.pump(pool, lambda: any(isinstance(event, Died) for event in self.events))
+        (died,) = [event for event in self.events if isinstance(event, Died)]
+        assert (died.slot, died.chunk, died.position) == (0, 1, 1)
+        assert died.reason
+        assert [row.position for row in self.rows(0, 1)] in ([], [0])
+        assert self.run(pool, 0, 2, ("add", (3, 3)))[0].kind == OutcomeKind.SUCCEEDED
+
+    def test_a_death_disturbs_no_other_slot(self) -> None:
+        """Nothing is shared that could break."""
+        if not self.processes:
+            pytest.skip("the slots of this pool cannot die alone")
+        pool = self.begin(2)
+        pipe = self.block(pool, 1, 1)
+        self.give(pool, 0, 1, ("die", ()))
+        self.pump(pool, lambda: any(isinstance(event, Died) for event in self.events))
+        self.release(pipe)
+        self.pump(pool, lambda: len(self.rows(1, 1)) == 1)
+        assert self.rows(1, 1)[0].kind == OutcomeKind.SUCCEEDED
+
+    def test_stopping_twice_is_legal(self) -> None:
+        """Also before the start."""
+        self.make(1).stop(0.0)
+        pool = self.begin()
+        pool.stop(1.0)
+        pool.stop(1.0)
+
+    def test_stop_lets_a_running_job_finish(self) -> None:
+        """Its answer is had from ``poll`` afterwards; what had not started never runs."""
+        pool = self.begin()
+        pipe = self.block(pool, 0, 1, ("add", (1, 1)))
+        self.release(pipe)
+        pool.stop(_DEADLINE)
+        self.events += pool.poll()
+        rows = self.rows(0, 1)
+        assert rows[0].kind == OutcomeKind.SUCCEEDED
+        assert msgpack.unpackb(rows[0].result) == "released"
+
+    def test_stop_does_not_wait_longer_than_the_grace(self) -> None:
+        """A job that will not end is killed, or left behind where it cannot be."""
+        pool = self.begin()
+        pipe = self.block(pool, 0, 1)
+        before = time.monotonic()
+        pool.stop(0.1)
+        assert time.monotonic() - before < _DEADLINE / 2
+        if not self.processes:
+            self.release(pipe)

@@ -1,0 +1,17 @@
+"""The built-in queue orders keep the contract."""
+
+from __future__ import annotations
+
+from eventmq.plugins.routing.strict import Strict
+from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.testing import QueueOrderSuite
+
+
+class TestWeightedFair(QueueOrderSuite):
+    def make(self):
+        return WeightedFair()
+
+
+class TestStrict(QueueOrderSuite):
+    def make(self):
+        return Strict()

@@ -1,0 +1,23 @@
+"""The built-in retry policies keep the contract."""
+
+from __future__ import annotations
+
+from eventmq.plugins.retries.exponential import ExponentialDelay
+from eventmq.plugins.retries.fixed import FixedDelay
+from eventmq.plugins.retries.none import Never
+from eventmq.testing import RetryPolicySuite
+
+
+class TestNone(RetryPolicySuite):
+    def make(self):
+        return Never()
+
+
+class TestFixed(RetryPolicySuite):
+    def make(self):
+        return FixedDelay(5.0)
+
+
+class TestExponential(RetryPolicySuite):
+    def make(self):
+        return ExponentialDelay()

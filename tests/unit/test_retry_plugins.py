@@ -1,0 +1,94 @@
+"""What each built-in retry policy promises, and how a task names one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eventmq.errors import PluginError
+from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.interfaces import PluginContext
+from eventmq.plugins.retries import exponential as exponential_plugin
+from eventmq.plugins.retries import fixed as fixed_plugin
+from eventmq.plugins.retries import none as none_plugin
+from eventmq.plugins.retries.backoff import Backoff, exponential, fixed
+from eventmq.plugins.retries.exponential import ExponentialDelay
+from eventmq.testing import FakeClock
+
+
+def context(**options):
+    return PluginContext("p", options, FakeClock())
+
+
+def test_none_tries_nothing_again():
+    assert none_plugin.make_policy(context()).delay(1) is None
+
+
+def test_fixed_waits_the_same_each_time():
+    policy = fixed_plugin.make_policy(context(delay=2))
+    assert [policy.delay(attempt) for attempt in (1, 2, 100)] == [2.0, 2.0, 2.0]
+    assert fixed_plugin.make_policy(context()).delay(1) == 1.0
+
+
+def test_exponential_doubles_its_limit_up_to_the_cap():
+    policy = ExponentialDelay(2.0, 60.0, fraction=lambda: 1.0)
+    assert [policy.delay(n) for n in (1, 2, 3, 5, 6, 10**6)] == [2.0, 4.0, 8.0, 32.0, 60.0, 60.0]
+
+
+def test_exponential_has_full_jitter():
+    """Anything from nothing to the limit, so that jobs which failed together spread out."""
+    none = ExponentialDelay(2.0, 60.0, fraction=lambda: 0.0)
+    assert none.delay(5) == 0.0
+    policy = exponential_plugin.make_policy(context())
+    delays = [policy.delay(10) for _ in range(200)]
+    assert min(delays) < 200.0
+    assert 400.0 < max(delays) <= 512.0
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (fixed, {"delay": -1.0}),
+        (fixed, {"delay": float("nan")}),
+        (fixed, {"delay": float("inf")}),
+        (exponential, {"base": 0.0}),
+        (exponential, {"base": 10.0, "cap": 5.0}),
+        (exponential, {"cap": float("inf")}),
+    ],
+)
+def test_what_makes_no_sense_is_refused_where_the_task_is_declared(make, options):
+    with pytest.raises(PluginError, match="retry policy"):
+        make(**options)
+
+
+def test_options_of_the_wrong_type_or_name_are_refused():
+    with pytest.raises(PluginError, match="must be a number, not bool"):
+        fixed_plugin.make_policy(context(delay=True))
+    with pytest.raises(PluginError, match="did you mean 'delay'"):
+        fixed_plugin.make_policy(context(dely=1))
+    with pytest.raises(PluginError, match="no option 'delay'"):
+        none_plugin.make_policy(context(delay=1))
+
+
+def test_a_backoff_is_name_and_options():
+    assert fixed(5) == Backoff("fixed", {"delay": 5})
+    assert exponential() == Backoff("exponential", {"base": 1.0, "cap": 600.0})
+    assert str(fixed(5.0)) == 'fixed:{"delay":5.0}'
+    assert str(Backoff("none")) == "none"
+
+
+@pytest.mark.parametrize("backoff", [fixed(0.5), exponential(2.0, 9.0), Backoff("own")], ids=str)
+def test_a_backoff_travels_in_a_header(backoff):
+    text = format_headers(Headers(backoff=str(backoff)))
+    assert Backoff.parse(parse_headers(text).backoff) == backoff
+
+
+@pytest.mark.parametrize("text", ["fixed:{", "fixed:[1]", "fixed:7"])
+def test_a_malformed_backoff_is_refused(text):
+    with pytest.raises(PluginError, match="retry policy"):
+        Backoff.parse(text)
+
+
+def test_the_options_of_a_backoff_are_plain_json():
+    assert json.loads(str(exponential()).partition(":")[2]) == {"base": 1.0, "cap": 600.0}
