@@ -1,0 +1,71 @@
+"""Figures of several runs: median and spread, the machine they were taken on, as text and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+import statistics
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Figures", "machine"]
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on."""
+    return {
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        **{name: metadata.version(name) for name in ("eventmq", "pyzmq", "msgpack")},
+        "durability": "durable: receipt after fsync",
+    }
+
+
+@dataclass
+class Figures:
+    """Named series of one benchmark; ``goals`` maps a name to what it must reach, as text."""
+
+    name: str
+    goals: dict[str, str] = field(default_factory=dict)
+    series: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, **values: float) -> None:
+        """Add the figures of one run."""
+        for name, value in values.items():
+            self.series.setdefault(name, []).append(value)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return name, median, least, most, runs and goal per series."""
+        return [
+            {
+                "name": name,
+                "median": statistics.median(values),
+                "least": min(values),
+                "most": max(values),
+                "runs": len(values),
+                "goal": self.goals.get(name, ""),
+            }
+            for name, values in self.series.items()
+        ]
+
+    def print(self) -> None:
+        """Print a table."""
+        print(f"{self.name}: {json.dumps(machine())}")
+        print(f"  {'figure':32} {'median':>14} {'least':>14} {'most':>14}  goal")
+        for row in self.rows():
+            numbers = "".join(f" {row[key]:14,.4g}" for key in ("median", "least", "most"))
+            if row["median"] >= 1000:
+                numbers = "".join(f" {row[key]:14,.0f}" for key in ("median", "least", "most"))
+            print(f"  {row['name']:32}{numbers}  {row['goal']}")
+
+    def write(self, path: Path) -> None:
+        """Write JSON."""
+        path.write_text(
+            json.dumps({"benchmark": self.name, "machine": machine(), "rows": self.rows()}, indent=2)
+        )

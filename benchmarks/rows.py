@@ -1,0 +1,200 @@
+"""The rows of the suite: one function each, one call per run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.floor import inserts_per_second
+from benchmarks.system import System, running
+from eventmq import EventMQ
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.figures import Figures
+
+__all__ = ["GOALS", "ROWS"]
+
+_BULK = 100_000
+
+
+def _client(system: System) -> tuple[EventMQ, Any]:
+    """A client app of this system, and its no-op task."""
+    app = EventMQ("bench", broker=system.address)
+
+    @app.task(name="benchmarks.bench_app.nothing")
+    def nothing() -> None:
+        """Do nothing."""
+
+    return app, nothing
+
+
+def _waiting(app: EventMQ) -> int:
+    rows = app.call("queues")
+    return sum(row["waiting"] + row["running"] for row in rows)
+
+
+def _drained(app: EventMQ, deadline: float = 600.0) -> float:
+    """Wait until nothing is left; return when that was seen."""
+    end = time.monotonic() + deadline
+    while _waiting(app):
+        if time.monotonic() > end:
+            raise TimeoutError("the queue is not drained")
+        time.sleep(0.02)
+    return time.perf_counter()
+
+
+def _submit(task: Any, n: int) -> float:
+    """Submit ``n`` jobs by ``map``; return jobs per second up to the last receipt."""
+    arguments: list[tuple[()]] = [()] * n
+    begin = time.perf_counter()
+    task.map(arguments)
+    return n / (time.perf_counter() - begin)
+
+
+def enqueue_one(figures: Figures) -> None:
+    """``.delay()`` in a loop, one thread, receipt after fsync."""
+    with running() as system:
+        app, nothing = _client(system)
+        nothing.delay()
+        begin = time.perf_counter()
+        for _ in range(5000):
+            nothing.delay()
+        figures.add(per_second=5000 / (time.perf_counter() - begin))
+        app.close()
+
+
+def enqueue_bulk(figures: Figures) -> None:
+    """100,000 jobs through ``map``, receipts after fsync."""
+    floor = inserts_per_second(_BULK)
+    with running() as system:
+        app, nothing = _client(system)
+        rate = _submit(nothing, _BULK)
+        figures.add(per_second=rate, floor_per_second=floor, ratio_to_floor=rate / floor)
+        app.close()
+
+
+def drain(figures: Figures) -> None:
+    """100,000 waiting no-op jobs, two prefork children, until all outcomes are stored."""
+    floor = inserts_per_second(_BULK)
+    with running() as system:
+        app, nothing = _client(system)
+        _submit(nothing, _BULK)
+        before = system.cpu()
+        system.start_worker(2)
+        begin = time.perf_counter()
+        rate = _BULK / (_drained(app) - begin)
+        cpu = (system.cpu() - before) / _BULK * 1e6
+        figures.add(
+            per_second=rate, floor_per_second=floor, ratio_to_floor=rate / floor,
+            broker_cpu_us_per_job=cpu,
+        )  # fmt: skip
+        app.close()
+
+
+def flow(figures: Figures) -> None:
+    """Producer and two children together for ten seconds."""
+    with running(workers=2) as system:
+        app, nothing = _client(system)
+        begin = time.perf_counter()
+        sent = 0
+        while time.perf_counter() - begin < 10:
+            _submit(nothing, 5000)
+            sent += 5000
+            while _waiting(app) > 50_000:
+                time.sleep(0.01)
+        figures.add(per_second=sent / (_drained(app) - begin))
+        app.close()
+
+
+def round_trip(figures: Figures) -> None:
+    """``delay().get()`` one at a time."""
+    with running(workers=2) as system:
+        app, nothing = _client(system)
+        for _ in range(50):
+            nothing.delay().get(timeout=10)
+        times = []
+        for _ in range(2000):
+            begin = time.perf_counter()
+            nothing.delay().get(timeout=10)
+            times.append(time.perf_counter() - begin)
+        times.sort()
+        figures.add(
+            p50_ms=times[len(times) // 2] * 1000, p99_ms=times[len(times) * 99 // 100] * 1000
+        )
+        app.close()
+
+
+def backlog(figures: Figures) -> None:
+    """Submit and drain with a million jobs of 300 bytes waiting, against empty."""
+    with running() as system:
+        app, nothing = _client(system)
+
+        @app.task(name="benchmarks.bench_app.later", queue="later")
+        def later(text: str) -> None:
+            """Wait in a queue that nobody serves."""
+
+        empty_submit, empty_drain = _submit_and_drain(system, app, nothing)
+        for _ in range(20):
+            later.map([("x" * 230,)] * 50_000)
+        rss = system.rss()
+        full_submit, full_drain = _submit_and_drain(system, app, nothing)
+        figures.add(
+            rss_mib=rss / 2**20,
+            submit_ratio=full_submit / empty_submit,
+            drain_ratio=full_drain / empty_drain,
+            submit_per_second=full_submit,
+            drain_per_second=full_drain,
+        )
+        app.close()
+
+
+def _submit_and_drain(system: System, app: EventMQ, task: Any) -> tuple[float, float]:
+    submit = _submit(task, _BULK)
+    others = _waiting(app) - _BULK
+    system.start_worker(2)
+    begin = time.perf_counter()
+    while _waiting(app) > others:
+        time.sleep(0.02)
+    drained = _BULK / (time.perf_counter() - begin)
+    system.stop_workers()
+    return submit, drained
+
+
+def start(figures: Figures) -> None:
+    """``import eventmq``, and ``eventmq worker`` until it is ready."""
+    bare = _seconds("pass")
+    figures.add(import_ms=(_seconds("import eventmq") - bare) * 1000)
+    with running() as system:
+        begin = time.perf_counter()
+        system.start_worker(2)
+        figures.add(worker_ready_s=time.perf_counter() - begin)
+
+
+def _seconds(code: str) -> float:
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+#: Name -> one run of it.
+ROWS: dict[str, Callable[[Figures], None]] = {
+    row.__name__: row
+    for row in (enqueue_one, enqueue_bulk, drain, flow, round_trip, backlog, start)
+}
+
+#: Name -> figure -> what it must reach on two cores.
+GOALS: dict[str, dict[str, str]] = {
+    "enqueue_one": {"per_second": ">= 4,000"},
+    "enqueue_bulk": {"ratio_to_floor": ">= 0.5"},
+    "drain": {"ratio_to_floor": ">= 0.35"},
+    "round_trip": {"p50_ms": "< 1"},
+    "backlog": {"rss_mib": "< 150", "submit_ratio": ">= 0.85", "drain_ratio": ">= 0.85"},
+    "start": {"import_ms": "<= 100", "worker_ready_s": "<= 0.5"},
+}

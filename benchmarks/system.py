@@ -1,0 +1,110 @@
+"""A broker and workers in processes of their own, on free ports and a data directory that goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["System", "running"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class System:
+    """What runs. ``address`` is where clients connect."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = ""
+        self.broker: subprocess.Popen[str] | None = None
+        self.workers: list[subprocess.Popen[str]] = []
+
+    def start_broker(self) -> None:
+        """Start the broker and wait until it is ready."""
+        bind = self.address or "tcp://127.0.0.1:0"
+        self.broker, line = self._start(
+            "broker", "--bind", bind, "--data-dir", str(self.folder / "data")
+        )
+        self.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
+
+    def start_worker(self, concurrency: int = 2, *more: str) -> subprocess.Popen[str]:
+        """Start a prefork worker and wait until it is ready."""
+        worker, _ = self._start(
+            "worker", "-A", "benchmarks.bench_app:app", "--broker", self.address,
+            "-c", str(concurrency), *more,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+    def _start(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+        log = (self.folder / f"{arguments[0]}.log").open("a")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "eventmq", *arguments],
+            stdout=subprocess.PIPE, stderr=log, text=True, cwd=_ROOT,
+        )  # fmt: skip
+        log.close()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "ready" in line:
+                return process, line
+        raise RuntimeError(f"{arguments[0]} ended: {(self.folder / f'{arguments[0]}.log').read_text()}")
+
+    def rss(self, process: subprocess.Popen[str] | None = None) -> int:
+        """Return the resident bytes of a process, of the broker unless told otherwise."""
+        process = process or self.broker
+        assert process is not None
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def cpu(self, process: subprocess.Popen[str] | None = None) -> float:
+        """Return the CPU seconds that a process has used."""
+        process = process or self.broker
+        assert process is not None
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop_workers(self) -> None:
+        """Stop all workers."""
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        for worker in self.workers:
+            worker.wait(30)
+            if worker.stdout:
+                worker.stdout.close()
+        self.workers.clear()
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.stop_workers()
+        if self.broker is not None:
+            self.broker.send_signal(signal.SIGTERM)
+            self.broker.wait(30)
+            if self.broker.stdout:
+                self.broker.stdout.close()
+
+
+@contextlib.contextmanager
+def running(workers: int = 0) -> Iterator[System]:
+    """A fresh system with a broker, and a worker of so many children if there are any."""
+    folder = Path(tempfile.mkdtemp(prefix="eventmq-bench-"))
+    system = System(folder)
+    try:
+        system.start_broker()
+        if workers:
+            system.start_worker(workers)
+        yield system
+    finally:
+        system.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,291 @@
+"""Runs one job: decodes its arguments, calls the task through the middlewares, encodes the end.
+
+Pools call it, in a child process or a thread; it knows no socket, file or process. What depends
+on a job's headers only is decided once (`Executor.route`) and then bound.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from functools import partial
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, SerializationError
+from eventmq.interfaces import Envelope, JobContext
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import OutcomeRow
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE
+from eventmq.worker.context import current
+from eventmq.worker.coroutines import CoroutineRunner
+from eventmq.worker.failures import encode_exception, error_text, retry_delay
+from eventmq.worker.plainjob import encode_plain, parse_plain, resolve
+from eventmq.worker.routes import RouteTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Middleware, ResultBackend, RetryPolicy, Serializer
+    from eventmq.wire.bulk import ChunkEntry
+    from eventmq.worker.routes import Route
+    from eventmq.worker.taskspec import TaskSpec
+
+__all__ = ["Executor"]
+
+_log = logging.getLogger(__name__)
+
+#: Longest result in bytes, unless told: what the broker's default frame limit lets through.
+MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
+
+#: Seconds that an external result backend keeps a result of a job that does not say.
+RESULT_TTL = 86400.0
+
+_SUCCEEDED = int(OutcomeKind.SUCCEEDED)
+_FAILED = int(OutcomeKind.FAILED)
+_RETRY = int(OutcomeKind.RETRY)
+_EXPIRED = int(OutcomeKind.EXPIRED)
+_UNKNOWN = int(OutcomeKind.UNKNOWN_TASK)
+
+
+class Executor:
+    """Runs jobs one after the other; each slot has its own (`for_slot`).
+
+    Args:
+        tasks: The registered tasks by name.
+        serializer: Returns the serializer of a content type; raises `PluginError`.
+        retry_policy: Returns the policy of a name with options; raises `PluginError`.
+        clock: Reads time.
+        accept: Content types that are decoded.
+        middleware: Outermost first; only its ``execute`` is used.
+        allow_callables: Patterns of dotted paths that plain jobs may call.
+        backend: Keeps results elsewhere, if it is not ``inline``.
+        max_result: Longest result in bytes.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TaskSpec],
+        *,
+        serializer: Callable[[str], Serializer],
+        retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
+        clock: Clock,
+        accept: Container[str] = ("msgpack", "json"),
+        middleware: Sequence[Middleware] = (),
+        allow_callables: Sequence[str] = (),
+        backend: ResultBackend | None = None,
+        max_result: int = MAX_RESULT,
+    ) -> None:
+        self.tasks = tasks
+        self.allow_callables = tuple(allow_callables)
+        self._max_result = max_result
+        self._backend = None if backend is None or backend.inline else backend
+        self._around = _compose([m.execute for m in middleware if hasattr(m, "execute")])
+        self._now = clock.now
+        self._monotonic = clock.monotonic
+        self._offset = clock.now() - clock.monotonic()
+        self._coroutines = CoroutineRunner()
+        self._routes = RouteTable(tasks, serializer, retry_policy, accept)
+
+    def for_slot(self) -> Executor:
+        """Return an executor of the same tasks for another thread or process."""
+        other = copy(self)
+        other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
+        other._coroutines = CoroutineRunner()  # noqa: SLF001
+        return other
+
+    def close(self) -> None:
+        """End the event loop of the slot, if a task needed one. Idempotent."""
+        self._coroutines.close()
+
+    def routes(self, queue: str, texts: Sequence[str]) -> list[Route]:
+        """Return the routes of the jobs of a chunk; call it at the chunk's start.
+
+        Args:
+            queue: The chunk's queue.
+            texts: The header texts of its jobs.
+        """
+        self._offset = self._now() - self._monotonic()
+        route = self._routes.route
+        return [route(queue, text) for text in texts]
+
+    # hot loop: benchmarks/pool.py
+    def run(self, route: Route, position: int, entry: ChunkEntry, payload: bytes) -> OutcomeRow:
+        """Run one job to its end. Raises nothing, whatever the task does.
+
+        Args:
+            route: Of the job's queue and header text.
+            position: The job's place in its chunk.
+            entry: Id, delivery, attempt and expiry.
+            payload: The encoded ``[args, kwargs]``, or the body of a plain job.
+        """
+        monotonic = self._monotonic
+        start = monotonic()
+        started = start + self._offset
+        # Too late, or nothing that could be tried.
+        if entry.expires and entry.expires < started:
+            return OutcomeRow(position, _EXPIRED, 0.0, 0.0, "", b"")
+        if route.refusal is not None:
+            kind, body = route.refusal
+            return OutcomeRow(position, kind, started, 0.0, ERROR_TYPE, body)
+        job_id = entry.id
+        task = route.task
+        queue = route.queue
+        job = JobContext(job_id, task, queue, entry.attempt, entry.delivery, route.text)
+        token = current.set(job)
+        try:
+            if route.plain:
+                return self._run_plain(route, position, job, payload, start)
+            # Decoding: not the task's fault, and no better next time.
+            content_type = route.content_type
+            envelope = Envelope(
+                job_id, content_type, task, queue, route.created, route.expires, route.signature
+            )
+            try:
+                args, kwargs = route.decode(payload, envelope)
+            except Exception as error:  # noqa: BLE001 - serializers are plugins
+                return self._unreadable(route, position, job, start, error)
+            # The call. SystemExit and KeyboardInterrupt end the job, never the slot.
+            try:
+                if self._around is None:
+                    value = route.spec.function(*args, **kwargs)
+                    if type(value) is CoroutineType:
+                        value = self._coroutines.run(value)
+                else:
+                    call = partial(self._call, route.spec.function, args, kwargs)
+                    value = self._around(job, call)
+            except BaseException as error:  # noqa: BLE001
+                return self._failed(route, position, job, start, error)
+            ran = monotonic() - start
+            if route.ignore_result:
+                return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
+            return self._succeeded(route, position, value, started, ran, envelope)
+        finally:
+            current.reset(token)
+
+    def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        return self._coroutines.run(value) if type(value) is CoroutineType else value
+
+    def _succeeded(  # noqa: PLR0917 - called once, in the hot loop
+        self,
+        route: Route,
+        position: int,
+        value: object,
+        started: float,
+        ran: float,
+        envelope: Envelope,
+    ) -> OutcomeRow:
+        content_type = route.result_type
+        if envelope.signature or content_type != envelope.content_type:
+            # Only what whoever asks for the result knows too, and can verify.
+            envelope = Envelope(envelope.job_id, content_type, created=started)
+        try:
+            result, signature = route.encode(value, envelope)
+            self._check_size(result)
+        except Exception as error:  # noqa: BLE001 - serializers are plugins
+            body = encode_exception(_unencodable(error, value), ours=__file__)
+            return OutcomeRow(position, _FAILED, started, ran, ERROR_TYPE, body)
+        if signature:
+            content_type = f"{content_type};{signature};{started!r}"
+        if self._backend is not None:
+            content_type, result = self._keep(route, envelope.job_id, content_type, result)
+        return OutcomeRow(position, _SUCCEEDED, started, ran, content_type, result)
+
+    def _check_size(self, result: bytes) -> None:
+        if len(result) > self._max_result:
+            msg = f"the result has {len(result)} bytes; the limit is {self._max_result}"
+            raise ResultTooLarge(msg)
+
+    def _keep(
+        self, route: Route, job_id: str, content_type: str, result: bytes
+    ) -> tuple[str, bytes]:
+        """Give the result to the external backend and return the reference instead of it.
+
+        A backend that fails costs the result, not the job: it did succeed.
+        """
+        backend: Any = self._backend
+        ttl = RESULT_TTL if route.result_ttl is None else route.result_ttl
+        try:
+            return content_type, backend.put(job_id, result, ttl)
+        except Exception:  # noqa: BLE001 - backends are plugins
+            _log.exception("the result of job %s, which succeeded, could not be kept", job_id)
+            return "", b""
+
+    def _unreadable(
+        self, route: Route, position: int, job: JobContext, start: float, error: Exception
+    ) -> OutcomeRow:
+        """Return the outcome of a job whose payload cannot be decoded."""
+        _log.error("job %s of task %s has an unreadable payload", job.id, job.task)
+        if not isinstance(error, EventMQError):
+            msg = f"the payload cannot be read as [args, kwargs]: {error_text(error)}"
+            error = SerializationError(msg)
+        body = encode_exception(error, ours=__file__)
+        return OutcomeRow(position, _FAILED, start + self._offset, 0.0, ERROR_TYPE, body)
+
+    def _failed(
+        self, route: Route, position: int, job: JobContext, start: float, error: BaseException
+    ) -> OutcomeRow:
+        """Return the outcome of an exception that left the task."""
+        ran = self._monotonic() - start
+        started = start + self._offset
+        policy: Any = route.policy
+        delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
+        if route.plain:
+            content_type, body = PLAIN_TYPE, error_text(error).encode(errors="replace")
+        else:
+            content_type = ERROR_TYPE
+            body = encode_exception(error, function=route.spec.function, ours=__file__)
+        if delay is None:
+            _log.error("job %s of task %s failed: %s", job.id, job.task, type(error).__name__)
+            return OutcomeRow(position, _FAILED, started, ran, content_type, body)
+        return OutcomeRow(position, _RETRY, started, ran, content_type, body, delay)
+
+    def _run_plain(
+        self, route: Route, position: int, job: JobContext, payload: bytes, start: float
+    ) -> OutcomeRow:
+        """Run a job that names a callable instead of a task."""
+        started = start + self._offset
+        try:
+            call = parse_plain(payload)
+            function = resolve(call, self.allow_callables)
+        except NotAllowed as error:
+            body = encode_exception(error, ours=__file__)
+            return OutcomeRow(position, _UNKNOWN, started, 0.0, ERROR_TYPE, body)
+        except BaseException as error:  # noqa: BLE001 - an import can raise anything
+            return self._failed(route, position, job, start, error)
+        try:
+            bound = partial(self._call, function, call.args, call.kwargs)
+            value = bound() if self._around is None else self._around(job, bound)
+            result = encode_plain(value)
+            self._check_size(result)
+        except BaseException as error:  # noqa: BLE001 - as in run
+            return self._failed(route, position, job, start, error)
+        ran = self._monotonic() - start
+        return OutcomeRow(position, _SUCCEEDED, started, ran, PLAIN_TYPE, result)
+
+
+def _compose(
+    executes: Sequence[Callable[..., Any]],
+) -> Callable[[JobContext, Callable[[], Any]], Any] | None:
+    """Join the ``execute`` of all middlewares, outermost first; None where there is none."""
+    if not executes:
+        return None
+    chain = executes[-1]
+    for execute in reversed(executes[:-1]):
+        chain = partial(_nest, execute, chain)
+    return chain
+
+
+def _nest(
+    outer: Callable[..., Any], inner: Callable[..., Any], job: JobContext, call: Callable[[], Any]
+) -> Any:
+    return outer(job, partial(inner, job, call))
+
+
+def _unencodable(error: Exception, value: object) -> Exception:
+    if isinstance(error, EventMQError):
+        return error
+    msg = f"the result, a {type(value).__name__}, cannot be serialised: {error_text(error)}"
+    return SerializationError(msg)

@@ -1,0 +1,127 @@
+"""What is said about an exception that a task raised: the error, its traceback, another attempt.
+
+The traceback begins with the task's own frame: what called it is of no use to its author.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from eventmq.wire.results import RemoteError, encode_error
+from eventmq.worker.signals import Reject, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, TracebackType
+
+    from eventmq.interfaces import RetryPolicy
+    from eventmq.worker.taskspec import TaskSpec
+
+__all__ = ["encode_exception", "error_text", "retry_delay"]
+
+_log = logging.getLogger(__name__)
+
+
+def _codes(function: Callable[..., Any] | None) -> set[CodeType]:
+    """Return the code objects of a task's function and of what it wraps."""
+    if function is None:
+        return set()
+    chain = [function, inspect.unwrap(function), getattr(function, "__call__", None)]  # noqa: B004
+    codes = (getattr(link, "__code__", None) for link in chain)
+    return {code for code in codes if code is not None}
+
+
+def _task_frames(
+    frames: TracebackType | None, function: Callable[..., Any] | None, ours: str
+) -> TracebackType | None:
+    """Return the traceback from the task's frame on, or what is left without our frames."""
+    codes = _codes(function)
+    step = frames
+    while step is not None:
+        if step.tb_frame.f_code in codes:
+            return step
+        step = step.tb_next
+    step = frames
+    while step is not None and step.tb_frame.f_code.co_filename == ours:
+        step = step.tb_next
+    return step
+
+
+def _utf8(text: str) -> str:
+    """Return the text without what UTF-8 cannot say: names of files may have lone surrogates."""
+    return text.encode(errors="replace").decode()
+
+
+def error_text(error: BaseException) -> str:
+    """Return ``str(error)``, or its type where that is empty or fails itself."""
+    try:
+        return _utf8(str(error)) or type(error).__name__
+    except Exception:  # noqa: BLE001 - an exception of the user that cannot be shown
+        return f"{type(error).__name__} (its text cannot be shown)"
+
+
+def _traceback_text(error: BaseException, frames: TracebackType | None) -> str:
+    try:
+        return _utf8("".join(traceback.TracebackException(type(error), error, frames).format()))
+    except Exception:  # noqa: BLE001 - as in error_text
+        return ""
+
+
+def encode_exception(
+    error: BaseException, *, function: Callable[..., Any] | None = None, ours: str = ""
+) -> bytes:
+    """Encode an exception for the broker.
+
+    Args:
+        error: What was raised.
+        function: The task; the traceback begins at its frame.
+        ours: File whose frames are left out where the task's is not found.
+    """
+    kind = type(error)
+    frames = _task_frames(error.__traceback__, function, ours)
+    return encode_error(
+        RemoteError(
+            f"{kind.__module__}.{kind.__qualname__}",
+            error_text(error),
+            _traceback_text(error, frames),
+            error.args,
+        )
+    )
+
+
+def _asked(error: Retry, attempt: int, retries: int, policy: RetryPolicy) -> float | None:
+    """Return the delay that the task asked for, None where its retries are used up."""
+    if retries and attempt > retries:
+        return None
+    if error.countdown is not None:
+        return float(error.countdown)
+    return float(policy.delay(attempt) or 0.0)
+
+
+def retry_delay(
+    error: BaseException, attempt: int, retries: int, spec: TaskSpec, policy: RetryPolicy
+) -> float | None:
+    """Return seconds until the next attempt, or None if the job has failed for good.
+
+    Args:
+        error: What the task raised.
+        attempt: The attempt that failed, 1 for the first.
+        retries: How often a failed job is tried again.
+        spec: The task.
+        policy: Says how long to wait.
+    """
+    try:
+        if isinstance(error, Reject):
+            return None
+        if isinstance(error, Retry):
+            return _asked(error, attempt, retries, policy)
+        if attempt > retries or isinstance(error, spec.no_retry_on):
+            return None
+        delay = policy.delay(attempt) if isinstance(error, spec.retry_on) else None
+        return None if delay is None else float(delay)
+    except Exception:  # noqa: BLE001 - policies are plugins
+        _log.exception("the retry policy of task %s failed; the job is not tried again", spec.name)
+        return None

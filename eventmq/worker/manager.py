@@ -1,0 +1,282 @@
+"""The job manager: the state machine of a worker between one broker and its pool.
+
+Messages, pool events and the time go in, messages come out (`JobManager.take_outbox`), and the
+pool is told what to run. It knows no socket and reads no clock but for the text of a HEARTBEAT;
+``now`` is monotonic seconds, the same clock as the pool's. `runner` owns what is real.
+
+A chunk is held from its arrival until the broker has acknowledged the last of its answers. READY
+and HEARTBEAT say what is held, so that whatever the network loses is missed by the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.interfaces import Answered
+from eventmq.job import OutcomeKind
+from eventmq.wire import commands
+from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.worker.ledger import HeldChunk, Ledger
+from eventmq.worker.lookahead import LONG_JOB, LookAhead
+from eventmq.worker.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Died, PoolEvent, WorkerPool
+    from eventmq.worker.session import SessionInfo
+
+__all__ = ["JobManager"]
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between looks at what runs, while something waits behind it.
+LOOK = 0.005
+
+#: Seconds that a worker which ends waits for the broker's last ACKs.
+SETTLE = 5.0
+
+_HANDED_BACK = int(OutcomeKind.HANDED_BACK)
+_CANCELLED = int(OutcomeKind.CANCELLED)
+_DIED = int(OutcomeKind.DIED)
+
+
+def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
+    return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
+
+
+class JobManager:
+    """One session with its chunks.
+
+    Args:
+        info: What INFORM says, and the intervals.
+        pool: Runs the jobs; only its ``assign``, ``take_back`` and ``running_since`` are used.
+        clock: For the text of a HEARTBEAT.
+
+    Attributes:
+        overdue: The grace has passed: kill what runs, then call `interrupted`.
+        done: Everything is said: send the outbox and close.
+    """
+
+    def __init__(self, info: SessionInfo, *, pool: WorkerPool, clock: Clock) -> None:
+        self.overdue = False
+        self.done = False
+        self._info = info
+        self._pool = pool
+        self._ledger = Ledger(pool.slots)
+        self._session = Session(info, self._ledger, clock)
+        self._look_ahead = LookAhead()
+        #: Slots whose job has run longer than `LONG_JOB`.
+        self._long: set[int] = set()
+        self._look_due = 0.0
+        self._drain_until: float | None = None
+        self._settle_until: float | None = None
+
+    @property
+    def online(self) -> bool:
+        """Whether the broker has acknowledged the session."""
+        return self._session.online
+
+    @property
+    def lost(self) -> bool:
+        """Whether the broker was silent for too long: connect anew, then call `connected`."""
+        return self._session.lost
+
+    @property
+    def idle(self) -> bool:
+        """Whether the session holds nothing."""
+        return not self._ledger.chunks
+
+    @property
+    def window(self) -> int:
+        """How many chunks there is room for in total: one in a slot with a long job."""
+        if self._drain_until is not None:
+            return 0
+        long = len(self._long)
+        return long + (self._pool.slots - long) * self._look_ahead.depth
+
+    # What comes in
+
+    def connected(self, now: float) -> None:
+        """Take note of a new connection, and inform the broker."""
+        self._session.connected(now)
+
+    def receive(self, frames: Sequence[bytes], now: float) -> None:
+        """Take a message of the broker."""
+        self._session.heard(now)
+        try:
+            match commands.decode(frames):
+                case commands.Request() as request:
+                    self._receive_chunk(request, now)
+                case commands.Ack() as ack:
+                    self._session.receive_ack(ack, now, self.window)
+                case commands.Error() as error:
+                    self._session.receive_error(error, now)
+                case commands.Kbai():
+                    _log.info("the broker goes away; waiting for it to come back")
+                    self._session.inform(now)
+                case commands.Cancel(job=job, delivery=delivery):
+                    self._cancel(job, delivery, now)
+                case commands.Heartbeat():
+                    return
+                case other:
+                    _log.warning("the broker sent %s, not for workers", type(other).__name__)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            _log.warning("the broker sent a message that cannot be read: %s", error)
+
+    def pool_events(self, events: Sequence[PoolEvent], now: float) -> None:
+        """Take what happened in the pool."""
+        for event in events:
+            if isinstance(event, Answered):
+                self._answered(event, now)
+            else:
+                self._died(event, now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due. Call it in every turn, and when `wait` says."""
+        if now >= self._look_due:
+            self._look_due = now + LOOK
+            self._look(now)
+        if self._drain_until is not None:
+            self._drain(now, self._drain_until)
+        if not self.done:
+            self._session.tick(now, self.window)
+
+    def terminate(self, now: float) -> None:
+        """Take no new jobs, hand back what has not started, end when the rest is done.
+
+        Idempotent.
+        """
+        if self._drain_until is not None:
+            return
+        _log.info("ending: no new jobs; what runs has %g s", self._info.grace)
+        self._drain_until = now + self._info.grace
+        for slot in range(self._pool.slots):
+            self._take_back(slot, now)
+        self._drain(now, self._drain_until)
+
+    def interrupted(self, now: float) -> None:
+        """Take note that what ran was killed: it goes back, as a delivery that does not count."""
+        self.overdue = False
+        for slot in range(self._pool.slots):
+            self._hand_back(self._ledger.take_all(slot), now)
+
+    # What goes out
+
+    def take_outbox(self) -> list[list[bytes]]:
+        """Return the messages to send, in order, and forget them: what is lost is sent again."""
+        outbox, self._session.outbox = self._session.outbox, []
+        return outbox
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds `tick` has something to do."""
+        due = self._session.due()
+        if self._drain_until is not None:
+            due = min(due, self._settle_until or self._drain_until)
+        if self._restless():
+            due = min(due, self._look_due)
+        return max(0.0, due - now)
+
+    def _restless(self) -> bool:
+        """Whether a slot must be looked at: more than one job, or one not known to be long."""
+        return any(
+            jobs > 1 or (jobs == 1 and slot not in self._long)
+            for slot, jobs in enumerate(self._ledger.jobs)
+        )
+
+    # Chunks
+
+    def _receive_chunk(self, request: commands.Request, now: float) -> None:
+        number = parse_headers(request.headers).chunk
+        if not number:
+            raise ProtocolError("a REQUEST to this worker needs the header chunk")
+        if number <= self._ledger.received:
+            return
+        self._ledger.received = number
+        slot = self._best_slot()
+        chunk = HeldChunk(number, request.id, decode_chunk(request.body), slot)
+        self._ledger.add(chunk)
+        if self._drain_until is None:
+            self._pool.assign(slot, number, request.body, chunk.end)
+        else:
+            self._hand_back(self._ledger.take(slot, chunk.end), now)
+
+    def _best_slot(self) -> int:
+        """Return the slot with the least to do; one with a long job only if all have one."""
+        jobs = self._ledger.jobs
+        long = self._long
+        return min(range(len(jobs)), key=lambda slot: (slot in long, jobs[slot]))
+
+    def _answered(self, event: Answered, now: float) -> None:
+        self._look_ahead.note(event.count, event.ran)
+        chunk = self._ledger.answer(event.slot, event.chunk, event.count)
+        if chunk is None:
+            _log.error("slot %d answers chunk %d, which it has not", event.slot, event.chunk)
+            return
+        if event.slot in self._long:
+            self._look_due = now
+        self._session.reply(chunk, event.outcomes, now)
+
+    def _died(self, event: Died, now: float) -> None:
+        """Answer for a slot whose process ended: one job may have killed it, the others not."""
+        self._long.discard(event.slot)
+        error = RemoteError("eventmq.errors.WorkerLost", event.reason)
+        for chunk, positions in self._ledger.take_all(event.slot):
+            rows = [_row(position, _HANDED_BACK) for position in positions]
+            if chunk.number == event.chunk and event.position in positions:
+                died = _row(event.position, _DIED, encode_error(error))
+                rows[event.position - positions.start] = died
+            self._session.reply(chunk, encode_outcomes(rows), now)
+
+    def _cancel(self, job: str, delivery: str, now: float) -> None:
+        """End a job that has not started. Those beside it go back: they are withdrawn together."""
+        chunk = self._ledger.find(job, int(delivery) if delivery.isdecimal() else -1)
+        if chunk is None:
+            return
+        for taken, positions in self._ledger.take(chunk.slot, self._pool.take_back(chunk.slot)):
+            entries = taken.index.entries
+            kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
+            rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
+            self._session.reply(taken, encode_outcomes(rows), now)
+
+    def _take_back(self, slot: int, now: float) -> None:
+        if self._ledger.jobs[slot]:
+            self._hand_back(self._ledger.take(slot, self._pool.take_back(slot)), now)
+
+    def _hand_back(self, taken: list[tuple[HeldChunk, range]], now: float) -> None:
+        for chunk, positions in taken:
+            rows = [_row(position, _HANDED_BACK) for position in positions]
+            self._session.reply(chunk, encode_outcomes(rows), now)
+
+    def _look(self, now: float) -> None:
+        """Take back what waits behind a job that runs long."""
+        for slot, jobs in enumerate(self._ledger.jobs):
+            since = self._pool.running_since(slot) if jobs else None
+            if since is None or now - since <= LONG_JOB:
+                self._long.discard(slot)
+                continue
+            self._long.add(slot)
+            if jobs > 1:
+                self._take_back(slot, now)
+
+    # The end
+
+    def _drain(self, now: float, until: float) -> None:
+        if any(self._ledger.jobs):
+            self.overdue = now >= until
+            return
+        if self._settle_until is None:
+            self._settle_until = now + SETTLE
+        if not self._session.replies or now >= self._settle_until:
+            self.finish()
+
+    def finish(self) -> None:
+        """End now, whatever is open. Idempotent."""
+        if not self.done:
+            self.done = True
+            self._session.leave()

@@ -1,0 +1,126 @@
+"""Plain jobs: the body that deployed software sends, which names a callable instead of a task.
+
+``["run", {"callable", "path", "args", "kwargs", "class_args", "class_kwargs"}]``; ``path`` is
+``pkg.mod``, or ``pkg.mod:Class`` for a method of a new object. **Warning**: whoever may submit
+such jobs calls whatever the operator's patterns admit. Nothing is imported before the path was
+compared, and what was found there must come from an admitted module too: ``from os import
+system`` in an admitted module admits nothing of ``os``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.errors import NotAllowed, SerializationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["PlainCall", "encode_plain", "parse_plain", "resolve"]
+
+
+class PlainCall(NamedTuple):
+    """A plain job, read but not looked up."""
+
+    module: str
+    cls: str
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    class_args: list[Any]
+    class_kwargs: dict[str, Any]
+
+    @property
+    def dotted(self) -> str:
+        """What patterns are compared with: ``pkg.mod.callable`` or ``pkg.mod.Class.callable``."""
+        return ".".join(part for part in (self.module, self.cls, self.name) if part)
+
+
+def _is_path(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def parse_plain(payload: bytes) -> PlainCall:
+    """Read the body of a plain job.
+
+    Raises:
+        SerializationError: It is not that.
+    """
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise SerializationError("the body of a plain job is not JSON") from error
+    match value:
+        case ["run", {"callable": str(name), "path": str(path), **more}]:
+            rest: dict[str, Any] = {str(key): item for key, item in more.items()}
+            module, colon, cls = path.partition(":")
+        case _:
+            raise SerializationError('a plain job is ["run", {"callable", "path", ...}]')
+    parts = [rest.get(key) or [] for key in ("args", "class_args")]
+    maps = [rest.get(key) or {} for key in ("kwargs", "class_kwargs")]
+    known = name.isidentifier() and _is_path(module) and (cls.isidentifier() or not colon)
+    if not known or not all(isinstance(part, list) for part in parts):
+        raise SerializationError("path and callable of a plain job are names, args a list")
+    if not all(isinstance(part, dict) for part in maps):
+        raise SerializationError("kwargs and class_kwargs of a plain job are maps")
+    return PlainCall(module, cls, name, parts[0], maps[0], parts[1], maps[1])
+
+
+def _admitted(dotted: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(dotted, pattern) for pattern in patterns)
+
+
+def _origin(target: object) -> str:
+    """Return where a function or class was defined, "" for anything else."""
+    found = inspect.unwrap(target) if callable(target) else target
+    if not (inspect.isroutine(found) or inspect.isclass(found)):
+        return ""
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _check_origin(target: object, dotted: str, patterns: Sequence[str]) -> None:
+    origin = _origin(target)
+    if not _admitted(origin, patterns):
+        where = f"is defined as {origin}" if origin else "is neither a function nor a class"
+        msg = f"{dotted} {where}, which no --allow-callables pattern admits"
+        raise NotAllowed(msg)
+
+
+def resolve(call: PlainCall, patterns: Sequence[str]) -> Callable[..., Any]:
+    """Return what a plain job calls.
+
+    Raises:
+        NotAllowed: The operator admitted no such path.
+        Exception: Whatever importing the module or making the object raises.
+    """
+    if call.name.startswith("__") or not _admitted(call.dotted, patterns):
+        msg = f"{call.dotted} is not admitted: no --allow-callables pattern matches it"
+        raise NotAllowed(msg)
+    owner: Any = importlib.import_module(call.module)
+    if call.cls:
+        cls = getattr(owner, call.cls)
+        if not inspect.isclass(cls):
+            raise NotAllowed(f"{call.module}:{call.cls} is not a class")
+        _check_origin(cls, f"{call.module}:{call.cls}", patterns)
+        found: Callable[..., Any] = getattr(cls(*call.class_args, **call.class_kwargs), call.name)
+        return found
+    target: Callable[..., Any] = getattr(owner, call.name)
+    _check_origin(target, call.dotted, patterns)
+    return target
+
+
+def encode_plain(value: object) -> bytes:
+    """Encode the result of a plain job.
+
+    Raises:
+        SerializationError: JSON cannot say it.
+    """
+    try:
+        return json.dumps({"value": value}).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"the result, a {type(value).__name__}, cannot be written as JSON: {error}"
+        raise SerializationError(msg) from error

@@ -1,0 +1,239 @@
+"""Runs a worker: the socket to the broker, the pool, and the loop between them.
+
+Order of a turn, and why: everything readable is read first (the broker's silence is judged after
+that), then the pool is asked, then what is due is done, then the messages go out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from eventmq.clock import SystemClock
+from eventmq.wire.socket import new_context, open_dealer
+from eventmq.worker.manager import JobManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import WorkerPool
+    from eventmq.wire.socket import Link
+    from eventmq.worker.session import SessionInfo
+
+__all__ = ["WorkerRunner"]
+
+_log = logging.getLogger(__name__)
+
+#: Messages that are read in one turn.
+TURN = 1000
+
+#: Longest time in seconds between two turns.
+LONGEST_WAIT = 1.0
+
+#: What `WorkerRunner.stop` was asked for.
+GO_ON, GRACEFULLY, AT_ONCE = range(3)
+
+
+class WorkerRunner:
+    """One worker: connects to the first of its brokers that answers and runs its jobs.
+
+    Args:
+        pool: Runs the jobs; started and stopped by the runner.
+        brokers: Addresses. The next one is tried when a broker is silent and nothing is held.
+        info: What the worker says about itself; ``session`` and ``name`` are filled in.
+        max_frame: Longest frame in bytes that is taken, 0 for any.
+        context: Of the process, where there is one; needed for ``inproc://`` addresses.
+        clock: Reads time.
+        on_ready: Called once in the runner's thread when a broker first knows the worker.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        *,
+        brokers: Sequence[str],
+        info: SessionInfo,
+        max_frame: int = 0,
+        context: zmq.Context[Any] | None = None,
+        clock: Clock | None = None,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._brokers = deque(brokers)
+        self._info = replace(info, name=info.name or f"{socket.gethostname()}:{os.getpid()}")
+        self._max_frame = max_frame
+        self._context = context
+        self._clock = clock or SystemClock()
+        self._on_ready = on_ready
+        self._asked = self._obeyed = GO_ON
+        self._pool_runs = False
+        self._connections = 0
+        self._broken = False
+        self._backlog: deque[list[bytes]] = deque()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)  # noqa: FBT003 - positional only
+        self._wake.setblocking(False)  # noqa: FBT003
+
+    def stop(self, *, now: bool = False) -> None:
+        """End: gracefully, or with ``now`` at once. From any thread or signal handler."""
+        self._asked = max(self._asked, AT_ONCE if now else GRACEFULLY)
+        with suppress(OSError):  # full: it is awake; closed: it has ended
+            self._wake.send(b"!")
+
+    def handle_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Stop: gracefully at the first signal, at once at the second."""
+        self.stop(now=self._asked != GO_ON)
+
+    def install_signal_handlers(self) -> None:
+        """Let SIGTERM and SIGINT stop the worker. In the main thread only."""
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self.handle_signal)
+
+    def run(self) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            EventMQError: The pool cannot start: one sentence says why.
+        """
+        own = self._context is None
+        context = self._context or new_context()
+        link: Link | None = None
+        try:
+            self._pool.start()
+            self._pool_runs = True
+            self._manager = self._new_manager()
+            link = self._connect(context)
+            while not self._manager.done:
+                link = self._turn(context, link)
+            self._send(link)
+        finally:
+            self._stop_pool()
+            if link is not None:
+                link.close()
+            self._woken.close()
+            self._wake.close()
+            if own:
+                context.term()
+
+    # Parts of a turn
+
+    def _turn(self, context: zmq.Context[Any], link: Link) -> Link:
+        """Wait for something, and do what it asks for."""
+        manager = self._manager
+        self._await(link)
+        now = self._clock.monotonic()
+        for _ in range(TURN):
+            frames = link.receive()
+            if frames is None:
+                break
+            manager.receive(frames, now)
+        if self._pool_runs:
+            manager.pool_events(self._pool.poll(), now)
+        self._obey(now)
+        if self._back(link):
+            manager.connected(now)
+        manager.tick(now)
+        if manager.overdue:
+            self._interrupt(now)
+        if manager.online and self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready()
+        self._send(link)
+        if manager.lost and not manager.done:
+            link.close(0)
+            link = self._reconnect(context)
+        return link
+
+    def _await(self, link: Link) -> None:
+        poller = zmq.Poller()
+        poller.register(link.socket, zmq.POLLIN | (zmq.POLLOUT if self._backlog else 0))
+        poller.register(self._woken, zmq.POLLIN)
+        if link.monitor is not None:
+            poller.register(link.monitor, zmq.POLLIN)
+        if self._pool_runs:
+            for fd in self._pool.filenos():
+                poller.register(fd, zmq.POLLIN)
+        wait = min(LONGEST_WAIT, self._manager.wait(self._clock.monotonic()))
+        poller.poll(int(wait * 1000) + 1)
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+
+    def _obey(self, now: float) -> None:
+        """Do what `stop` was called for."""
+        asked = self._asked
+        if asked == self._obeyed:
+            return
+        self._obeyed = asked
+        if asked == AT_ONCE:
+            self._interrupt(now)
+            self._manager.finish()
+        else:
+            self._manager.terminate(now)
+
+    def _interrupt(self, now: float) -> None:
+        """Kill what runs, then say so: nothing may run on after it was given back."""
+        self._stop_pool()
+        self._manager.pool_events(self._pool.poll(), now)
+        self._manager.interrupted(now)
+
+    def _send(self, link: Link) -> None:
+        """Send what can be sent now; the rest waits until the socket takes it."""
+        backlog = self._backlog
+        outbox = self._manager.take_outbox()
+        if outbox and not self._manager.online:
+            backlog.clear()  # it is an INFORM, and replaces one that could not be sent
+        backlog += outbox
+        while backlog and link.send(backlog[0]):
+            backlog.popleft()
+
+    # Connections
+
+    def _back(self, link: Link) -> bool:
+        """Say whether the connection was lost and is there again: the broker may be a new one."""
+        for made in link.connections():
+            if made and self._broken:
+                self._broken = False
+                return True
+            self._broken = not made
+        return False
+
+    def _new_manager(self) -> JobManager:
+        info = replace(self._info, session=uuid.uuid4().hex)
+        return JobManager(info, pool=self._pool, clock=self._clock)
+
+    def _connect(self, context: zmq.Context[Any]) -> Link:
+        """Open a socket with an identity of its own, so that no half-open one is in its way."""
+        self._connections += 1
+        identity = f"w-{uuid.uuid4().hex[:16]}-{self._connections}"
+        address = self._brokers[0]
+        _log.debug("connecting to %s", address)
+        link = open_dealer(context, address, identity=identity, max_frame=self._max_frame)
+        link.watch()
+        self._broken = False
+        self._manager.connected(self._clock.monotonic())
+        self._send(link)
+        return link
+
+    def _reconnect(self, context: zmq.Context[Any]) -> Link:
+        """Try again; another broker only with nothing held, which belongs to the first."""
+        self._backlog.clear()
+        if len(self._brokers) > 1 and self._manager.idle:
+            self._brokers.rotate(-1)
+            self._manager = self._new_manager()
+        return self._connect(context)
+
+    def _stop_pool(self) -> None:
+        if self._pool_runs:
+            self._pool_runs = False
+            self._pool.stop(0.0)

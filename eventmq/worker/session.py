@@ -1,0 +1,221 @@
+"""How a worker stands with its broker: INFORM until it is known, signs of life, answers sent again.
+
+`JobManager` owns one and tells it what is held and what there is room for. ``now`` is monotonic
+seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventmq.wire import commands
+from eventmq.wire.features import Features, Status, format_queues
+from eventmq.worker.replies import RESEND_AFTER, Replies, fit_outcomes
+
+if TYPE_CHECKING:
+    from eventmq.clock import Clock
+    from eventmq.worker.ledger import HeldChunk, Ledger
+
+__all__ = ["Session", "SessionInfo"]
+
+_log = logging.getLogger(__name__)
+
+#: Seconds without an ACK after which INFORM is sent again.
+INFORM_AGAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """What a worker says about itself, and how patient it is. Times are seconds.
+
+    Attributes:
+        session: Id of this run.
+        name: For people, such as ``host:pid``.
+        queues: (weight, name) pairs; none means the broker's default.
+        tasks: Names of the tasks that it knows.
+        callables: Patterns of dotted paths that plain jobs may call.
+        heartbeat: Between two signs of life.
+        liveness: A broker that is silent for so long is taken for dead.
+        grace: For running jobs, when the worker is told to end.
+    """
+
+    session: str
+    name: str = ""
+    queues: tuple[tuple[int, str], ...] = ()
+    tasks: tuple[str, ...] = ()
+    callables: tuple[str, ...] = ()
+    heartbeat: float = 3.0
+    liveness: float = 15.0
+    grace: float = 30.0
+
+
+class Session:
+    """The session of a worker with one broker.
+
+    Args:
+        info: What INFORM says.
+        ledger: What is held.
+        clock: For the text of a HEARTBEAT.
+
+    Attributes:
+        online: The broker has acknowledged the session.
+        lost: The broker was silent for too long.
+        replies: Answers that it has not acknowledged.
+        outbox: Messages to send.
+    """
+
+    def __init__(self, info: SessionInfo, ledger: Ledger, clock: Clock) -> None:
+        self.info = info
+        self.online = False
+        self.lost = False
+        self.replies = Replies()
+        self.outbox: list[list[bytes]] = []
+        self._ledger = ledger
+        self._clock = clock
+        self._ids = 0
+        self._inform_id = ""
+        self._inform_due = 0.0
+        self._heard = 0.0
+        self._beat_due = 0.0
+        self._window = -1
+        self._epoch = 0
+        self._max_frame = 0
+
+    def new_id(self) -> str:
+        """Return a message id that the session has not used."""
+        self._ids += 1
+        return f"{self.info.session[:8]}-{self._ids:x}"
+
+    def connected(self, now: float) -> None:
+        """A new connection was opened: inform the broker."""
+        self.lost = False
+        self._heard = now
+        self.inform(now)
+
+    def heard(self, now: float) -> None:
+        """Something came from the broker."""
+        self._heard = now
+
+    def inform(self, now: float) -> None:
+        """Say who we are. Nothing else is sent until the broker has acknowledged that."""
+        self.online = False
+        self._inform_due = now + INFORM_AGAIN
+        self._inform_id = self.new_id()
+        info = self.info
+        features = Features(
+            session=info.session,
+            name=info.name,
+            tasks=info.tasks,
+            callables=info.callables,
+            received=self._ledger.received,
+            held=self._ledger.held(),
+        )
+        queues = format_queues(info.queues) if info.queues else ""
+        inform = commands.Inform(self._inform_id, queues, "worker", features.format())
+        # Answers that were to go out are kept in `replies` and follow the ACK.
+        self.outbox = [inform.frames()]
+
+    def receive_ack(self, ack: commands.Ack, now: float, window: int) -> None:
+        """Take an ACK, of INFORM or of an answer."""
+        if ack.acked == self._inform_id and not self.online:
+            self._welcome(ack, now, window)
+        else:
+            self._settle(ack.acked)
+
+    def _settle(self, reply: str) -> None:
+        chunk = self.replies.acked(reply)
+        if chunk is not None:
+            self._ledger.settle(chunk)
+
+    def _welcome(self, ack: commands.Ack, now: float, window: int) -> None:
+        """The broker knows us: say what there is room for, and what it may have missed."""
+        if ack.extra is None:
+            self._plain_broker(now)
+            return
+        features = Features.parse(ack.extra.decode())
+        if self._epoch and features.epoch != self._epoch:
+            _log.info("the broker was restarted; sending %d answers again", len(self.replies))
+        self._epoch = features.epoch
+        self._max_frame = features.max_frame
+        self.online = True
+        self._beat_due = now + self.info.heartbeat
+        self.ready(window)
+        self.outbox += self.replies.due(now, everything=True)
+
+    def _plain_broker(self, now: float) -> None:
+        """Stand where a session with a deployed broker, which knows no chunks, would begin."""
+        _log.error(
+            "the broker speaks the plain protocol, without chunks; this worker cannot serve "
+            "it yet: use a broker of EventMQ 1.0 or later"
+        )
+        self._inform_due = now + self.info.liveness
+
+    def receive_error(self, error: commands.Error, now: float) -> None:
+        """Take an ERROR: inform again, or give up what the broker refuses."""
+        if error.code == "inform-again":
+            if self.online:
+                self.inform(now)
+        elif error.request == self._inform_id:
+            _log.error("the broker refuses this worker: %s", error.text)
+            self._inform_due = now + self.info.liveness
+        else:
+            _log.error("the broker refuses an answer (%s): %s", error.code, error.text)
+            self._settle(error.request)
+
+    def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Answer jobs of a chunk, in as many messages as the broker's frame limit asks for."""
+        for part in fit_outcomes(body, self._max_frame):
+            number = f"chunk:{chunk.number}"
+            reply = commands.Reply(self.new_id(), part, chunk.message, number)
+            frames = reply.frames()
+            self.replies.add(reply.id, chunk, frames, now)
+            if self.online:
+                self.outbox.append(frames)
+
+    def ready(self, window: int) -> None:
+        """Say what is held and how many chunks there is room for."""
+        self._window = window
+        self.outbox.append(commands.Ready(self.new_id(), self._status()).frames())
+
+    def _status(self) -> str:
+        return Status(self._ledger.received, self._window, self._ledger.held()).format()
+
+    def tick(self, now: float, window: int) -> None:
+        """Do what is due."""
+        if now - self._heard > self.info.liveness and not self.lost:
+            _log.warning("the broker was silent for %g s; connecting anew", self.info.liveness)
+            self.online = False
+            self.lost = True
+        if self.online:
+            self.outbox += self.replies.due(now)
+            if now >= self._beat_due:
+                self._beat(now, window)
+            elif window != self._window:
+                self.ready(window)
+        elif now >= self._inform_due and not self.lost:
+            self.inform(now)
+
+    def _beat(self, now: float, window: int) -> None:
+        self._beat_due = now + self.info.heartbeat
+        self._window = window
+        stamp = f"{self._clock.now():.2f}"
+        self.outbox.append(commands.Heartbeat(self.new_id(), stamp, self._status()).frames())
+
+    def due(self) -> float:
+        """Return when `tick` has something to do."""
+        due = self._heard + self.info.liveness
+        if not self.online:
+            return min(due, self._inform_due)
+        first = self.replies.oldest()
+        if first is not None:
+            due = min(due, first + RESEND_AFTER)
+        return min(due, self._beat_due)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        if self.replies:
+            _log.warning("%d answers were not acknowledged by the broker", len(self.replies))
+        if self.online:
+            self.outbox.append(commands.Kbai(self.new_id()).frames())

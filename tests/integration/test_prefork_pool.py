@@ -1,0 +1,317 @@
+"""The prefork pool with real processes: what runs, what is taken back, who dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from eventmq.clock import SystemClock
+from eventmq.errors import AppNotFound, PluginError
+from eventmq.interfaces import PluginContext
+from eventmq.plugins.pools.prefork import make_prefork_pool
+from tests.worker_harness import OK, Driver, call, options, wait_for
+
+NOOP = call("noop")
+
+
+def make_pool(**values):
+    return make_prefork_pool(PluginContext("prefork", options(**values), SystemClock()))
+
+
+@pytest.fixture
+def driver():
+    pool = make_pool()
+    pool.start()
+    yield Driver(pool)
+    pool.stop(0.0)
+    pool.stop(0.0)
+
+
+def run(driver, chunk, *calls, slot=0):
+    driver.assign(chunk, *calls, slot=slot)
+    return driver.until_answered(chunk, len(calls))
+
+
+def is_gone(pid):
+    """Say whether a process has ended, reaped or not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+# What runs
+
+
+def test_jobs_run_in_order_in_processes_of_their_own(driver):
+    driver.assign(1, call("add", 1, 2), call("echo", "x"), call("pid"))
+    driver.assign(2, call("pid"), slot=0)
+    driver.assign(3, call("pid"), slot=1)
+    assert driver.until_answered(1, 3)[:2] == [3, "x"]
+    (same,), (other,) = driver.until_answered(2, 1), driver.until_answered(3, 1)
+    assert driver.results(1)[2] == same
+    assert len({same, other, os.getpid()}) == 3
+    assert [row.position for row in driver.rows[1]] == [0, 1, 2]
+
+
+def test_a_task_knows_its_job_and_coroutines_run(driver):
+    assert run(driver, 1, call("whoami"), call("later")) == [
+        ["j0", "whoami", "default", 1, 1],
+        "later",
+    ]
+
+
+def test_large_payloads_and_results_pass_without_waiting(driver):
+    """Ten chunks of 2 MB in a pipe of far less: `assign` returns, the rest follows."""
+    text = "x" * 2_000_000
+    for chunk in range(1, 11):
+        driver.assign(chunk, call("echo", text), slot=0)
+    driver.until(lambda: sum(map(len, driver.rows.values())) == 10)
+    assert all(driver.results(chunk) == [text] for chunk in range(1, 11))
+
+
+def test_many_jobs_in_many_chunks_are_each_answered_once(driver):
+    for chunk in range(1, 101):
+        driver.assign(chunk, *[call("echo", n) for n in range(50)], slot=chunk % 2)
+    driver.until(lambda: sum(map(len, driver.rows.values())) == 5000)
+    assert all(driver.results(chunk) == list(range(50)) for chunk in range(1, 101))
+
+
+def test_outcomes_do_not_wait_for_a_long_neighbour(driver, tmp_path):
+    gate = tmp_path / "gate"
+    driver.assign(1, *[NOOP] * 5, call("hold", str(gate)), NOOP)
+    driver.until_answered(1, 5)
+    assert len(driver.rows[1]) == 5
+    gate.touch()
+    driver.until_answered(1, 7)
+
+
+def test_it_says_since_when_a_job_runs(driver, tmp_path):
+    assert driver.pool.running_since(0) is None
+    before = time.monotonic()
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)))
+    driver.until(lambda: driver.pool.running_since(0) is not None)
+    assert before <= driver.pool.running_since(0) <= time.monotonic()
+    assert driver.pool.running_since(1) is None
+    gate.touch()
+    driver.until_answered(1, 1)
+    driver.until(lambda: driver.pool.running_since(0) is None)
+
+
+def test_a_task_that_forks_and_returns_twice_is_answered_once(driver):
+    results = run(driver, 1, call("fork_and_return"), call("echo", 1), call("echo", 2))
+    assert results[1:] == [1, 2]
+    assert results[0] > 0, "the copy answers nothing"
+    wait_for(lambda: is_gone(results[0]))
+    assert run(driver, 2, call("echo", 3)) == [3]
+    assert driver.deaths == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_does_not_interrupt_a_job(driver, tmp_path, signum):
+    """The manager alone acts on it, and lets running jobs end."""
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)))
+    wait_for((tmp_path / "gate.runs").exists)
+    os.kill(driver.pool.pids()[0], signum)
+    gate.touch()
+    driver.until_answered(1, 1)
+    assert driver.rows[1][0].kind == OK
+    assert driver.deaths == []
+
+
+# What is taken back
+
+
+def test_what_has_not_started_is_taken_back(driver, tmp_path):
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)), *[NOOP] * 9)
+    driver.assign(2, *[NOOP] * 5)
+    wait_for((tmp_path / "gate.runs").exists)
+    assert driver.pool.take_back(0) == 14
+    assert driver.pool.take_back(0) == 0
+    driver.assign(3, call("echo", "later"))
+    assert driver.pool.take_back(0) == 1
+    driver.assign(4, call("echo", "last"))
+    gate.touch()
+    assert driver.until_answered(4, 1) == ["last"]
+    assert {chunk: len(rows) for chunk, rows in driver.rows.items()} == {1: 1, 4: 1}
+
+
+def test_the_race_for_a_job_has_one_winner(driver):
+    """Whenever it is taken back: a job is either answered or withdrawn, the last ones first."""
+    dice = random.Random(1)
+    for chunk in range(1, 301):
+        count = dice.randrange(1, 200)
+        driver.assign(chunk, *[NOOP] * count)
+        for _ in range(dice.randrange(0, 3000)):
+            pass
+        taken = driver.pool.take_back(0)
+        driver.until(lambda: len(driver.rows.get(chunk, [])) >= count - taken)
+        positions = [row.position for row in driver.rows.get(chunk, [])]
+        assert positions == list(range(count - taken))
+    assert driver.deaths == []
+
+
+# Who dies
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (call("leave", 7), "the process exited with status 7"),
+        (call("leave", 0), "the process exited with status 0"),
+        (call("shoot_self"), "the process was killed by SIGKILL"),
+    ],
+)
+def test_a_death_names_the_job_that_ran_and_the_slot_goes_on(driver, task, reason):
+    before = driver.pool.pids()
+    driver.assign(4, NOOP, call("sleep", 0.02), task, NOOP)
+    driver.until(lambda: driver.deaths)
+    (death,) = driver.deaths
+    assert (death.slot, death.chunk, death.position, death.reason) == (0, 4, 2, reason)
+    assert [row.position for row in driver.rows[4]] == [0, 1], "what was answered before counts"
+    (new,) = run(driver, 5, call("pid"))
+    assert new not in before
+    assert run(driver, 6, call("pid"), slot=1) == [before[1]]
+
+
+def test_an_idle_child_that_is_killed_is_charged_to_no_job(driver):
+    run(driver, 1, NOOP)
+    os.kill(driver.pool.pids()[0], signal.SIGKILL)
+    driver.until(lambda: driver.deaths)
+    assert (driver.deaths[0].chunk, driver.deaths[0].position) == (0, -1)
+    assert run(driver, 2, call("echo", 1)) == [1]
+
+
+def test_chunks_of_a_dead_child_do_not_run_in_the_next(driver):
+    driver.assign(1, call("leave", 1))
+    driver.assign(2, *[NOOP] * 10)
+    driver.until(lambda: driver.deaths)
+    assert run(driver, 3, call("echo", 1)) == [1]
+    assert 2 not in driver.rows
+
+
+def test_a_killed_fork_server_is_replaced_with_its_children(driver, tmp_path):
+    driver.until(lambda: all(driver.pool.pids()))
+    old = driver.pool.pids()
+    driver.assign(1, call("hold", str(tmp_path / "never")))
+    wait_for((tmp_path / "never.runs").exists)
+    parent = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(old[0])]))
+    assert parent != os.getpid()
+    os.kill(parent, signal.SIGKILL)
+    driver.until(lambda: len(driver.deaths) == 2)
+    assert {(d.slot, d.chunk, d.position) for d in driver.deaths} == {(0, 1, 0), (1, 0, -1)}
+    wait_for(lambda: all(map(is_gone, old)))
+    assert run(driver, 2, call("echo", 1)) == [1]
+    assert run(driver, 3, call("echo", 2), slot=1) == [2]
+
+
+def test_children_end_with_their_manager(tmp_path):
+    """kill -9 of the manager while a child sleeps: nobody is left who could write to stdout."""
+    program = (
+        "import sys, time\n"
+        "from eventmq.plugins.pools.processes import PreforkPool\n"
+        "from tests.worker_harness import call, make_chunk\n"
+        "pool = PreforkPool(concurrency=2, loader='tests.worker_harness:load', arguments={})\n"
+        "pool.start()\n"
+        "pool.assign(0, 1, *make_chunk(call('hold', sys.argv[1]), call('noop')))\n"
+        "while not all(pool.pids()): pool.poll()\n"
+        "print(*pool.pids(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "never")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as manager:
+        pids = [int(pid) for pid in manager.stdout.readline().split()]
+        wait_for((tmp_path / "never.runs").exists)
+        manager.kill()
+        manager.wait()
+        assert select.select([manager.stdout], [], [], 10.0)[0], "somebody still has it open"
+        assert manager.stdout.read() == ""
+    wait_for(lambda: all(map(is_gone, pids)))
+
+
+# Start and stop
+
+
+@pytest.mark.parametrize(
+    ("fail", "error", "text"),
+    [
+        ("app", AppNotFound, "module shop has no attribute app"),
+        ("import", PluginError, "ModuleNotFoundError: No module named 'module_that_is_not_there'"),
+        ("exit", PluginError, "status 3"),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_is_one_clear_error(fail, error, text):
+    pool = make_pool(arguments={"fail": fail})
+    with pytest.raises(error, match=text):
+        pool.start()
+    pool.stop(0.0)
+    assert pool.poll() == []
+
+
+def test_an_app_that_loads_for_ever_is_an_error_too():
+    pool = make_pool(loader="time:sleep", arguments={}, start_timeout=0.01)
+    with pytest.raises(PluginError, match=r"not loaded within 0\.01 s"):
+        pool.start()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"concurrency": 0}, {"loader": ""}, {"start_timeout": "soon"}, {"start_timeout": 0}, {"x": 1}],
+)
+def test_wrong_options_are_refused(values):
+    with pytest.raises(PluginError):
+        make_pool(**values)
+
+
+def test_stop_lets_a_running_job_end_and_keeps_its_outcome(tmp_path):
+    pool = make_pool()
+    pool.start()
+    driver = Driver(pool)
+    driver.assign(1, call("hold", str(tmp_path / "gate")), NOOP)
+    wait_for((tmp_path / "gate.runs").exists)
+    opener = threading.Timer(0.1, (tmp_path / "gate").touch)
+    opener.start()
+    pool.stop(10.0)
+    opener.join()
+    driver.take(pool.poll())
+    assert [row.kind for row in driver.rows[1]] == [OK]
+
+
+def test_stop_kills_after_the_grace(tmp_path):
+    pool = make_pool()
+    pool.start()
+    driver = Driver(pool)
+    driver.assign(1, NOOP, call("hold", str(tmp_path / "never")))
+    wait_for((tmp_path / "never.runs").exists)
+    pids = pool.pids()
+    began = time.monotonic()
+    pool.stop(0.1)
+    assert time.monotonic() - began < 5.0
+    assert all(map(is_gone, filter(None, pids)))
+    driver.take(pool.poll())
+    assert driver.deaths == []
+
+
+def test_a_pool_leaves_no_descriptor_open():
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(AppNotFound):
+        make_pool(arguments={"fail": "app"}).start()
+    pool = make_pool()
+    pool.start()
+    driver = Driver(pool)
+    driver.assign(1, call("leave", 1))
+    driver.until(lambda: driver.deaths)
+    pool.stop(1.0)
+    assert len(os.listdir("/proc/self/fd")) == before

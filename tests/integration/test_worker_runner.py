@@ -1,0 +1,311 @@
+"""A worker's runner over real sockets; the test is the broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+import zmq
+
+from eventmq.errors import PluginError
+from eventmq.job import OutcomeKind
+from eventmq.plugins.pools.processes import PreforkPool
+from eventmq.plugins.pools.threads import ThreadsPool
+from eventmq.wire import commands
+from eventmq.wire.bulk import OutcomeRow, decode_outcomes
+from eventmq.wire.features import Features, Status
+from eventmq.wire.socket import Unroutable, open_router
+from eventmq.worker.runner import WorkerRunner
+from eventmq.worker.session import SessionInfo
+from tests.worker_harness import OK, PATIENCE, call, load, make_chunk, wait_for
+
+BACK = OutcomeKind.HANDED_BACK
+
+
+class Broker:
+    """A ROUTER that knows its worker from `welcome` on and shows that it lives."""
+
+    def __init__(self, context, address="tcp://127.0.0.1:0"):
+        self.link = open_router(context)
+        self.address = self.link.bind(address)
+        self.identity = b""
+        self.messages = []
+        self.features = None
+
+    def expect(self, kind, seconds=PATIENCE):
+        """Return the next message of a kind."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for message in self.messages:
+                if isinstance(message, kind):
+                    self.messages.remove(message)
+                    return message
+            self.listen()
+        raise AssertionError(f"no {kind.__name__}, but {self.messages}")
+
+    def listen(self):
+        self.link.socket.poll(50)
+        while (frames := self.link.receive()) is not None:
+            self.identity = frames[0]
+            message = commands.decode(frames[1:])
+            self.messages.append(message)
+            if self.features and isinstance(message, commands.Inform):
+                self.send(commands.Ack("a", message.id, self.features.format().encode()))
+        if self.features and self.identity:
+            self.send(commands.Heartbeat("h", "1"))
+
+    def send(self, message):
+        with suppress(Unroutable):  # a worker that has ended, or comes back
+            self.link.send([self.identity, *message.frames()])
+
+    def welcome(self, epoch=1):
+        self.features = Features(epoch=epoch, store="x", max_frame=1 << 20)
+        return Features.parse(self.expect(commands.Inform).features)
+
+    def chunk(self, number, *calls):
+        body, _ = make_chunk(*calls)
+        self.send(commands.Request(f"m{number}", "default", f"chunk:{number}", body))
+
+    def answers(self, count):
+        """Return position and kind of the next answers."""
+        rows = []
+        while len(rows) < count:
+            reply = self.expect(commands.Reply)
+            self.send(commands.Ack("a", reply.id))
+            rows += [OutcomeRow(*row) for row in decode_outcomes(reply.result)]
+        return [(row.position, OutcomeKind(row.kind)) for row in rows]
+
+    def close(self):
+        self.link.close(0)
+
+
+def threads():
+    return ThreadsPool(concurrency=2, executor=load())
+
+
+def processes():
+    return PreforkPool(concurrency=2, loader="tests.worker_harness:load", arguments={})
+
+
+class Worker:
+    """A runner in a thread."""
+
+    def __init__(self, pool, brokers, context=None, **info):
+        self.ready = threading.Event()
+        info = SessionInfo(session="", queues=((10, "default"),), tasks=("echo",), **info)
+        self.runner = WorkerRunner(
+            pool, brokers=brokers, info=info, context=context, on_ready=self.ready.set
+        )
+        self.thread = threading.Thread(target=self.runner.run)
+        self.thread.start()
+
+    def join(self):
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def context():
+    context = zmq.Context()
+    yield context
+    context.term()
+
+
+@pytest.fixture
+def make_broker(context):
+    brokers = []
+
+    def make_broker(*args):
+        brokers.append(Broker(context, *args))
+        return brokers[-1]
+
+    yield make_broker
+    for broker in brokers:
+        broker.close()
+
+
+@pytest.fixture
+def broker(make_broker):
+    return make_broker()
+
+
+@pytest.fixture
+def start():
+    workers = []
+
+    def start(*args, **options):
+        workers.append(Worker(*args, **options))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.runner.stop(now=True)
+    for worker in workers:
+        worker.join()
+
+
+@pytest.mark.parametrize("pool", [threads, processes])
+def test_jobs_go_in_and_outcomes_come_out(broker, start, pool):
+    worker = start(pool(), [broker.address])
+    features = broker.welcome()
+    assert features.tasks == ("echo",)
+    assert features.name.endswith(f":{os.getpid()}")
+    assert Status.parse(broker.expect(commands.Ready).status).window == 2
+    assert worker.ready.wait(PATIENCE)
+    broker.chunk(1, call("echo", 1), call("echo", 2))
+    assert broker.answers(2) == [(0, OK), (1, OK)]
+    worker.runner.stop()
+    assert broker.expect(commands.Kbai)
+    worker.join()
+
+
+def test_it_works_in_one_process_with_its_broker(context, make_broker, start):
+    broker = make_broker("inproc://broker")
+    start(threads(), ["inproc://broker"], context=context)
+    broker.welcome()
+    broker.expect(commands.Ready)
+    broker.chunk(1, call("echo", 1))
+    assert broker.answers(1) == [(0, OK)]
+
+
+def test_what_waits_behind_a_long_job_comes_back(broker, start, tmp_path):
+    start(processes(), [broker.address])
+    broker.welcome()
+    broker.expect(commands.Ready)
+    broker.chunk(1, call("hold", str(tmp_path / "gate")), call("echo", 1), call("echo", 2))
+    assert broker.answers(2) == [(1, BACK), (2, BACK)]
+    (tmp_path / "gate").touch()
+    assert broker.answers(1) == [(0, OK)]
+
+
+def test_a_killed_child_is_answered_for(broker, start):
+    start(processes(), [broker.address])
+    broker.welcome()
+    broker.expect(commands.Ready)
+    broker.chunk(1, call("shoot_self"), call("echo", 2))
+    assert sorted(broker.answers(2)) == [(0, OutcomeKind.DIED), (1, BACK)]
+    broker.chunk(2, call("echo", 1))
+    assert broker.answers(1) == [(0, OK)]
+
+
+def test_a_silent_broker_is_left_for_the_next_one(make_broker, broker, start):
+    silent = make_broker()
+    brokers = [silent.address, broker.address]
+    worker = start(threads(), brokers, heartbeat=0.1, liveness=1.0)
+    assert broker.welcome().session
+    broker.expect(commands.Ready)
+    assert worker.ready.wait(PATIENCE)
+
+
+def test_a_broker_that_comes_back_gets_the_answers_of_the_same_session(
+    make_broker, start, tmp_path
+):
+    first = make_broker()
+    start(threads(), [first.address], heartbeat=0.1, liveness=1.0)
+    before = first.welcome()
+    first.expect(commands.Ready)
+    first.chunk(1, call("hold", str(tmp_path / "gate")))
+    wait_for((tmp_path / "gate.runs").exists)
+    first.close()
+    (tmp_path / "gate").touch()
+    second = make_broker(first.address)
+    after = second.welcome(epoch=2)
+    assert (after.session, after.received, after.held) == (before.session, 1, (1,))
+    assert second.answers(1) == [(0, OK)]
+
+
+def told_to_end(broker):
+    """Wait until the worker says that it takes nothing more."""
+    wait_for(lambda: Status.parse(broker.expect(commands.Ready).status).window == 0)
+
+
+def test_stop_lets_a_running_job_end(broker, start, tmp_path):
+    worker = start(processes(), [broker.address])
+    broker.welcome()
+    broker.expect(commands.Ready)
+    broker.chunk(1, call("hold", str(tmp_path / "gate")))
+    wait_for((tmp_path / "gate.runs").exists)
+    worker.runner.stop()
+    told_to_end(broker)
+    (tmp_path / "gate").touch()
+    assert broker.answers(1) == [(0, OK)]
+    assert broker.expect(commands.Kbai)
+    worker.join()
+
+
+def test_stop_at_once_hands_back_what_it_killed(broker, start, tmp_path):
+    worker = start(processes(), [broker.address])
+    broker.welcome()
+    broker.expect(commands.Ready)
+    broker.chunk(1, call("hold", str(tmp_path / "never")))
+    wait_for((tmp_path / "never.runs").exists)
+    worker.runner.stop()
+    worker.runner.stop(now=True)
+    assert broker.answers(1) == [(0, BACK)]
+    worker.join()
+
+
+def test_after_the_grace_it_ends_all_the_same(broker, start, tmp_path):
+    worker = start(processes(), [broker.address], grace=0.2)
+    broker.welcome()
+    broker.expect(commands.Ready)
+    broker.chunk(1, call("hold", str(tmp_path / "never")))
+    wait_for((tmp_path / "never.runs").exists)
+    worker.runner.stop()
+    assert broker.answers(1) == [(0, BACK)]
+    assert broker.expect(commands.Kbai)
+    worker.join()
+
+
+def test_an_app_that_cannot_be_loaded_ends_the_worker_with_one_error():
+    pool = PreforkPool(
+        concurrency=2, loader="tests.worker_harness:load", arguments={"fail": "import"}
+    )
+    info = SessionInfo(session="")
+    runner = WorkerRunner(pool, brokers=["tcp://127.0.0.1:1"], info=info)
+    with pytest.raises(PluginError, match="the tasks cannot be imported"):
+        runner.run()
+
+
+PROGRAM = """
+import sys
+from tests.integration.test_worker_runner import SessionInfo, WorkerRunner, processes
+runner = WorkerRunner(processes(), brokers=[sys.argv[1]], info=SessionInfo(session=""),
+                      on_ready=lambda: print("ready", flush=True))
+runner.install_signal_handlers()
+runner.run()
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture
+def program(broker):
+    """A worker in a process of its own."""
+    command = [sys.executable, "-c", PROGRAM, broker.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        broker.welcome()
+        assert worker.stdout.readline() == "ready\n"
+        yield worker
+        worker.kill()
+
+
+def test_sigterm_ends_the_process(program):
+    program.send_signal(signal.SIGTERM)
+    assert program.stdout.read() == "ended\n"
+    assert program.wait(PATIENCE) == 0
+
+
+def test_a_second_signal_ends_it_at_once(program, broker, tmp_path):
+    broker.chunk(1, call("hold", str(tmp_path / "never")))
+    wait_for((tmp_path / "never.runs").exists)
+    program.send_signal(signal.SIGINT)
+    told_to_end(broker)
+    program.send_signal(signal.SIGINT)
+    assert program.stdout.read() == "ended\n"
+    assert program.wait(PATIENCE) == 0

@@ -1,0 +1,233 @@
+"""What tests of the worker share: an executor with small tasks, chunks, waiting with a deadline.
+
+Fork servers import it too (`load`), so the tasks stand here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from eventmq.clock import SystemClock
+from eventmq.errors import AppNotFound, PluginError, SerializationError
+from eventmq.interfaces import Answered, Died
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk
+from eventmq.worker.context import current_job
+from eventmq.worker.execution import Executor
+from eventmq.worker.taskspec import TaskSpec
+
+PATIENCE = 20.0
+
+OK = OutcomeKind.SUCCEEDED
+
+
+class PlainSerializer:
+    """MessagePack or JSON, without extras."""
+
+    def __init__(self, name: str) -> None:
+        self.pack: Callable[[object], bytes] = {
+            "msgpack": msgpack.packb,
+            "json": lambda value: json.dumps(value).encode(),
+        }[name]
+        self.unpack = {"msgpack": msgpack.unpackb, "json": json.loads}[name]
+
+    def encode(self, value, envelope):
+        try:
+            return self.pack(value), ""
+        except TypeError as error:
+            raise SerializationError(str(error)) from error
+
+    def decode(self, data, envelope):
+        return self.unpack(data)
+
+
+class Fixed:
+    """A retry policy; None is never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+
+    def delay(self, attempt):
+        return self.seconds
+
+
+def serializer(name: str) -> PlainSerializer:
+    if name not in {"msgpack", "json"}:
+        raise PluginError(f"no serializer {name!r}")
+    return PlainSerializer(name)
+
+
+def make_executor(*tasks: Any, clock: Any = None, **options: Any) -> Executor:
+    """Return an executor of functions (named by themselves) and `TaskSpec`s."""
+    specs = [t if isinstance(t, TaskSpec) else TaskSpec(name=t.__name__, function=t) for t in tasks]
+    return Executor(
+        {spec.name: spec for spec in specs},
+        serializer=options.pop("serializer", serializer),
+        retry_policy=options.pop("retry_policy", lambda *_: Fixed(7.0)),
+        clock=clock or SystemClock(),
+        **options,
+    )
+
+
+# Tasks
+
+
+def noop():
+    pass
+
+
+def add(a, b):
+    return a + b
+
+
+def echo(value):
+    return value
+
+
+def pid():
+    return os.getpid()
+
+
+def hold(path):
+    """Run until the file is there; say that it runs by making another."""
+    Path(path + ".runs").touch()
+    wait_for(Path(path).exists)
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+
+def leave(status):
+    os._exit(status)
+
+
+def give_up():
+    raise SystemExit(1)
+
+
+def shoot_self():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_and_return():
+    """Return twice, as a careless task may: in this process and in a new one."""
+    return os.fork()
+
+
+def whoami():
+    job = current_job()
+    return [job.id, job.task, job.queue, job.attempt, job.delivery]
+
+
+async def later():
+    await asyncio.sleep(0)
+    return current_job().task
+
+
+def load(fail: str = "") -> Executor:
+    """Return the executor of a child."""
+    if fail == "app":
+        raise AppNotFound("module shop has no attribute app")
+    if fail == "import":
+        __import__("module_that_is_not_there")
+    if fail == "exit":
+        os._exit(3)
+    tasks = (
+        noop,
+        add,
+        echo,
+        pid,
+        hold,
+        sleep,
+        leave,
+        shoot_self,
+        give_up,
+        fork_and_return,
+        whoami,
+        later,
+    )
+    return make_executor(*tasks)
+
+
+# Chunks
+
+
+def call(task: str, *args: Any, headers: str = "", **kwargs: Any) -> tuple[str, bytes]:
+    """Return the header text and payload of a job."""
+    text = f"task:{task},content-type:msgpack" + (f",{headers}" if headers else "")
+    return text, msgpack.packb([args, kwargs])
+
+
+def make_chunk(*calls: tuple[str, bytes], expires: float = 0.0) -> tuple[bytes, int]:
+    """Return the body of a chunk, and its number of jobs; ids are j0, j1, ..."""
+    rows = [
+        (f"j{n}", 1, 1, headers, 0.0, expires, payload)
+        for n, (headers, payload) in enumerate(calls)
+    ]
+    return encode_chunk("default", rows), len(rows)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it did not come true within {seconds} s")
+        select.select([], [], [], 0.001)
+
+
+class Driver:
+    """Drives a pool as a job manager does, and notes what happens."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.rows: dict[int, list[OutcomeRow]] = {}
+        self.deaths: list[Died] = []
+
+    def assign(self, chunk: int, *calls: tuple[str, bytes], slot: int = 0) -> None:
+        body, count = make_chunk(*calls)
+        self.pool.assign(slot, chunk, body, count)
+
+    def poll(self, seconds: float = 0.0) -> None:
+        select.select(list(self.pool.filenos()), [], [], seconds)
+        self.take(self.pool.poll())
+
+    def take(self, events: Sequence[Answered | Died]) -> None:
+        for event in events:
+            if isinstance(event, Died):
+                self.deaths.append(event)
+                continue
+            rows = [OutcomeRow(*row) for row in decode_outcomes(event.outcomes)]
+            assert len(rows) == event.count
+            self.rows.setdefault(event.chunk, []).extend(rows)
+
+    def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.poll(0.002)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {seconds} s: {self.rows}, {self.deaths}")
+
+    def until_answered(self, chunk: int, count: int) -> list[Any]:
+        """Wait for so many outcomes of a chunk; return the decoded results."""
+        self.until(lambda: len(self.rows.get(chunk, [])) >= count)
+        return self.results(chunk)
+
+    def results(self, chunk: int) -> list[Any]:
+        return [msgpack.unpackb(row.result) for row in self.rows[chunk]]
+
+
+def options(**values: Any) -> Mapping[str, Any]:
+    """Return the options of a pool of two slots."""
+    return {"concurrency": 2, "loader": "tests.worker_harness:load", "arguments": {}, **values}
