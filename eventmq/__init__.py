@@ -1,0 +1,140 @@
+"""EventMQ: functions that run elsewhere and later, over ZeroMQ, with a durable broker.
+
+Every name loads when it is first used, so importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventmq.app import EventMQ
+    from eventmq.client.handle import Job
+    from eventmq.errors import (
+        AppNotFound,
+        BatchError,
+        BindError,
+        BrokerUnavailable,
+        ContentError,
+        ContentNotAllowed,
+        DuplicateJob,
+        EventMQError,
+        HookError,
+        IllegalTransition,
+        JobCancelled,
+        JobError,
+        JobExpired,
+        JobFailed,
+        JobNotFound,
+        MessageTooLarge,
+        NotAllowed,
+        PluginCollision,
+        PluginError,
+        PluginNotFound,
+        ProtocolError,
+        QueueFull,
+        RateLimited,
+        ResultError,
+        ResultTimeout,
+        ResultTooLarge,
+        ResultUnavailable,
+        SerializationError,
+        SettingsError,
+        SignatureError,
+        SoftTimeLimitExceeded,
+        StoreError,
+        StreamRestarted,
+        SubmitError,
+        TimeLimitExceeded,
+        UnknownTask,
+        WorkerLost,
+    )
+    from eventmq.hookspecs import hookimpl
+    from eventmq.plugins.retries.backoff import exponential, fixed
+    from eventmq.task import shared_task
+    from eventmq.worker.context import current_job
+    from eventmq.worker.signals import Reject, Retry
+
+    __version__: str
+
+__all__ = [
+    "AppNotFound",
+    "BatchError",
+    "BindError",
+    "BrokerUnavailable",
+    "ContentError",
+    "ContentNotAllowed",
+    "DuplicateJob",
+    "EventMQ",
+    "EventMQError",
+    "HookError",
+    "IllegalTransition",
+    "Job",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobNotFound",
+    "MessageTooLarge",
+    "NotAllowed",
+    "PluginCollision",
+    "PluginError",
+    "PluginNotFound",
+    "ProtocolError",
+    "QueueFull",
+    "RateLimited",
+    "Reject",
+    "ResultError",
+    "ResultTimeout",
+    "ResultTooLarge",
+    "ResultUnavailable",
+    "Retry",
+    "SerializationError",
+    "SettingsError",
+    "SignatureError",
+    "SoftTimeLimitExceeded",
+    "StoreError",
+    "StreamRestarted",
+    "SubmitError",
+    "TimeLimitExceeded",
+    "UnknownTask",
+    "WorkerLost",
+    "__version__",
+    "current_job",
+    "exponential",
+    "fixed",
+    "hookimpl",
+    "shared_task",
+]
+
+#: Public name -> module that has it; every other name of ``__all__`` is in `eventmq.errors`.
+_WHERE = {
+    "EventMQ": "eventmq.app",
+    "Job": "eventmq.client.handle",
+    "Reject": "eventmq.worker.signals",
+    "Retry": "eventmq.worker.signals",
+    "current_job": "eventmq.worker.context",
+    "exponential": "eventmq.plugins.retries.backoff",
+    "fixed": "eventmq.plugins.retries.backoff",
+    "hookimpl": "eventmq.hookspecs",
+    "shared_task": "eventmq.task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("eventmq")
+    elif name in __all__:
+        value = getattr(importlib.import_module(_WHERE.get(name, "eventmq.errors")), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,5 @@
+"""``python -m eventmq`` is the program ``eventmq``."""
+
+from eventmq.cli import main
+
+main()

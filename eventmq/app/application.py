@@ -1,0 +1,380 @@
+"""What users type: ``app = EventMQ("shop")``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from eventmq.app.broker import make_broker
+from eventmq.app.runner_wiring import Wiring
+from eventmq.app.runner_worker import WorkerOptions, make_executor, make_worker
+from eventmq.client.batches import Batch
+from eventmq.client.handle import DEFAULT
+from eventmq.client.waiting import Completed, Waited, await_, wait
+from eventmq.clock import SystemClock
+from eventmq.errors import NotAllowed, SettingsError
+from eventmq.settings import load_settings
+from eventmq.task import shared
+from eventmq.task.options import TaskOptions
+from eventmq.task.raw import named_template, write_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+    from eventmq.broker.runner import BrokerRunner
+    from eventmq.client.handle import Default, Job
+    from eventmq.client.topics import Subscription
+    from eventmq.clock import Clock
+    from eventmq.pluginmanager import PluginManager
+    from eventmq.settings import Settings
+    from eventmq.task.calls import CallKeywords
+    from eventmq.task.options import TaskKeywords
+    from eventmq.task.shared import Decorator
+    from eventmq.task.task import AsyncTask, Host, StreamTask, Task
+    from eventmq.worker.execution import Executor
+    from eventmq.worker.runner import WorkerRunner
+
+__all__ = ["EventMQ"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class EventMQ:
+    """An app: tasks, settings, and the connection to a broker.
+
+    Making one reads the settings and nothing else; plugins load and connections open at the first
+    use. It is thread-safe, and right after a fork: the child connects anew.
+
+    Args:
+        name: For people: in logs and listings.
+        broker: URL of the broker, or several; ``memory://`` runs broker and worker in here.
+        serializer: Name of the serializer of arguments.
+        result_backend: Name or URL of the result backend.
+        imports: Modules with tasks, imported by workers.
+        plugins: Plugins of this app: modules, their names, or objects.
+        clock: Reads time, for tests.
+        **settings: Any other setting; see the page of settings.
+
+    Raises:
+        SettingsError: A setting is unknown, or its value is not allowed.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        broker: str | Sequence[str] | None = None,
+        serializer: str | None = None,
+        result_backend: str | None = None,
+        imports: Sequence[str] | None = None,
+        plugins: Iterable[object] = (),
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        settings |= {"broker": broker, "serializer": serializer}
+        settings |= {"result_backend": result_backend, "imports": imports}
+        self.name = name or "eventmq"
+        self.clock: Clock = clock or SystemClock()
+        #: Settings given by `override`, for processes that load the app anew.
+        self.overrides: dict[str, Any] = {}
+        self._arguments = settings
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self._wiring = Wiring(
+            self,
+            name=self.name,
+            settings=load_settings(settings),
+            plugins=plugins,
+            clock=self.clock,
+        )
+        shared.offer_host(self._wiring)
+
+    def __repr__(self) -> str:
+        return f"<EventMQ {self.name}>"
+
+    # Settings and plugins
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return self._wiring.settings
+
+    @property
+    def plugins(self) -> PluginManager:
+        """The plugins; the first use loads them."""
+        return self._wiring.plugins
+
+    def override(self, **settings: Any) -> None:
+        """Give settings that win over all others, before the app is used.
+
+        Raises:
+            SettingsError: A setting is unknown, or its value is not allowed.
+            NotAllowed: The app is in use.
+        """
+        if not settings:
+            return
+        if self._wiring.started:
+            raise NotAllowed(f"app {self.name!r} is in use; override settings before")
+        overrides = {**self.overrides, **settings}
+        self._wiring.settings = load_settings({**self._arguments, **overrides})
+        self.overrides = overrides
+
+    # Tasks
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, /, **options: Unpack[TaskKeywords]) -> Decorator: ...
+
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Declare a task: ``@app.task``, or ``@app.task(queue="fast", retries=3)``.
+
+        Args:
+            function: The function, where there are no options.
+            **options: See `eventmq.task.TaskOptions`.
+
+        Raises:
+            SettingsError: A value is not allowed, or the name is taken.
+            NotAllowed: An option is not supported by this version yet.
+        """
+        read = TaskOptions.read(options)
+        wiring = self._wiring
+
+        def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+            task = shared.declare(function, read, lambda: wiring)
+            shared.add_task(self._tasks, task)
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    @property
+    def host(self) -> Host:
+        """What tasks know of the app; see `Task.bound_to`."""
+        return self._wiring
+
+    @property
+    def tasks(self) -> Mapping[str, Task[Any, Any]]:
+        """Its tasks and, where it has none of their name, the shared ones."""
+        return shared.TaskTable(self._tasks, self)
+
+    def load_tasks(self) -> None:
+        """Import the modules of the setting ``imports``.
+
+        Raises:
+            SettingsError: One cannot be imported.
+        """
+        for name in self.settings.imports:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                msg = f"module {name!r} of the setting imports cannot be imported: {error}"
+                raise SettingsError(msg) from error
+
+    # Jobs
+
+    def job(self, job_id: str) -> Job[Any]:
+        """Return the handle of a job.
+
+        Raises:
+            JobNotFound: No broker knows it.
+            BrokerUnavailable: One that might know it did not answer.
+        """
+        return self._wiring.client.results.find(job_id)
+
+    async def ajob(self, job_id: str) -> Job[Any]:
+        """Do the same as `job` in a coroutine."""
+        return await self._wiring.client.results.afind(job_id)
+
+    def send(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[CallKeywords],
+    ) -> Job[Any]:
+        """Submit a job for a task by its name, without having its code.
+
+        Args:
+            name: Of the task.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            **options: ``queue`` and others; see `eventmq.task.CallOptions`.
+
+        Raises:
+            SettingsError: A value is not allowed.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+        """
+        template, job_id = named_template(self._wiring, name, options)
+        return self._wiring.submitter.submit(template, tuple(args), dict(kwargs or {}), job_id)
+
+    async def asend(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[CallKeywords],
+    ) -> Job[Any]:
+        """Do the same as `send` in a coroutine."""
+        template, job_id = named_template(self._wiring, name, options)
+        submitter = self._wiring.submitter
+        return await submitter.asubmit(template, tuple(args), dict(kwargs or {}), job_id)
+
+    def send_raw(
+        self,
+        queue: str,
+        body: bytes,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        job_id: str | None = None,
+    ) -> Job[Any]:
+        """Submit a job whose body is sent as it is, to workers of any kind.
+
+        Args:
+            queue: Name of the queue.
+            body: The body. A list of frames is not supported by this version yet.
+            headers: Names as on the wire; True is a header without a value.
+            job_id: Its id, made here if None.
+
+        Raises:
+            SettingsError: A value is not allowed.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+        """
+        written = write_raw(queue, body, headers, job_id or self._wiring.ids.new())
+        return self._wiring.submitter.submit_raw(written)
+
+    async def asend_raw(
+        self,
+        queue: str,
+        body: bytes,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        job_id: str | None = None,
+    ) -> Job[Any]:
+        """Do the same as `send_raw` in a coroutine."""
+        written = write_raw(queue, body, headers, job_id or self._wiring.ids.new())
+        return await self._wiring.submitter.asubmit_raw(written)
+
+    def batch(self) -> Batch:
+        """Return a context manager: what is submitted inside travels together at the exit."""
+        return Batch(self._wiring.submitter)
+
+    # Waiting
+
+    def wait(self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT) -> Waited:
+        """Wait until all jobs have ended or the time is up.
+
+        Returns:
+            ``(done, pending)``, each in the order of ``jobs``.
+        """
+        return wait(list(jobs), self._wiring.client.results, timeout)
+
+    async def await_(
+        self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
+    ) -> Waited:
+        """Do the same as `wait` in a coroutine."""
+        return await await_(list(jobs), self._wiring.client.results, timeout)
+
+    def as_completed(
+        self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
+    ) -> Completed:
+        """Return an iterable, for ``for`` and ``async for``, of jobs in the order of their ends.
+
+        Iterating raises `ResultTimeout` when the time is up.
+        """
+        return Completed(jobs, self._wiring.client.results, timeout)
+
+    # Topics and questions
+
+    def publish(self, topic: str, value: object) -> None:
+        """Publish a value to whoever is subscribed to the topic now.
+
+        Raises:
+            BrokerUnavailable: No broker could be reached within ``submit_timeout``.
+        """
+        self._wiring.client.topics.publish(topic, value)
+
+    async def apublish(self, topic: str, value: object) -> None:
+        """Do the same as `publish` in a coroutine."""
+        await self._wiring.client.topics.apublish(topic, value)
+
+    def subscribe(self, *topics: str) -> Subscription:
+        """Return what iterates, for ``for`` and ``async for``, over messages of these topics.
+
+        Args:
+            *topics: Prefixes, as in ZeroMQ; "" is every topic.
+        """
+        return self._wiring.client.topics.subscribe(topics)
+
+    def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Ask the broker one of the operations of `eventmq.wire.calls`.
+
+        Raises:
+            BrokerUnavailable: No answer within ``submit_timeout``.
+        """
+        runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
+        return runner.ask(runner.question(name, dict(arguments or {}), timeout=timeout))
+
+    async def aask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Do the same as `ask` in a coroutine."""
+        runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
+        return await runner.aask(runner.question(name, dict(arguments or {}), timeout=timeout))
+
+    def call(self, name: str, /, **arguments: Any) -> Any:
+        """Do the same as `ask`, with the arguments as keywords."""
+        return self.ask(name, arguments)
+
+    # Processes
+
+    def make_broker(self, **options: Any) -> BrokerRunner:
+        """Return a broker of these settings, to be bound and run.
+
+        Args:
+            **options: ``binds``: port (``main worker admin publish subscribe``) to address;
+                ``store``: name or URL; ``store_options``; ``context``: of ZeroMQ.
+        """
+        return make_broker(self, **options)
+
+    def make_worker(self, **options: Any) -> WorkerRunner:
+        """Return a worker of the app's tasks, to be run. `load_tasks` comes first.
+
+        Args:
+            **options: See `eventmq.app.runner_worker.WorkerOptions`.
+        """
+        return make_worker(self, WorkerOptions(**options))
+
+    def make_executor(self) -> Executor:
+        """Return what runs jobs of the app's tasks, for a pool.
+
+        Raises:
+            SettingsError: A task names a retry policy or serializer that there is not.
+        """
+        return make_executor(self)
+
+    # The end
+
+    def close(self) -> None:
+        """Close connections, and end what runs in this process. Idempotent; it is final."""
+        self._wiring.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

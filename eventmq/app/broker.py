@@ -1,0 +1,117 @@
+"""Makes the broker of an app's settings: what ``eventmq broker`` runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.pluginmanager.plugin import own_distribution
+from eventmq.registry import (
+    QUEUE_ORDER,
+    QUEUE_STORE,
+    ROUTING_STRATEGY,
+    scheme,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import zmq
+
+    from eventmq.app.application import EventMQ
+    from eventmq.broker.limits import Limits
+    from eventmq.broker.runner import BrokerRunner
+    from eventmq.interfaces import QueueStore
+    from eventmq.settings import Settings
+
+__all__ = ["make_broker", "version"]
+
+#: Port of a broker -> setting.
+_PORTS = {
+    "main": "bind",
+    "worker": "worker_bind",
+    "admin": "admin_bind",
+    "publish": "publish_bind",
+    "subscribe": "subscribe_bind",
+}
+
+#: Stores that take the settings about storage as options.
+_OWN_STORES = frozenset({"sqlite", "memory"})
+
+
+def version() -> str:
+    """Return the version of this package, "" in a checkout that is not installed."""
+    own = own_distribution()
+    return own.version if own else ""
+
+
+# Broker
+
+
+def make_broker(
+    app: EventMQ,
+    *,
+    binds: Mapping[str, str] | None = None,
+    store: str | None = None,
+    store_options: Mapping[str, Any] | None = None,
+    context: zmq.Context[Any] | None = None,
+) -> BrokerRunner:
+    """Return a broker of the app's settings; see `EventMQ.make_broker`."""
+    from eventmq.broker.runner import BrokerRunner
+
+    settings, plugins = app.settings, app.plugins
+    return BrokerRunner(
+        store=_make_store(app, store, store_options or {}),
+        limits=limits_of(settings),
+        routing=plugins.make(ROUTING_STRATEGY, settings.routing, app=app),
+        queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order, app=app),
+        binds=binds_of(settings) if binds is None else binds,
+        clock=app.clock,
+        context=context,
+        version=version(),
+        insecure=settings.insecure,
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the bounds that the settings set."""
+    from eventmq.broker.limits import Limits
+
+    return Limits(
+        max_frame=settings.max_frame,
+        max_queue_length=settings.max_queue_length,
+        max_peers=settings.max_peers,
+        window=settings.window,
+        heartbeat_interval=settings.heartbeat_interval,
+        liveness=settings.liveness,
+        unknown_task_grace=settings.unknown_task_grace,
+        unknown_queue=settings.unknown_queue,
+        default_queue=settings.default_queue,
+        priority_step=settings.priority_step,
+        result_ttl=settings.result_ttl,
+    )
+
+
+def binds_of(settings: Settings) -> dict[str, str]:
+    """Return port -> address: all of them, or where ``bind`` was set, those that were set."""
+    named = settings.source("bind") != "default"
+    binds = {}
+    for port, name in _PORTS.items():
+        address = getattr(settings, name)
+        if address and (port == "main" or not named or settings.source(name) != "default"):
+            binds[port] = address
+    return binds
+
+
+def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> QueueStore:
+    settings = app.settings
+    text = store or ("memory" if settings.durability == "memory" else settings.store)
+    options: dict[str, Any] = {}
+    if scheme(text) in _OWN_STORES:
+        options = {
+            "directory": settings.data_dir,
+            "durability": settings.durability,
+            "relaxed_interval": settings.relaxed_interval,
+            "dedupe_window": settings.dedupe_window,
+            "reserve": settings.disk_reserve,
+        }
+    return app.plugins.make(QUEUE_STORE, text, options={**options, **more}, app=app)

@@ -1,0 +1,37 @@
+"""How a process of a worker gets at the app's tasks: by the name of the app."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from eventmq.app.application import EventMQ
+from eventmq.errors import AppNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.worker.execution import Executor
+
+__all__ = ["load_executor"]
+
+
+def load_executor(*, path: str, overrides: Mapping[str, Any]) -> Executor:
+    """Import an app and return what runs its jobs. Called in the other process.
+
+    Args:
+        path: ``module:attribute`` of the app.
+        overrides: Settings that were given to it in the worker's process (`EventMQ.override`).
+
+    Raises:
+        AppNotFound: There is no app.
+    """
+    module, _, attribute = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, EventMQ):
+        raise AppNotFound(f"{path} is no app; name one as module:attribute")
+    found.override(**overrides)
+    found.load_tasks()
+    return found.make_executor()

@@ -1,0 +1,222 @@
+"""The parts of one app, each made at its first use: plugins, client, embedded broker and worker."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.client.outcomes import OutcomeReader
+from eventmq.client.results import Results
+from eventmq.client.submitter import Submitter
+from eventmq.client.topics import Topics
+from eventmq.errors import NotAllowed, SettingsError
+from eventmq.job import IdFactory
+from eventmq.pluginmanager import PluginManager
+from eventmq.registry import RESULT_BACKEND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventmq.app.application import EventMQ
+    from eventmq.app.runner_embedded import Embedded
+    from eventmq.client.runner import ClientRunner, Transport
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Serializer
+    from eventmq.settings import Settings
+
+__all__ = ["MEMORY", "Client", "Wiring"]
+
+#: The broker setting of an app that has everything in its own process.
+MEMORY = "memory://"
+
+_live: weakref.WeakSet[Wiring] = weakref.WeakSet()
+
+
+class Client(NamedTuple):
+    """The parts of the client."""
+
+    runner: ClientRunner
+    results: Results
+    submitter: Submitter
+    topics: Topics
+
+
+class Wiring:
+    """Makes the parts of an app, once each. Thread-safe.
+
+    It is what tasks know of their app (`eventmq.task.shared.SharedHost`).
+
+    Args:
+        app: Handed to plugins.
+        name: Of the app.
+        settings: Of the app; may be replaced until something is made.
+        plugins: As given to the app.
+        clock: Reads time.
+    """
+
+    def __init__(
+        self,
+        app: EventMQ,
+        *,
+        name: str,
+        settings: Settings,
+        plugins: Iterable[object],
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.closed = False
+        self.now = clock.now
+        self.ids = IdFactory(clock)
+        self._app = weakref.ref(app)
+        self._name = name
+        self._given = tuple(plugins)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._plugins: PluginManager | None = None
+        self._client: Client | None = None
+        self._embedded: Embedded | None = None
+        _live.add(self)
+
+    @property
+    def started(self) -> bool:
+        """Whether something was made of the settings."""
+        return self._plugins is not None
+
+    @property
+    def plugins(self) -> PluginManager:
+        """The plugins, loaded at the first use."""
+        if self._plugins is None:
+            with self._lock:
+                if self._plugins is None:
+                    self._load_plugins()
+        assert self._plugins is not None  # noqa: S101 - loaded above
+        return self._plugins
+
+    def _load_plugins(self) -> None:
+        manager = PluginManager(self.settings, clock=self._clock)
+        manager.load(self._given)
+        self._plugins = manager
+        try:
+            manager.configure(self._app())
+        except BaseException:
+            self._plugins = None
+            raise
+
+    # The client
+
+    @property
+    def client(self) -> Client:
+        """The client; its own first use connects."""
+        if self._client is None:
+            with self._lock:
+                if self.closed:
+                    raise NotAllowed(f"app {self._name!r} is closed")
+                if self._client is None:
+                    self._client = self._make_client()
+        return self._client
+
+    def _make_client(self) -> Client:
+        from eventmq.client.runner import ClientRunner  # imports zmq
+
+        settings, plugins = self.settings, self.plugins
+        backend = plugins.get(RESULT_BACKEND, settings.result_backend)
+        reader = OutcomeReader(plugins.serializer, settings.accept, backend)
+        runner = ClientRunner(
+            self._transport,
+            clock=self._clock,
+            name=f"{self._name}:{os.getpid()}",
+            heartbeat=settings.heartbeat_interval,
+            liveness=settings.liveness,
+        )
+        timeout = settings.submit_timeout
+        results = Results(
+            runner, reader, answer_timeout=timeout, result_timeout=settings.result_timeout
+        )
+        submitter = Submitter(
+            runner, results, ids=self.ids, timeout=timeout, middleware=plugins.middleware()
+        )
+        topics = Topics(
+            runner, reader, lambda: self.content(None), new_id=self.ids.new, timeout=timeout
+        )
+        return Client(runner, results, submitter, topics)
+
+    def _transport(self) -> Transport:
+        from eventmq.client.runner import Transport
+
+        if MEMORY not in self.settings.broker:
+            return Transport(self.settings.broker)
+        if len(self.settings.broker) > 1:
+            raise SettingsError(f"broker {MEMORY} stands alone: it is a broker in this process")
+        app = self._app()
+        if app is None:
+            raise NotAllowed(f"app {self._name!r} is gone")
+        from eventmq.app.runner_embedded import Embedded  # imports broker and worker
+
+        self._embedded = Embedded(app)
+        return self._embedded.start()
+
+    # What tasks know
+
+    @property
+    def submitter(self) -> Submitter:
+        """Submits jobs."""
+        return self.client.submitter
+
+    @property
+    def default_queue(self) -> str:
+        """The queue of tasks that name none."""
+        return self.settings.default_queue
+
+    def content(self, name: str | None) -> tuple[str, Serializer]:
+        """Return the content type and the serializer of a name, None for the app's own.
+
+        Raises:
+            SettingsError: It is not in the setting ``accept``.
+            PluginNotFound: No plugin provides it.
+        """
+        name = name or self.settings.serializer
+        serializer = self.plugins.serializer(name)
+        if name not in self.settings.accept:
+            accepted = ", ".join(self.settings.accept)
+            raise SettingsError(f"serializer {name!r} is not in accept ({accepted}); add it there")
+        return name, serializer
+
+    def names_module(self, module: str) -> bool:
+        """Whether a module is one of those that the app imports."""
+        return module in self.settings.imports
+
+    # The end
+
+    def close(self) -> None:
+        """End client, worker and broker of this process, in that order. Idempotent."""
+        with self._lock:
+            self.closed = True
+            client, embedded = self._client, self._embedded
+            self._embedded = None
+        if client is not None:
+            client.runner.close()
+        if embedded is not None:
+            embedded.stop()
+
+    def drop_inherited(self) -> None:
+        """Forget the parent's threads; called in a forked child."""
+        self._lock = threading.RLock()
+        self._embedded = None
+
+
+def _in_child() -> None:
+    for wiring in list(_live):
+        wiring.drop_inherited()
+
+
+def _at_exit() -> None:
+    for wiring in list(_live):
+        wiring.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)

@@ -1,0 +1,146 @@
+"""Makes the worker of an app and what runs its jobs: what ``eventmq worker`` runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError, SettingsError
+from eventmq.registry import RESULT_BACKEND, WORKER_POOL
+from eventmq.worker.execution import Executor
+from eventmq.worker.session import SessionInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import zmq
+
+    from eventmq.app.application import EventMQ
+    from eventmq.interfaces import WorkerPool
+    from eventmq.task.task import Task
+    from eventmq.worker.runner import WorkerRunner
+    from eventmq.worker.taskspec import TaskSpec
+
+__all__ = ["LiveSpecs", "WorkerOptions", "make_executor", "make_worker"]
+
+#: What a REPLY has around a result at most.
+_FRAME_SLACK = 64 * 1024
+
+#: Loads the executor in another process.
+_LOADER = "eventmq.app.loading:load_executor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker differs from what the settings say; None leaves it to them.
+
+    Attributes:
+        path: ``module:attribute`` of the app, for pools whose processes load it anew.
+        brokers: Addresses.
+        queues: (weight, name) pairs.
+        pool: Name of the pool.
+        concurrency: Number of slots.
+        pool_options: More options of the pool.
+        tasks: What the worker knows instead of the app's tasks; it then says that it knows all.
+        context: A ZeroMQ context to use.
+        on_ready: Called once, in the worker's thread, when a broker knows the worker.
+    """
+
+    path: str = ""
+    brokers: Sequence[str] | None = None
+    queues: Sequence[tuple[int, str]] | None = None
+    pool: str | None = None
+    concurrency: int | None = None
+    pool_options: Mapping[str, Any] | None = None
+    tasks: Mapping[str, TaskSpec] | None = None
+    context: zmq.Context[Any] | None = None
+    on_ready: Callable[[], None] | None = None
+
+
+class LiveSpecs(Mapping[str, "TaskSpec"]):
+    """What a worker in the app's own process knows: also tasks that are declared later."""
+
+    def __init__(self, tasks: Mapping[str, Task[Any, Any]]) -> None:
+        self._tasks = tasks
+
+    def __getitem__(self, name: str) -> TaskSpec:
+        return self._tasks[name].spec()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+def make_executor(app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None) -> Executor:
+    """Return what runs the jobs of the app's tasks; see `EventMQ.make_executor`."""
+    settings, plugins = app.settings, app.plugins
+    if tasks is None:
+        tasks = {task.name: task.spec() for task in app.tasks.values()}
+        for spec in tasks.values():
+            _check(app, spec)
+    return Executor(
+        tasks,
+        serializer=plugins.serializer,
+        retry_policy=plugins.retry_policy,
+        clock=app.clock,
+        accept=settings.accept,
+        middleware=plugins.middleware(),
+        allow_callables=settings.allow_callables,
+        backend=plugins.get(RESULT_BACKEND, settings.result_backend),
+        max_result=max(settings.max_frame - _FRAME_SLACK, 1),
+    )
+
+
+def _check(app: EventMQ, spec: TaskSpec) -> None:
+    """Raise `SettingsError` for a task that names what there is not."""
+    try:
+        app.plugins.retry_policy(spec.retry_policy, spec.retry_options)
+        if spec.serializer is not None:
+            app.plugins.serializer(spec.serializer)
+    except PluginError as error:
+        raise SettingsError(f"task {spec.name!r}: {error}") from error
+
+
+def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
+    """Return a worker of the app; see `EventMQ.make_worker`."""
+    from eventmq.worker.runner import WorkerRunner
+
+    settings = app.settings
+    executor = make_executor(app, options.tasks)
+    info = SessionInfo(
+        session="",
+        queues=tuple(settings.queues if options.queues is None else options.queues),
+        tasks=() if options.tasks is not None else tuple(executor.tasks),
+        callables=settings.allow_callables,
+        heartbeat=settings.heartbeat_interval,
+        liveness=settings.liveness,
+        grace=settings.grace,
+    )
+    return WorkerRunner(
+        _make_pool(app, options, executor),
+        brokers=settings.broker if options.brokers is None else options.brokers,
+        info=info,
+        max_frame=settings.max_frame,
+        context=options.context,
+        clock=app.clock,
+        on_ready=options.on_ready,
+    )
+
+
+def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> WorkerPool:
+    name = options.pool or app.settings.pool
+    if name == "prefork" and not options.path:
+        msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
+        raise SettingsError(msg + "name it as path='module:attribute', or use the pool 'threads'")
+    given = {
+        "concurrency": options.concurrency or app.settings.concurrency or os.cpu_count() or 1,
+        "executor": executor,
+        "loader": _LOADER,
+        "arguments": {"path": options.path, "overrides": app.overrides},
+        **(options.pool_options or {}),
+    }
+    return app.plugins.make(WORKER_POOL, name, options=given, app=app)

@@ -1,0 +1,84 @@
+"""What is installed and how it is set: ``plugins``, ``settings``, ``version``. No broker needed."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED
+from eventmq.cli.output import show_object, show_rows
+from eventmq.cli.target import takes_json, takes_target
+
+if TYPE_CHECKING:
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS", "version_line"]
+
+_PLUGIN_COLUMNS = ("name", "version", "origin", "hooks", "provides", "in_use")
+_SETTING_COLUMNS = ("name", "value", "source", "type", "unit", "default", "env")
+
+
+@click.command(cls=Command, exits={FAILED: "a plugin is broken"})
+@takes_json
+@takes_target
+def plugins(target: Target, as_json: bool) -> None:
+    """List the plugins.
+
+    For each where it comes from, what it provides, and what of that is in use. Without -A that is what the settings of the working directory choose.
+    """
+    rows = target.app().plugins.listing()
+    show_rows(rows, _PLUGIN_COLUMNS, as_json=as_json)
+
+
+@click.command(cls=Command)
+@takes_json
+@takes_target
+def settings(target: Target, as_json: bool) -> None:
+    """List the settings.
+
+    For each its value and source, type, unit, default and environment variable. Without -A these are the settings of the working directory and the environment.
+    """
+    from eventmq.settings import describe
+
+    show_rows(describe(target.app().settings), _SETTING_COLUMNS, as_json=as_json)
+
+
+@click.command(cls=Command)
+@takes_json
+def version(as_json: bool) -> None:
+    """Show the version."""
+    if as_json:
+        show_object(_versions(), as_json=True)
+    else:
+        click.echo(version_line())
+
+
+def version_line() -> str:
+    """Return the line that ``version`` and ``--version`` print."""
+    versions = _versions()
+    own = versions.pop("eventmq")
+    return f"eventmq {own} ({', '.join(f'{name} {value}' for name, value in versions.items())})"
+
+
+def _versions() -> dict[str, str]:
+    import sqlite3
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("eventmq", "pyzmq"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a checkout
+            found[name] = "unknown"
+    return {
+        "eventmq": found["eventmq"],
+        "python": platform.python_version(),
+        "pyzmq": found["pyzmq"],
+        "sqlite": sqlite3.sqlite_version,
+    }
+
+
+COMMANDS = (plugins, settings, version)

@@ -1,0 +1,78 @@
+"""Runs a broker: ``broker``."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED
+from eventmq.cli.target import options_of, takes_app
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from eventmq.broker.runner import BrokerRunner
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(
+    cls=Command, exits={FAILED: "an address or the store cannot be used, or the disk failed"}
+)
+@click.option(
+    "--bind", metavar="URL",
+    help="Address for every role; port 0 takes a free one. With it, the other ports open only if "
+    "they are named too.",
+)  # fmt: skip
+@click.option("--worker-bind", metavar="URL", help="One more address for workers.")
+@click.option("--admin-bind", metavar="URL", help="Address for administration.")
+@click.option("--publish-bind", metavar="URL", help="Address for publishers.")
+@click.option("--subscribe-bind", metavar="URL", help="Address for subscribers.")
+@click.option(
+    "--data-dir", metavar="DIR", help="Holds everything that the broker keeps; else .eventmq."
+)
+@click.option("--store", metavar="URL", help="Keeps jobs: a name, or a URL by its scheme.")
+@click.option(
+    "--durability", type=click.Choice(["durable", "relaxed", "memory"]),
+    help="On disk before the receipt, soon after it, or never.",
+)  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
+@click.option(
+    "--store-option", "store_options", metavar="K=V", multiple=True,
+    help="An option of the store. Repeatable.",
+)  # fmt: skip
+@takes_app()
+def broker(
+    target: Target, store_options: tuple[str, ...], insecure: bool, **settings: str | None
+) -> None:
+    """Run the broker.
+
+    It ends at SIGTERM or Ctrl-C. A line with "ready" and the real addresses comes on stdout, once all of them are bound and the
+    store is recovered. Without options it listens on loopback only and keeps its data in the
+    folder .eventmq.
+    """
+    options = options_of(store_options, "--store-option")
+    app = target.serving(insecure=insecure or None, **settings).app
+    runner = app.make_broker(store_options=options)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        runner.stop()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, stop)
+    runner.bind()
+    click.echo(_ready_line(runner))
+    runner.run()
+
+
+def _ready_line(runner: BrokerRunner) -> str:
+    state = runner.core.state
+    addresses = [f"{port}={address}" for port, address in runner.addresses.items()]
+    return " ".join(["ready", *addresses, f"store={state.store_id}", f"epoch={state.epoch}"])
+
+
+COMMANDS = (broker,)

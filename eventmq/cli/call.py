@@ -1,0 +1,122 @@
+"""Submits one job: ``call``."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED, NO_BROKER
+from eventmq.cli.output import to_json
+from eventmq.cli.target import takes_target
+from eventmq.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.app import EventMQ
+    from eventmq.cli.target import Target
+    from eventmq.client.handle import Job
+
+__all__ = ["COMMANDS"]
+
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+#: Negative numbers are arguments, not options.
+_CONTEXT = {"ignore_unknown_options": True}
+
+
+@click.command(
+    cls=Command, context_settings=_CONTEXT, exits={FAILED: "the job failed", NO_BROKER: ""}
+)
+@click.argument("task")
+@click.argument("arguments", nargs=-1, metavar="[JSON]... [KEY=JSON]...")
+@click.option("--wait", is_flag=True, help="Wait for the result and print it as JSON.")
+@click.option("--timeout", type=float, metavar="S", help="Wait at most so long; else 60 s.")
+@click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
+@takes_target
+def call(
+    target: Target,
+    task: str,
+    arguments: tuple[str, ...],
+    wait: bool,
+    timeout: float | None,
+    queue: str | None,
+) -> None:
+    """Submit one job.
+
+    It prints the job's id, or with --wait its result. Arguments are JSON: numbers, true, null, '"text"', '[1, 2]'. With -A the task is looked up in
+    the app, and its module's name may be left out where it is clear; without, the name is sent
+    as it is.
+    """
+    args, kwargs = _read(arguments)
+    with target.asking() as app:
+        if target.app_name:
+            job = _submit(app, _find(app, task), (args, kwargs), queue)
+        else:
+            job = app.send(task, args, kwargs, queue=queue)
+        if wait:
+            limit = {} if timeout is None else {"timeout": timeout}
+            click.echo(to_json(job.get(**limit)))
+        else:
+            click.echo(job.id)
+
+
+def _read(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Return what JSON arguments say, by place and by name."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for place, text in enumerate(arguments, 1):
+        keyword = _KEYWORD.fullmatch(text)
+        if keyword:
+            name = keyword[1]
+            kwargs[name] = _json(keyword[2], f"the argument {name!r}")
+        elif text.startswith("--"):
+            raise click.NoSuchOption(text, ctx=click.get_current_context())
+        elif kwargs:
+            raise click.UsageError(f"argument {place}, {text}, stands after one with a name")
+        else:
+            args.append(_json(text, f"argument {place}"))
+    return args, kwargs
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        right = json.dumps(text, ensure_ascii=False)
+        msg = f"{what} is not JSON: {text}; if it is a text, write '{right}'"
+        raise click.UsageError(msg, ctx=click.get_current_context()) from None
+
+
+def _find(app: EventMQ, name: str) -> str:
+    """Return the full name of a task of an app."""
+    tasks = app.tasks
+    if name in tasks:
+        return name
+    short = [full for full in tasks if full.endswith(f".{name}")]
+    if len(short) == 1:
+        return short[0]
+    hint = did_you_mean(name, tasks)
+    if "did you mean" not in hint:
+        near = {full.rpartition(".")[2]: full for full in tasks}
+        hint = did_you_mean(name, near) if "did you mean" in did_you_mean(name, near) else hint
+    raise click.UsageError(f"the app has no task {name!r}; {hint}")
+
+
+def _submit(
+    app: EventMQ, name: str, what: tuple[Sequence[Any], Mapping[str, Any]], queue: str | None
+) -> Job[Any]:
+    args, kwargs = what
+    task = app.tasks[name]
+    try:
+        task.check(args, kwargs)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from error
+    return task.apply_async(args, kwargs, queue=queue)
+
+
+COMMANDS = (call,)

@@ -1,0 +1,154 @@
+"""The processes of the demo: a broker and a worker as children, the client in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.cli.children import Child, ready_fields
+from eventmq.errors import EventMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Self
+
+    from eventmq.app import EventMQ
+    from eventmq.client.handle import Job
+
+__all__ = ["Machine", "Ran"]
+
+#: Seconds within which a process must be ready, and within which it must have ended.
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 5.0
+
+#: Seconds that the jobs may take; far more than they do.
+JOBS_TIMEOUT = 300.0
+
+_APP = "eventmq.cli.demo.tasks:app"
+_LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came out of a run.
+
+    Attributes:
+        figures: Of each file, in order; None where the job failed.
+        errors: One sentence per failed job.
+        receipt: Seconds until all jobs were on disk.
+        seconds: From the submission to the last result.
+        delays: Seconds from the submission to the start, of each job that succeeded.
+    """
+
+    figures: Sequence[dict[str, Any] | None]
+    errors: Sequence[str]
+    receipt: float
+    seconds: float
+    delays: Sequence[float]
+
+
+class Machine:
+    """Broker, worker and client; in a ``with`` block, whose end leaves nothing behind.
+
+    Args:
+        workers: Number of worker processes.
+        keep: Leave the data directory where it is.
+
+    Attributes:
+        folder: Of the data and the logs.
+        ready: What the broker said when it was ready.
+    """
+
+    def __init__(self, workers: int, *, keep: bool) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="eventmq-demo-"))
+        self.ready = ""
+        self._workers = workers
+        self._keep = keep
+        self._stack = ExitStack()
+        self._app: EventMQ | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it takes some seconds at most
+        try:
+            self._stack.close()
+            if not self._keep:
+                shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _start(self) -> None:
+        self.ready = self._child(
+            "broker", "--bind", _LOOPBACK, "--data-dir", str(self.folder / "data")
+        )
+        address = ready_fields(self.ready)["main"]
+        self._child(
+            "worker", "-A", _APP, "--broker", address, "-c", str(self._workers),
+            "--pool", "prefork", "-Q", "demo",
+        )  # fmt: skip
+        self._app = self._client(address)
+
+    def _child(self, *arguments: str) -> str:
+        """Start a command of this program and return its line with ``ready``."""
+        name = arguments[0]
+        log = self._stack.enter_context((self.folder / f"{name}.log").open("w"))
+        env = {key: text for key, text in os.environ.items() if not key.startswith("EVENTMQ_")}
+        child = Child(
+            name, arguments, on_line=log.write, cwd=self.folder, env=env
+        )
+        self._stack.callback(child.stop, STOP_TIMEOUT)
+        return child.wait_ready(START_TIMEOUT)
+
+    def _client(self, address: str) -> EventMQ:
+        from eventmq.cli.demo.tasks import make_app
+
+        app = make_app(address)
+        self._stack.callback(app.close)
+        return app
+
+    # Jobs
+
+    def run(self, paths: Sequence[Path], on_done: Callable[[], None]) -> Ran:
+        """Measure all files by jobs.
+
+        Args:
+            paths: The files.
+            on_done: Called after each job.
+        """
+        assert self._app is not None  # noqa: S101 - entered
+        task = self._app.tasks["measure_file"]
+        submitted, start = time.time(), time.perf_counter()
+        jobs = task.map([(str(path),) for path in paths])
+        receipt = time.perf_counter() - start
+        for _ in self._app.as_completed(jobs, timeout=JOBS_TIMEOUT):
+            on_done()
+        seconds = time.perf_counter() - start
+        errors: list[str] = []
+        figures = [_result(job, errors) for job in jobs]
+        delays = [f["started"] - submitted for f in figures if f is not None]
+        return Ran(
+            figures=figures, errors=errors, receipt=receipt, seconds=seconds, delays=delays
+        )
+
+
+def _result(job: Job[dict[str, Any]], errors: list[str]) -> dict[str, Any] | None:
+    try:
+        return job.get(timeout=STOP_TIMEOUT)
+    except EventMQError as error:
+        errors.append(str(error))
+        return None

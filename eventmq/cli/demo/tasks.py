@@ -1,0 +1,41 @@
+"""The app of the demo, as its workers load it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from eventmq.app import EventMQ
+from eventmq.cli.demo.measure import measure
+
+__all__ = ["SETTINGS", "app", "make_app", "measure_file"]
+
+#: What the demo needs, whatever the user's settings are.
+SETTINGS: dict[str, Any] = {
+    "serializer": "msgpack",
+    "accept": ("msgpack",),
+    "result_backend": "broker",
+    "default_queue": "demo",
+    "imports": (),
+    "middleware": (),
+    "submit_timeout": 10.0,
+    "result_timeout": 60.0,
+}
+
+
+def measure_file(path: str) -> dict[str, Any]:
+    """Return the figures of a source file, and when this job was started (Unix time)."""
+    started = time.time()
+    return {**measure(Path(path).read_bytes()), "started": started}
+
+
+def make_app(broker: str | None = None) -> EventMQ:
+    """Return an app with the task ``measure_file``."""
+    app = EventMQ("demo", broker=broker, **SETTINGS)
+    app.task(name="measure_file")(measure_file)
+    return app
+
+
+#: What workers load.
+app = make_app()

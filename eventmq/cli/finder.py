@@ -1,0 +1,139 @@
+"""Finds the app that ``-A module[:attribute]`` names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.errors import AppNotFound, EventMQError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import ModuleType
+
+    from eventmq.app import EventMQ
+
+__all__ = ["Found", "find_app", "import_modules", "join_path"]
+
+#: What is looked for where no attribute is named.
+_USUAL = "app"
+
+
+class Found(NamedTuple):
+    """An app, and ``module:attribute`` by which another process finds it."""
+
+    app: EventMQ
+    path: str
+
+
+def join_path() -> None:
+    """Put the working directory on the path, where modules of the user are."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import the modules of ``-I``.
+
+    Raises:
+        AppNotFound: One cannot be imported.
+    """
+    for name in names:
+        _import(name, f"-I {name}")
+
+
+def find_app(text: str) -> Found:
+    """Return the app that a text names: ``module`` or ``module:attribute``.
+
+    Without an attribute it is ``app``, else the module's only `EventMQ`.
+
+    Raises:
+        AppNotFound: There is none; the message says what would be right.
+        EventMQError: The module was found, and its app refuses its settings or plugins.
+    """
+    name, colon, attribute = text.partition(":")
+    if not name or (colon and not attribute):
+        raise AppNotFound(f"-A {text!r} names no app; write -A module or -A module:attribute")
+    module = _import(name, f"-A {text}")
+    attribute = attribute or _only(module)
+    return Found(_named(module, attribute), f"{name}:{attribute}")
+
+
+def _import(name: str, option: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except EventMQError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise AppNotFound(f"{option}: {_missing(error.name, name)}") from error
+        raise AppNotFound(f"{option}: {_broken(name, error)}") from error
+    except (Exception, SystemExit) as error:
+        raise AppNotFound(f"{option}: {_broken(name, error)}") from error
+
+
+def _missing(missing: str, name: str) -> str:
+    """Return what to say where there is no such module."""
+    there = f"there is no module {missing!r} in {Path.cwd()} or on the path"
+    if name.endswith(".py") or "/" in name:
+        right = name.removesuffix(".py").strip("./").replace("/", ".")
+        return f"{there}; name a module, not a file: {right}"
+    modules = [path.stem for path in Path().glob("*.py") if path.stem.isidentifier()]
+    hint = did_you_mean(missing, modules)
+    if "did you mean" in hint:
+        return f"{there}; {hint}"
+    return f"{there}; run this in the directory that has it, or put that on PYTHONPATH"
+
+
+def _broken(name: str, error: BaseException) -> str:
+    """Return what to say where a module raises at its import: what, and the line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "importlib" not in frame.filename]
+    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if len(ours) > 1 else ""
+    if isinstance(error, SyntaxError):
+        where = ""  # it says so itself
+    return f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
+
+
+def _named(module: ModuleType, attribute: str) -> EventMQ:
+    from eventmq.app import EventMQ
+
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = [*_apps(module)] or [name for name in vars(module) if name[0] != "_"]
+            hint = did_you_mean(attribute, known)
+            raise AppNotFound(f"the module {module.__name__!r} has no {attribute!r}; {hint}")
+        found = getattr(found, part)
+    if not isinstance(found, EventMQ):
+        kind, apps = type(found).__name__, _apps(module)
+        hint = did_you_mean(attribute, apps) if apps else "name one that is EventMQ(...)"
+        what = f"{module.__name__}:{attribute}"
+        raise AppNotFound(f"{what} is no app, but of type {kind}; {hint}")
+    return found
+
+
+def _apps(module: ModuleType) -> Mapping[str, EventMQ]:
+    from eventmq.app import EventMQ
+
+    return {name: value for name, value in vars(module).items() if isinstance(value, EventMQ)}
+
+
+def _only(module: ModuleType) -> str:
+    """Return the attribute that holds the module's app."""
+    apps, name = _apps(module), module.__name__
+    if _USUAL in apps:
+        return _USUAL
+    if not apps:
+        msg = f"the module {name!r} has no app; it needs a line such as app = EventMQ({name!r})"
+        raise AppNotFound(msg)
+    first = next(iter(apps))
+    if len({id(app) for app in apps.values()}) > 1:
+        names = ", ".join(apps)
+        msg = f"the module {name!r} has several apps: {names}; name one, as in -A {name}:{first}"
+        raise AppNotFound(msg)
+    return first

@@ -1,0 +1,192 @@
+"""Looks at a broker: ``ping status queues workers jobs job``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import NO_BROKER, NOT_FOUND
+from eventmq.cli.output import show_object, show_rows
+from eventmq.cli.target import takes_json, takes_target
+from eventmq.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from eventmq.app import EventMQ
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+_QUEUES = ("name", "waiting", "delayed", "running", "failed", "paused", "workers")
+_WORKERS = (
+    "name", "session", "queues", "tasks", "running", "chunks", "window", "seen", "plain",
+)  # fmt: skip
+_JOBS = (
+    "id", "task", "queue", "state", "attempt", "delivery", "priority", "created", "due",
+    "expires", "started", "ran", "finished", "worker", "error",
+)  # fmt: skip
+#: What of `_JOBS` fits into a terminal.
+_JOBS_FOR_PEOPLE = (
+    "id", "task", "queue", "state", "attempt", "created", "finished", "worker", "error",
+)  # fmt: skip
+
+#: Rows that ``jobs`` shows unless told.
+ROWS = 100
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@click.option("--timeout", type=float, metavar="S", help="Wait so long for the answer.")
+@takes_json
+@takes_target
+def ping(target: Target, timeout: float | None, as_json: bool) -> None:
+    """Ask the broker whether it is there.
+
+    It answers with its version, epoch, store and time; "round_trip" is what that took, in seconds.
+    """
+    with target.asking(timeout) as app:
+        app.call("ping")  # connects; the second one measures
+        start = time.perf_counter()
+        answer = app.call("ping")
+        taken = time.perf_counter() - start
+    show_object({**answer, "round_trip": round(taken, 6)}, as_json=as_json)
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@takes_json
+@takes_target
+def status(target: Target, as_json: bool) -> None:
+    """Show how the broker is.
+
+    That is: addresses, peers, waiting jobs, and counters since its start.
+    """
+    with target.asking() as app:
+        answer = app.call("status")
+    show_object(answer if as_json else dict(_flat(answer)), as_json=as_json)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a row for each part of what people read in a status."""
+    for name, part in value.items():
+        if isinstance(part, dict):
+            yield from _flat(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", ", ".join(map(str, part)) if isinstance(part, list) else part
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@takes_json
+@takes_target
+def queues(target: Target, as_json: bool) -> None:
+    """List the queues.
+
+    For each how many jobs wait, are delayed, run and have failed, and how many workers serve it.
+    """
+    with target.asking() as app:
+        rows = app.call("queues")
+    show_rows(rows, _QUEUES, as_json=as_json, empty="the broker has no queue yet")
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@takes_json
+@takes_target
+def workers(target: Target, as_json: bool) -> None:
+    """List the workers.
+
+    For each its queues with weights, its tasks, how many jobs and chunks it has, for how many
+    chunks there is room, and how many seconds ago it was heard.
+    """
+    with target.asking() as app:
+        rows = [_worker(row) for row in app.call("workers")]
+    show_rows(rows, _WORKERS, as_json=as_json, empty="no worker is connected")
+
+
+def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
+    queues = ",".join(f"{name}:{weight}" for weight, name in row["queues"])
+    return {**row, "queues": queues, "tasks": ",".join(row["tasks"])}
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@click.option("--queue", metavar="NAME", help="Only of this queue.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in JobState]), help="Only in this state.",
+)  # fmt: skip
+@click.option("--task", metavar="NAME", help="Only of this task.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
+    help="At most so many.",
+)  # fmt: skip
+@takes_json
+@takes_target
+def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> None:
+    """List jobs, also ended ones.
+
+    These are kept for the result's time to live, and failed ones longer.
+    """
+    wanted = {name: value for name, value in filters.items() if value is not None}
+    with target.asking() as app:
+        rows = [_job(row) for row in _pages(app, wanted, limit)]
+    columns = _JOBS if as_json else _JOBS_FOR_PEOPLE
+    show_rows(rows, columns, as_json=as_json, empty="no such jobs")
+    if len(rows) == limit and not as_json:
+        click.echo(f"the first {limit}; --limit shows more", err=True)
+
+
+def _pages(app: EventMQ, filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Any]]:
+    """Yield rows page by page until the end, or the limit."""
+    from eventmq.wire.calls import MAX_ROWS
+
+    cursor = ""
+    while limit:
+        page = app.call("jobs", **filters, cursor=cursor, limit=min(limit, MAX_ROWS))
+        yield from page["jobs"]
+        limit -= len(page["jobs"])
+        cursor = page["cursor"]
+        if not cursor:
+            return
+
+
+def _job(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job as a flat object: times that have not come are None, the error is a text."""
+    flat = {**row, "error": _error(row.get("error"))}
+    for name in ("created", "due", "expires", "started", "ran", "finished"):
+        flat[name] = flat.get(name) or None
+    return flat
+
+
+def _error(data: bytes | None) -> str | None:
+    from eventmq.wire.results import decode_error
+
+    if not data:
+        return None
+    error = decode_error(data)
+    return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ")
+
+
+@click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "no job with this id"})
+@click.argument("job_id", metavar="ID")
+@takes_json
+@takes_target
+def job(target: Target, job_id: str, as_json: bool) -> None:
+    """Show what is known of one job.
+
+    Its arguments and its result are not shown.
+    """
+    with target.asking() as app:
+        info = app.job(job_id).info()
+    row = _job(info)
+    row["traceback"] = _traceback(info.get("error"))
+    shown = row if as_json else {name: value for name, value in row.items() if value is not None}
+    show_object(shown, as_json=as_json)
+
+
+def _traceback(data: bytes | None) -> str | None:
+    from eventmq.wire.results import decode_error
+
+    return (decode_error(data).traceback or None) if data else None
+
+
+COMMANDS = (ping, status, queues, workers, jobs, job)

@@ -1,0 +1,129 @@
+"""The program: all commands, its own options, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from eventmq.cli import about, broker, call, dev, look, topics, worker
+from eventmq.cli.demo import command as demo
+from eventmq.cli.exits import DONE, INTERRUPTED, WRONG_USAGE, say_error
+from eventmq.errors import EventMQError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Program", "program"]
+
+_PLUGIN_COMMANDS = f"{__name__}.plugin_commands"
+
+
+class Program(click.Group):
+    """The group of all commands. Those of plugins load when one is asked for, or all listed."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> NoReturn:
+        """Run a command and exit with its code; expected errors become one line on stderr."""
+        named["standalone_mode"] = False
+        try:
+            code = super().main(args, *more, **named)
+        except (click.ClickException, EventMQError) as error:
+            code = say_error(error)
+        except (click.Abort, KeyboardInterrupt):
+            code = INTERRUPTED
+        sys.exit(code if isinstance(code, int) else DONE)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; plugins are loaded where it is none of ours."""
+        return self.commands.get(cmd_name) or _with_plugins(self, ctx).get(cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names; a broken plugin must not keep help from people."""
+        try:
+            return list(_with_plugins(self, ctx))
+        except EventMQError as error:
+            say_error(error)
+            return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Do what the base does, and name the nearest command where there is none."""
+        if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            hint = did_you_mean(args[0], _with_plugins(self, ctx))
+            ctx.fail(f"there is no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command]:
+    """Return all commands, with those of plugins, for the time of one call of the program."""
+    meta = ctx.find_root().meta
+    if _PLUGIN_COMMANDS not in meta:
+        from eventmq.pluginmanager import PluginManager
+        from eventmq.settings import load_settings
+
+        manager = PluginManager(load_settings({}))
+        manager.load()
+        everything = click.Group(commands=dict(group.commands))
+        manager.add_commands(everything)
+        meta[_PLUGIN_COMMANDS] = everything.commands
+    commands: dict[str, click.Command] = meta[_PLUGIN_COMMANDS]
+    return commands
+
+
+def _switch_plugins(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:
+    """Add the values of ``-p`` to the settings, for this process and those that it starts."""
+    if not values:
+        return
+    from eventmq.pluginmanager import split_switches
+    from eventmq.settings import PREFIX, load_settings
+
+    settings = load_settings({})
+    on, off = split_switches(values)
+    for name, chosen, added in (
+        ("LOAD_PLUGINS", settings.load_plugins, on),
+        ("DISABLED_PLUGINS", settings.disabled_plugins, off),
+    ):
+        if added:
+            os.environ[f"{PREFIX}{name}"] = ",".join(dict.fromkeys([*chosen, *added]))
+
+
+def _say_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(about.version_line())
+        ctx.exit()
+
+
+@click.group(
+    cls=Program,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "-p", "plugins", multiple=True, metavar="NAME", is_eager=True, expose_value=False,
+    callback=_switch_plugins, help="Load a plugin, or with no:NAME leave it out. Repeatable.",
+)  # fmt: skip
+@click.option("-v", "--verbose", count=True, help="Log more. Repeatable.")
+@click.option("-q", "--quiet", count=True, help="Log less. Repeatable.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version,
+    help="Show the version and exit.",
+)  # fmt: skip
+@click.pass_context
+def program(ctx: click.Context, verbose: int, quiet: int) -> int:
+    """Run Python functions elsewhere and later: a broker, workers, and what looks at them.
+
+    "eventmq demo" shows everything at work; "eventmq COMMAND --help" explains a command.
+    """
+    ctx.obj = verbose - quiet
+    if ctx.invoked_subcommand is not None:
+        return DONE
+    click.echo(ctx.get_help(), err=True)
+    return WRONG_USAGE
+
+
+for family in (demo, broker, worker, dev, call, look, topics, about):
+    for command in family.COMMANDS:
+        program.add_command(command)

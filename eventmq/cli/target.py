@@ -1,0 +1,162 @@
+"""Which app and which broker a command is about: ``-A``, ``-I`` and ``--broker``."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.finder import Found, find_app, import_modules, join_path
+from eventmq.cli.logs import moved, start_logging
+from eventmq.errors import NotAllowed, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from eventmq.app import EventMQ
+
+    Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+__all__ = ["Target", "options_of", "takes_app", "takes_json", "takes_target"]
+
+takes_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, and nothing else on stdout."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the options of a command name.
+
+    Attributes:
+        app_name: Of ``-A``, or None.
+        imports: Of ``-I``.
+        broker: Of ``--broker``, or None.
+    """
+
+    app_name: str | None = None
+    imports: tuple[str, ...] = ()
+    broker: str | None = None
+
+    def find(self, **overrides: Any) -> Found:
+        """Return the app, where it is, with the settings of the command line.
+
+        Args:
+            **overrides: Settings that win over all others; None is not given.
+
+        Raises:
+            AppNotFound: ``-A`` or ``-I`` names nothing.
+            SettingsError: A setting is wrong.
+        """
+        from eventmq.app import EventMQ
+
+        join_path()
+        found = find_app(self.app_name) if self.app_name else Found(EventMQ("eventmq"), "")
+        app = found.app
+        given = {"broker": self.broker, **overrides}
+        if self.imports:
+            given["imports"] = (*app.settings.imports, *self.imports)
+        app.override(**{name: value for name, value in given.items() if value is not None})
+        if self.app_name or self.imports:
+            import_modules(app.settings.imports)
+        return found
+
+    def app(self, **overrides: Any) -> EventMQ:
+        """Return the app of `find`."""
+        return self.find(**overrides).app
+
+    @contextmanager
+    def asking(self, timeout: float | None = None) -> Iterator[EventMQ]:
+        """Give the app, to ask its broker something, and close it at the end.
+
+        Args:
+            timeout: Seconds to wait for an answer, else those of the settings.
+        """
+        start_logging(moved("error", _louder()))
+        app = self.app(submit_timeout=timeout)
+        try:
+            yield app
+        finally:
+            app.close()
+
+    def serving(self, **overrides: Any) -> Found:
+        """Return the app of `find`, to serve for long: with its log lines.
+
+        Raises:
+            SettingsError: Its broker lives inside one process.
+        """
+        found = self.find(**overrides)
+        level = moved(found.app.settings.log_level, _louder())
+        with suppress(NotAllowed):  # in use already: then only this process logs so
+            found.app.override(log_level=level)
+        start_logging(level)
+        if "memory://" in found.app.settings.broker:
+            msg = "the broker memory:// lives inside the process that uses it; name one that "
+            raise SettingsError(msg + "others can reach: --broker tcp://127.0.0.1:47291")
+        return found
+
+
+def _louder() -> int:
+    return click.get_current_context().find_root().obj or 0
+
+
+def _app_option(*, required: bool) -> Decorator:
+    return click.option(
+        "-A", "--app", "app_name", metavar="MODULE[:ATTRIBUTE]", required=required,
+        help="The app; looked for in the working directory first. Without an attribute it is "
+        'the module\'s "app", else its only one.',
+    )  # fmt: skip
+
+
+_IMPORTS = click.option(
+    "-I", "--import", "imports", metavar="MODULE", multiple=True,
+    help="Import one more module with tasks. Repeatable.",
+)  # fmt: skip
+_BROKER = click.option(
+    "--broker", metavar="URL",
+    help="The broker; else the app's, else EVENTMQ_BROKER, else tcp://127.0.0.1:47291.",
+)  # fmt: skip
+
+
+def _packing(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options and hands them over as one ``target``."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def packed(
+            app_name: str | None = None,
+            imports: tuple[str, ...] = (),
+            broker: str | None = None,
+            **more: Any,
+        ) -> Any:
+            target = Target(app_name=app_name, imports=imports, broker=broker)
+            return function(target=target, **more)
+
+        for option in reversed(options):
+            packed = option(packed)
+        return packed
+
+    return decorate
+
+
+#: For commands that talk to a broker.
+takes_target = _packing(_app_option(required=False), _IMPORTS, _BROKER)
+
+
+def takes_app(*, required: bool = False) -> Decorator:
+    """Return the decorator for commands that run processes of an app."""
+    return _packing(_app_option(required=required), _IMPORTS)
+
+
+def options_of(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """Return what ``--pool-option name=value`` and the like say."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{option} {pair!r} is not written as name=value")
+        found[name] = value
+    return found

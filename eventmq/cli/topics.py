@@ -1,0 +1,67 @@
+"""Topics: ``publish`` and ``subscribe``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import NO_BROKER
+from eventmq.cli.output import printable, to_json
+from eventmq.cli.target import takes_json, takes_target
+
+if TYPE_CHECKING:
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@click.argument("topic")
+@click.argument("value")
+@takes_target
+def publish(target: Target, topic: str, value: str) -> None:
+    """Publish a message.
+
+    It reaches whoever is subscribed to TOPIC at this moment, and is not kept. A VALUE that is JSON is sent as what it says, any other as the text that it is.
+    """
+    with target.asking() as app:
+        app.publish(topic, _value(value))
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@click.command(cls=Command, exits={NO_BROKER: ""})
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after so many messages.")
+@takes_json
+@takes_target
+def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_json: bool) -> None:
+    """Print what is published.
+
+    There is a line for each message whose topic begins like one of those named. With --json a line is an object with "topic" and "value". Ctrl-C ends it.
+    """
+    with target.asking() as app, app.subscribe(*topics) as messages:
+        app.call("ping")  # so that a broker that is not there is an error
+        click.echo(f"subscribed to {', '.join(map(printable, topics))}", err=True)
+        with suppress(KeyboardInterrupt):
+            for message in islice(messages, count):
+                click.echo(_line(message.topic, message.value, as_json=as_json))
+
+
+def _line(topic: str, value: object, *, as_json: bool) -> str:
+    if as_json:
+        return to_json({"topic": topic, "value": value})
+    return f"{printable(topic)} {printable(to_json(value))}"
+
+
+COMMANDS = (publish, subscribe)

@@ -1,0 +1,88 @@
+"""Runs a worker: ``worker``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED
+from eventmq.cli.logs import LOADER
+from eventmq.cli.output import printable
+from eventmq.cli.target import options_of, takes_target
+
+if TYPE_CHECKING:
+    from eventmq.app import EventMQ
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+logger = logging.getLogger("eventmq.worker")
+
+
+@click.command(cls=Command, exits={FAILED: "the pool cannot start"})
+@click.option(
+    "-Q", "--queues", metavar="NAME:WEIGHT,...",
+    help="Queues, with the weights by which they share the worker; else default.",
+)  # fmt: skip
+@click.option(
+    "-c", "--concurrency", type=click.IntRange(1), metavar="N",
+    help="Jobs that run at once; else one per CPU.",
+)  # fmt: skip
+@click.option("--pool", metavar="NAME", help="What runs jobs: prefork (the default) or threads.")
+@click.option(
+    "--allow-callables", metavar="PATTERN", multiple=True,
+    help="Let messages name functions, not only tasks, whose dotted path fits, as in "
+    '"shop.jobs.*". Repeatable.',
+)  # fmt: skip
+@click.option("--grace", type=float, metavar="S", help="Time for running jobs at SIGTERM.")
+@click.option(
+    "--pool-option", "pool_options", metavar="K=V", multiple=True,
+    help="An option of the pool. Repeatable.",
+)  # fmt: skip
+@takes_target
+def worker(
+    target: Target,
+    allow_callables: tuple[str, ...],
+    pool_options: tuple[str, ...],
+    **settings: str | float | None,
+) -> None:
+    """Run the jobs of an app's tasks.
+
+    It lists its tasks, and prints "ready" on stdout when the broker knows it; for a broker that
+    is not there yet it waits. At SIGTERM or Ctrl-C it takes no more jobs, hands back what was not
+    started, and gives what runs its grace; a second signal stops it at once.
+    """
+    if not target.app_name:
+        raise click.UsageError("a worker needs an app: -A module[:attribute]")
+    options = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
+    app, path = target.serving(allow_callables=allow_callables or None, **settings)
+    _list_tasks(app)
+    runner = app.make_worker(
+        path=path, pool_options=options, on_ready=lambda: click.echo(_ready_line(app))
+    )
+    runner.install_signal_handlers()
+    runner.run()
+
+
+def _ready_line(app: EventMQ) -> str:
+    from eventmq.settings import describe
+
+    shown = {row["name"]: row["value"] for row in describe(app.settings)}
+    return f"ready app={app.name} pool={shown['pool']} queues={shown['queues']}"
+
+
+def _list_tasks(app: EventMQ) -> None:
+    """Log which tasks the worker knows, and what it will not get."""
+    served = {name for _, name in app.settings.queues}
+    if not app.tasks and not app.settings.allow_callables:
+        logger.warning("the app has no task; -I MODULE imports more modules with tasks")
+    for name, task in sorted(app.tasks.items()):
+        queue = task.declared.queue or app.settings.default_queue
+        missing = "" if queue in served else ", which this worker does not serve: see -Q"
+        logger.info("task %s, queue %s%s", printable(name), printable(queue), missing)
+
+
+COMMANDS = (worker,)

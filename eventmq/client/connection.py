@@ -1,0 +1,108 @@
+"""One broker as a client sees it: whether it answers, what it announced, what waits for it."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eventmq.client.errands import Outgoing
+from eventmq.wire.commands import Heartbeat, Inform
+
+if TYPE_CHECKING:
+    from eventmq.wire.features import Features
+
+__all__ = ["Connection", "Phase"]
+
+
+class Phase(enum.Enum):
+    """How far a connection is."""
+
+    #: INFORM is on its way; nothing else may be sent.
+    INFORMING = "informing"
+    #: The broker acknowledged the INFORM and has not gone since.
+    READY = "ready"
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One broker.
+
+    Attributes:
+        index: Place in the list of brokers.
+        address: For people.
+        phase: `Phase`.
+        features: What the broker announced, None before that or if it is a plain one.
+        unsent: Messages that the socket has not taken yet, in order.
+        waiting: Number of parcels and questions that this broker has.
+        since: When it last had none, or was opened.
+        heard: When something last came from it.
+        said: When something was last sent to it.
+        inform: The last INFORM.
+        inform_id: Its message id.
+        broken: The transport was lost and has not been seen to be back.
+        trouble: For people: why it does not answer, as far as is known.
+    """
+
+    index: int
+    address: str
+    phase: Phase = Phase.INFORMING
+    features: Features | None = None
+    unsent: deque[Outgoing] = field(default_factory=deque)
+    waiting: int = 0
+    since: float = 0.0
+    heard: float = 0.0
+    said: float = 0.0
+    inform: Outgoing = field(default_factory=lambda: Outgoing([]))
+    inform_id: str = ""
+    broken: bool = False
+    trouble: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether parcels and questions may be sent."""
+        return self.phase is Phase.READY
+
+    @property
+    def store(self) -> str:
+        """The id of the broker's store; a plain broker is taken for one of its own."""
+        return (self.features.store if self.features else "") or self.address
+
+    @property
+    def max_frame(self) -> int:
+        """Longest frame that the broker takes, 0 if it did not say."""
+        return self.features.max_frame if self.features else 0
+
+    def speaks(self, extension: str) -> bool:
+        """Whether the broker announced an extension."""
+        return self.features is not None and extension in self.features.extensions
+
+    def begin_inform(self, message_id: str, features: str) -> None:
+        """Forget what was queued and put an INFORM in its place."""
+        self.phase = Phase.INFORMING
+        self.unsent.clear()
+        self.inform_id = message_id
+        self.inform = Outgoing(Inform(message_id, "", "client", features).frames())
+        self.unsent.append(self.inform)
+
+    def beat(self, message_id: str, unix: float) -> None:
+        """Queue a HEARTBEAT."""
+        self.unsent.append(Outgoing(Heartbeat(message_id, f"{unix:.2f}").frames()))
+
+    def enter(self, now: float) -> None:
+        """Count one more parcel or question."""
+        if not self.waiting:
+            self.since = now
+        self.waiting += 1
+
+    def next_beat(self, interval: float) -> float | None:
+        """Return when the next HEARTBEAT or INFORM is due, None if nothing waits for it."""
+        if self.ready:
+            return self.said + interval if self.waiting else None
+        return self.inform.sent + interval if self.inform.sent else None
+
+    def dead_at(self, liveness: float) -> float | None:
+        """Return when its silence means that it is dead, None if nothing is expected of it."""
+        expected = self.waiting if self.ready else self.inform.sent
+        return max(self.heard, self.since) + liveness if expected else None

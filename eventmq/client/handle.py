@@ -1,0 +1,165 @@
+"""The handle of a job: what `delay` returns, and what callers ask and wait with."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from eventmq.client.errands import NOWHERE
+from eventmq.errors import NotAllowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eventmq.client.outcomes import Row
+    from eventmq.client.results import Results
+
+__all__ = ["DEFAULT", "Default", "Job", "Origin"]
+
+T = TypeVar("T")
+
+_ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+class Default(enum.Enum):
+    """Stands for what the settings say."""
+
+    DEFAULT = "default"
+
+
+DEFAULT = Default.DEFAULT
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """Where jobs that were sent together are.
+
+    Attributes:
+        task: Name of their task, "" if the handle was made from an id.
+        broker: Index of the broker that took them, or `NOWHERE` if it is not known.
+        store: Id of its store.
+        sent: False while they are part of a batch that was not sent.
+    """
+
+    task: str = ""
+    broker: int = NOWHERE
+    store: str = ""
+    sent: bool = True
+
+
+class Job(Generic[T]):
+    """One submitted job; ``T`` is the type of its result.
+
+    It remembers the broker that took it. Making one costs nothing; every question goes to the
+    broker, until the job's end is known here. Thread-safe. It cannot be pickled: hand on the id,
+    and make a handle of it with ``app.job(id)``.
+
+    Attributes:
+        id: The job's id.
+        origin: Which broker has it.
+        row: How it ended, once that is known here.
+    """
+
+    __slots__ = ("__weakref__", "_results", "id", "origin", "row")
+
+    def __init__(self, job_id: str, results: Results, origin: Origin) -> None:
+        self.id = job_id
+        self._results = results
+        self.origin = origin
+        self.row: Row | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.origin.task}>".replace(" >", ">")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        msg = "a job handle cannot be pickled; pass job.id and use app.job(id) on the other side"
+        raise TypeError(msg)
+
+    # Results
+
+    def get(self, timeout: float | Default | None = DEFAULT) -> T:
+        """Wait for the job's end and return its result.
+
+        Args:
+            timeout: Seconds, 60 unless the setting ``result_timeout`` says otherwise; None waits
+                without limit. An answer takes a moment: less than 0.1 counts as 0.1.
+
+        Raises:
+            ResultTimeout: It had not ended in time; it goes on.
+            JobFailed: The task raised (the original is the cause, where it can be had).
+            JobCancelled: Somebody cancelled it.
+            JobExpired: Its ``expires`` passed first.
+            JobNotFound: The broker does not know it.
+            ResultUnavailable: It succeeded, and its result was not kept.
+        """
+        return self._results.get(self, timeout)  # type: ignore[no-any-return]
+
+    async def aget(self, timeout: float | Default | None = DEFAULT) -> T:
+        """Do the same as `get` in a coroutine."""
+        return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
+
+    # Questions
+
+    @property
+    def state(self) -> str:
+        """The state now: one of the words of `eventmq.job.JobState`.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``.
+        """
+        return self.row.state if self.row else self._results.state(self)
+
+    async def astate(self) -> str:
+        """Do the same as `state` in a coroutine."""
+        return self.row.state if self.row else await self._results.astate(self)
+
+    def ready(self) -> bool:
+        """Return whether the job has ended; raises what `state` raises."""
+        return self.state in _ENDED
+
+    def successful(self) -> bool:
+        """Return whether the job has ended by success; raises what `state` raises."""
+        return self.state == "succeeded"
+
+    def info(self) -> dict[str, Any]:
+        """Return what the broker knows of the job, without arguments and result.
+
+        Returns:
+            id, task, queue, state, attempt, delivery, priority, created, due, expires,
+            finished (Unix times, 0.0 for none), worker, error and headers.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``.
+        """
+        return self._results.info(self)
+
+    async def ainfo(self) -> dict[str, Any]:
+        """Do the same as `info` in a coroutine."""
+        return await self._results.ainfo(self)
+
+    # Not yet
+
+    def cancel(self) -> bool:
+        """Cancel the job: not supported by this version yet.
+
+        Raises:
+            NotAllowed: Always.
+        """
+        raise NotAllowed("job.cancel() is not supported by this version yet")
+
+    def stream(self, timeout: float | Default | None = DEFAULT) -> Iterator[Any]:
+        """Iterate over what a generator task yields: not supported by this version yet.
+
+        Raises:
+            NotAllowed: Always.
+        """
+        raise NotAllowed("job.stream() is not supported by this version yet")

@@ -1,0 +1,348 @@
+"""The client's state machine: no socket, no thread, no clock.
+
+Its runner (or a test, or the simulator) tells it what callers want, what came from the brokers
+and what time it is; it says through `ClientMachine.flush` what to send, in ``settled`` whom to
+wake and in ``reopen`` which sockets to replace. ``now`` is monotonic time in seconds.
+
+Nothing is sent to a broker before it has acknowledged our INFORM: only then are its store, its
+epoch and its longest frame known. Whenever a broker acknowledges an INFORM, all that still waits
+for it is sent again: the broker refuses to do anything twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+from typing import TYPE_CHECKING
+
+from eventmq.client.connection import Connection, Phase
+from eventmq.client.errands import NOWHERE, Errand, Notice, Outgoing, Parcel, Question
+from eventmq.client.ledger import Ledger
+from eventmq.client.refusals import refusal
+from eventmq.errors import MessageTooLarge, ProtocolError
+from eventmq.wire.bulk import decode_exceptions, pack, unpack
+from eventmq.wire.commands import Ack, Call, Error, Kbai, Reply, decode
+from eventmq.wire.features import Features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["ClientMachine"]
+
+logger = logging.getLogger(__name__)
+
+#: Operations that the broker keeps answering until it is told to ``forget`` them.
+_LASTING = frozenset({"get", "subscribe"})
+
+
+class ClientMachine:
+    """Submits, asks and keeps at it, over one connection per broker.
+
+    Args:
+        addresses: Of the brokers; new jobs go to the first that is ready.
+        session: Id of this run of the client.
+        name: What people call it.
+        heartbeat: Seconds between signs of life while something is waited for.
+        liveness: A broker that was silent for so long, while something is waited for, is dead.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        session: str,
+        name: str = "",
+        heartbeat: float = 3.0,
+        liveness: float = 15.0,
+    ) -> None:
+        self.connections = [Connection(i, address) for i, address in enumerate(addresses)]
+        #: Indexes of brokers whose socket is to be closed and opened anew.
+        self.reopen: list[int] = []
+        self._ledger = Ledger(self.connections)
+        #: Errands with something new; the runner wakes whoever waits and clears the list.
+        self.settled = self._ledger.settled
+        self._features = Features(session=session, name=name).format()
+        self._heartbeat = heartbeat
+        self._liveness = liveness
+        self._ids = count(1)
+        self._prefix = session[:8] or "client"
+
+    # What callers want
+
+    def begin(self, errand: Errand, now: float) -> None:
+        """Keep at an errand until it is settled or its deadline passes."""
+        if self._ledger.add(errand):
+            self._place(errand, now)
+
+    def forget(self, question: Question) -> None:
+        """End a question whose answers nobody wants any more."""
+        if question.over:
+            return
+        connection = self.connections[question.at] if question.at != NOWHERE else None
+        self._ledger.settle(question, None)
+        if connection is not None:
+            self._forget_at(connection, question)
+
+    def say_goodbye(self) -> None:
+        """Queue a KBAI to every broker that is ready."""
+        for connection in self.connections:
+            if connection.ready:
+                connection.unsent.append(Outgoing(Kbai(self.message_id()).frames()))
+
+    def abandon(self, reason: str) -> None:
+        """Settle everything as failed for a reason."""
+        self._ledger.abandon(reason)
+
+    # What the transport says
+
+    def opened(self, index: int, now: float) -> None:
+        """Note that a broker has a new socket: INFORM comes first on it."""
+        connection = self.connections[index]
+        connection.since = now
+        connection.broken = False
+        self._inform(connection, now)
+
+    def lost(self, index: int, now: float) -> None:
+        """Note that the transport lost its connection; it reconnects by itself."""
+        connection = self.connections[index]
+        connection.broken = True
+        connection.trouble = "the connection was lost"
+        self._inform(connection, now)
+
+    def restored(self, index: int, now: float) -> None:
+        """Note that the transport has a connection again."""
+        connection = self.connections[index]
+        if connection.broken and connection.inform.sent:
+            self._inform(connection, now)
+        connection.broken = False
+
+    # hot loop: benchmarks/enqueue_one.py
+    def flush(self, index: int, send: Callable[[Sequence[bytes]], bool], now: float) -> bool:
+        """Send what is queued for a broker; return False if the socket took not all of it."""
+        connection = self.connections[index]
+        unsent = connection.unsent
+        while unsent:
+            message = unsent[0]
+            if not message.over:
+                if not send(message.frames):
+                    return False
+                message.sent = connection.said = now
+                if type(message) is Parcel:
+                    message.broker, message.store = index, connection.store
+                elif type(message) is Notice:
+                    self._ledger.settle(message, None)
+            unsent.popleft()
+        return True
+
+    def received(self, index: int, frames: Sequence[bytes], now: float) -> None:
+        """Take a message from a broker. Raises nothing: a bad message is logged and dropped."""
+        connection = self.connections[index]
+        connection.heard = now
+        try:
+            command = decode(frames)
+            if type(command) is Ack:
+                self._on_ack(connection, command, now)
+            elif type(command) is Reply:
+                self._on_reply(command)
+            elif type(command) is Error:
+                self._on_error(connection, command, now)
+            elif type(command) is Kbai:
+                self._on_kbai(connection, now)
+        except (ProtocolError, ValueError, TypeError, AttributeError, LookupError) as error:
+            logger.warning("message of broker %s dropped: %s", connection.address, error)
+
+    # Time
+
+    def tick(self, now: float, unix: float) -> None:
+        """Do what is due; ``unix`` is the Unix time, for HEARTBEAT."""
+        if now >= self._ledger.next_deadline:
+            self._expire(now)
+        for connection in self.connections:
+            dead_at = connection.dead_at(self._liveness)
+            if dead_at is not None and now >= dead_at:
+                self._drop(connection, now, f"it was silent for {self._liveness:g} s")
+                continue
+            beat_at = connection.next_beat(self._heartbeat)
+            if beat_at is None or now < beat_at:
+                continue
+            if connection.ready:
+                connection.said = now
+                connection.beat(self.message_id(), unix)
+            else:
+                self._inform(connection, now)
+
+    def next_tick(self) -> float:
+        """Return when `tick` has something to do, `NEVER` if nothing waits for time."""
+        due = self._ledger.next_deadline
+        for connection in self.connections:
+            for at in (
+                connection.dead_at(self._liveness),
+                connection.next_beat(self._heartbeat),
+            ):
+                if at is not None and at < due:
+                    due = at
+        return due
+
+    def message_id(self) -> str:
+        """Return a new message id."""
+        return f"{self._prefix}.{next(self._ids)}"
+
+    def _expire(self, now: float) -> None:
+        late = [q for q in self._ledger.overdue(now) if isinstance(q, Question)]
+        asked = [(self.connections[q.at], q) for q in late if q.at != NOWHERE]
+        silent, heirs = self._ledger.expire(now, patience=self._heartbeat)
+        for connection, question in asked:
+            self._forget_at(connection, question)
+        for index in silent:
+            self._drop(self.connections[index], now, "it left a message unanswered")
+        for heir in heirs:
+            self._place(heir, now)
+
+    # Where errands go
+
+    def _choose(self, errand: Errand) -> Connection | None:
+        """Return the ready connection that an errand may go to."""
+        store = ""
+        if type(errand) is Question and errand.home != NOWHERE:
+            home = self.connections[errand.home]
+            if home.ready:
+                return home
+            store = errand.store or home.store
+        elif type(errand) is Parcel and errand.sent:
+            store = errand.store
+        for connection in self.connections:
+            if connection.ready and store in {"", connection.store}:
+                return connection
+        return None
+
+    def _place(self, errand: Errand, now: float) -> None:
+        """Give an errand to a broker, or leave it until one is ready."""
+        connection = self._choose(errand)
+        if connection is None:
+            return
+        if type(errand) is Question:
+            self._write_question(errand)
+        error = self._obstacle(connection, errand)
+        if error is not None:
+            self._ledger.settle(errand, error)
+        else:
+            self._ledger.enter(errand, connection, now)
+
+    def _obstacle(self, connection: Connection, errand: Errand) -> Exception | None:
+        """Return why a broker cannot take an errand, None if it can."""
+        if type(errand) is not Notice:
+            extension = "call" if type(errand) is Question else "batch"
+            needed = extension == "call" or (type(errand) is Parcel and errand.count)
+            if needed and not connection.speaks(extension):
+                msg = f"broker {connection.address} lacks the protocol extension {extension!r}"
+                return ProtocolError(msg, code="no-extension")
+        longest = len(errand.frames[-1])
+        if longest <= connection.max_frame or not connection.max_frame:
+            return None
+        msg = f"a body of {longest} bytes is longer than the {connection.max_frame} bytes "
+        msg += f"that broker {connection.address} takes"
+        return MessageTooLarge(msg, job_id=errand.id if type(errand) is Parcel else None)
+
+    @staticmethod
+    def _write_question(question: Question) -> None:
+        arguments = question.arguments
+        if question.name == "get":
+            arguments = {**arguments, "ids": list(question.ids)}
+        question.frames = Call(question.id, question.name, pack(arguments)).frames()
+
+    def _place_all(self, now: float) -> None:
+        for errand in self._ledger.homeless():
+            self._place(errand, now)
+
+    def _leave(self, connection: Connection, now: float) -> None:
+        """Take everything from a broker that is away, and offer it to the others."""
+        connection.phase = Phase.INFORMING
+        self._ledger.evict(connection)
+        self._place_all(now)
+
+    def _inform(self, connection: Connection, now: float) -> None:
+        self._leave(connection, now)
+        connection.begin_inform(self.message_id(), self._features)
+
+    def _drop(self, connection: Connection, now: float, trouble: str) -> None:
+        """Give a connection up; the runner opens a new one."""
+        connection.trouble = trouble
+        connection.inform = Outgoing([])
+        self._leave(connection, now)
+        if connection.index not in self.reopen:
+            self.reopen.append(connection.index)
+
+    def _forget_at(self, connection: Connection, question: Question) -> None:
+        if question.name in _LASTING and question.sent and connection.ready:
+            arguments = pack({"call": question.id})
+            frames = Call(self.message_id(), "forget", arguments).frames()
+            connection.unsent.append(Outgoing(frames))
+
+    # What brokers say
+
+    def _on_ack(self, connection: Connection, ack: Ack, now: float) -> None:
+        parcel = self._ledger.find(ack.acked)
+        if type(parcel) is Parcel:
+            if parcel.count and ack.extra:
+                parcel.refused = decode_exceptions(ack.extra)
+            self._ledger.settle(parcel, None)
+        elif ack.acked == connection.inform_id and not connection.ready:
+            connection.features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
+            connection.phase = Phase.READY
+            connection.broken = False
+            connection.trouble = ""
+            self._place_all(now)
+
+    def _on_kbai(self, connection: Connection, now: float) -> None:
+        """Leave a broker that is shutting down; ask it again after an interval."""
+        connection.trouble = "it is shutting down"
+        self._leave(connection, now)
+        connection.inform.sent = now
+
+    def _on_reply(self, reply: Reply) -> None:
+        question = self._ledger.find(reply.request or "")
+        if type(question) is not Question:
+            return
+        try:
+            answer = unpack(reply.result, f"the answer to {question.name}")
+            if question.name == "get":
+                _take_rows(question, answer)
+            else:
+                question.add(answer)
+        except ProtocolError as error:
+            self._ledger.settle(question, error)
+            return
+        if reply.outcome == "part" and (question.name != "get" or question.ids):
+            self.settled.append(question)
+        else:
+            self._ledger.settle(question, None)
+
+    def _on_error(self, connection: Connection, error: Error, now: float) -> None:
+        if error.code == "inform-again":
+            if connection.ready:
+                self._inform(connection, now)
+            return
+        if error.request in {"", connection.inform_id} and not connection.ready:
+            connection.trouble = error.text
+            return
+        if error.code == "closing":
+            self._on_kbai(connection, now)
+            return
+        errand = self._ledger.find(error.request)
+        if errand is not None:
+            subject = errand.subject if type(errand) is Question else errand.id
+            self._ledger.settle(errand, refusal(error.code, error.text, subject))
+
+
+def _take_rows(question: Question, rows: object) -> None:
+    """Keep the rows of a ``get`` that answer something new."""
+    if not isinstance(rows, list):
+        raise ProtocolError("the answer to get is no list", code="bad-body")
+    for row in rows:
+        match row:
+            case [str(job_id), str(), str(), bytes() | None]:
+                if job_id in question.ids:
+                    question.ids.discard(job_id)
+                    question.add(row)
+            case _:
+                raise ProtocolError("an answer to get has a malformed row", code="bad-body")

@@ -1,0 +1,182 @@
+"""Turns what the broker says about an ended job into its value, or into an exception."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.client.main_module import main_name
+from eventmq.errors import (
+    ContentNotAllowed,
+    EventMQError,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    ProtocolError,
+    ResultUnavailable,
+    TimeLimitExceeded,
+    UnknownTask,
+    WorkerLost,
+)
+from eventmq.interfaces import Envelope
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from eventmq.interfaces import ResultBackend, Serializer
+
+__all__ = ["OutcomeReader", "Row", "failure"]
+
+#: How a failed job is raised where its error is one of ours.
+_OURS: dict[str, type[JobFailed]] = {
+    f"eventmq.errors.{kind.__name__}": kind for kind in (TimeLimitExceeded, WorkerLost, UnknownTask)
+}
+
+
+class Row(NamedTuple):
+    """How a job ended, as the broker says it; ``state`` is "" for an unknown id."""
+
+    id: str
+    state: str
+    content_type: str
+    data: bytes | None
+
+
+class OutcomeReader:
+    """Reads outcomes. Thread-safe.
+
+    Args:
+        serializer: Returns the serializer of a content type.
+        accept: Content types that may be decoded.
+        backend: Where results are that the broker does not keep itself, or None.
+    """
+
+    def __init__(
+        self,
+        serializer: Callable[[str], Serializer],
+        accept: Container[str],
+        backend: ResultBackend | None = None,
+    ) -> None:
+        self._serializer = serializer
+        self._accept = accept
+        self._backend = None if backend is None or backend.inline else backend
+
+    def value(self, row: Row) -> Any:
+        """Return the result of a job.
+
+        Args:
+            row: How it ended.
+
+        Raises:
+            JobError: It ended in another way than by success.
+            JobNotFound: The broker does not know it.
+            ResultUnavailable: The result was not kept.
+            ContentError: The result cannot be decoded here.
+        """
+        job_id, state, content_type, data = row
+        if state != "succeeded":
+            raise _unsuccessful(row)
+        if data is None or not content_type:
+            msg = f"job {job_id} succeeded, but its result was not kept, or is not any more"
+            raise ResultUnavailable(msg)
+        if self._backend is not None and content_type != PLAIN_TYPE:
+            data = self._backend.get(data)
+        if content_type == PLAIN_TYPE:
+            return _plain_value(data)
+        name, _, rest = content_type.partition(";")
+        signature, _, created = rest.partition(";")
+        envelope = Envelope(job_id, name, created=float(created or 0.0), signature=signature)
+        return self._decoder(name, job_id).decode(data, envelope)
+
+    def content(self, name: str, data: bytes, envelope: Envelope) -> Any:
+        """Decode something else than a result, such as a published message."""
+        return self._decoder(name, envelope.job_id).decode(data, envelope)
+
+    def _decoder(self, name: str, what: str) -> Serializer:
+        if name not in self._accept:
+            msg = f"{what}: the content type {name!r} is not in accept"
+            raise ContentNotAllowed(msg)
+        return self._serializer(name)
+
+
+def _plain_value(data: bytes) -> Any:
+    """Return what a plain worker answered: JSON ``{"value": ...}``, else the text."""
+    text = data.decode(errors="replace")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value["value"] if isinstance(value, dict) and "value" in value else value
+
+
+def _unsuccessful(row: Row) -> EventMQError:
+    job_id = row.id
+    if row.state == "failed":
+        return failure(row)
+    if row.state == "cancelled":
+        return JobCancelled(f"job {job_id} was cancelled", job_id=job_id)
+    if row.state == "expired":
+        return JobExpired(f"job {job_id} expired before a worker started it", job_id=job_id)
+    if not row.state:
+        return JobNotFound(job_id)
+    return ProtocolError(f"job {job_id} ended in the state {row.state!r}, which is no end")
+
+
+def failure(row: Row) -> JobFailed:
+    """Return the exception for a failed job, with the original as its cause where possible."""
+    if row.data is None:
+        return JobFailed(f"job {row.id} failed; its error is not kept any more", job_id=row.id)
+    if row.content_type == ERROR_TYPE:
+        remote = decode_error(row.data)
+    else:
+        remote = RemoteError("", row.data.decode(errors="replace"))
+    kind = _OURS.get(remote.type, JobFailed)
+    shown = remote.type.removeprefix("builtins.")
+    said = f"{shown}: {remote.message}" if shown else remote.message
+    error = kind(
+        f"job {row.id} failed: {remote.message if kind is not JobFailed else said}",
+        job_id=row.id,
+        remote_type=remote.type,
+        remote_message=remote.message,
+        remote_traceback=remote.traceback,
+    )
+    error.__cause__ = original(remote) if kind is JobFailed else None
+    return error
+
+
+def original(remote: RemoteError) -> Exception | None:
+    """Return an exception like the worker's, or None.
+
+    Only classes of modules that this process has imported already are taken: a message must not
+    make a client import anything. The class is called with the plain arguments that came.
+    """
+    kind = _find_class(remote.type)
+    if kind is None or remote.arguments is None:
+        return None
+    try:
+        made: object = kind(*remote.arguments)
+    except Exception:  # noqa: BLE001 - a constructor of the user's
+        return None
+    return made if isinstance(made, Exception) else None
+
+
+def _find_class(dotted: str) -> type[Exception] | None:
+    parts = dotted.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        module = sys.modules.get(name)
+        if module is None and name == main_name():
+            module = sys.modules["__main__"]
+        if module is not None:
+            return _class_in(module, parts[end:])
+    return None
+
+
+def _class_in(module: object, path: list[str]) -> type[Exception] | None:
+    found: object = module
+    for part in path:
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

@@ -1,0 +1,37 @@
+"""What an ERROR from the broker means to the caller."""
+
+from __future__ import annotations
+
+from eventmq.errors import (
+    DuplicateJob,
+    EventMQError,
+    JobNotFound,
+    MessageTooLarge,
+    NotAllowed,
+    ProtocolError,
+    QueueFull,
+    RateLimited,
+    SubmitError,
+)
+
+__all__ = ["refusal"]
+
+_SUBMIT: dict[str, type[SubmitError]] = {
+    "queue-full": QueueFull,
+    "store-full": QueueFull,
+    "too-large": MessageTooLarge,
+    "duplicate": DuplicateJob,
+    "rate-limited": RateLimited,
+}
+
+
+def refusal(code: str, text: str, job_id: str) -> EventMQError:
+    """Return the exception for an ERROR code; the table of codes is in the protocol page."""
+    kind = _SUBMIT.get(code)
+    if kind is not None:
+        return kind(text, job_id=job_id)
+    if code == "not-allowed":
+        return NotAllowed(text)
+    if code == "job-not-found":
+        return JobNotFound(job_id)
+    return ProtocolError(f"the broker refused: {text}", code=code)

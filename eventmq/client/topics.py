@@ -1,0 +1,222 @@
+"""Topics: what is published reaches whoever is subscribed at that moment, and is not kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.client.errands import Notice
+from eventmq.errors import BrokerUnavailable, SerializationError
+from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.interfaces import Envelope
+from eventmq.wire.commands import Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from eventmq.client.outcomes import OutcomeReader
+    from eventmq.client.runner import ClientRunner
+    from eventmq.interfaces import Serializer
+
+__all__ = ["Message", "Subscription", "Topics"]
+
+#: Messages that wait in a subscription; when it is full the oldest are dropped.
+BUFFER = 10_000
+
+
+class Message(NamedTuple):
+    """A published message.
+
+    Attributes:
+        topic: Where it was published.
+        value: What was published; the bytes as they are where the publisher is not one of ours.
+        headers: The header text.
+    """
+
+    topic: str
+    value: Any
+    headers: str = ""
+
+
+class Topics:
+    """Publishes and subscribes for one app. Thread-safe.
+
+    Args:
+        runner: Talks to the brokers.
+        reader: Decodes messages.
+        serializer: Returns the content type and the serializer of what is published.
+        new_id: Makes message ids.
+        timeout: Seconds to hand a message to a broker.
+    """
+
+    def __init__(
+        self,
+        runner: ClientRunner,
+        reader: OutcomeReader,
+        serializer: Callable[[], tuple[str, Serializer]],
+        *,
+        new_id: Callable[[], str],
+        timeout: float,
+    ) -> None:
+        self._runner = runner
+        self._reader = reader
+        self._serializer = serializer
+        self._new_id = new_id
+        self._timeout = timeout
+
+    def publish(self, topic: str, value: object) -> None:
+        """Publish a value; returns when it was handed to a connection.
+
+        Raises:
+            BrokerUnavailable: No broker could be reached in time.
+            SerializationError: The value cannot be encoded.
+        """
+        self._runner.send(self._notice(topic, value))
+
+    async def apublish(self, topic: str, value: object) -> None:
+        """Do the same as `publish` in a coroutine."""
+        await self._runner.asend(self._notice(topic, value))
+
+    def _notice(self, topic: str, value: object) -> Notice:
+        name, serializer = self._serializer()
+        message_id = self._new_id()
+        created = self._runner.clock.now()
+        envelope = Envelope(message_id, name, queue=topic, created=created)
+        body, signature = serializer.encode(value, envelope)
+        headers = Headers(content_type=name)
+        if signature:
+            extra = (("message", message_id),)
+            headers = Headers(content_type=name, created=created, signature=signature, extra=extra)
+        frames = Publish(message_id, topic, format_headers(headers), body).frames()
+        return Notice(frames, id=message_id, deadline=self._runner.deadline(self._timeout))
+
+    def subscribe(self, topics: tuple[str, ...]) -> Subscription:
+        """Return a subscription; it collects from now on."""
+        return Subscription(self._runner, self._reader, topics, timeout=self._timeout)
+
+
+class Subscription:
+    """Iterates over published messages without end; for ``for`` and ``async for``.
+
+    Use it in a ``with`` block, or `close` it; entering the block waits until the broker has
+    confirmed it. It goes on after a restart of the broker; what is published while there is no
+    connection is missed.
+
+    Attributes:
+        dropped: Number of messages dropped because nobody took them in time.
+    """
+
+    def __init__(
+        self,
+        runner: ClientRunner,
+        reader: OutcomeReader,
+        topics: tuple[str, ...],
+        *,
+        timeout: float,
+    ) -> None:
+        if not topics or not all(isinstance(topic, str) for topic in topics):
+            raise ValueError("subscribe() takes one or more topics as text; '' is every topic")
+        self._runner = runner
+        self._reader = reader
+        self._timeout = timeout
+        self._waiter = runner.waiter()
+        self._question = runner.question(
+            "subscribe", {"topics": list(topics)}, timeout=None, limit=BUFFER
+        )
+        self._question.wake = self._waiter.wake
+        runner.begin(self._question)
+
+    @property
+    def dropped(self) -> int:
+        """Number of messages dropped because nobody took them in time."""
+        return self._question.dropped
+
+    def close(self) -> None:
+        """End the subscription; a waiting iteration ends. Idempotent."""
+        self._runner.forget(self._question)
+
+    def __enter__(self) -> Self:
+        question, deadline = self._question, self._runner.deadline(self._timeout)
+        while not question.answers and not question.over:
+            if not self._waiter.wait(deadline - self._runner.clock.monotonic()):
+                self.close()
+                raise BrokerUnavailable("no broker confirmed the subscription in time")
+        self._take_confirmation()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        waiter = self._runner.async_waiter()
+        self._question.wake = waiter.wake
+        while not self._question.answers and not self._question.over:
+            await waiter.wait()
+        self._take_confirmation()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            message = self._next()
+            if message is not None:
+                return message
+            if self._question.over:
+                raise StopIteration
+            self._waiter.wait(None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        waiter = self._runner.async_waiter()
+        self._question.wake = waiter.wake
+        while True:
+            message = self._next()
+            if message is not None:
+                return message
+            if self._question.over:
+                raise StopAsyncIteration
+            await waiter.wait()
+
+    def _take_confirmation(self) -> None:
+        if self._question.error is not None:
+            raise self._question.error
+        if self._question.answers and self._question.answers[0] is None:
+            self._question.answers.popleft()
+
+    def _next(self) -> Message | None:
+        """Return the next message that is there; a confirmation is none."""
+        answers = self._question.answers
+        while answers:
+            answer = answers.popleft()
+            if answer is not None:
+                return self._message(answer)
+        if self._question.error is not None:
+            raise self._question.error
+        return None
+
+    def _message(self, answer: Any) -> Message:
+        topic, text, body = answer
+        headers = parse_headers(text)
+        if not headers.content_type:
+            return Message(topic, body, text)
+        message_id = dict(headers.extra).get("message", "")
+        envelope = Envelope(
+            message_id,
+            headers.content_type,
+            queue=topic,
+            created=headers.created,
+            signature=headers.signature,
+        )
+        try:
+            value = self._reader.content(headers.content_type, body, envelope)
+        except SerializationError:
+            return Message(topic, body, text)
+        return Message(topic, value, text)

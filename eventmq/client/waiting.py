@@ -1,0 +1,176 @@
+"""Waits for the ends of many jobs at once: pushed by the brokers, in the order of their ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.client.outcomes import Row
+from eventmq.errors import ResultTimeout
+from eventmq.wire.calls import MAX_IDS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from eventmq.client.errands import Question
+    from eventmq.client.handle import Default, Job
+    from eventmq.client.results import Results
+
+__all__ = ["Completed", "Waited", "await_", "wait"]
+
+#: Questions of 1,000 jobs each that are asked at a time; a broker bounds what a peer waits for.
+OPEN_QUESTIONS = 50
+
+
+class Waited(NamedTuple):
+    """What ``app.wait`` returns: the jobs that have ended and the others, each in their order."""
+
+    done: list[Job[Any]]
+    pending: list[Job[Any]]
+
+
+class Completed:
+    """Iterates over jobs as they end; for ``for`` and ``async for``, once.
+
+    A job that no broker knows counts as ended: its `get` says so. Iterating raises
+    `ResultTimeout` when the time is up and `BrokerUnavailable` where nobody can be asked.
+
+    Args:
+        jobs: Handles.
+        results: Asks the brokers.
+        timeout: Seconds for all of them together.
+    """
+
+    def __init__(
+        self, jobs: Iterable[Job[Any]], results: Results, timeout: float | Default | None
+    ) -> None:
+        self._results = results
+        self._runner = results.runner
+        self._timeout = results.timeout(timeout)
+        self._handles: dict[str, list[Job[Any]]] = {}
+        #: Ended, to be yielded.
+        self._ended: deque[Job[Any]] = deque()
+        #: Ids to be asked for, by (broker, store).
+        self._left: dict[tuple[int, str], list[str]] = {}
+        #: Asked, and those with news.
+        self._open: set[str] = set()
+        self._news: deque[Question] = deque()
+        for job in jobs:
+            self._note(job)
+
+    def _note(self, job: Job[Any]) -> None:
+        origin = self._results.sent(job)
+        if job.row is not None:
+            self._ended.append(job)
+            return
+        handles = self._handles.setdefault(job.id, [])
+        handles.append(job)
+        if len(handles) == 1:
+            self._left.setdefault((origin.broker, origin.store), []).append(job.id)
+
+    def _questions(self, deadline: float) -> Iterator[Question]:
+        """Yield the questions that may be asked now."""
+        while self._left and len(self._open) < OPEN_QUESTIONS:
+            (broker, store), ids = next(iter(self._left.items()))
+            question = self._runner.question(
+                "get", timeout=None, ids=ids[:MAX_IDS], home=broker, store=store
+            )
+            question.deadline = deadline
+            del ids[:MAX_IDS]
+            if not ids:
+                del self._left[broker, store]
+            self._open.add(question.id)
+            yield question
+
+    def _ask(self, deadline: float, wake: Callable[[], None], asked: list[Question]) -> None:
+        """Ask what may be asked; answers go to ``_news``."""
+
+        def waker(question: Question) -> Callable[[], None]:
+            def news() -> None:
+                self._news.append(question)
+                wake()
+
+            return news
+
+        for question in self._questions(deadline):
+            question.wake = waker(question)
+            asked.append(question)
+            self._runner.begin(question)
+
+    def _read(self) -> None:
+        """Take what came."""
+        while self._news:
+            question = self._news.popleft()
+            while question.answers:
+                row = Row(*question.answers.popleft())
+                for job in self._handles.pop(row.id, ()):
+                    job.row = row if row.state else None
+                    self._ended.append(job)
+            if question.over and question.id in self._open:
+                self._open.discard(question.id)
+                if question.error is not None:
+                    raise question.error
+
+    @property
+    def _finished(self) -> bool:
+        return not self._open and not self._left
+
+    def __iter__(self) -> Iterator[Job[Any]]:
+        waiter = self._runner.waiter()
+        deadline = self._runner.deadline(self._timeout)
+        asked: list[Question] = []
+        try:
+            while True:
+                while self._ended:
+                    yield self._ended.popleft()
+                if self._finished:
+                    return
+                self._ask(deadline, waiter.wake, asked)
+                waiter.wait(None)
+                self._read()
+        finally:
+            self._forget(asked)
+
+    async def __aiter__(self) -> AsyncIterator[Job[Any]]:
+        waiter = self._runner.async_waiter()
+        deadline = self._runner.deadline(self._timeout)
+        asked: list[Question] = []
+        try:
+            while True:
+                while self._ended:
+                    yield self._ended.popleft()
+                if self._finished:
+                    return
+                self._ask(deadline, waiter.wake, asked)
+                await waiter.wait()
+                self._read()
+        finally:
+            self._forget(asked)
+
+    def _forget(self, asked: list[Question]) -> None:
+        for question in asked:
+            self._runner.forget(question)
+
+
+def wait(jobs: list[Job[Any]], results: Results, timeout: float | Default | None) -> Waited:
+    """Wait until all jobs have ended or the time is up."""
+    done: set[int] = set()
+    with suppress(ResultTimeout):
+        done.update(id(job) for job in Completed(jobs, results, timeout))
+    return _sorted(jobs, done)
+
+
+async def await_(jobs: list[Job[Any]], results: Results, timeout: float | Default | None) -> Waited:
+    """Do the same as `wait` in a coroutine."""
+    done: set[int] = set()
+    with suppress(ResultTimeout):
+        async for job in Completed(jobs, results, timeout):
+            done.add(id(job))
+    return _sorted(jobs, done)
+
+
+def _sorted(jobs: list[Job[Any]], done: set[int]) -> Waited:
+    return Waited(
+        [job for job in jobs if id(job) in done], [job for job in jobs if id(job) not in done]
+    )

@@ -1,0 +1,23 @@
+"""Tasks: functions that can be called here and now, or submitted to run elsewhere and later.
+
+`task` has the task itself, `options` what a declaration may say, `calls` what one call may say,
+`shared` tasks that belong to no app until one uses them.
+"""
+
+from __future__ import annotations
+
+from eventmq.task.calls import CallOptions
+from eventmq.task.options import TaskOptions
+from eventmq.task.shared import shared_task
+from eventmq.task.task import AsyncTask, BoundTask, Host, StreamTask, Task
+
+__all__ = [
+    "AsyncTask",
+    "BoundTask",
+    "CallOptions",
+    "Host",
+    "StreamTask",
+    "Task",
+    "TaskOptions",
+    "shared_task",
+]

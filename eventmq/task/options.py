@@ -1,0 +1,146 @@
+"""What the declaration of a task may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError, SettingsError
+from eventmq.plugins.retries.backoff import Backoff
+from eventmq.task import values
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    Exceptions = type[BaseException] | tuple[type[BaseException], ...]
+
+    class TaskKeywords(TypedDict, total=False):
+        """The arguments of ``app.task(...)``; see `TaskOptions`."""
+
+        name: str | None
+        queue: str | None
+        retries: int
+        retry_policy: str | Backoff
+        retry_on: Exceptions
+        no_retry_on: Exceptions
+        timeout: float | None
+        soft_timeout: float | None
+        priority: int
+        expires: float | None
+        unique: object
+        rate_limit: str | None
+        max_concurrency: int | None
+        guarantee: bool
+        ignore_result: bool
+        result_ttl: float
+        serializer: str | None
+        schedule: object
+        replayable: bool
+        majordomo: str | None
+
+
+__all__ = ["RESULT_TTL", "TaskOptions"]
+
+#: Seconds that a result is kept, unless told; then the broker's own setting counts.
+RESULT_TTL = 86400.0
+
+#: Options that this version knows by name only -> their default.
+_NOT_YET: dict[str, object] = {
+    "timeout": None,
+    "soft_timeout": None,
+    "unique": None,
+    "rate_limit": None,
+    "max_concurrency": None,
+    "guarantee": True,
+    "schedule": None,
+    "replayable": False,
+    "majordomo": None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options of a task, checked.
+
+    ``timeout soft_timeout unique rate_limit max_concurrency guarantee schedule replayable
+    majordomo`` are known by name; this version refuses any other value than the default.
+
+    Attributes:
+        name: What messages call the task; by default ``module.function``.
+        queue: Where its jobs wait; by default the setting ``default_queue``.
+        retries: How often a failed job is tried again.
+        retry_policy: Name of a retry policy, or ``fixed(...)`` or ``exponential(...)``.
+        retry_on: Exceptions after which a job is tried again.
+        no_retry_on: Exceptions after which it is not; these win.
+        priority: 0 to 255; higher first.
+        expires: Seconds after which a job that has not started must not start; None for never.
+        ignore_result: The result is thrown away.
+        result_ttl: Seconds that the result is kept.
+        serializer: Name of the serializer; by default the setting ``serializer``.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        NotAllowed: An option is not supported by this version yet.
+    """
+
+    name: str | None = None
+    queue: str | None = None
+    retries: int = 0
+    retry_policy: str | Backoff = "exponential"
+    retry_on: Exceptions = (Exception,)
+    no_retry_on: Exceptions = ()
+    timeout: float | None = None
+    soft_timeout: float | None = None
+    priority: int = 0
+    expires: float | None = None
+    unique: object = None
+    rate_limit: str | None = None
+    max_concurrency: int | None = None
+    guarantee: bool = True
+    ignore_result: bool = False
+    result_ttl: float = RESULT_TTL
+    serializer: str | None = None
+    schedule: object = None
+    replayable: bool = False
+    majordomo: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, default in _NOT_YET.items():
+            values.unsupported(name, getattr(self, name), default)
+        for name in ("name", "queue", "serializer"):
+            if getattr(self, name) is not None:
+                values.text(name, getattr(self, name))
+        values.whole("retries", self.retries)
+        values.whole("priority", self.priority, 255)
+        values.flag("ignore_result", self.ignore_result)
+        values.seconds("result_ttl", self.result_ttl)
+        if self.expires is not None:
+            values.seconds("expires", self.expires, zero=False)
+        for name in ("retry_on", "no_retry_on"):
+            object.__setattr__(self, name, values.exceptions(name, getattr(self, name)))
+        object.__setattr__(self, "retry_policy", _policy(self.retry_policy))
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> TaskOptions:
+        """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
+        values.known("a task", given, (field.name for field in fields(cls)))
+        return cls(**given)
+
+    @property
+    def backoff(self) -> Backoff:
+        """The retry policy."""
+        policy = self.retry_policy
+        assert isinstance(policy, Backoff)  # noqa: S101 - made by __post_init__
+        return policy
+
+
+def _policy(value: object) -> Backoff:
+    if isinstance(value, Backoff):
+        return value
+    allowed = "the name of a retry policy, fixed(delay=...) or exponential(base=..., cap=...)"
+    if not isinstance(value, str) or not value:
+        values.refuse("retry_policy", value, allowed)
+    try:
+        return Backoff.parse(value)
+    except PluginError as error:
+        raise SettingsError(f"retry_policy is {value!r}; allowed is: {allowed}") from error

@@ -1,0 +1,69 @@
+"""Jobs without a task's code: by the name of the task, or with a body that is sent as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from eventmq.client.templates import Written
+from eventmq.errors import NotAllowed, ProtocolError, SettingsError
+from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.task import values
+from eventmq.task.calls import CallOptions
+from eventmq.task.options import TaskOptions
+from eventmq.task.task import make_template
+
+if TYPE_CHECKING:
+    from eventmq.client.templates import Template
+    from eventmq.task.task import Host
+
+__all__ = ["named_template", "write_raw"]
+
+
+def named_template(
+    host: Host, name: str, options: Mapping[str, Any]
+) -> tuple[Template, str | None]:
+    """Return the template of a job for a task by its name, and the id that the caller chose.
+
+    Raises:
+        SettingsError: An option is not allowed.
+    """
+    values.text("the name of the task", name)
+    call = CallOptions.read(options)
+    return make_template(host, name, TaskOptions(), call), call.job_id
+
+
+def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str) -> Written:
+    """Return a job with this body.
+
+    Args:
+        queue: Name of the queue.
+        body: Bytes. A list of frames is not supported by this version yet.
+        headers: Names as on the wire; True is a header without a value.
+        job_id: Its id.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        NotAllowed: The body is a list of frames.
+    """
+    values.text("queue", queue)
+    values.text("job_id", job_id)
+    if isinstance(body, (list, tuple)):
+        raise NotAllowed("a body of several frames is not supported by this version yet")
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        values.refuse("body", type(body).__name__, "bytes")
+    return Written(job_id, queue, _text(headers or {}), bytes(body))
+
+
+def _text(headers: Mapping[str, Any]) -> str:
+    if not isinstance(headers, Mapping):
+        values.refuse("headers", headers, "a mapping of names to values")
+    pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]
+    text = format_headers(Headers(extra=tuple(pairs)))
+    try:
+        parsed = parse_headers(text)
+    except ProtocolError as error:
+        raise SettingsError(str(error)) from error
+    if parsed.batch or parsed.chunk:
+        raise SettingsError("the headers batch and chunk are made by the client, not by callers")
+    return text

@@ -1,0 +1,176 @@
+"""Tasks that belong to no app: every app of the process that runs them has them.
+
+For libraries, and for modules that the app's module imports. A worker's app has all shared tasks
+of the modules that were imported; a submission goes through the one app of the process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+from eventmq.errors import NotAllowed, SettingsError
+from eventmq.task.options import TaskOptions
+from eventmq.task.task import AsyncTask, HasHost, Host, StreamTask, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterator
+
+    from typing_extensions import Unpack
+
+    from eventmq.task.options import TaskKeywords
+
+__all__ = [
+    "Decorator",
+    "SharedHost",
+    "TaskTable",
+    "add_task",
+    "declare",
+    "offer_host",
+    "shared_task",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SharedHost(Host, Protocol):
+    """An app that shared tasks may go through."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can be used no more."""
+
+    def names_module(self, module: str) -> bool:
+        """Whether it names a module among those that it imports."""
+
+
+#: Shared tasks by name: declared without an app, so they can belong to none.
+_declared: dict[str, Task[Any, Any]] = {}
+
+#: The apps of this process.
+_hosts: weakref.WeakSet[SharedHost] = weakref.WeakSet()
+
+
+def offer_host(host: SharedHost) -> None:
+    """Let shared tasks be submitted through an app."""
+    _hosts.add(host)
+
+
+class TaskTable(Mapping[str, Task[Any, Any]]):
+    """The tasks of an app and the shared ones, by name, as they are at each look.
+
+    Args:
+        own: The tasks of the app.
+        app: The app; shared tasks in here are submitted through it.
+    """
+
+    def __init__(self, own: Mapping[str, Task[Any, Any]], app: HasHost) -> None:
+        self._own = own
+        self._app = app
+
+    def __getitem__(self, name: str) -> Task[Any, Any]:
+        own = self._own.get(name)
+        return _declared[name].bound_to(self._app) if own is None else own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._own, *_declared]))
+
+    def __len__(self) -> int:
+        return len(self._own.keys() | _declared.keys())
+
+
+def _host_for(module: str) -> Host:
+    """Return the app to submit through: the only one, or the only one that names the module.
+
+    Raises:
+        NotAllowed: There is none, or the choice is not clear.
+    """
+    hosts = [host for host in _hosts if not host.closed]
+    if not hosts:
+        msg = "a shared task is submitted through an app; make one first: EventMQ(...)"
+        raise NotAllowed(msg)
+    if len(hosts) > 1:
+        hosts = [host for host in hosts if host.names_module(module)] or hosts
+    if len(hosts) > 1:
+        msg = f"{len(hosts)} apps of this process have the shared tasks of {module}; say which: "
+        raise NotAllowed(msg + "app.tasks[name].delay(...), or name the module in its imports")
+    return hosts[0]
+
+
+class Decorator(Protocol):
+    """What ``@app.task(...)`` and ``@shared_task(...)`` with options return."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def declare(
+    function: Callable[..., Any], options: TaskOptions, find_host: Callable[[], Host]
+) -> Task[Any, Any]:
+    """Return a task of the kind of the function."""
+    is_coroutine = inspect.iscoroutinefunction(inspect.unwrap(function))
+    kind = AsyncTask if is_coroutine else Task
+    return kind(function, options, find_host)
+
+
+def add_task(tasks: dict[str, Task[Any, Any]], task: Task[Any, Any]) -> None:
+    """Add a task to others by its name; declaring the same function again replaces it.
+
+    Raises:
+        SettingsError: Another function has the name.
+    """
+    other = tasks.get(task.name)
+    if other is not None and _place(other) != _place(task):
+        msg = f"two tasks are called {task.name!r}: {_place(other)} and {_place(task)}; "
+        raise SettingsError(msg + "give one of them another name: name=...")
+    tasks[task.name] = task
+
+
+def _place(task: Task[Any, Any]) -> str:
+    return f"{task.function.__module__}.{task.function.__qualname__}"
+
+
+@overload
+def shared_task(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+
+
+@overload
+def shared_task(function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
+
+
+@overload
+def shared_task(function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def shared_task(**options: Unpack[TaskKeywords]) -> Decorator: ...
+
+
+def shared_task(function: Any = None, /, **options: Any) -> Any:
+    """Declare a task that belongs to no app; every app that runs its module has it.
+
+    Args:
+        function: The function, where there are no options.
+        **options: See `eventmq.task.TaskOptions`.
+
+    Raises:
+        SettingsError: A value is not allowed.
+    """
+    read = TaskOptions.read(options)
+
+    def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+        module = function.__module__
+        task = declare(function, read, lambda: _host_for(module))
+        add_task(_declared, task)
+        return task
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,371 @@
+"""A task: a function with a name under which workers know it."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+
+from eventmq.client.main_module import real_name
+from eventmq.client.templates import Template
+from eventmq.errors import NotAllowed, SettingsError
+from eventmq.headers import Headers
+from eventmq.task import values
+from eventmq.task.calls import NO_OPTIONS, CallOptions
+from eventmq.task.options import RESULT_TTL, TaskOptions
+from eventmq.worker.taskspec import TaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from typing_extensions import Unpack
+
+    from eventmq.client.handle import Job
+    from eventmq.client.submitter import Submitter
+    from eventmq.interfaces import Serializer
+    from eventmq.task.calls import CallKeywords
+
+__all__ = ["AsyncTask", "BoundTask", "HasHost", "Host", "StreamTask", "Task", "make_template"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Host(Protocol):
+    """What a task needs of its app."""
+
+    @property
+    def submitter(self) -> Submitter:
+        """Submits jobs; the first use connects."""
+
+    @property
+    def default_queue(self) -> str:
+        """The queue of tasks that name none."""
+
+    def content(self, name: str | None) -> tuple[str, Serializer]:
+        """Return the content type and the serializer of a name, None for the app's own."""
+
+    def now(self) -> float:
+        """Return Unix time."""
+
+
+class HasHost(Protocol):
+    """An app."""
+
+    @property
+    def host(self) -> Host:
+        """What tasks know of it."""
+
+
+def task_name(function: Callable[..., Any]) -> str:
+    """Return ``module.function``, with the importable name for ``__main__``."""
+    qualname = function.__qualname__.replace("<locals>.", "")
+    return f"{real_name(function.__module__)}.{qualname}"
+
+
+def make_template(host: Host, name: str, options: TaskOptions, call: CallOptions) -> Template:
+    """Return the common part of jobs of a task.
+
+    Args:
+        host: The app.
+        name: Of the task.
+        options: Of its declaration.
+        call: Of this call; these win.
+    """
+    content_type, serializer = host.content(options.serializer)
+    countdown, eta = call.ready()
+    expires_in, expires = call.expiry()
+    if call.expires is None:
+        expires_in = options.expires or 0.0
+    ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
+    ignored = call.ignore_result
+    headers = Headers(
+        task=name,
+        content_type=content_type,
+        retry_count=options.retries if call.retries is None else call.retries,
+        priority=options.priority if call.priority is None else call.priority,
+        countdown=countdown,
+        eta=eta,
+        expires=expires,
+        ignore_result=options.ignore_result if ignored is None else ignored,
+        result_ttl=None if ttl == RESULT_TTL else ttl,
+        extra=call.own_headers(),
+    )
+    queue = call.queue or options.queue or host.default_queue
+    return Template.make(queue, headers, serializer, host.now, expires_in)
+
+
+class Task(Generic[P, R]):
+    """A function that can be called here and now, and submitted. Made by ``@app.task``.
+
+    ``P`` are its parameters, ``R`` is the type of its result.
+
+    Attributes:
+        name: What messages call it.
+        function: The function itself.
+        declared: The options of its declaration.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], options: TaskOptions, find_host: Callable[[], Host]
+    ) -> None:
+        _check_function(function, options.name)
+        self.name = options.name or task_name(function)
+        values.text("the name of the task", self.name)
+        update_wrapper(self, function)
+        self.function = function
+        self.declared = options
+        self._find_host = find_host
+        self._template: tuple[weakref.ref[Host], Template] | None = None
+        self._signature: inspect.Signature | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
+
+    # One job
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job, and return after the broker's receipt.
+
+        Raises:
+            TypeError: The function does not take these arguments.
+            SerializationError: They cannot be encoded.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+        """
+        self.check(args, kwargs)
+        return self.host.submitter.submit(self.template, args, kwargs)
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Do the same as `delay` in a coroutine."""
+        self.check(args, kwargs)
+        return await self.host.submitter.asubmit(self.template, args, kwargs)
+
+    def options(self, **options: Unpack[CallKeywords]) -> BoundTask[P, R]:
+        """Return the task with options of one call, for a typed ``delay``.
+
+        Args:
+            **options: See `eventmq.task.CallOptions`.
+
+        Raises:
+            SettingsError: A value is not allowed.
+        """
+        return BoundTask(self, CallOptions.read(options))
+
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        countdown: float | timedelta | None = None,
+        eta: datetime | None = None,
+        expires: float | timedelta | datetime | None = None,
+        retries: int | None = None,
+        timeout: float | None = None,
+        job_id: str | None = None,
+        unique: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Job[R]:
+        """Submit a job with any arguments and options, and return after the broker's receipt.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            queue: As the others: see `eventmq.task.CallOptions`.
+            priority: 0 to 255; higher first.
+            countdown: Seconds until the job becomes ready.
+            eta: The same as an aware datetime.
+            expires: Seconds, or a moment, after which it must not start.
+            retries: How often it is tried again when it failed.
+            timeout: Not supported by this version yet.
+            job_id: Its id; submitting the same id again does nothing.
+            unique: Not supported by this version yet.
+            headers: More headers.
+
+        Raises:
+            TypeError: The function does not take these arguments.
+            SettingsError: An option is not allowed.
+            SerializationError: The arguments cannot be encoded.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+        """
+        call = CallOptions(
+            queue=queue,
+            priority=priority,
+            countdown=countdown,
+            eta=eta,
+            expires=expires,
+            retries=retries,
+            timeout=timeout,
+            job_id=job_id,
+            unique=unique,
+            headers=headers,
+        )
+        return BoundTask(self, call).submit(tuple(args), dict(kwargs or {}))
+
+    # Many jobs
+
+    def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
+        """Submit one job per argument tuple, and return after all receipts.
+
+        They travel in parts of up to 1,000 jobs, each stored as a whole; several parts are on
+        their way at a time.
+
+        Args:
+            calls: Argument tuples.
+            **kwargs: Keyword arguments of every call.
+
+        Returns:
+            The handles, in order.
+
+        Raises:
+            SerializationError: Arguments of the first part cannot be encoded; nothing was sent.
+            BatchError: Some jobs were not confirmed; ``jobs`` says which.
+        """
+        return self.host.submitter.submit_many(self.template, self.tuples(calls, kwargs), kwargs)
+
+    async def amap(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
+        """Do the same as `map` in a coroutine."""
+        tuples = self.tuples(calls, kwargs)
+        return await self.host.submitter.asubmit_many(self.template, tuples, kwargs)
+
+    def tuples(
+        self, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
+    ) -> list[Sequence[Any]]:
+        """Return the calls of a `map` as a list, checked."""
+        found = list(calls)
+        for args in found:
+            if not isinstance(args, (tuple, list)):
+                msg = f"map takes argument tuples, such as [(1,), (2,)]; one of them is {args!r}"
+                raise TypeError(msg)
+        if found:
+            self.check(found[0], kwargs)
+        return found
+
+    # Inside
+
+    @property
+    def host(self) -> Host:
+        """The app that it is submitted through.
+
+        Raises:
+            NotAllowed: A shared task, and it is not clear which app.
+        """
+        return self._find_host()
+
+    @property
+    def template(self) -> Template:
+        """The common part of its jobs without options of a call."""
+        host = self._find_host()
+        if self._template is not None and self._template[0]() is host:
+            return self._template[1]
+        template = make_template(host, self.name, self.declared, NO_OPTIONS)
+        self._template = weakref.ref(host), template
+        return template
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` if the function does not take these arguments."""
+        if self._signature is None:
+            self._signature = inspect.signature(self.function)
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"task {self.name}: {error}") from None
+
+    def spec(self) -> TaskSpec:
+        """Return what a worker must know."""
+        declared = self.declared
+        return TaskSpec(
+            name=self.name,
+            function=self.function,
+            retry_policy=declared.backoff.name,
+            retry_options=declared.backoff.options,
+            retry_on=values.exceptions("retry_on", declared.retry_on),
+            no_retry_on=values.exceptions("no_retry_on", declared.no_retry_on),
+            ignore_result=declared.ignore_result,
+            serializer=declared.serializer,
+        )
+
+    def bound_to(self, app: HasHost) -> Task[P, R]:
+        """Return the same task, submitted through another app."""
+        host = app.host
+        return type(self)(self.function, self.declared, lambda: host)
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose function is ``async def``: calling it gives a coroutine."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> Coroutine[Any, Any, R]:
+            """Call the function here and now."""
+
+
+class StreamTask(Task[P, R]):
+    """A task whose function is a generator: calling it gives the generator."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> Generator[Any, Any, R]:
+            """Call the function here and now."""
+
+
+class BoundTask(Generic[P, R]):
+    """A task with options of one call; made by ``task.options(...)``."""
+
+    def __init__(self, task: Task[P, R], call: CallOptions) -> None:
+        self._task = task
+        self._call = call
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job, as `Task.delay` does."""
+        return self.submit(args, kwargs)
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Do the same as `delay` in a coroutine."""
+        self._task.check(args, kwargs)
+        submitter = self._task.host.submitter
+        return await submitter.asubmit(self.template(), args, kwargs, self._call.job_id)
+
+    def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
+        """Submit one job per argument tuple, as `Task.map` does."""
+        if self._call.job_id is not None:
+            raise SettingsError("job_id is the id of one job; map makes the ids of its jobs")
+        tuples = self._task.tuples(calls, kwargs)
+        return self._task.host.submitter.submit_many(self.template(), tuples, kwargs)
+
+    def submit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job[R]:
+        """Submit a job with any arguments."""
+        self._task.check(args, kwargs)
+        submitter = self._task.host.submitter
+        return submitter.submit(self.template(), args, kwargs, self._call.job_id)
+
+    def template(self) -> Template:
+        """Return the common part of its jobs."""
+        task = self._task
+        return make_template(task.host, task.name, task.declared, self._call)
+
+
+def _check_function(function: Callable[..., Any], declared: str | None) -> None:
+    if not inspect.isroutine(inspect.unwrap(function)):
+        raise SettingsError(f"a task is a function; {function!r} is none")
+    if "<lambda>" in function.__qualname__ and declared is None:
+        raise SettingsError("a lambda has no name by which a worker could find it: say name=...")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        msg = f"task {task_name(function)} is a generator, which is not supported by this version"
+        raise NotAllowed(f"{msg} yet")

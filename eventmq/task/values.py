@@ -1,0 +1,111 @@
+"""Checks of what is said to a task: each names the argument, its value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NoReturn
+
+from eventmq.errors import NotAllowed, SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "exceptions",
+    "flag",
+    "headers",
+    "known",
+    "moment",
+    "refuse",
+    "seconds",
+    "span",
+    "text",
+    "unsupported",
+    "whole",
+]
+
+#: Longest name of a task, queue or id in characters: what the broker takes.
+MAX_TEXT = 255
+
+#: Far more than any sensible number of retries or seconds, far less than what overflows.
+MOST = 1_000_000_000
+
+
+def refuse(name: str, value: object, allowed: str) -> NoReturn:
+    """Raise `SettingsError` for an argument."""
+    raise SettingsError(f"{name} is {value!r}; allowed is: {allowed}")
+
+
+def unsupported(name: str, value: object, default: object) -> None:
+    """Raise `NotAllowed` where an argument is used that this version only knows by name."""
+    if value is not default and value != default:
+        raise NotAllowed(f"{name}={value!r} is not supported by this version yet; leave it out")
+
+
+def known(what: str, given: Iterable[str], names: Iterable[str]) -> None:
+    """Raise `SettingsError` with the nearest name for an unknown argument."""
+    names = list(names)
+    for name in given:
+        if name not in names:
+            raise SettingsError(f"{what} takes no argument {name!r}; {did_you_mean(name, names)}")
+
+
+def text(name: str, value: object) -> None:
+    """Check a name."""
+    if not isinstance(value, str) or not value or len(value) > MAX_TEXT:
+        refuse(name, value, f"text of 1 to {MAX_TEXT} characters")
+
+
+def flag(name: str, value: object) -> None:
+    """Check a bool."""
+    if not isinstance(value, bool):
+        refuse(name, value, "True or False")
+
+
+def whole(name: str, value: object, most: int = MOST) -> None:
+    """Check a whole number from 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        refuse(name, value, f"a whole number from 0 to {most}")
+
+
+def seconds(name: str, value: object, *, zero: bool = True) -> None:
+    """Check a length of time."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST
+    if not good or (not zero and value == 0):
+        refuse(name, value, f"seconds, {'from' if zero else 'more than'} 0")
+
+
+def span(name: str, value: object, *, zero: bool = True) -> float:
+    """Return seconds for seconds or a `timedelta`."""
+    length = value.total_seconds() if isinstance(value, timedelta) else value
+    seconds(name, length, zero=zero)
+    return float(length)  # type: ignore[arg-type]  # it was checked
+
+
+def moment(name: str, value: object) -> float:
+    """Return the Unix time of an aware `datetime`."""
+    allowed = "an aware datetime, such as datetime.now(timezone.utc) + timedelta(minutes=5)"
+    if not isinstance(value, datetime):
+        refuse(name, value, allowed)
+    if value.utcoffset() is None:
+        refuse(name, value, f"{allowed}; this one is naive: it does not say in which zone")
+    return max(value.timestamp(), 0.0)
+
+
+def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """Return a tuple of exception classes for one or several."""
+    found = value if isinstance(value, (tuple, list)) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in found):
+        refuse(name, value, "an exception class, or a tuple of them")
+    return tuple(found)
+
+
+def headers(value: object) -> tuple[tuple[str, str], ...]:
+    """Return (name, value) pairs for a mapping of text to text."""
+    good = isinstance(value, Mapping) and all(
+        isinstance(name, str) and name and isinstance(said, str) for name, said in value.items()
+    )
+    if not good:
+        refuse("headers", value, "a mapping of text to text")
+    return tuple(value.items())  # type: ignore[attr-defined]  # it is a mapping
