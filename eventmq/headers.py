@@ -22,6 +22,9 @@ __all__ = ["EMPTY", "Headers", "format_headers", "parse_headers"]
 #: What `quote` leaves as it is, beside letters, digits and ``_.-~``.
 _SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
 
+#: Characters of the longest text that is remembered: bounds what strangers can fill memory with.
+_REMEMBERED = 512
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headers:
@@ -137,9 +140,8 @@ _TABLE = {
 }
 
 
-@lru_cache(maxsize=4096)
 def parse_headers(text: str) -> Headers:
-    """Read a header field.
+    """Read a header field; jobs share few texts, so short ones are remembered.
 
     Args:
         text: Comma-separated ``name`` or ``name:value``, as in frame 5 of REQUEST.
@@ -147,6 +149,10 @@ def parse_headers(text: str) -> Headers:
     Raises:
         ProtocolError: A known header has a value that it cannot have.
     """
+    return _remembered(text) if len(text) <= _REMEMBERED else _parse(text)
+
+
+def _parse(text: str) -> Headers:
     if not text:
         return EMPTY
     known: dict[str, Any] = {}
@@ -166,6 +172,9 @@ def parse_headers(text: str) -> Headers:
             msg = f"header {name!r} has the value {value[:80]!r}; allowed is {entry[2]}"
             raise ProtocolError(msg, code="bad-header") from None
     return Headers(**known, extra=tuple(extra))
+
+
+_remembered = lru_cache(maxsize=4096)(_parse)
 
 
 def _item(name: str, value: object) -> str:

@@ -8,7 +8,7 @@ from eventmq.entries import Admit
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import Job, JobState
-from eventmq.wire.bulk import decode_batch, encode_exceptions
+from eventmq.wire.bulk import decode_batch, encode_exceptions, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,9 +96,7 @@ class Admission:
             return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
         return None
 
-    def _maker(
-        self, queue: str, text: str, headers: Headers
-    ) -> Callable[[str, bytes, int], Job]:
+    def _maker(self, queue: str, text: str, headers: Headers) -> Callable[[str, bytes, int], Job]:
         """Return (id, body, seq) -> job for jobs that have everything else in common."""
         limits, now = self.state.limits, self.state.now
         due = max(headers.eta, now + headers.countdown if headers.countdown else 0.0)
@@ -110,11 +108,15 @@ class Admission:
         expires = headers.expires
 
         def make(job_id: str, body: bytes, seq: int) -> Job:
-            return Job(
-                job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now
-            )
+            return Job(job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now)
 
-        return make
+        def make_plain(job_id: str, body: bytes, seq: int) -> Job:
+            if not is_text(body):
+                msg = "a job without content-type is text: plain workers read nothing else"
+                raise ProtocolError(msg, code="bad-body")
+            return make(job_id, body, seq)
+
+        return make if headers.content_type else make_plain
 
     def _take_seqs(self, n: int) -> int:
         """Return the first of ``n`` new numbers."""
@@ -124,8 +126,11 @@ class Admission:
 
     # hot loop: benchmarks/enqueue_bulk.py
     def _batch(self, peer: Peer, message: Request, count: int) -> None:
-        templates, rows = decode_batch(message.body, count)
         self._check_sizes(message.id, "", message.body)
+        if count > self.state.limits.max_batch:
+            msg = f"a batch has at most {self.state.limits.max_batch} jobs"
+            raise ProtocolError(msg, code="too-many")
+        templates, rows = decode_batch(message.body, count)
         longest = self.state.limits.max_id
         if any(len(queue) > longest for queue, _ in templates):
             raise ProtocolError(f"a queue name has at most {longest} characters", code="too-large")
@@ -206,7 +211,9 @@ class Admission:
         if verdict.code == "same_id":
             state.counters["duplicates"] += 1
             self.waits.look_again(job.id)
-        elif verdict.code == "full":
+            return
+        self.waits.reply_never(job.id)
+        if verdict.code == "full":
             arrival.refused[arrival.places[i]] = ("store-full", verdict.detail)
         else:
             arrival.refused[arrival.places[i]] = ("duplicate", verdict.detail)
@@ -225,6 +232,7 @@ class Admission:
         state = self.state
         for job in arrival.jobs:
             self._withdraw(job)
+            self.waits.reply_never(job.id)
         text = "the disk is full; nothing was stored"
         if arrival.batch:
             refused = dict.fromkeys(arrival.places, ("store-full", text)) | arrival.refused

@@ -212,7 +212,11 @@ class Calls:
     # Topics
 
     def _subscribe(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        peer.topics[call] = tuple(_texts(arguments, "topics"))
+        topics = tuple(_texts(arguments, "topics"))
+        if len(peer.topics) >= self.state.limits.max_subscriptions:
+            msg = f"this peer has its {len(peer.topics)} subscriptions"
+            raise ProtocolError(msg, code="too-many")
+        peer.topics[call] = topics
         self.state.reply(peer, pack(None), call, "part")
 
 

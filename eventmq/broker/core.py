@@ -15,13 +15,14 @@ from eventmq.broker.calls import Calls, status_keys
 from eventmq.broker.dispatch import Dispatch
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
-from eventmq.broker.peers import Key, Lease, Peer, Session
+from eventmq.broker.peers import PLAIN_PREFIX, Key, Lease, Peer, Session
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
 from eventmq.broker.waits import Waits
 from eventmq.entries import Promote
 from eventmq.errors import ProtocolError, QueueFull
-from eventmq.wire.bulk import pack
+from eventmq.headers import parse_headers
+from eventmq.wire.bulk import is_text, pack
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -83,13 +84,16 @@ class BrokerCore:
         self.dispatch = Dispatch(state, routing, self.outcomes)
         self.parking = Parking(state, self.outcomes)
         self.sessions = Sessions(
-            state, self.dispatch, self.outcomes, self.waits, self.parking, new_order
+            state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
         )
         self.calls = Calls(state, self.waits)
         self._promoting = False
         self._ticked = 0.0
         self._disconnecting: tuple[Peer, str] | None = None
-        self._handlers: dict[type, Callable[[Peer, Any], None]] = {
+        self._handlers = self._make_handlers()
+
+    def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
+        return {
             Request: self.admission.request,
             Reply: self.outcomes.reply,
             Ready: self.sessions.ready,
@@ -108,7 +112,9 @@ class BrokerCore:
 
     # Life
 
-    def recover(self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]) -> None:
+    def recover(
+        self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
+    ) -> None:
         """Take over what the store has; leased jobs wait one liveness period for their session."""
         state = self.state
         state.now = state.started = self._ticked = now
@@ -123,8 +129,9 @@ class BrokerCore:
         for chunk in recovered.chunks:
             session = state.sessions.get(chunk.session)
             if session is None:
-                session = Session(chunk.session, new_order(), gone_at=now)
+                session = Session(chunk.session, new_order(), name=chunk.session, gone_at=now)
                 session.patience = state.limits.liveness
+                session.plain = chunk.session.startswith(PLAIN_PREFIX)
                 state.sessions[chunk.session] = session
             jobs = [job for job, _ in chunk.leases]
             deliveries = [delivery for _, delivery in chunk.leases]
@@ -138,6 +145,7 @@ class BrokerCore:
         queue = there[0].queue if there else ""
         message_id = f"{session.id[:64]}.{number}"
         lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
+        lease.until = state.now + state.limits.liveness  # of a plain one: as long as its session
         session.leases[number] = lease
         session.next_number = max(session.next_number, number + 1)
         for place, job in enumerate(jobs):
@@ -157,8 +165,9 @@ class BrokerCore:
     def close(self, now: float) -> None:
         """Say goodbye to all peers; the runner sends it and stops."""
         self.state.now = now
-        self.state.closing = True
-        self.sessions.say_goodbye()
+        if not self.state.closing:  # a DISCONNECT has said it already
+            self.state.closing = True
+            self.sessions.say_goodbye()
 
     # In
 
@@ -174,8 +183,11 @@ class BrokerCore:
         try:
             if len(frames) > state.limits.max_frames:
                 msg = f"a message has at most {state.limits.max_frames} frames"
-                raise ProtocolError(msg, code="frame-count")  # noqa: TRY301
+                raise ProtocolError(msg, code="frame-count")
             message = decode(frames[1:])
+            if len(message.id) > state.limits.max_id:
+                msg = f"a message id has at most {state.limits.max_id} characters"
+                raise ProtocolError(msg, code="too-large")
             allowed = PORTS[port]
             if allowed is None:
                 if type(message) is Disconnect:
@@ -224,6 +236,10 @@ class BrokerCore:
     def _publish(self, peer: Peer, message: Publish) -> None:
         state = self.state
         headers = message.headers or ""
+        wants_ack = parse_headers(headers).ack_requested
+        if len(message.topic) > state.limits.max_id:
+            msg = f"a topic has at most {state.limits.max_id} characters"
+            raise ProtocolError(msg, code="too-large")
         state.counters["published"] += 1
         if "subscribe" in state.addresses:
             frames = [message.topic.encode(), message.body]
@@ -233,18 +249,29 @@ class BrokerCore:
             for call, topics in other.topics.items():
                 if message.topic.startswith(topics):
                     state.reply(other, part, call, "part")
-        if "ack-requested" in headers.split(","):
+        if wants_ack:
             state.ack(peer, message.id)
 
     def _schedule(self, peer: Peer, message: Schedule) -> None:
+        """Pass it on: SCHEDULE to one scheduler, or each would fire; UNSCHEDULE to all."""
         state = self.state
-        schedulers = [p for p in state.peers.values() if p.role == "scheduler"]
+        headers = parse_headers(message.headers)
+        triggers = (message.interval, headers.interval, headers.cron or None)
+        if not message.remove and triggers == (None, None, None):
+            msg = "SCHEDULE of 7 frames needs a header interval:SECONDS or cron:EXPRESSION"
+            raise ProtocolError(msg, code="no-trigger")
+        text = is_text(message.body)
+        schedulers = [
+            other
+            for other in state.peers.values()
+            if other.role == "scheduler" and (text or other.features is not None)
+        ]
         if not schedulers:
-            msg = "no scheduler is connected to this broker"
+            msg = "no scheduler is connected to this broker that could read this"
             raise ProtocolError(msg, code="no-scheduler")
-        for scheduler in schedulers:
+        for scheduler in schedulers if message.remove else schedulers[:1]:
             state.send(scheduler, message.frames())
-        if "ack-requested" in message.headers.split(","):
+        if headers.ack_requested:
             state.ack(peer, message.id)
 
     # Administration

@@ -21,6 +21,9 @@ class Limits:
             ``queue-full``.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
+        max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
+            ``too-many``.
+        max_batch: Jobs in one REQUEST; more are refused with ``too-many``.
         max_replies: Jobs whose REPLY plain clients wait for at a time, over all peers; for further
             ones there is none, and it is counted.
         max_inform: A longer QUEUES or FEATURES frame is answered with ERROR ``too-large``.
@@ -52,6 +55,8 @@ class Limits:
     max_queues: int = 10_000
     max_peers: int = 10_000
     max_waits: int = 100_000
+    max_subscriptions: int = 1000
+    max_batch: int = 10_000
     max_replies: int = 1_000_000
     max_inform: int = 1024 * 1024
     max_inform_queues: int = 1000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from eventmq.entries import CloseChunk, Finish, Finished, Requeue
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
-from eventmq.wire.bulk import OutcomeRow, decode_outcomes
+from eventmq.wire.bulk import OutcomeRow, decode_outcomes, parse_chunk_number
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["Outcomes"]
 _MICRO = 1_000_000
 
 #: Outcomes that end a job, with the state that they lead to.
-_ENDS = {
+_ENDS: Mapping[int, JobState] = {
     kind: transition(JobState.RUNNING, state)
     for kind, state in (
         (OutcomeKind.SUCCEEDED, JobState.SUCCEEDED),
@@ -70,13 +70,7 @@ class Outcomes:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
         session = peer.session
         if session is not None and not session.plain:
-            name, _, number = (message.outcome or "").partition(":")
-            if name != "chunk" or not number.isdigit():
-                self.state.error(
-                    peer, message.id, "bad-outcome", "frame 6 of this REPLY is chunk:NUMBER"
-                )
-                return
-            self._chunk(peer, session, int(number), message)
+            self._chunk(peer, session, parse_chunk_number(message.outcome or ""), message)
         else:
             self._plain(peer, session, message)
 
@@ -119,18 +113,21 @@ class Outcomes:
                 spent[known[0]].append(ran)
             if kind == _SUCCEEDED:
                 ends.append(
-                    Finished(
-                        job, _DONE, now, known[1], content_type, result, started, ran, worker
-                    )
+                    Finished(job, _DONE, now, known[1], content_type, result, started, ran, worker)
                 )
             elif (state := _ENDS.get(kind)) is not None:
                 ends.append(
-                    Finished(
-                        job, state, now, known[2], content_type, result, started, ran, worker
-                    )
+                    Finished(job, state, now, known[2], content_type, result, started, ran, worker)
                 )
             else:
-                self._unfinished(answers, job, kind, countdown, content_type, result)
+                self._unfinished(
+                    answers,
+                    job,
+                    kind=kind,
+                    countdown=countdown,
+                    content_type=content_type,
+                    result=result,
+                )
         lease.left -= len(taken)
         for task, times in spent.items():
             if times:
@@ -154,6 +151,7 @@ class Outcomes:
         self,
         answers: _Answers,
         job: Job,
+        *,
         kind: int,
         countdown: float,
         content_type: str,
@@ -161,12 +159,7 @@ class Outcomes:
     ) -> None:
         state, session = self.state, answers.session
         if kind == OutcomeKind.RETRY:
-            job.attempt += 1
-            job.due = state.now + max(0.0, countdown)
-            job.state = JobState.DELAYED
-            priority = parse_headers(job.headers).priority
-            job.rank = int((job.due - priority * state.limits.priority_step) * _MICRO)
-            state.counters["retries"] += 1
+            self._delay(job, countdown)
         elif kind == OutcomeKind.DIED:
             job.deaths += 1
             if job.deaths >= state.limits.max_deaths:
@@ -181,6 +174,16 @@ class Outcomes:
         else:
             state.counters["handed_back"] += 1
         answers.again.append(job)
+
+    def _delay(self, job: Job, countdown: float) -> None:
+        """Make the next attempt of a failed job."""
+        state = self.state
+        job.attempt += 1
+        job.due = state.now + countdown
+        job.state = JobState.DELAYED
+        priority = parse_headers(job.headers).priority
+        job.rank = int((job.due - priority * state.limits.priority_step) * _MICRO)
+        state.counters["retries"] += 1
 
     def _admitted(self, job: Job) -> bool:
         """Whether some other session of the queue may still admit a plain job."""
@@ -213,7 +216,7 @@ class Outcomes:
     # Plain workers
 
     def _plain(self, peer: Peer, session: Session | None, message: Reply) -> None:
-        found = self._leased_for(session, message.request)
+        found = self._leased_for(session, message)
         if found is None:
             self._stale(1)
             if session is None:
@@ -227,21 +230,26 @@ class Outcomes:
         ttl = self.state.limits.result_ttl
         answers.ends.append(
             Finished(
-                job, JobState.SUCCEEDED, self.state.now, ttl, PLAIN_TYPE, message.result,
+                job,
+                JobState.SUCCEEDED,
+                self.state.now,
+                ttl,
+                PLAIN_TYPE,
+                message.result,
                 worker=owner.name,
-            )  # fmt: skip
+            )
         )
         self._write(answers, lambda: None)
 
     def _leased_for(
-        self, session: Session | None, request: str | None
+        self, session: Session | None, message: Reply
     ) -> tuple[Session, Lease, Job] | None:
-        """The leased job of that id, else the oldest lease of the session."""
-        entry = self.state.running.get(request or "")
+        """The leased job of that id, else, of five frames, the oldest lease of the session."""
+        entry = self.state.running.get(message.request or message.id)
         if entry is not None and entry[0].plain:
             job = entry[1].jobs[entry[2]]
             return (entry[0], entry[1], job) if job is not None else None
-        if session is None or request is not None or not session.leases:
+        if session is None or message.request is not None or not session.leases:
             return None
         lease = session.leases[min(session.leases)]
         job = lease.jobs[0]

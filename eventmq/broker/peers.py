@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from eventmq.job import Job
     from eventmq.wire.features import Features
 
-__all__ = ["Key", "Lease", "Peer", "Session"]
+__all__ = ["PLAIN_PREFIX", "Key", "Lease", "Peer", "Session"]
+
+#: What the session ids begin with that the broker makes for plain peers.
+PLAIN_PREFIX = "plain."
 
 
 class Key(NamedTuple):
@@ -38,6 +41,7 @@ class Peer:
         calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
         topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
         waiting: Number of ids in ``calls``.
+        owed: Number of jobs whose REPLY it asked for and did not get yet.
         warned: Whether a bad message of it was logged already.
     """
 
@@ -50,7 +54,18 @@ class Peer:
     calls: dict[str, set[str]] = field(default_factory=dict)
     topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     waiting: int = 0
+    owed: int = 0
     warned: bool = False
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Whether it is a client of the document, which sends no HEARTBEATs, and is owed one."""
+        return self.owed > 0 and self.features is None and self.role in {"", "client"}
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it said KBAI and only finishes what it has."""
+        return self.session is not None and self.session.closing
 
     @property
     def reads_errors(self) -> bool:

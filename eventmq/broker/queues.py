@@ -29,9 +29,23 @@ class Queue:
     """A queue of the broker."""
 
     __slots__ = (
-        "_bytes", "_head", "_items", "arriving", "claiming", "counts", "edge", "name", "outside",
-        "parked", "parked_since", "running", "served_at", "size_limit", "bytes_limit", "version",
-    )  # fmt: skip
+        "_bytes",
+        "_head",
+        "_items",
+        "arriving",
+        "bytes_limit",
+        "claiming",
+        "counts",
+        "edge",
+        "name",
+        "outside",
+        "parked",
+        "parked_since",
+        "running",
+        "served_at",
+        "size_limit",
+        "version",
+    )
 
     def __init__(self, name: str, size_limit: int, bytes_limit: int, now: float) -> None:
         self.name = name
@@ -169,7 +183,8 @@ class Queue:
 
     def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
         """Remove and return the jobs of the window for which ``leave`` is true."""
-        kept, left = [], []
+        kept: list[tuple[int, int, Job]] = []
+        left: list[tuple[int, int, Job]] = []
         for entry in self._items[self._head :]:
             (left if leave(entry[2]) else kept).append(entry)
         if left:

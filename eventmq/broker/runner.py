@@ -7,6 +7,7 @@ lost that was earned.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -139,10 +140,8 @@ class BrokerRunner:
     def stop(self) -> None:
         """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
         self._stopping = True
-        try:
+        with contextlib.suppress(OSError):  # full or closed: awake or gone already
             os.write(self._wake_write, b"!")
-        except OSError:
-            pass  # full or closed: awake or gone already
 
     def run(self) -> None:
         """Serve until `stop` or a DISCONNECT is carried out; then release everything.
@@ -184,7 +183,7 @@ class BrokerRunner:
         while not self._stopping and not core.done:
             now = clock.now()
             wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
-            poll(wait * 1000 + (1 if wait else 0))
+            poll(int(wait * 1000) + (1 if wait else 0))
             all_read = self._read()
             then, monotonic = monotonic, clock.monotonic()
             last, wall = wall, clock.now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.broker.peers import Session
+from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.errors import ProtocolError
 from eventmq.wire.commands import Heartbeat, Kbai
 from eventmq.wire.features import Features, Status, parse_queues
@@ -40,6 +40,7 @@ class Sessions:
         outcomes: Outcomes,
         waits: Waits,
         parking: Parking,
+        *,
         new_order: Callable[[], QueueOrder],
     ) -> None:
         self.state = state
@@ -65,15 +66,27 @@ class Sessions:
         if len(queues) > limits.max_inform_queues:
             msg = f"a worker serves at most {limits.max_inform_queues} queues"
             raise ProtocolError(msg, code="bad-queues")
-        features = None if message.features is None else Features.parse(message.features)
+        features = None if message.features is None else self._read_features(message.features)
         peer.role, peer.features = message.role, features
         if message.role == "worker":
             self._worker(peer, queues, features)
+        elif peer.session is not None:
+            self.lost(peer.session)
         extra = None if features is None else self._features().format().encode()
         state.ack(peer, message.id, extra)
         self.heartbeat_to(peer)
         if peer.session is not None and features is not None:
             self._reconcile(peer.session, features.received, set(features.held), resend=True)
+
+    def _read_features(self, text: str) -> Features:
+        features = Features.parse(text)
+        if features.session.startswith(PLAIN_PREFIX):
+            msg = f"a session id does not begin with {PLAIN_PREFIX!r}: those the broker makes"
+            raise ProtocolError(msg, code="bad-features")
+        if max(len(features.session), len(features.name)) > self.state.limits.max_id:
+            msg = f"session and name have at most {self.state.limits.max_id} characters"
+            raise ProtocolError(msg, code="too-large")
+        return features
 
     def _features(self) -> Features:
         state = self.state
@@ -88,19 +101,9 @@ class Sessions:
         self, peer: Peer, queues: tuple[tuple[int, str], ...], features: Features | None
     ) -> None:
         state = self.state
-        if features is None and peer.session is not None:
-            self.lost(peer.session)  # a plain peer starts anew
         plain = features is None
-        session_id = features.session if features else ""
-        session_id = session_id or f"plain.{state.epoch}.{peer.key.port}.{peer.key.identity.hex()}"
-        session = state.sessions.get(session_id)
-        if session is None:
-            session = Session(session_id, self.new_order())
-            state.sessions[session_id] = session
-        elif session.peer is not None and session.peer is not peer:
-            session.peer.session = None
-        session.peer, peer.session = peer, session
-        session.name = (features.name if features else "") or session_id
+        session = self._session(peer, features)
+        session.name = (features.name if features else "") or session.id
         session.queues = queues or ((10, state.limits.default_queue),)
         session.tasks = frozenset(features.tasks) if features else frozenset()
         session.callables = bool(features and features.callables)
@@ -116,6 +119,22 @@ class Sessions:
         for _, name in session.queues:
             state.queue(name).served_at = state.now
         self.parking.session_changed(session)
+
+    def _session(self, peer: Peer, features: Features | None) -> Session:
+        """Return the session that a peer names, or one for it, and connect the two."""
+        state, key = self.state, peer.key
+        session_id = features.session if features else ""
+        session_id = session_id or f"{PLAIN_PREFIX}{state.epoch}.{key.port}.{key.identity.hex()}"
+        old = peer.session
+        if old is not None and (features is None or old.id != session_id):
+            self.lost(old)  # a plain peer starts anew; one of ours is another run now
+        session = state.sessions.get(session_id)
+        if session is None:
+            session = state.sessions[session_id] = Session(session_id, self.new_order())
+        elif session.peer is not None and session.peer is not peer:
+            session.peer.session = None
+        session.peer, peer.session = peer, session
+        return session
 
     # What a worker holds
 
@@ -138,9 +157,7 @@ class Sessions:
         session.window = min(status.window, 10_000)
         self._reconcile(session, status.received, set(status.held), resend=False)
 
-    def _reconcile(
-        self, session: Session, received: int, held: set[int], *, resend: bool
-    ) -> None:
+    def _reconcile(self, session: Session, received: int, held: set[int], *, resend: bool) -> None:
         """Proof of possession: what the worker does not have is queued or sent again.
 
         Args:
@@ -184,9 +201,9 @@ class Sessions:
         state, limits = self.state, self.state.limits
         now = state.now
         for peer in list(state.peers.values()):
-            if now - peer.heard > limits.liveness:
+            if now - peer.heard > limits.liveness and not peer.may_be_silent:
                 self.drop(peer)
-            elif peer.role:
+            elif peer.role and not peer.has_left:
                 busy = peer.session is not None and peer.session.leases
                 every = limits.lease_interval if busy else limits.heartbeat_interval
                 if now - peer.sent >= every:
@@ -270,7 +287,7 @@ class Sessions:
         """Send KBAI to all registered peers, and KBYE as well to those without FEATURES."""
         state = self.state
         for peer in state.peers.values():
-            if peer.role:
+            if peer.role and not peer.has_left:
                 state.send(peer, Kbai(state.message_id()).frames())
                 if peer.features is None:
                     state.send(peer, Kbai(state.message_id(), "KBYE").frames())

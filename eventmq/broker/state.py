@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.broker.peers import Key, Lease, Peer, Session
 from eventmq.broker.queues import Queue
 from eventmq.wire.commands import Ack, Error, Reply
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventmq.broker.limits import Limits
+    from eventmq.broker.peers import Key, Lease, Peer, Session
     from eventmq.entries import Write
     from eventmq.job import Job
 
@@ -35,43 +36,43 @@ class Outgoing(NamedTuple):
     lease: Lease | None = None
 
 
+@dataclass(slots=True, eq=False)
 class State:
     """The memory of one broker."""
 
-    def __init__(self, limits: Limits, *, version: str) -> None:
-        self.limits = limits
-        self.version = version
-        self.now = 0.0
-        self.started = 0.0
-        self.epoch = 0
-        self.store_id = ""
-        self.addresses: dict[str, str] = {}
-        self.queues: dict[str, Queue] = {}
-        #: Queues that may have something to dispatch or to claim.
-        self.busy: dict[str, Queue] = {}
-        self.peers: dict[Key, Peer] = {}
-        self.sessions: dict[str, Session] = {}
-        #: Jobs in memory by id: in a window, leased or parked.
-        self.jobs: dict[str, Job] = {}
-        #: Leased jobs: id -> (session, chunk, position).
-        self.running: dict[str, tuple[Session, Lease, int]] = {}
-        #: Job id -> {(peer, message id of its get)}.
-        self.waiters: dict[str, list[tuple[Peer, str]]] = {}
-        #: Job id -> peer whose REQUEST said reply-requested.
-        self.reply_to: dict[str, Peer] = {}
-        #: Job id -> sessions that said they do not know its task.
-        self.refusals: dict[str, set[str]] = {}
-        #: Task -> measured seconds per job.
-        self.run_time: dict[str, float] = {}
-        self.next_seq = 1
-        self.next_due: float | None = None
-        self.counters: Counter[str] = Counter()
-        self.closing = False
-        self.outbox: list[Outgoing] = []
-        self._batch: list[Write] = []
-        self._settles: list[Callable[[Any], None]] = []
-        self._undos: list[Callable[[], None]] = []
-        self._message = 0
+    limits: Limits
+    version: str
+    now: float = 0.0
+    started: float = 0.0
+    epoch: int = 0
+    store_id: str = ""
+    addresses: dict[str, str] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    #: Queues that may have something to dispatch or to claim.
+    busy: dict[str, Queue] = field(default_factory=dict)
+    peers: dict[Key, Peer] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    #: Jobs in memory by id: in a window, leased or parked.
+    jobs: dict[str, Job] = field(default_factory=dict)
+    #: Leased jobs: id -> (session, chunk, position).
+    running: dict[str, tuple[Session, Lease, int]] = field(default_factory=dict)
+    #: Job id -> {(peer, message id of its get)}.
+    waiters: dict[str, list[tuple[Peer, str]]] = field(default_factory=dict)
+    #: Job id -> peer whose REQUEST said reply-requested.
+    reply_to: dict[str, Peer] = field(default_factory=dict)
+    #: Job id -> sessions that said they do not know its task.
+    refusals: dict[str, set[str]] = field(default_factory=dict)
+    #: Task -> measured seconds per job.
+    run_time: dict[str, float] = field(default_factory=dict)
+    next_seq: int = 1
+    next_due: float | None = None
+    counters: Counter[str] = field(default_factory=Counter)
+    closing: bool = False
+    outbox: list[Outgoing] = field(default_factory=list)
+    _batch: list[Write] = field(default_factory=list)
+    _settles: list[Callable[[Any], None]] = field(default_factory=list)
+    _undos: list[Callable[[], None]] = field(default_factory=list)
+    _message: int = 0
 
     # Out
 
@@ -89,9 +90,7 @@ class State:
         """Send an ACK."""
         self.send(peer, Ack(self.message_id(), acked, extra).frames())
 
-    def reply(
-        self, peer: Peer, result: bytes, request: str, outcome: str | None = None
-    ) -> None:
+    def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Send a REPLY."""
         self.send(peer, Reply(self.message_id(), result, request, outcome).frames())
 

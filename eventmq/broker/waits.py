@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Find
 from eventmq.job import TERMINAL
 from eventmq.wire.bulk import pack
+from eventmq.wire.results import plain_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.entries import Finished, Found
+    from eventmq.job import JobState
 
 __all__ = ["Waits"]
 
@@ -38,6 +40,7 @@ class Waits:
         if not wanted:
             state.reply(peer, pack([]), call)
             return
+        self.forget(peer, call)  # the same id again is the same call
         peer.calls[call] = wanted
         peer.waiting += len(wanted)
         for job_id in wanted:
@@ -46,9 +49,7 @@ class Waits:
         if unknown:
             state.write(Find(unknown), lambda found: self._found(peer, call, unknown, found))
 
-    def _found(
-        self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]
-    ) -> None:
+    def _found(self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]) -> None:
         for job_id in ids:
             known = found.get(job_id)
             if known is None:
@@ -61,9 +62,18 @@ class Waits:
     def reply_later(self, job_id: str, peer: Peer) -> None:
         """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
         if len(self.state.reply_to) < self.state.limits.max_replies:
+            self.reply_never(job_id)
             self.state.reply_to[job_id] = peer
+            peer.owed += 1
         else:
             self.state.counters["replies_dropped"] += 1
+
+    def reply_never(self, job_id: str) -> Peer | None:
+        """Owe no REPLY for a job any more; return the peer that was owed one."""
+        peer = self.state.reply_to.pop(job_id, None)
+        if peer is not None:
+            peer.owed -= 1
+        return peer
 
     def look_again(self, job_id: str) -> None:
         """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
@@ -73,9 +83,9 @@ class Waits:
     def _late(self, job_id: str, found: Mapping[str, Found]) -> None:
         known = found.get(job_id)
         if known is not None and known.job.state in TERMINAL:
-            peer = self.state.reply_to.pop(job_id, None)
+            peer = self.reply_never(job_id)
             if peer is not None:
-                self._plain_reply(peer, job_id, known.job.state.value, known.result or b"")
+                self._reply(peer, job_id, known.job.state, known.content_type, known.result)
 
     # Answering
 
@@ -92,13 +102,17 @@ class Waits:
                 answer = (job_id, row.state.value, row.content_type, result)
                 for peer, call in list(waiters[job_id]):
                     self._answer(peer, call, answer)
-            peer_or_none = reply_to.pop(job_id, None)
-            if peer_or_none is not None:
-                self._plain_reply(peer_or_none, job_id, row.state.value, row.result)
+            if job_id in reply_to and (owed := self.reply_never(job_id)) is not None:
+                self._reply(owed, job_id, row.state, row.content_type, row.result)
 
-    def _plain_reply(self, peer: Peer, job_id: str, state: str, result: bytes) -> None:
-        outcome = state if peer.features is not None else None
-        self.state.reply(peer, result, job_id, outcome)
+    def _reply(
+        self, peer: Peer, job_id: str, state: JobState, content_type: str, result: bytes | None
+    ) -> None:
+        """Send the REPLY that a REQUEST asked for; plain peers read text only, and no OUTCOME."""
+        if peer.features is not None:
+            self.state.reply(peer, result or b"", job_id, state.value)
+        else:
+            self.state.reply(peer, plain_result(state, content_type, result), job_id)
 
     def _answer(self, peer: Peer, call: str, row: Row) -> None:
         left = peer.calls.get(call)
@@ -140,7 +154,7 @@ class Waits:
             self.forget(peer, call)
         lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
         for job_id in lost:
-            del self.state.reply_to[job_id]
+            self.reply_never(job_id)
 
     def snapshot(self) -> dict[str, Any]:
         """Return figures for ``status``."""

@@ -34,9 +34,15 @@ __all__ = [
     "encode_chunk",
     "encode_exceptions",
     "encode_outcomes",
+    "is_text",
     "pack",
+    "parse_chunk_number",
     "unpack",
 ]
+
+
+#: Seconds that no time on the wire reaches; rejects infinity and nonsense.
+_TIMES = 1e12
 
 
 class ChunkEntry(NamedTuple):
@@ -83,7 +89,7 @@ def pack(value: object) -> bytes:
     return msgpack.packb(value)  # type: ignore[no-any-return]
 
 
-def unpack(data: bytes, what: str) -> Any:  # noqa: ANN401 - plain data of any shape
+def unpack(data: bytes, what: str) -> Any:
     """Decode MessagePack that came from a peer.
 
     Raises:
@@ -91,8 +97,17 @@ def unpack(data: bytes, what: str) -> Any:  # noqa: ANN401 - plain data of any s
     """
     try:
         return msgpack.unpackb(data, strict_map_key=False)
-    except Exception as error:  # noqa: BLE001 - msgpack raises six kinds, all mean the same
+    except Exception as error:
         raise ProtocolError(f"{what} is not MessagePack", code="bad-body") from error
+
+
+def is_text(data: bytes) -> bool:
+    """Say whether a body is UTF-8: plain peers decode every frame."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def encode_batch(
@@ -114,31 +129,40 @@ def decode_batch(
     Raises:
         ProtocolError: The body is malformed or has another number of jobs.
     """
-    value = unpack(body, "the body of the batch")
-    match value:
-        case [list(templates), list(jobs)] if len(jobs) == count:
+    match unpack(body, "the body of the batch"):
+        case [list(templates), list(jobs)] if len(jobs) == count and len(templates) <= count:
             pass
         case _:
-            msg = f"a batch of {count} is [templates, jobs] with {count} jobs"
+            msg = f"a batch of {count} is [templates, jobs] with {count} jobs, no more templates"
             raise ProtocolError(msg, code="bad-body")
-    size = len(templates)
-    ok = all(
-        isinstance(t, list) and len(t) == 2 and type(t[0]) is str and type(t[1]) is str  # noqa: PLR2004
-        for t in templates
-    ) and all(
-        isinstance(j, list)
-        and len(j) == 3  # noqa: PLR2004
-        and type(j[0]) is str
-        and type(j[1]) is int
-        and 0 <= j[1] < size
-        and type(j[2]) is bytes
-        and j[0]
-        for j in jobs
-    )
-    if not ok:
+    if not (all(map(_is_template, templates)) and _are_jobs(jobs, len(templates))):
         msg = "a batch has templates [queue, headers] and jobs [id, template, bytes]"
         raise ProtocolError(msg, code="bad-body")
     return templates, jobs
+
+
+def _is_template(value: object) -> bool:
+    match value:
+        case [str(), str()]:
+            return True
+    return False
+
+
+# hot loop: benchmarks/enqueue_bulk.py
+def _are_jobs(jobs: Sequence[Any], templates: int) -> bool:
+    try:
+        for job_id, template, payload in jobs:
+            if not (
+                type(job_id) is str
+                and type(template) is int
+                and type(payload) is bytes
+                and 0 <= template < templates
+                and job_id
+            ):
+                return False
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 # hot loop: benchmarks/drain.py
@@ -160,24 +184,51 @@ def encode_chunk(
     return b"".join([len(index).to_bytes(4, "big"), index, *payloads])
 
 
+# hot loop: benchmarks/drain.py
 def decode_chunk(body: bytes) -> ChunkIndex:
     """Decode the index of a chunk.
 
     Raises:
-        ProtocolError: The body is malformed or shorter than its index says.
+        ProtocolError: The body is malformed, or not as long as its index says.
     """
     size = int.from_bytes(body[:4], "big")
     value = unpack(body[4 : 4 + size], "the index of the chunk")
+    place = 0
     try:
         queue, templates, rows = value
         entries = [ChunkEntry(*row) for row in rows]
-        last = entries[-1]
-        ok = 4 + size + last.offset + last.length == len(body)
-    except (TypeError, ValueError, IndexError) as error:
+        if type(queue) is not str or not all(type(text) is str for text in templates):
+            raise ValueError(queue)
+        texts = range(len(templates))
+        for job_id, delivery, attempt, template, timeout, expires, offset, length in entries:
+            if not (
+                type(job_id) is str
+                and type(delivery) is type(attempt) is type(template) is type(length) is int
+                and type(timeout) is type(expires) is float
+                and offset == place
+                and length >= 0
+                and template in texts
+            ):
+                raise ValueError(job_id)
+            place += length
+    except (TypeError, ValueError) as error:
         raise ProtocolError("the index of the chunk is malformed", code="bad-body") from error
-    if not ok:
+    if not entries or 4 + size + place != len(body):
         raise ProtocolError("the chunk is not as long as its index says", code="bad-body")
     return ChunkIndex(queue, templates, entries, 4 + size)
+
+
+def parse_chunk_number(outcome: str) -> int:
+    """Read the OUTCOME frame of a REPLY to a chunk, ``chunk:NUMBER``.
+
+    Raises:
+        ProtocolError: It is not that.
+    """
+    name, _, number = outcome.partition(":")
+    if name != "chunk" or not (number.isascii() and number.isdigit() and len(number) < 16):  # noqa: PLR2004
+        msg = f"OUTCOME is {outcome[:80]!r}; a REPLY to a chunk says chunk:NUMBER"
+        raise ProtocolError(msg, code="bad-outcome")
+    return int(number)
 
 
 def encode_outcomes(rows: Sequence[OutcomeRow]) -> bytes:
@@ -190,7 +241,7 @@ def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
     """Decode outcomes: sequences with the fields of `OutcomeRow`, in that order.
 
     Raises:
-        ProtocolError: The body is malformed.
+        ProtocolError: The body is malformed, or a time is negative, infinite or no number.
     """
     value = unpack(body, "the body of the outcomes")
     try:
@@ -201,9 +252,11 @@ def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
                 and type(result) is bytes
                 and type(content_type) is str
                 and type(started) is type(ran) is type(countdown) is float
-                and ran >= 0.0
+                and 0.0 <= started < _TIMES
+                and 0.0 <= ran < _TIMES
+                and 0.0 <= countdown < _TIMES
             ):
-                raise ValueError(position)  # noqa: TRY301
+                raise ValueError(position)
     except (TypeError, ValueError) as error:
         msg = "an outcome is [position, kind, started, ran, content type, payload, countdown]"
         raise ProtocolError(msg, code="bad-body") from error
@@ -216,6 +269,14 @@ def encode_exceptions(exceptions: Mapping[int, tuple[str, str]]) -> bytes:
 
 
 def decode_exceptions(data: bytes) -> dict[int, tuple[str, str]]:
-    """Decode what was refused of a batch."""
+    """Decode what was refused of a batch.
+
+    Raises:
+        ProtocolError: It is malformed.
+    """
     value = unpack(data, "the exceptions of the ACK")
-    return {int(k): (str(v[0]), str(v[1])) for k, v in value.items()}
+    try:
+        return {int(place): (str(code), str(text)) for place, (code, text) in value.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        msg = "the exceptions of an ACK are a map of index to [code, text]"
+        raise ProtocolError(msg, code="bad-body") from error

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADMIN_COMMANDS",
+    "MAX_TEXT",
     "PROTOCOL",
     "Ack",
     "Admin",
@@ -37,6 +38,9 @@ __all__ = [
 
 #: Frame 1 of every message.
 PROTOCOL = b"eMQP/1.0"
+
+#: Bytes of the longest text frame: headers, FEATURES and STATUS are far below.
+MAX_TEXT = 1024 * 1024
 
 #: Commands of the administration port that ask something.
 ADMIN_COMMANDS = ("STATUS", "ROUTER_SHOW_WORKERS", "ROUTER_SHOW_SCHEDULERS")
@@ -250,28 +254,34 @@ Command = (
 
 
 def _text(frames: Sequence[bytes]) -> list[str]:
+    if max(map(len, frames)) > MAX_TEXT:
+        raise ProtocolError(f"a text frame has at most {MAX_TEXT} bytes", code="too-large")
     return [str(frame, "utf-8") for frame in frames]
 
 
 def _ack(frames: Sequence[bytes]) -> Ack:
-    return Ack(*_text(frames[:2]), *frames[2:])
+    msg_id, acked = _text(frames[:2])
+    return Ack(msg_id, acked, *frames[2:])
 
 
 def _request(frames: Sequence[bytes]) -> Request:
-    return Request(*_text(frames[:3]), frames[3])
+    msg_id, queue, headers = _text(frames[:3])
+    return Request(msg_id, queue, headers, frames[3])
 
 
 def _reply(frames: Sequence[bytes]) -> Reply:
-    return Reply(str(frames[0], "utf-8"), frames[1], *_text(frames[2:]))
+    msg_id, *rest = _text([frames[0], *frames[2:]])
+    return Reply(msg_id, frames[1], *rest)
 
 
 def _schedule(frames: Sequence[bytes], *, remove: bool) -> Schedule:
+    msg_id, queue, headers = _text(frames[:3])
     if len(frames) == 4:  # noqa: PLR2004 - the document's form
-        return Schedule(*_text(frames[:3]), frames[3], remove=remove)
+        return Schedule(msg_id, queue, headers, frames[3], remove=remove)
     if len(frames) == 5:  # noqa: PLR2004 - neither form
         msg = "SCHEDULE has 7 frames (emqp-1.0) or 9 (deployed software), not 8"
         raise ProtocolError(msg, code="frame-count")
-    msg_id, queue, headers, interval, cron = _text([*frames[:4], frames[5]])
+    interval, cron = _text([frames[3], frames[5]])
     return Schedule(msg_id, queue, headers, frames[4], interval, cron, remove=remove)
 
 
@@ -281,7 +291,18 @@ def _publish(frames: Sequence[bytes]) -> Publish:
 
 
 def _call(frames: Sequence[bytes]) -> Call:
-    return Call(*_text(frames[:2]), frames[2])
+    msg_id, name = _text(frames[:2])
+    return Call(msg_id, name, frames[2])
+
+
+def _kbai(frames: Sequence[bytes], word: str) -> Kbai:
+    (msg_id,) = _text(frames)
+    return Kbai(msg_id, word)
+
+
+def _admin(frames: Sequence[bytes], name: str) -> Admin:
+    (msg_id,) = _text(frames)
+    return Admin(msg_id, name)
 
 
 #: Command frame -> (least and most frames from frame 3 on, decoder of those).
@@ -298,13 +319,12 @@ _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = 
     b"PUBLISH": (3, 4, _publish),
     b"SCHEDULE": (4, 6, lambda f: _schedule(f, remove=False)),
     b"UNSCHEDULE": (4, 6, lambda f: _schedule(f, remove=True)),
-    b"KBAI": (1, 1, lambda f: Kbai(*_text(f))),
-    b"KBYE": (1, 1, lambda f: Kbai(*_text(f), "KBYE")),
+    b"KBAI": (1, 1, lambda f: _kbai(f, "KBAI")),
+    b"KBYE": (1, 1, lambda f: _kbai(f, "KBYE")),
     b"DISCONNECT": (1, 1, lambda f: Disconnect(*_text(f))),
-    **{
-        name.encode(): (1, 1, lambda f, name=name: Admin(*_text(f), name))  # type: ignore[misc]
-        for name in ADMIN_COMMANDS
-    },
+    b"STATUS": (1, 1, lambda f: _admin(f, "STATUS")),
+    b"ROUTER_SHOW_WORKERS": (1, 1, lambda f: _admin(f, "ROUTER_SHOW_WORKERS")),
+    b"ROUTER_SHOW_SCHEDULERS": (1, 1, lambda f: _admin(f, "ROUTER_SHOW_SCHEDULERS")),
 }
 
 
@@ -316,7 +336,8 @@ def decode(frames: Sequence[bytes]) -> Command:
 
     Raises:
         ProtocolError: The codes are ``envelope`` (frame 0 is not empty, or too few frames),
-            ``version``, ``unknown-command``, ``frame-count``, ``not-utf8`` and ``no-id``.
+            ``version``, ``unknown-command``, ``frame-count``, ``no-id``, ``not-utf8`` and
+            ``too-large`` (a text frame over `MAX_TEXT`).
     """
     if len(frames) < 4 or frames[0]:  # noqa: PLR2004 - the shortest message
         msg = "a message begins with an empty frame, eMQP/1.0, a command and a message id"

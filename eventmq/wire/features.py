@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, unquote
 
 from eventmq.errors import ProtocolError
@@ -77,7 +78,6 @@ class Features:
         store: ACK: id of the broker's store.
         max_frame: ACK: longest frame in bytes that the broker takes.
         publish: ACK: address of the broker's PUB socket, empty if it has none.
-        server_id: ACK: the broker's name for people.
     """
 
     extensions: tuple[str, ...] = EXTENSIONS
@@ -174,6 +174,22 @@ def format_queues(queues: tuple[tuple[int, str], ...]) -> str:
     return json.dumps([list(queue) for queue in queues])
 
 
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_weight(number: int) -> bool:
+    return number is not True and 0 < number < 1 << 31
+
+
+def _is_name(text: str) -> bool:
+    """Whether it can be written as a frame: JSON can say half of a surrogate pair."""
+    return bool(text) and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
     """Read the QUEUES frame of INFORM.
 
@@ -189,23 +205,17 @@ def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
     """
     if not text.strip():
         return ()
-    allowed = 'allowed is JSON [[weight, "name"], ...]'
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            value = json.loads(f"[{text.replace(chr(39), chr(34))}]")
-        except (ValueError, RecursionError):
-            msg = f"QUEUES is {text[:80]!r}; {allowed}"
-            raise ProtocolError(msg, code="bad-queues") from None
+    value = _json(text)
+    if value is None:
+        value = _json(f"[{text.replace(chr(39), chr(34))}]")
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):  # noqa: PLR2004
         value = [value]
     pairs = []
     for entry in value if isinstance(value, list) else [None]:
         match entry:
-            case [int(weight), str(name)] if 0 < weight < 1 << 31 and name:
+            case [int(weight), str(name)] if _is_weight(weight) and _is_name(name):
                 pairs.append((weight, name))
             case _:
-                msg = f"QUEUES has the entry {str(entry)[:80]}; {allowed}, weights from 1"
-                raise ProtocolError(msg, code="bad-queues")
+                msg = f'QUEUES is {text[:80]!r}; allowed is JSON [[weight, "name"], ...]'
+                raise ProtocolError(f"{msg}, weights from 1", code="bad-queues")
     return tuple(pairs)

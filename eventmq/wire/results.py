@@ -7,12 +7,21 @@ whatever serializer the task uses.
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from eventmq.errors import ProtocolError
-from eventmq.wire.bulk import pack, unpack
+from eventmq.job import JobState
+from eventmq.wire.bulk import is_text, pack, unpack
 
-__all__ = ["ERROR_TYPE", "PLAIN_TYPE", "RemoteError", "decode_error", "encode_error"]
+__all__ = [
+    "ERROR_TYPE",
+    "PLAIN_TYPE",
+    "RemoteError",
+    "decode_error",
+    "encode_error",
+    "plain_result",
+]
 
 #: Content type of an error.
 ERROR_TYPE = "error"
@@ -51,6 +60,27 @@ def encode_error(error: RemoteError) -> bytes:
     except (TypeError, ValueError, OverflowError):
         return pack([*head, None])
     return packed if len(packed) < 4 * TRACEBACK_LIMIT else pack([*head, None])
+
+
+def plain_result(state: JobState, content_type: str, result: bytes | None) -> bytes:
+    """Return what a REPLY says to a peer that knows only the published document: text.
+
+    A job that succeeded without information is answered with a True value (emqp-1.0, "Headers",
+    reply-requested), one that failed with the text of its exception, and ``TimeoutError`` for a
+    time-out, as deployed software says it.
+    """
+    if state is JobState.SUCCEEDED:
+        return result if result and is_text(result) else _plain(value=True)
+    if content_type != ERROR_TYPE or not result:
+        return _plain(state.value)
+    error = decode_error(result)
+    if error.type.endswith("TimeLimitExceeded"):
+        return _plain("TimeoutError")
+    return _plain(error.message or error.type)
+
+
+def _plain(value: object) -> bytes:
+    return json.dumps({"value": value}).encode()
 
 
 def decode_error(data: bytes) -> RemoteError:

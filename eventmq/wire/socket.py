@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 from zmq.backend import Socket as _Base
+from zmq.utils.monitor import recv_monitor_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,12 @@ LINGER_MS = 1000
 _FRAME_SLACK = 64 * 1024
 
 
-class Unroutable(Exception):  # noqa: N818 - not an error of the caller
+#: Frames of one message that are kept: more than any limit, so that a message of a million
+#: empty frames costs nothing once it was read.
+MOST_FRAMES = 1000
+
+
+class Unroutable(Exception):
     """The ROUTER has no connection for this identity."""
 
 
@@ -50,10 +56,28 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 class Link:
     """A socket that sends and receives whole messages as lists of frames."""
 
-    __slots__ = ("socket",)
+    __slots__ = ("monitor", "socket")
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
+        #: Readable when `connections` has something; None without `watch`.
+        self.monitor: zmq.Socket[bytes] | None = None
+
+    def watch(self) -> None:
+        """Begin to note connections made and lost; not told for ``inproc://``."""
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        self.monitor = self.socket.get_monitor_socket(events)
+
+    def connections(self) -> list[bool]:
+        """Return what happened since the last call: True for each connection made, False lost."""
+        happened = []
+        while self.monitor is not None:
+            try:
+                event = recv_monitor_message(self.monitor, zmq.DONTWAIT)
+            except zmq.Again:
+                break
+            happened.append(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        return happened
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message now.
@@ -79,7 +103,10 @@ class Link:
         return True
 
     def receive(self) -> list[bytes] | None:
-        """Return the next message, or None if there is none now."""
+        """Return the next message, or None if there is none now.
+
+        Frames beyond `MOST_FRAMES` are dropped; what is left is too many for any peer.
+        """
         socket = self.socket
         try:
             frame = _recv(socket, _LAST, False)  # noqa: FBT003 - positional for speed
@@ -88,16 +115,23 @@ class Link:
         frames = [frame.bytes]
         while frame.more:
             frame = _recv(socket, _LAST, False)  # noqa: FBT003
-            frames.append(frame.bytes)
+            if len(frames) < MOST_FRAMES:
+                frames.append(frame.bytes)
         return frames
 
     def bind(self, address: str) -> str:
         """Bind and return the real address; port 0 takes a free one."""
         self.socket.bind(address.replace("tcp://*", "tcp://0.0.0.0"))
-        return self.socket.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        endpoint = self.socket.get(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)  # noqa: S101 - pyzmq types it as int or bytes
+        return endpoint.rstrip(b"\0").decode()
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close the socket. Idempotent."""
+        if self.monitor is not None:
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.monitor = None
         self.socket.close(linger_ms)
 
 

@@ -1,0 +1,1 @@
+"""An example of a plugin for EventMQ. `plugin` has its hooks."""

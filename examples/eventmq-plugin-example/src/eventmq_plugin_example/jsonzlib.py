@@ -1,0 +1,67 @@
+"""Serializer ``json-zlib``: JSON, compressed where that makes it shorter.
+
+The first byte says which: ``j`` for plain JSON, ``z`` for zlib (RFC 1950).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError, SerializationError
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import Envelope, PluginContext, Serializer
+
+#: Longest JSON in bytes that is unpacked: some bytes could claim to be gigabytes.
+MAX_BYTES = 256 * 1024 * 1024
+
+
+class JsonZlib:
+    """A serializer. ``level`` is zlib's, from 1 (fast) to 9 (short)."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
+        """Encode a value; there is no signature."""
+        try:
+            text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            msg = f"json-zlib cannot encode this {type(value).__name__}: {error}"
+            raise SerializationError(msg) from error
+        packed = zlib.compress(text, self._level)
+        return (b"z" + packed if len(packed) < len(text) else b"j" + text), ""
+
+    def decode(self, data: bytes, envelope: Envelope) -> Any:
+        """Decode what ``encode`` made."""
+        try:
+            return json.loads(_unpack(data))
+        except (ValueError, RecursionError, zlib.error) as error:
+            msg = f"these {len(data)} bytes cannot be decoded as json-zlib: {error}"
+            raise SerializationError(msg) from error
+
+
+def _unpack(data: bytes) -> bytes:
+    if data[:1] == b"j":
+        return data[1:]
+    if data[:1] != b"z":
+        msg = "they begin with neither j nor z"
+        raise ValueError(msg)
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(data[1:], MAX_BYTES)
+    if not unpacker.eof:
+        msg = "they are cut off or too long"
+        raise ValueError(msg)
+    return text
+
+
+def make_serializer(context: PluginContext) -> Serializer:
+    """Return a serializer for the option ``level``."""
+    level = read_options(context, {"level": 6})["level"]
+    if not 1 <= level <= 9:  # noqa: PLR2004 - zlib's levels
+        msg = f"serializer json-zlib: level is a number from 1 to 9, not {level}"
+        raise PluginError(msg)
+    return JsonZlib(level)

@@ -1,0 +1,161 @@
+"""Brokers and workers as processes of the command line, and an oracle of what was executed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from eventmq.app import EventMQ
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["DEADLINE", "System", "until"]
+
+#: Seconds that anything in these tests may take.
+DEADLINE = 50.0
+
+#: The app that workers load; it appends what it executes to the file named by RECORD.
+APP = '''
+import os
+import time
+
+from eventmq import EventMQ
+
+app = EventMQ("survivor")
+
+
+def note(text):
+    fd = os.open(os.environ["RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, f"{text}\\n".encode())
+    os.close(fd)
+
+
+@app.task
+def work(number):
+    note(number)
+    return number
+
+
+@app.task
+def slow(number, seconds):
+    note(f"start {number} {os.getpid()}")
+    time.sleep(seconds)
+    note(number)
+    return number
+
+
+@app.task(queue="email")
+def email(number):
+    note(f"email {number}")
+    time.sleep(0.01)
+
+
+@app.task(queue="other")
+def other(number):
+    note(f"other {number}")
+    time.sleep(0.01)
+'''
+
+
+def until(condition: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:
+    """Wait until a condition holds, and fail by name if it never does."""
+    end = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline} s: {what}")
+        time.sleep(0.02)
+
+
+class Process(subprocess.Popen[str]):
+    """A command of ``eventmq`` whose ``ready`` line has been read."""
+
+    def kill9(self) -> None:
+        """Kill it as nobody can prepare for, and reap it."""
+        self.send_signal(signal.SIGKILL)
+        self.wait(DEADLINE)
+
+
+class System:
+    """A folder with an app, a data directory and a record; processes end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.record = folder / "record"
+        self.address = ""
+        self.processes: list[Process] = []
+        self.apps: list[EventMQ] = []
+        (folder / "survivor.py").write_text(APP)
+
+    def start(self, *arguments: str, wait: bool = True) -> tuple[Process, str]:
+        """Start a command; return it and its ready line."""
+        log = (self.folder / f"{arguments[0]}.log").open("a")
+        environment = {**os.environ, "RECORD": str(self.record), "PYTHONUNBUFFERED": "1"}
+        process = Process(
+            [sys.executable, "-m", "eventmq", *arguments],
+            stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=environment,
+        )  # fmt: skip
+        log.close()
+        self.processes.append(process)
+        return process, self.ready(process) if wait else ""
+
+    def ready(self, process: Process) -> str:
+        """Wait for the ready line of a process."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "ready" in line:
+                return line
+        logs = "\n".join(path.read_text() for path in self.folder.glob("*.log"))
+        raise AssertionError(f"no ready line of {process.args}:\n{logs}")
+
+    def broker(self) -> Process:
+        """Start the broker, at the same address as before if there was one."""
+        bind = self.address or "tcp://127.0.0.1:0"
+        data = str(self.folder / "data")
+        process, line = self.start("broker", "--bind", bind, "--data-dir", data)
+        self.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
+        return process
+
+    def worker(self, *arguments: str, wait: bool = True) -> Process:
+        """Start a worker with two children."""
+        common = ("-A", "survivor", "--broker", self.address, "-c", "2")
+        return self.start("worker", *common, *arguments, wait=wait)[0]
+
+    def app(self, **settings: object) -> EventMQ:
+        """Return a client app whose tasks have the names of the worker's."""
+        app = EventMQ("client", broker=self.address, **settings)  # type: ignore[arg-type]
+        self.apps.append(app)
+        return app
+
+    def executed(self) -> Counter[str]:
+        """Return how often each number was executed to the end."""
+        if not self.record.exists():
+            return Counter()
+        lines = self.record.read_text().split("\n")[:-1]
+        return Counter(line for line in lines if not line.startswith("start "))
+
+    def started(self) -> dict[str, int]:
+        """Return the process that last started each slow number."""
+        if not self.record.exists():
+            return {}
+        lines = self.record.read_text().split("\n")[:-1]
+        words = [line.split() for line in lines if line.startswith("start ")]
+        return {number: int(pid) for _, number, pid in words}
+
+    def stop(self) -> None:
+        """End everything."""
+        for app in self.apps:
+            app.close()
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(DEADLINE)
+            if process.stdout is not None:
+                process.stdout.close()

@@ -1,0 +1,177 @@
+"""Real processes, killed at bad moments: nothing is lost, duplicates only where one was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.acceptance.system import DEADLINE, System, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from eventmq.app import EventMQ
+
+JOBS = 20_000
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    yield system
+    system.stop()
+
+
+def task(app: EventMQ, name: str, queue: str = "default") -> Any:
+    """Return a task by which a client calls one of the workers'."""
+
+    def stand_in(*args: object) -> None:
+        """Run in a worker."""
+
+    return app.task(name=f"survivor.{name}", queue=queue)(stand_in)
+
+
+def submit(app: EventMQ, n: int = JOBS) -> list[Any]:
+    """Submit ``n`` numbers, 1,000 at a time."""
+    work = task(app, "work")
+    jobs: list[Any] = []
+    for start in range(0, n, 1000):
+        jobs += work.map([(number,) for number in range(start, start + 1000)])
+    return jobs
+
+
+def all_done(system: System, n: int = JOBS) -> bool:
+    return len(system.executed()) >= n
+
+
+def test_nothing_is_lost_when_the_broker_is_killed_in_the_middle(system: System) -> None:
+    """kill -9 of the broker in the middle of 20,000 jobs and restart."""
+    broker = system.broker()
+    system.worker()
+    app = system.app(submit_timeout=30.0)
+    submitted: list[Any] = []
+    client = threading.Thread(target=lambda: submitted.extend(submit(app)))
+    client.start()
+    until(lambda: len(system.executed()) > 500, "the first jobs run")
+    broker.kill9()
+    system.broker()
+    client.join(DEADLINE)
+    assert len(submitted) == JOBS
+    until(lambda: all_done(system), "every job was executed")
+    results = [job.get(timeout=DEADLINE) for job in submitted[:: JOBS // 100]]
+    assert results == list(range(0, JOBS, JOBS // 100))
+    until(lambda: app.call("queues")[0]["waiting"] == 0, "the queue is empty")
+    duplicates = sum(n - 1 for n in system.executed().values())
+    assert duplicates == 0, "the workers lived: they answer what they hold, nothing runs twice"
+
+
+def test_the_jobs_of_a_killed_worker_run_elsewhere(system: System) -> None:
+    """kill -9 of a worker: its jobs go to another; duplicates at most what it held."""
+    system.broker()
+    first = system.worker()
+    app = system.app()
+    jobs = submit(app)
+    until(lambda: len(system.executed()) > 500, "the first jobs run")
+    first.kill9()
+    system.worker()
+    until(lambda: all_done(system), "every job was executed")
+    app.wait(jobs[-1000:], timeout=DEADLINE)
+    duplicates = sum(n - 1 for n in system.executed().values())
+    assert duplicates <= 12 * 400, "no more than the chunks that it held"
+
+
+def test_a_killed_child_loses_nothing(system: System) -> None:
+    """kill -9 of a child: its job is tried again, its neighbours are not charged."""
+    system.broker()
+    system.worker()
+    app = system.app()
+    job = task(app, "slow").delay(1, 3.0)
+    until(lambda: "1" in system.started(), "the job runs")
+    jobs = submit(app, 2000)
+    os.kill(system.started()["1"], signal.SIGKILL)
+    app.wait(jobs, timeout=DEADLINE)
+    assert job.get(timeout=DEADLINE) == 1
+    assert job.info()["delivery"] == 2
+    assert job.info()["attempt"] == 1
+
+
+def test_clients_may_start_before_the_broker(system: System) -> None:
+    """Unsent messages are kept by the client until the broker is there."""
+    broker = system.broker()
+    broker.kill9()
+    app = system.app(submit_timeout=30.0)
+    done = threading.Event()
+    jobs: list[Any] = []
+
+    def call() -> None:
+        jobs.append(task(app, "work").delay(7))
+        done.set()
+
+    threading.Thread(target=call, daemon=True).start()
+    system.broker()
+    assert done.wait(DEADLINE)
+    system.worker()
+    assert jobs[0].get(timeout=DEADLINE) == 7
+
+
+def test_workers_may_start_before_the_broker(system: System) -> None:
+    """A worker waits for its broker."""
+    broker = system.broker()
+    broker.kill9()
+    worker = system.worker(wait=False)
+    system.broker()
+    assert "ready" in system.ready(worker)
+    assert task(system.app(), "work").delay(3).get(timeout=DEADLINE) == 3
+
+
+def test_weights_share_a_worker_between_queues(system: System) -> None:
+    """Two workers with weights 30 to 10: while both queues have jobs they get 3 to 1."""
+    system.broker()
+    app = system.app()
+    task(app, "email", "email").map([(n,) for n in range(800)])
+    task(app, "other", "other").map([(n,) for n in range(800)])
+    for _ in range(2):
+        system.worker("-Q", "email:30,other:10")
+    until(lambda: system.executed().total() >= 600, "600 jobs of both queues ran")
+    ran = system.executed()
+    emails = sum(n for line, n in ran.items() if line.startswith("email"))
+    share = emails / ran.total()
+    assert 0.6 < share < 0.9, share
+
+
+def test_sigterm_under_load_loses_nothing_and_runs_nothing_twice(system: System) -> None:
+    """SIGTERM: hand back what has not started, finish what runs, then KBAI."""
+    system.broker()
+    first = system.worker()
+    app = system.app()
+    submit(app)
+    until(lambda: len(system.executed()) > 500, "the first jobs run")
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(DEADLINE) == 0
+    before = len(system.executed())
+    assert before < JOBS
+    system.worker()
+    until(lambda: all_done(system), "every job was executed")
+    until(lambda: app.call("queues")[0]["running"] == 0, "everything is answered")
+    assert sum(n - 1 for n in system.executed().values()) == 0
+
+
+def test_results_survive_a_restart_of_the_broker(system: System) -> None:
+    """A waiting get() survives a new broker epoch, and so does a stored result."""
+    broker = system.broker()
+    system.worker()
+    app = system.app()
+    early = task(app, "work").delay(1)
+    assert early.get(timeout=DEADLINE) == 1
+    late = task(app, "slow").delay(2, 2.0)
+    until(lambda: "2" in system.started(), "the job runs")
+    broker.kill9()
+    system.broker()
+    assert late.get(timeout=DEADLINE) == 2
+    assert early.get(timeout=DEADLINE) == 1
+    assert system.executed()["2"] == 1

@@ -1,0 +1,108 @@
+"""Plugins for the tests of the plugin manager, and the doors that they come in by."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import EntryPoint, PathDistribution
+
+import pytest
+
+from eventmq.hookspecs import hookimpl
+from eventmq.pluginmanager import PluginManager
+from eventmq.settings import load_settings
+from eventmq.testing import FakeClock
+
+
+class Shout:
+    """A serializer for tests."""
+
+    def encode(self, value, envelope):
+        return str(value).upper().encode(), ""
+
+    def decode(self, data, envelope):
+        return data.decode()
+
+
+class Shouting:
+    """A plugin for tests."""
+
+    __version__ = "1.2"
+
+    @hookimpl
+    def eventmq_serializers(self):
+        return {"shout": lambda context: Shout()}
+
+
+def returning(value):
+    return lambda: value
+
+
+def providing(**hooks):
+    """Return a plugin object whose hooks return what is given."""
+    return implementing(**{name: returning(value) for name, value in hooks.items()})
+
+
+def implementing(**functions):
+    """Return a plugin object with these functions, marked."""
+    marked = {name: staticmethod(hookimpl(function)) for name, function in functions.items()}
+    return type("Made", (), marked)()
+
+
+@pytest.fixture(name="manage")
+def managing():
+    """Call it with plugins and settings; entry points are none unless given."""
+
+    def manage(*plugins, entry_points=(), clock=None, **arguments):
+        settings = load_settings(arguments, directory="/", environ={})
+        manager = PluginManager(settings, clock=clock or FakeClock())
+        manager.load(plugins, entry_points=entry_points)
+        return manager
+
+    return manage
+
+
+@pytest.fixture(name="module")
+def writing_modules(tmp_path, monkeypatch):
+    """Call it with a name and the text of a module, which can then be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    made = []
+
+    def module(name, text):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        importlib.invalidate_caches()
+        made.append(name)
+        return name
+
+    yield module
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(name="point")
+def entry_points(tmp_path):
+    """Call it with an entry point's name, value and what its distribution requires."""
+
+    def point(name, value, *requires):
+        info = tmp_path / "shouting-3.4.dist-info"
+        info.mkdir(exist_ok=True)
+        lines = ["Metadata-Version: 2.1", "Name: shouting", "Version: 3.4"]
+        lines += [f"Requires-Dist: {line}" for line in requires]
+        (info / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        found = EntryPoint(name, value, "eventmq")
+        vars(found).update(dist=PathDistribution(info))
+        return found
+
+    return point
+
+
+SHOUT = """
+from eventmq.hookspecs import hookimpl
+
+@hookimpl
+def eventmq_serializers():
+    return {"shout": make}
+
+def make(context):
+    import no_such_library.inside
+"""
