@@ -129,6 +129,10 @@ class JobNotFound(EventMQError):
         super().__init__(f"no job with id {job_id!r}: never submitted here, or forgotten since")
         self.job_id = job_id
 
+    def __reduce__(self) -> tuple[type[JobNotFound], tuple[str]]:
+        """Copy and pickle by the id: the message is made from it."""
+        return type(self), (self.job_id,)
+
 
 class JobError(EventMQError):
     """A job ended in another way than by success."""

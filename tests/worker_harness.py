@@ -160,6 +160,17 @@ def load(fail: str = "") -> Executor:
     return make_executor(*tasks)
 
 
+class Stillborn:
+    """An executor with which no child can live."""
+
+    def for_slot(self):
+        raise SystemExit(4)
+
+
+def load_stillborn() -> Stillborn:
+    return Stillborn()
+
+
 # Chunks
 
 
@@ -223,6 +234,11 @@ class Driver:
         """Wait for so many outcomes of a chunk; return the decoded results."""
         self.until(lambda: len(self.rows.get(chunk, [])) >= count)
         return self.results(chunk)
+
+    def positions(self, chunk: int, count: int) -> list[int]:
+        """Wait for so many outcomes of a chunk; return the positions of all of its outcomes."""
+        self.until(lambda: len(self.rows.get(chunk, [])) >= count)
+        return [row.position for row in self.rows.get(chunk, [])]
 
     def results(self, chunk: int) -> list[Any]:
         return [msgpack.unpackb(row.result) for row in self.rows[chunk]]

@@ -284,10 +284,16 @@ class Sessions:
         self.parking.session_changed(session)
 
     def say_goodbye(self) -> None:
-        """Send KBAI to all registered peers, and KBYE as well to those without FEATURES."""
+        """Send KBAI to all registered peers, and KBYE as well to those without FEATURES.
+
+        A plain peer sends nothing after that but the REPLYs of what it has (emqp-1.0, "DISCONNECT
+        and KBAI"), so it is not missed until its leases end.
+        """
         state = self.state
         for peer in state.peers.values():
             if peer.role and not peer.has_left:
                 state.send(peer, Kbai(state.message_id()).frames())
                 if peer.features is None:
                     state.send(peer, Kbai(state.message_id(), "KBYE").frames())
+                    if peer.session is not None:
+                        peer.session.closing = True

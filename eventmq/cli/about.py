@@ -27,7 +27,8 @@ _SETTING_COLUMNS = ("name", "value", "source", "type", "unit", "default", "env")
 def plugins(target: Target, as_json: bool) -> None:
     """List the plugins.
 
-    For each where it comes from, what it provides, and what of that is in use. Without -A that is what the settings of the working directory choose.
+    For each where it comes from, what it provides, and what of that is in use. Without -A that is
+    what the settings of the working directory choose.
     """
     rows = target.app().plugins.listing()
     show_rows(rows, _PLUGIN_COLUMNS, as_json=as_json)
@@ -39,7 +40,8 @@ def plugins(target: Target, as_json: bool) -> None:
 def settings(target: Target, as_json: bool) -> None:
     """List the settings.
 
-    For each its value and source, type, unit, default and environment variable. Without -A these are the settings of the working directory and the environment.
+    For each its value and source, type, unit, default and environment variable. Without -A these
+    are the settings of the working directory and the environment.
     """
     from eventmq.settings import describe
 

@@ -12,8 +12,6 @@ from eventmq.cli.exits import FAILED
 from eventmq.cli.target import options_of, takes_app
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from eventmq.broker.runner import BrokerRunner
     from eventmq.cli.target import Target
 
@@ -51,15 +49,15 @@ def broker(
 ) -> None:
     """Run the broker.
 
-    It ends at SIGTERM or Ctrl-C. A line with "ready" and the real addresses comes on stdout, once all of them are bound and the
-    store is recovered. Without options it listens on loopback only and keeps its data in the
-    folder .eventmq.
+    It ends at SIGTERM or Ctrl-C. A line with "ready" and the real addresses comes on stdout, once
+    all of them are bound and the store is recovered. Without options it listens on loopback only
+    and keeps its data in the folder .eventmq.
     """
     options = options_of(store_options, "--store-option")
     app = target.serving(insecure=insecure or None, **settings).app
     runner = app.make_broker(store_options=options)
 
-    def stop(signum: int, frame: FrameType | None) -> None:
+    def stop(*_: object) -> None:
         runner.stop()
 
     for signum in (signal.SIGTERM, signal.SIGINT):

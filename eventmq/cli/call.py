@@ -39,6 +39,7 @@ _CONTEXT = {"ignore_unknown_options": True}
 @click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
 @takes_target
 def call(
+    *,
     target: Target,
     task: str,
     arguments: tuple[str, ...],
@@ -48,9 +49,9 @@ def call(
 ) -> None:
     """Submit one job.
 
-    It prints the job's id, or with --wait its result. Arguments are JSON: numbers, true, null, '"text"', '[1, 2]'. With -A the task is looked up in
-    the app, and its module's name may be left out where it is clear; without, the name is sent
-    as it is.
+    It prints the job's id, or with --wait its result. Arguments are JSON: numbers, true, null,
+    '"text"', '[1, 2]'. With -A the task is looked up in the app, and its module's name may be left
+    out where it is clear; without, the name is sent as it is.
     """
     args, kwargs = _read(arguments)
     with target.asking() as app:

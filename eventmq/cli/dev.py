@@ -13,7 +13,7 @@ from eventmq.cli.children import Child, ChildFailed, ready_fields
 from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
 from eventmq.cli.output import paint
-from eventmq.cli.target import takes_app
+from eventmq.cli.target import louder, takes_app
 
 if TYPE_CHECKING:
     from eventmq.cli.target import Target
@@ -36,9 +36,7 @@ _COLOURS = {"broker": "cyan", "worker": "magenta"}
 @click.option("--bind", metavar="URL", help="Address of the broker; else the app's broker.")
 @click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq.")
 @takes_app(required=True)
-@click.pass_obj
 def dev(
-    louder: int,
     target: Target,
     bind: str | None,
     data_dir: str | None,
@@ -46,13 +44,13 @@ def dev(
 ) -> int:
     """Run a broker and a worker together.
 
-    Their log lines come on stderr, each with the name of who says it; Ctrl-C ends both. A line with "ready" comes on stdout when both are. There is no scheduler yet: nothing is run
-    by the clock.
+    Their log lines come on stderr, each with the name of who says it; Ctrl-C ends both. A line with
+    "ready" comes on stdout when both are. There is no scheduler yet: nothing is run by the clock.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
         bind = settings.broker[0]
-    loud = ["-v"] * louder + ["-q"] * -louder
+    loud = ["-v"] * louder() + ["-q"] * -louder()
     app = ["-A", target.app_name or "", *(f"-I{name}" for name in target.imports)]
     broker = [*loud, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
     worker = [*loud, "worker", *app, *_arguments(**options)]

@@ -73,7 +73,7 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
     return commands
 
 
-def _switch_plugins(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:
+def _switch_plugins(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> None:
     """Add the values of ``-p`` to the settings, for this process and those that it starts."""
     if not values:
         return
@@ -90,7 +90,7 @@ def _switch_plugins(ctx: click.Context, param: click.Parameter, values: tuple[st
             os.environ[f"{PREFIX}{name}"] = ",".join(dict.fromkeys([*chosen, *added]))
 
 
-def _say_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _say_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         click.echo(about.version_line())
         ctx.exit()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-__all__ = ["Target", "options_of", "takes_app", "takes_json", "takes_target"]
+__all__ = ["Target", "louder", "options_of", "takes_app", "takes_json", "takes_target"]
 
 takes_json = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, and nothing else on stdout."
@@ -75,7 +75,7 @@ class Target:
         Args:
             timeout: Seconds to wait for an answer, else those of the settings.
         """
-        start_logging(moved("error", _louder()))
+        start_logging(moved("error", louder()))
         app = self.app(submit_timeout=timeout)
         try:
             yield app
@@ -89,7 +89,7 @@ class Target:
             SettingsError: Its broker lives inside one process.
         """
         found = self.find(**overrides)
-        level = moved(found.app.settings.log_level, _louder())
+        level = moved(found.app.settings.log_level, louder())
         with suppress(NotAllowed):  # in use already: then only this process logs so
             found.app.override(log_level=level)
         start_logging(level)
@@ -99,7 +99,8 @@ class Target:
         return found
 
 
-def _louder() -> int:
+def louder() -> int:
+    """Return the number of ``-v`` less the number of ``-q``."""
     return click.get_current_context().find_root().obj or 0
 
 
@@ -125,7 +126,6 @@ def _packing(*options: Decorator) -> Decorator:
     """Return a decorator that adds options and hands them over as one ``target``."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
         def packed(
             app_name: str | None = None,
             imports: tuple[str, ...] = (),
@@ -135,9 +135,10 @@ def _packing(*options: Decorator) -> Decorator:
             target = Target(app_name=app_name, imports=imports, broker=broker)
             return function(target=target, **more)
 
+        command: Callable[..., Any] = functools.update_wrapper(packed, function)
         for option in reversed(options):
-            packed = option(packed)
-        return packed
+            command = option(command)
+        return command
 
     return decorate
 

@@ -27,7 +27,8 @@ __all__ = ["COMMANDS"]
 def publish(target: Target, topic: str, value: str) -> None:
     """Publish a message.
 
-    It reaches whoever is subscribed to TOPIC at this moment, and is not kept. A VALUE that is JSON is sent as what it says, any other as the text that it is.
+    It reaches whoever is subscribed to TOPIC at this moment, and is not kept. A VALUE that is JSON
+    is sent as what it says, any other as the text that it is.
     """
     with target.asking() as app:
         app.publish(topic, _value(value))
@@ -48,7 +49,8 @@ def _value(text: str) -> Any:
 def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_json: bool) -> None:
     """Print what is published.
 
-    There is a line for each message whose topic begins like one of those named. With --json a line is an object with "topic" and "value". Ctrl-C ends it.
+    There is a line for each message whose topic begins like one of those named. With --json a line
+    is an object with "topic" and "value". Ctrl-C ends it.
     """
     with target.asking() as app, app.subscribe(*topics) as messages:
         app.call("ping")  # so that a broker that is not there is an error

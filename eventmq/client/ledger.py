@@ -107,7 +107,7 @@ class Ledger:
                 continue
             if errand.at != NOWHERE and isinstance(errand, Parcel):
                 heard = self._connections[errand.at].heard
-                if heard < errand.sent <= now - patience:
+                if heard <= errand.sent <= now - patience:
                     silent.add(errand.at)
             heirs += self._give_up(errand)
         self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)

@@ -88,7 +88,7 @@ class OutcomeReader:
             return _plain_value(data)
         name, _, rest = content_type.partition(";")
         signature, _, created = rest.partition(";")
-        envelope = Envelope(job_id, name, created=float(created or 0.0), signature=signature)
+        envelope = Envelope(job_id, name, created=_number(created), signature=signature)
         return self._decoder(name, job_id).decode(data, envelope)
 
     def content(self, name: str, data: bytes, envelope: Envelope) -> Any:
@@ -100,6 +100,13 @@ class OutcomeReader:
             msg = f"{what}: the content type {name!r} is not in accept"
             raise ContentNotAllowed(msg)
         return self._serializer(name)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text or 0.0)
+    except ValueError:
+        return 0.0
 
 
 def _plain_value(data: bytes) -> Any:

@@ -77,7 +77,7 @@ class IoLoop:
         self._clock = clock
         self._context = context
         self._brokers: list[_Broker] = []
-        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._inbox: deque[tuple[Callable[..., None], Errand]] = deque()
         self._sleeping = False
         self._stopping = False
         self._end_lock = threading.Lock()
@@ -97,7 +97,7 @@ class IoLoop:
 
     def begin(self, errand: Errand) -> None:
         """Hand over an errand; it is settled in any case, also when the thread has ended."""
-        self._inbox.append((self._begin, (errand,)))
+        self._inbox.append((self._begin, errand))
         if self._sleeping:
             self._wake()
         if self.ended:
@@ -105,7 +105,7 @@ class IoLoop:
 
     def forget(self, question: Question) -> None:
         """End a question."""
-        self._inbox.append((self.machine.forget, (question,)))
+        self._inbox.append((self.machine.forget, question))
         if self._sleeping:
             self._wake()
 
@@ -165,8 +165,8 @@ class IoLoop:
         """Fail what is open, and what is handed over too late."""
         with self._end_lock:
             while self._inbox:
-                command, arguments = self._inbox.popleft()
-                command(*arguments)
+                _, errand = self._inbox.popleft()
+                _fail(errand, self._reason)
             self.machine.abandon(self._reason)
             self._wake_waiters()
 
@@ -175,8 +175,8 @@ class IoLoop:
         machine, inbox = self.machine, self._inbox
         # What callers want.
         while inbox:
-            command, arguments = inbox.popleft()
-            command(*arguments)
+            command, errand = inbox.popleft()
+            command(errand)
         # What time wants.
         now = self._clock.monotonic()
         if now >= machine.next_tick():
@@ -199,7 +199,13 @@ class IoLoop:
             self._read(ready)
 
     def _begin(self, errand: Errand) -> None:
-        self.machine.begin(errand, self._clock.monotonic())
+        try:
+            self.machine.begin(errand, self._clock.monotonic())
+        except Exception as error:
+            # It may be in no list, from which it could be settled.
+            self.ended = True
+            _fail(errand, f"the client's thread ended by an error: {error}")
+            raise
 
     def _poll_items(self) -> list[tuple[Any, int]]:
         items: list[tuple[Any, int]] = [(self._fd, _IN)]
@@ -257,3 +263,11 @@ class IoLoop:
         for errand in settled:
             errand.wake()
         settled.clear()
+
+
+def _fail(errand: Errand, reason: str) -> None:
+    """Settle an errand that the machine does not know."""
+    if not errand.over:
+        errand.error = errand.failure(reason)
+        errand.over = True
+        errand.wake()

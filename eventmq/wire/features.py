@@ -205,9 +205,9 @@ def parse_queues(text: str) -> tuple[tuple[int, str], ...]:
     """
     if not text.strip():
         return ()
-    value = _json(text)
-    if value is None:
-        value = _json(f"[{text.replace(chr(39), chr(34))}]")
+    quoted = text.replace("'", '"')
+    values = map(_json, (text, quoted, f"[{quoted}]"))
+    value = next((value for value in values if value is not None), None)
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], int):  # noqa: PLR2004
         value = [value]
     pairs = []

@@ -104,7 +104,9 @@ class RouteTable:
         if found is None:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
-            found = self._routes[queue, text] = self._make(queue, text)
+            found = self._make(queue, text)
+            if found.refusal is None:  # a task may be declared, a plugin be installed later
+                self._routes[queue, text] = found
         return found
 
     def _make(self, queue: str, text: str) -> Route:

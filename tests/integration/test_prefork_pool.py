@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import AppNotFound, PluginError
 from eventmq.interfaces import PluginContext
+from eventmq.plugins.pools import processes
 from eventmq.plugins.pools.prefork import make_prefork_pool
 from tests.worker_harness import OK, Driver, call, options, wait_for
 
@@ -43,8 +45,8 @@ def run(driver, chunk, *calls, slot=0):
 def is_gone(pid):
     """Say whether a process has ended, reaped or not."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "Z"
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+        return stat.rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
 
@@ -157,9 +159,7 @@ def test_the_race_for_a_job_has_one_winner(driver):
         for _ in range(dice.randrange(0, 3000)):
             pass
         taken = driver.pool.take_back(0)
-        driver.until(lambda: len(driver.rows.get(chunk, [])) >= count - taken)
-        positions = [row.position for row in driver.rows.get(chunk, [])]
-        assert positions == list(range(count - taken))
+        assert driver.positions(chunk, count - taken) == list(range(count - taken))
     assert driver.deaths == []
 
 
@@ -266,6 +266,20 @@ def test_an_app_that_loads_for_ever_is_an_error_too():
         pool.start()
 
 
+def test_children_that_cannot_live_end_the_worker_with_one_error(monkeypatch):
+    monkeypatch.setattr(processes, "MAX_EARLY_DEATHS", 2)
+    pool = make_pool(loader="tests.worker_harness:load_stillborn")
+    pool.start()
+    with pytest.raises(PluginError, match="as soon as they are started"):
+        Driver(pool).until(lambda: False)
+    pool.stop(0.0)
+
+
+def test_a_loader_that_returns_something_else_is_named():
+    with pytest.raises(PluginError, match="os:getcwd returns no Executor"):
+        make_pool(loader="os:getcwd").start()
+
+
 @pytest.mark.parametrize(
     "values",
     [{"concurrency": 0}, {"loader": ""}, {"start_timeout": "soon"}, {"start_timeout": 0}, {"x": 1}],
@@ -305,7 +319,7 @@ def test_stop_kills_after_the_grace(tmp_path):
 
 
 def test_a_pool_leaves_no_descriptor_open():
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(AppNotFound):
         make_pool(arguments={"fail": "app"}).start()
     pool = make_pool()
@@ -314,4 +328,4 @@ def test_a_pool_leaves_no_descriptor_open():
     driver.assign(1, call("leave", 1))
     driver.until(lambda: driver.deaths)
     pool.stop(1.0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -74,9 +74,7 @@ def test_the_race_for_a_job_has_one_winner(driver):
         for _ in range(dice.randrange(0, 3000)):
             pass
         taken = driver.pool.take_back(0)
-        driver.until(lambda: len(driver.rows.get(chunk, [])) >= count - taken)
-        positions = [row.position for row in driver.rows.get(chunk, [])]
-        assert positions == list(range(count - taken))
+        assert driver.positions(chunk, count - taken) == list(range(count - taken))
 
 
 def test_a_task_that_would_end_the_process_ends_its_job_only(driver):

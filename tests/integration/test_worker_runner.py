@@ -33,10 +33,18 @@ class Broker:
 
     def __init__(self, context, address="tcp://127.0.0.1:0"):
         self.link = open_router(context)
-        self.address = self.link.bind(address)
+        # The address of one that was just closed is not free at once.
+        wait_for(lambda: self.bind(address))
         self.identity = b""
         self.messages = []
         self.features = None
+
+    def bind(self, address):
+        try:
+            self.address = self.link.bind(address)
+        except zmq.ZMQError:
+            return False
+        return True
 
     def expect(self, kind, seconds=PATIENCE):
         """Return the next message of a kind."""

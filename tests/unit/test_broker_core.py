@@ -66,7 +66,9 @@ def test_a_request_that_asks_for_nothing_is_stored_without_an_ack(broker: Broker
     assert broker.call("queues")[0]["waiting"] == 1
 
 
-@pytest.mark.parametrize("header", ["guarantee", "reply-requested", "ack-requested", "guarantee:True"])
+@pytest.mark.parametrize(
+    "header", ["guarantee", "reply-requested", "ack-requested", "guarantee:True"]
+)
 def test_each_of_three_headers_asks_for_an_ack(broker: Broker, header: str) -> None:
     """ACKed after the commit if it carries guarantee, reply-requested or ack-requested."""
     assert kinds(broker.tell(b"c", Request(broker.new_id(), "q", header, b"x"))) == ["Ack"]
@@ -201,7 +203,9 @@ def test_a_retry_waits_its_countdown_and_is_the_next_attempt(broker: Broker) -> 
     """The retry is one transaction: attempt + 1, delayed, and survives a restart."""
     broker.submit(headers="retry-count:1")
     [(chunk, _)] = chunks(broker.worker())
-    assert chunks(broker.answer(b"worker", chunk, [row(kind=OutcomeKind.RETRY, countdown=5.0)])) == []
+    assert (
+        chunks(broker.answer(b"worker", chunk, [row(kind=OutcomeKind.RETRY, countdown=5.0)])) == []
+    )
     assert broker.call("queues")[0]["delayed"] == 1
     broker.crash()
     broker.worker()
@@ -217,7 +221,9 @@ def test_a_failed_job_is_kept_with_its_error(broker: Broker) -> None:
     """The failed jobs are the dead letters."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
-    broker.answer(b"worker", chunk, [row(kind=OutcomeKind.FAILED, content_type="error", result=b"why")])
+    broker.answer(
+        b"worker", chunk, [row(kind=OutcomeKind.FAILED, content_type="error", result=b"why")]
+    )
     broker.crash()
     info = broker.call("info", id=job_id)
     assert (info["state"], info["error"], info["task"]) == ("failed", b"why", "shop.add")
@@ -442,7 +448,9 @@ def test_a_job_that_nobody_knows_fails_after_the_grace_and_stops_nobody(broker: 
     job_id, _ = broker.submit()
     broker.worker(b"w1", "one", tasks=("other.task",))
     broker.wait(2.0)
-    broker.tell(b"c", Request(broker.new_id(), "default", "task:other.task,content-type:json", b"x"))
+    broker.tell(
+        b"c", Request(broker.new_id(), "default", "task:other.task,content-type:json", b"x")
+    )
     assert len(chunks(broker.took(b"w1"))) == 1
     for _ in range(31):
         broker.tell(b"w1", Heartbeat(broker.new_id(), "1"))

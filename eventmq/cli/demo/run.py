@@ -108,9 +108,7 @@ class Machine:
         name = arguments[0]
         log = self._stack.enter_context((self.folder / f"{name}.log").open("w"))
         env = {key: text for key, text in os.environ.items() if not key.startswith("EVENTMQ_")}
-        child = Child(
-            name, arguments, on_line=log.write, cwd=self.folder, env=env
-        )
+        child = Child(name, arguments, on_line=log.write, cwd=self.folder, env=env)
         self._stack.callback(child.stop, STOP_TIMEOUT)
         return child.wait_ready(START_TIMEOUT)
 
@@ -141,9 +139,7 @@ class Machine:
         errors: list[str] = []
         figures = [_result(job, errors) for job in jobs]
         delays = [f["started"] - submitted for f in figures if f is not None]
-        return Ran(
-            figures=figures, errors=errors, receipt=receipt, seconds=seconds, delays=delays
-        )
+        return Ran(figures=figures, errors=errors, receipt=receipt, seconds=seconds, delays=delays)
 
 
 def _result(job: Job[dict[str, Any]], errors: list[str]) -> dict[str, Any] | None:

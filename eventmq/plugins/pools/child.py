@@ -61,6 +61,7 @@ class Child:
         self._chunk = 0
         self._rows: list[OutcomeRow] = []
         self._flushed = 0.0
+        self._disowned = False
 
     def serve(self) -> None:
         """Run jobs; return when the manager wants no more."""
@@ -96,10 +97,12 @@ class Child:
                 permit = read(token, 1)
             except BlockingIOError:  # the manager is taking back, and its SKIPs come
                 permit = self._await_token()
+            if not permit:  # the manager is gone, or we are a copy that a task forked
+                return False
             if permit != RUN:
                 note(notes, offset, chunk, 0, 0.0)
                 self.flush()
-                return bool(permit) and self._pass_over(len(entries) - position - 1)
+                return self._pass_over(len(entries) - position - 1)
             start = monotonic()
             if start - self._flushed > FLUSH_AFTER:
                 self.flush()
@@ -112,6 +115,8 @@ class Child:
             if size > FLUSH_BYTES:
                 self.flush()
                 size = 0
+        if self._disowned:
+            return False
         # Nothing runs from here on, also not for whoever reads the last outcome.
         note(notes, offset, chunk, 0, 0.0)
         self.flush()
@@ -162,6 +167,7 @@ class Child:
 
     def _disown(self) -> None:
         """In a process that a task forked: it must not act as this child, whatever it does."""
+        self._disowned = True
         null = os.open(os.devnull, os.O_RDWR)
         for fd in self._pipes:
             os.dup2(null, fd, inheritable=False)

@@ -19,7 +19,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import EventMQError
+from eventmq.errors import EventMQError, PluginError
 from eventmq.plugins.pools import control
 from eventmq.plugins.pools.child import Child, ChildPipes
 from eventmq.plugins.pools.pipes import NOTE_SIZE
@@ -61,6 +61,8 @@ def _load(config: dict[str, Any]) -> Executor:
     module, _, attribute = config["loader"].partition(":")
     loader = getattr(importlib.import_module(module), attribute)
     executor: Executor = loader(**config["arguments"])
+    if not hasattr(executor, "for_slot"):
+        raise PluginError(f"{config['loader']} returns no Executor")
     return executor
 
 
@@ -161,13 +163,17 @@ class ForkServer:
             os.waitpid(pid, 0)
 
 
-def _leave(code: int) -> None:
-    """End the process without the exit handlers of what the server imported."""
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):  # closed, or replaced by a task
             continue
+
+
+def _leave(code: int) -> None:
+    """End the process without the exit handlers of what the server imported."""
+    _flush_streams()
     os._exit(code)
 
 
@@ -190,6 +196,7 @@ def main(control_fd: int, notes_fd: int) -> None:
     except BaseException as error:  # noqa: BLE001 - an import can raise anything
         control.send(sock, {"failed": _describe(error)})
         _leave(1)
+    _flush_streams()  # or every child would write it again
     gc.collect()
     gc.freeze()
     control.send(sock, {"ready": True})

@@ -9,6 +9,7 @@ import queue
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -46,16 +47,18 @@ class _Chunk:
 
 
 class _Thread:
-    """A slot: a thread and the queue of what it is to run.
+    """A slot: a thread and the jobs that it is to run.
 
-    Whoever takes a job out of the queue has it: the thread runs it, `take_back` withdraws it.
-    ``SimpleQueue`` decides, one job at a time.
+    Whoever takes a job out of the deque has it: the thread takes the first and runs it,
+    `take_back` takes the last. The deque decides, one job at a time.
     """
 
     def __init__(self, number: int, executor: Executor, wake: socket.socket) -> None:
         self.number = number
         self.executor = executor
-        self.jobs: queue.SimpleQueue[tuple[_Chunk, int] | None] = queue.SimpleQueue()
+        self._jobs: deque[tuple[_Chunk, int]] = deque()
+        #: True for every chunk, False for the end.
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.since: float | None = None
         self._wake = wake
         self._rows: list[tuple[int, OutcomeRow]] = []
@@ -64,31 +67,41 @@ class _Thread:
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def assign(self, chunk: _Chunk) -> None:
-        put = self.jobs.put
-        for position in range(chunk.count):
-            put((chunk, position))
+        self._jobs.extend((chunk, position) for position in range(chunk.count))
+        self._calls.put(True)  # noqa: FBT003 - positional for speed
+
+    def end(self) -> None:
+        self._calls.put(False)  # noqa: FBT003
 
     def take_back(self) -> int:
         taken = 0
         try:
             while True:
-                self.jobs.get_nowait()
+                self._jobs.pop()
                 taken += 1
-        except queue.Empty:
+        except IndexError:
             return taken
 
     def _serve(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            chunk, position = job
+        while self._calls.get():
+            self._work_off()
+        self.executor.close()
+
+    def _work_off(self) -> None:
+        jobs = self._jobs
+        while True:
+            try:
+                chunk, position = jobs.popleft()
+            except IndexError:
+                return
             self.since = time.monotonic()
             self._run(chunk, position)
             self.since = None
             # The manager is woken at the end of what there is, or from time to time.
             now = time.monotonic()
-            if self.jobs.empty() or now - self._woken > WAKE_AFTER:
+            if not jobs or now - self._woken > WAKE_AFTER:
                 self._woken = now
                 self._notify()
-        self.executor.close()
 
     def _run(self, chunk: _Chunk, position: int) -> None:
         if chunk.index is None:
@@ -179,7 +192,7 @@ class ThreadsPool:
         deadline = time.monotonic() + grace
         for thread in self._threads:
             thread.take_back()
-            thread.jobs.put(None)
+            thread.end()
         for thread in self._threads:
             thread.thread.join(max(0.0, deadline - time.monotonic()))
         self._woken.close()

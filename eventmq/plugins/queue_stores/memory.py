@@ -5,10 +5,11 @@ It is the SQLite store without a file, so its verdicts are the same to the lette
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["eventmq_queue_stores"]
 
-_IGNORED = {"directory", "durability", "relaxed_interval", "reserve"}
-_TAKEN = {"dedupe_window", "keep_results"}
+#: Settings of stores that have files.
+_IGNORED = frozenset({"directory", "durability", "relaxed_interval", "reserve"})
+
+_TAKEN = {"dedupe_window": 86_400.0, "keep_results": 86_400.0}
 
 
 def make_store(context: PluginContext) -> QueueStore:
     """Return a store; options ``dedupe_window`` and ``keep_results`` in seconds."""
-    if unknown := sorted(set(context.options) - _IGNORED - _TAKEN):
-        known = ", ".join(sorted(_TAKEN))
-        raise PluginError(f"queue store memory: unknown option {unknown[0]!r}; known are {known}")
-    options = {name: context.options[name] for name in _TAKEN if name in context.options}
+    given = {name: value for name, value in context.options.items() if name not in _IGNORED}
+    options = read_options(replace(context, options=given), _TAKEN)
     return SqliteStore(None, context.clock, durability="memory", **options)
 
 

@@ -26,7 +26,8 @@ from eventmq.entries import (
 )
 from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
-from eventmq.plugins.queue_stores.checkpoint import WAKE_BYTES, Checkpointer
+from eventmq.plugins.options import read_options
+from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.reads import Reads, highest_id, next_seq, recover_chunks
 from eventmq.plugins.queue_stores.schema import prepare
@@ -108,13 +109,13 @@ class SqliteStore:
         db.execute("PRAGMA temp_store = MEMORY")
         if self._home is not None:
             db.execute("PRAGMA wal_autocheckpoint = 0")
-            db.execute(f"PRAGMA journal_size_limit = {WAKE_BYTES // 2}")
             self._checkpointer = Checkpointer(self._path, self._sync_every)
-            self._checkpointer.start()
         db.execute("BEGIN IMMEDIATE")
         self._tables = tables = Tables(db, self._bucket_seconds)
         recovered = self._recover(tables)
         db.execute("COMMIT")
+        if self._checkpointer is not None:
+            self._checkpointer.start()
         self._writes = writes = Writes(tables, recovered.epoch)
         horizon = f"{int((self._clock.now() + SKEW) * 1000):012x}"
         writes.high = highest_id(tables, horizon)
@@ -241,14 +242,11 @@ OPTIONS: Mapping[str, object] = {
 
 def make_store(context: PluginContext) -> QueueStore:
     """Return a store for the options ``directory durability relaxed_interval ...``."""
-    options = dict(context.options)
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        msg = f"queue store sqlite: unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}"
-        raise PluginError(msg)
-    if options.get("durability", "durable") not in _SYNCHRONOUS:
+    options = read_options(context, OPTIONS)
+    if options["durability"] not in _SYNCHRONOUS:
         msg = "queue store sqlite: durability is 'durable' or 'relaxed'"
         raise PluginError(msg)
-    directory = Path(str(options.pop("directory", ".eventmq")))
+    directory = Path(options.pop("directory"))
     return SqliteStore(directory, context.clock, **options)
 
 

@@ -5,7 +5,8 @@ your own programs have, nothing is decoded whose signature is not right, and bot
 ``dill`` in ``accept``. Whoever has the key can run code in your workers and clients.
 
 The signature is HMAC-SHA256 over id, content type, task, queue, time of creation, expiry and
-body, so a body cannot be moved to another job. To change the key, put the new one in front of
+body, so a body cannot be moved to another job. Of a result it is id, content type, time and body:
+what whoever asks for it knows. To change the key, put the new one in front of
 ``keys``: the first signs, all verify; take the old one out after ``signature_max_age``.
 """
 

@@ -1,0 +1,392 @@
+"""A broker that answers frames as the protocol page says, alone or behind a real ROUTER."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from eventmq.client.machine import ClientMachine
+from eventmq.client.runner import ClientRunner, Transport
+from eventmq.headers import parse_headers
+from eventmq.wire.bulk import decode_batch, encode_exceptions, pack, unpack
+from eventmq.wire.commands import (
+    Ack,
+    Call,
+    Command,
+    Error,
+    Heartbeat,
+    Inform,
+    Kbai,
+    Publish,
+    Reply,
+    Request,
+    decode,
+)
+from eventmq.wire.features import Features
+from eventmq.wire.socket import new_context, open_router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.client.errands import Errand
+
+#: Seconds that anything in these tests may take.
+DEADLINE = 20.0
+
+Sent = list[tuple[bytes, list[bytes]]]
+
+
+@dataclass
+class FakeBroker:
+    """Stores jobs in a dict and answers; a dead one takes nothing, a silent one says nothing."""
+
+    store: str = "s1"
+    epoch: int = 1
+    max_frame: int = 1024 * 1024
+    features: bool = True
+    silent: bool = False
+    refuse: dict[str, tuple[str, str]] = field(default_factory=dict)
+    results: dict[str, tuple[str, str, bytes | None]] = field(default_factory=dict)
+    jobs: dict[str, Request] = field(default_factory=dict)
+    received: list[Command] = field(default_factory=list)
+    peers: set[bytes] = field(default_factory=set)
+    waits: dict[tuple[bytes, str], set[str]] = field(default_factory=dict)
+    topics: dict[tuple[bytes, str], list[str]] = field(default_factory=dict)
+    hold: set[str] = field(default_factory=set)
+
+    def restart(self) -> None:
+        """Forget everything but what is on disk."""
+        self.epoch += 1
+        self.peers.clear()
+        self.waits.clear()
+        self.topics.clear()
+
+    def receive(self, peer: bytes, frames: Sequence[bytes]) -> Sent:
+        """Take a message and return the answers."""
+        message = decode(frames)
+        self.received.append(message)
+        if self.silent:
+            return []
+        if isinstance(message, Inform):
+            self.peers.add(peer)
+            return [(peer, Ack("b", message.id, self._features()).frames())]
+        if peer not in self.peers:
+            return [(peer, Error("b", message.id, "inform-again", "say INFORM first").frames())]
+        match message:
+            case Request():
+                return self._request(peer, message)
+            case Call():
+                return self._call(peer, message)
+            case Publish():
+                return self._publish(message)
+        return []
+
+    def _features(self) -> bytes | None:
+        features = Features(store=self.store, epoch=self.epoch, max_frame=self.max_frame)
+        return features.format().encode() if self.features else None
+
+    def _request(self, peer: bytes, message: Request) -> Sent:
+        if message.id in self.hold:
+            return []
+        count = parse_headers(message.headers).batch
+        if message.id in self.refuse:
+            return [(peer, Error("b", message.id, *self.refuse[message.id]).frames())]
+        if not count:
+            self.jobs[message.id] = message
+            return [(peer, Ack("b", message.id).frames())]
+        templates, jobs = decode_batch(message.body, count)
+        refused = {}
+        for place, (job_id, template, body) in enumerate(jobs):
+            if job_id in self.refuse:
+                refused[place] = self.refuse[job_id]
+            else:
+                self.jobs[job_id] = Request(job_id, *templates[template], body)
+        extra = encode_exceptions(refused) if refused else None
+        return [(peer, Ack("b", message.id, extra).frames())]
+
+    def _call(self, peer: bytes, message: Call) -> Sent:
+        arguments = unpack(message.arguments, "arguments")
+        match message.name:
+            case "get":
+                self.waits[peer, message.id] = set(arguments["ids"])
+                return self.flush()
+            case "forget":
+                self.waits.pop((peer, arguments["call"]), None)
+                self.topics.pop((peer, arguments["call"]), None)
+                return [(peer, Reply("b", pack(None), message.id).frames())]
+            case "state":
+                rows = [[i, self._state(i)] for i in arguments["ids"]]
+                return [(peer, Reply("b", pack(rows), message.id).frames())]
+            case "info" if self._state(arguments["id"]):
+                info = {"id": arguments["id"], "state": self._state(arguments["id"])}
+                return [(peer, Reply("b", pack(info), message.id).frames())]
+            case "info":
+                return [(peer, Error("b", message.id, "job-not-found", "no such job").frames())]
+            case "subscribe":
+                self.topics[peer, message.id] = arguments["topics"]
+                return [(peer, Reply("b", pack(None), message.id, "part").frames())]
+            case "ping":
+                return [(peer, Reply("b", pack({"epoch": self.epoch}), message.id).frames())]
+        return [(peer, Error("b", message.id, "unknown-call", "no such call").frames())]
+
+    def _state(self, job_id: str) -> str:
+        if job_id in self.results:
+            return self.results[job_id][0]
+        return "queued" if job_id in self.jobs else ""
+
+    def finish(self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b"") -> None:
+        """Note how a job ended; `flush` tells who waits."""
+        self.results[job_id] = (state, kind, data)
+
+    def flush(self) -> Sent:
+        """Return answers for those who wait."""
+        sent: Sent = []
+        for (peer, call), left in list(self.waits.items()):
+            known = [i for i in left if i in self.results]
+            unknown = [i for i in left if i not in self.results and i not in self.jobs]
+            rows = [[i, *self.results[i]] for i in known] + [[i, "", "", None] for i in unknown]
+            left.difference_update(known, unknown)
+            if not left:
+                del self.waits[peer, call]
+            if rows:
+                outcome = "part" if left else None
+                sent.append((peer, Reply("b", pack(rows), call, outcome).frames()))
+        return sent
+
+    def _publish(self, message: Publish) -> Sent:
+        part = pack([message.topic, message.headers or "", message.body])
+        return [
+            (peer, Reply("b", part, call, "part").frames())
+            for (peer, call), topics in self.topics.items()
+            if any(message.topic.startswith(topic) for topic in topics)
+        ]
+
+    def kinds(self) -> list[str]:
+        """Return the commands that came, as words."""
+        return [type(message).__name__ for message in self.received]
+
+
+class Net:
+    """A `ClientMachine` and its brokers on a network without time; ``now`` moves by `advance`."""
+
+    def __init__(self, *brokers: FakeBroker, **options: Any) -> None:
+        self.brokers = list(brokers)
+        self.now = 1000.0
+        #: Called at every step of time.
+        self.on_step: Callable[[], None] = lambda: None
+        names = [f"broker{n}" for n in range(len(brokers))]
+        self.machine = ClientMachine(names, session="session", **options)
+        self.cut: set[int] = set()
+        self.peer = [0] * len(brokers)
+        self.woken: list[Errand] = []
+        for index in range(len(brokers)):
+            self.machine.opened(index, self.now)
+        self.run()
+
+    def identity(self, index: int) -> bytes:
+        return f"{index}.{self.peer[index]}".encode()
+
+    def run(self) -> None:
+        """Exchange messages until nothing is said any more."""
+        while self._flush():
+            continue
+        for errand in self.machine.settled:
+            self.woken.append(errand)
+            errand.wake()
+        self.machine.settled.clear()
+
+    def _flush(self) -> bool:
+        said = False
+        for index, broker in enumerate(self.brokers):
+            answers: deque[tuple[bytes, list[bytes]]] = deque()
+
+            def send(frames: Sequence[bytes], index: int = index, to: Any = answers) -> bool:
+                if index in self.cut:
+                    return False
+                to.extend(self.brokers[index].receive(self.identity(index), list(frames)))
+                return True
+
+            before = len(broker.received)
+            self.machine.flush(index, send, self.now)
+            said = said or len(broker.received) > before
+            self.deliver(index, list(answers))
+        return said
+
+    def deliver(self, index: int, sent: Sent) -> None:
+        """Hand the machine what a broker sent, if it is for this connection."""
+        for peer, frames in sent:
+            if peer == self.identity(index):
+                self.machine.received(index, frames, self.now)
+
+    def begin(self, errand: Errand) -> None:
+        self.machine.begin(errand, self.now)
+        self.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, in small steps."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.5)
+            self.on_step()
+            for index, broker in enumerate(self.brokers):
+                self.deliver(index, broker.flush())
+            self.machine.tick(self.now, self.now)
+            self.run()
+
+    def lose(self, index: int) -> None:
+        """Cut the connection to a broker."""
+        self.cut.add(index)
+        self.machine.lost(index, self.now)
+        self.run()
+
+    def restore(self, index: int) -> None:
+        """Connect again, under another routing id."""
+        self.cut.discard(index)
+        self.peer[index] += 1
+        self.machine.restored(index, self.now)
+        self.run()
+
+
+class NetClock:
+    """The time of a `Net`."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+
+    def now(self) -> float:
+        return self.net.now
+
+    def monotonic(self) -> float:
+        return self.net.now
+
+
+class NetWaiter:
+    """Waiting lets the time of the net pass until something happens."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.woken = False
+
+    def wake(self) -> None:
+        self.woken = True
+
+    def wait(self, timeout: float | None) -> bool:
+        end = self.net.now + (1000.0 if timeout is None else timeout)
+        while not self.woken and self.net.now < end:
+            self.net.advance(0.5)
+        woken, self.woken = self.woken, False
+        return woken
+
+
+class AsyncNetWaiter(NetWaiter):
+    async def wait(self, timeout: float | None = None) -> None:  # type: ignore[override]
+        assert super().wait(timeout)
+
+
+class NetLoop:
+    """Stands for the I/O thread: everything happens in the caller's."""
+
+    ended = False
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.machine = net.machine
+
+    def begin(self, errand: Errand) -> None:
+        self.net.begin(errand)
+
+    def forget(self, question: Any) -> None:
+        self.machine.forget(question)
+        self.net.run()
+
+    def stop(self, timeout: float) -> None:
+        self.machine.abandon("closed")
+        self.net.run()
+
+
+class NetRunner(ClientRunner):
+    """A `ClientRunner` on a `Net`."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__(lambda: Transport([]), clock=NetClock(net))
+        self.net = net
+        self._loop = NetLoop(net)  # type: ignore[assignment]
+
+    def waiter(self) -> Any:
+        return NetWaiter(self.net)
+
+    def async_waiter(self) -> Any:
+        return AsyncNetWaiter(self.net)
+
+
+class RouterBroker:
+    """A `FakeBroker` in a thread behind a real ROUTER; ``stop`` closes the socket."""
+
+    def __init__(self, broker: FakeBroker | None = None, address: str = "tcp://127.0.0.1:0") -> None:
+        self.broker = broker or FakeBroker()
+        self.lock = threading.Lock()
+        self._context = new_context()
+        self._router = open_router(self._context)
+        self.address = self._router.bind(address)
+        self._read, self._write = os.pipe()
+        self._todo: deque[Callable[[], Sent]] = deque()
+        self._changed = threading.Condition(self.lock)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._router.socket, zmq.POLLIN)
+        poller.register(self._read, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._read in ready and os.read(self._read, 1) == b"x":
+                break
+            with self._changed:
+                sent: Sent = []
+                while self._todo:
+                    sent += self._todo.popleft()()
+                while (message := self._router.receive()) is not None:
+                    sent += self.broker.receive(message[0], message[1:])
+                for peer, frames in sent:
+                    self._router.send([peer, *frames])
+                self._changed.notify_all()
+        self._router.close(0)
+        self._context.term()
+
+    def do(self, action: Callable[[], Sent]) -> None:
+        """Do something in the broker's thread and send what it returns."""
+        self._todo.append(action)
+        os.write(self._write, b"!")
+
+    def finish(self, job_id: str, state: str, kind: str, data: bytes | None) -> None:
+        """End a job and tell who waits for it."""
+
+        def action() -> Sent:
+            self.broker.finish(job_id, state, kind, data)
+            return self.broker.flush()
+
+        self.do(action)
+
+    def say_kbai(self) -> None:
+        """Tell all peers that the broker goes away."""
+        self.do(lambda: [(peer, Kbai("b").frames()) for peer in self.broker.peers])
+
+    def wait_for(self, condition: Callable[[FakeBroker], Any]) -> None:
+        """Wait until something is so, looking after every message."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self.broker), DEADLINE)
+
+    def stop(self) -> None:
+        os.write(self._write, b"x")
+        self._thread.join(DEADLINE)
+        os.close(self._read)
+        os.close(self._write)
+
+
+HEARTBEAT = Heartbeat("b", "0.0").frames()

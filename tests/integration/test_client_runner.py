@@ -1,0 +1,400 @@
+"""The client's thread against a broker behind a real ROUTER: threads, forks, restarts, exits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.client.errands import Notice, Parcel
+from eventmq.client.runner import ClientRunner, Transport
+from eventmq.clock import SystemClock
+from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
+from eventmq.wire.commands import Publish, Request
+from tests.client_harness import DEADLINE, FakeBroker, RouterBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    MakeRunner = Callable[..., ClientRunner]
+
+
+@pytest.fixture
+def broker() -> Iterator[RouterBroker]:
+    broker = RouterBroker()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def make_runner() -> Iterator[MakeRunner]:
+    runners = []
+
+    def make(*addresses: str, **options: Any) -> ClientRunner:
+        runner = ClientRunner(lambda: Transport(addresses), clock=SystemClock(), **options)
+        runners.append(runner)
+        return runner
+
+    yield make
+    for runner in runners:
+        runner.close(DEADLINE)
+
+
+def parcel(runner: ClientRunner, job_id: str, timeout: float = DEADLINE) -> Parcel:
+    frames = Request(job_id, "default", "ack-requested", b"body").frames()
+    return Parcel(frames, id=job_id, deadline=runner.deadline(timeout))
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_nothing_runs_before_the_first_use(make_runner: MakeRunner) -> None:
+    before = threads()
+    runner = make_runner("tcp://127.0.0.1:1")
+    assert threads() == before
+    runner.close()
+    assert threads() == before
+
+
+def test_a_job_gets_its_receipt(make_runner: MakeRunner, broker: RouterBroker) -> None:
+    runner = make_runner(broker.address)
+    job = parcel(runner, "j1")
+    runner.send(job)
+    assert job.store == "s1"
+    assert list(broker.broker.jobs) == ["j1"]
+
+
+def test_a_refusal_is_raised(make_runner: MakeRunner, broker: RouterBroker) -> None:
+    broker.broker.refuse["j1"] = ("queue-full", "no room")
+    runner = make_runner(broker.address)
+    with pytest.raises(QueueFull, match="no room"):
+        runner.send(parcel(runner, "j1"))
+
+
+def test_eight_threads_submit_and_wait_at_the_same_time(
+    make_runner: MakeRunner, broker: RouterBroker
+) -> None:
+    runner = make_runner(broker.address)
+    answers: list[list[Any]] = []
+    errors: list[BaseException] = []
+
+    def work(name: int) -> None:
+        try:
+            for n in range(50):
+                job_id = f"{name}.{n}"
+                runner.send(parcel(runner, job_id))
+                broker.finish(job_id, "succeeded", "msgpack", job_id.encode())
+                answers.append(runner.ask(runner.question("get", ids=[job_id], timeout=DEADLINE)))
+        except BaseException as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(DEADLINE)
+    assert errors == []
+    assert {row[0] for row in answers} == {f"{a}.{b}" for a in range(8) for b in range(50)}
+    assert all(row[3] == row[0].encode() for row in answers)
+    assert threads().count("eventmq-client") == 1
+
+
+def test_a_broker_that_comes_later_gets_the_job(make_runner: MakeRunner) -> None:
+    """Unsent messages are kept until the deadline."""
+    address = free_address()
+    runner = make_runner(address)
+    job = parcel(runner, "j1")
+    waiter = runner.start(job)
+    broker = RouterBroker(address=address)
+    try:
+        runner.await_over(job, waiter)
+        assert job.error is None
+        assert list(broker.broker.jobs) == ["j1"]
+    finally:
+        broker.stop()
+
+
+def test_a_broker_that_never_comes_is_unavailable_at_the_deadline(make_runner: MakeRunner) -> None:
+    runner = make_runner(free_address())
+    begin = time.monotonic()
+    with pytest.raises(BrokerUnavailable) as caught:
+        runner.send(parcel(runner, "j1", timeout=0.3))
+    assert 0.25 < time.monotonic() - begin < 5.0
+    assert caught.value.job_id == "j1"
+    assert not caught.value.maybe_accepted
+
+
+def test_a_broker_that_does_not_answer_may_have_the_job(
+    make_runner: MakeRunner, broker: RouterBroker
+) -> None:
+    broker.broker.hold.add("j1")
+    runner = make_runner(broker.address)
+    with pytest.raises(BrokerUnavailable) as caught:
+        runner.send(parcel(runner, "j1", timeout=0.3))
+    assert caught.value.maybe_accepted
+
+
+def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -> None:
+    """The transport says that the connection is lost: no interval has to pass."""
+    first = RouterBroker()
+    runner = make_runner(first.address, heartbeat=100.0, liveness=1000.0)
+    runner.send(parcel(runner, "j1"))
+    question = runner.question("get", ids=["j1"], timeout=DEADLINE)
+    waiter = runner.start(question)
+    first.wait_for(lambda broker: broker.waits)
+    first.stop()
+    state = first.broker
+    state.restart()
+    state.finish("j1", "succeeded", "msgpack", b"1")
+    second = RouterBroker(state, first.address)
+    try:
+        runner.await_over(question, waiter)
+        assert list(question.answers) == [["j1", "succeeded", "msgpack", b"1"]]
+    finally:
+        second.stop()
+
+
+def test_a_silent_broker_gets_a_new_connection(
+    make_runner: MakeRunner, broker: RouterBroker
+) -> None:
+    runner = make_runner(broker.address, heartbeat=0.1, liveness=0.3)
+    runner.send(parcel(runner, "j1"))
+    peers = len(broker.broker.peers)
+    with broker.lock:
+        broker.broker.silent = True
+    job = parcel(runner, "j2")
+    waiter = runner.start(job)
+    broker.wait_for(lambda fake: fake.kinds().count("Inform") >= 2)
+    with broker.lock:
+        broker.broker.silent = False
+    runner.await_over(job, waiter)
+    assert job.error is None
+    assert len(broker.broker.peers) > peers
+
+
+def test_a_result_that_is_late_is_a_timeout(make_runner: MakeRunner, broker: RouterBroker) -> None:
+    runner = make_runner(broker.address)
+    runner.send(parcel(runner, "j1"))
+    with pytest.raises(ResultTimeout):
+        runner.ask(runner.question("get", ids=["j1"], timeout=0.2))
+    broker.wait_for(lambda fake: not fake.waits)
+
+
+def test_a_question_left_early_is_forgotten_by_the_broker(
+    make_runner: MakeRunner, broker: RouterBroker
+) -> None:
+    runner = make_runner(broker.address)
+    runner.send(parcel(runner, "j1"))
+    answers = runner.answers(runner.question("get", ids=["j1", "nobody"], timeout=None))
+    assert next(answers)[0] == "nobody"
+    answers.close()  # type: ignore[attr-defined]
+    broker.wait_for(lambda fake: not fake.waits)
+
+
+def test_a_notice_returns_when_it_was_sent(make_runner: MakeRunner, broker: RouterBroker) -> None:
+    runner = make_runner(broker.address)
+    frames = Publish("p1", "topic", None, b"x").frames()
+    runner.send(Notice(frames, id="p1", deadline=runner.deadline(DEADLINE)))
+    broker.wait_for(lambda fake: "Publish" in fake.kinds())
+
+
+# Coroutines
+
+
+def test_coroutines_submit_and_wait(make_runner: MakeRunner, broker: RouterBroker) -> None:
+    runner = make_runner(broker.address)
+
+    async def one(n: int) -> bytes:
+        await runner.asend(parcel(runner, f"j{n}"))
+        broker.finish(f"j{n}", "succeeded", "msgpack", b"%d" % n)
+        row = await runner.aask(runner.question("get", ids=[f"j{n}"], timeout=DEADLINE))
+        return bytes(row[3])
+
+    async def main() -> list[bytes]:
+        return await asyncio.wait_for(asyncio.gather(*map(one, range(50))), DEADLINE)
+
+    assert asyncio.run(main()) == [b"%d" % n for n in range(50)]
+
+
+def test_a_cancelled_coroutine_forgets_its_question(
+    make_runner: MakeRunner, broker: RouterBroker
+) -> None:
+    runner = make_runner(broker.address)
+    runner.send(parcel(runner, "j1"))
+
+    async def main() -> None:
+        question = runner.question("get", ids=["j1"], timeout=None)
+        task = asyncio.ensure_future(runner.aask(question))
+        await asyncio.to_thread(broker.wait_for, lambda fake: fake.waits)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    broker.wait_for(lambda fake: not fake.waits)
+
+
+def test_answers_come_one_by_one_to_a_coroutine(
+    make_runner: MakeRunner, broker: RouterBroker
+) -> None:
+    runner = make_runner(broker.address)
+
+    async def main() -> list[Any]:
+        question = runner.question("subscribe", {"topics": ["a"]}, timeout=None)
+        async with aclosing(runner.aanswers(question)) as answers:
+            confirmed = await answers.__anext__()
+            frames = Publish("p1", "abc", None, b"x").frames()
+            await runner.asend(Notice(frames, id="p1", deadline=runner.deadline(DEADLINE)))
+            return [confirmed, await answers.__anext__()]
+
+    assert asyncio.run(main()) == [None, ["abc", "", b"x"]]
+
+
+# Ends
+
+
+def test_closing_fails_what_is_open(make_runner: MakeRunner, broker: RouterBroker) -> None:
+    broker.broker.hold.add("j1")
+    runner = make_runner(broker.address)
+    job = parcel(runner, "j1")
+    waiter = runner.start(job)
+    broker.wait_for(lambda fake: "Request" in fake.kinds())
+    runner.close(DEADLINE)
+    runner.await_over(job, waiter)
+    assert isinstance(job.error, BrokerUnavailable)
+    assert job.error.maybe_accepted
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        runner.send(parcel(runner, "j2"))
+    broker.wait_for(lambda fake: "Kbai" in fake.kinds())
+
+
+def test_closing_twice_and_unused_is_legal(make_runner: MakeRunner) -> None:
+    runner = make_runner("tcp://127.0.0.1:1")
+    runner.close()
+    runner.close()
+
+
+def test_an_error_in_the_thread_fails_what_is_open_and_the_next_use_starts_anew(
+    make_runner: MakeRunner, broker: RouterBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make_runner(broker.address)
+    runner.send(parcel(runner, "j1"))
+
+    def explode(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    loop = runner._loop
+    assert loop is not None
+    monkeypatch.setattr(loop.machine, "begin", explode)
+    job = parcel(runner, "j2")
+    with pytest.raises(BrokerUnavailable):
+        runner.send(job)
+    runner.send(parcel(runner, "j3"))
+    assert "j3" in broker.broker.jobs
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_parent_and_child_both_go_on_after_a_fork(broker: RouterBroker) -> None:
+    """Pre-forking web servers: the child connects anew, the parent notices nothing."""
+    done = _run(_FORKING, broker.address)
+    assert done.stdout.split() == ["child", "True", "parent", "True", "0"]
+    assert {"before", "in-child", "in-parent"} <= set(broker.broker.jobs)
+    assert done.stderr == ""
+
+
+_PRELUDE = """
+import os, sys, threading
+from eventmq.client.errands import Parcel
+from eventmq.client.runner import ClientRunner, Transport
+from eventmq.clock import SystemClock
+from eventmq.wire.commands import Request
+
+runner = ClientRunner(lambda: Transport([sys.argv[1]]), clock=SystemClock())
+
+def parcel(job_id, timeout=20.0):
+    frames = Request(job_id, "default", "ack-requested", b"body").frames()
+    return Parcel(frames, id=job_id, deadline=runner.deadline(timeout))
+"""
+
+_FORKING = """
+runner.send(parcel("before"))
+pid = os.fork()
+if pid == 0:
+    job = parcel("in-child")
+    runner.send(job)
+    print("child", job.over, flush=True)
+    sys.exit(0)
+_, status = os.waitpid(pid, 0)
+job = parcel("in-parent")
+runner.send(job)
+print("parent", job.over, status, flush=True)
+"""
+
+_EXITING = """
+def wait():
+    try:
+        runner.send(parcel("held", 100.0))
+    except Exception:
+        pass
+
+threading.Thread(target=wait, daemon=True).start()
+runner.send(parcel("sent"))
+runner.start(parcel("held-too", 100.0))
+print("end", flush=True)
+"""
+
+
+def _run(program: str, address: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _PRELUDE + program, address],
+        capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+
+
+def test_a_process_with_open_requests_ends_promptly(broker: RouterBroker) -> None:
+    broker.broker.hold.update({"held", "held-too"})
+    begin = time.monotonic()
+    done = _run(_EXITING, broker.address)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "end\n"
+    assert done.stderr == ""
+    assert time.monotonic() - begin < 10.0
+
+
+def test_a_process_whose_broker_is_away_ends_promptly() -> None:
+    begin = time.monotonic()
+    done = _run("runner.start(parcel('never', 100.0))", free_address())
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert time.monotonic() - begin < 10.0
+
+
+def test_a_client_that_is_dropped_does_no_io(broker: RouterBroker) -> None:
+    """There is no I/O in finalisers: the thread ends at the exit, or by close."""
+    runner = ClientRunner(lambda: Transport([broker.address]), clock=SystemClock())
+    runner.send(parcel(runner, "j1"))
+    loop = runner._loop
+    assert loop is not None
+    del runner
+    gc.collect()
+    assert not loop.ended
+    loop.stop(DEADLINE)
+    assert loop.ended
+
+

@@ -1,0 +1,28 @@
+"""Jobs and results that are signed: client and worker agree on what a signature covers."""
+
+from __future__ import annotations
+
+from eventmq import EventMQ
+
+KEY = "k" * 40
+
+
+def test_a_signed_job_runs_and_its_signed_result_is_read(tmp_path, monkeypatch):
+    """Both ways, by the handle of who sent it and by one that knows only the id."""
+    monkeypatch.chdir(tmp_path)
+    app = EventMQ(
+        "signed",
+        broker="memory://",
+        serializer="dill",
+        accept=["dill"],
+        plugin_options={"dill": {"keys": [KEY]}},
+    )
+
+    @app.task
+    def double(value):
+        return value, value
+
+    with app:
+        job = double.delay({1, 2})
+        assert job.get(timeout=20) == ({1, 2}, {1, 2})
+        assert app.job(job.id).get(timeout=20) == ({1, 2}, {1, 2})

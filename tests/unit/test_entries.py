@@ -1,0 +1,53 @@
+"""What a broker asks its store: the shape of entries, which stores of others rely on."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from eventmq import entries
+from eventmq.entries import (
+    Admit,
+    Chunk,
+    Finished,
+    Found,
+    OpenChunk,
+    QueueCounts,
+    Recovered,
+    Verdict,
+    Write,
+)
+from eventmq.job import Job, JobState
+
+
+def test_every_entry_says_what_its_verdict_is() -> None:
+    """The docstring is the contract."""
+    for entry in get_args(Write):
+        assert "Verdict: " in (entry.__doc__ or ""), entry.__name__
+
+
+def test_every_entry_is_public() -> None:
+    assert {entry.__name__ for entry in get_args(Write)} <= set(entries.__all__)
+    assert sorted(entries.__all__) == entries.__all__
+
+
+def test_entries_are_tuples_of_what_their_names_say() -> None:
+    """Made in hot loops, so nothing heavier."""
+    job = Job("1", "q", "", b"")
+    assert Admit([job]) == ([job],)
+    assert OpenChunk(Chunk("s", 1, [(job, 2), (None, 0)])).chunk.leases[0] == (job, 2)
+    assert Verdict("full") == ("full", "")
+
+
+def test_an_end_without_a_start_is_possible() -> None:
+    """A job can expire or be cancelled before any worker saw it."""
+    job = Job("1", "q", "", b"")
+    ended = Finished(job, JobState.EXPIRED, 1.0, 60.0, "", b"")
+    assert (ended.started, ended.ran, ended.worker) == (0.0, 0.0, "")
+    assert Found(job).result is None
+
+
+def test_a_new_store_has_nothing() -> None:
+    recovered = Recovered("id", 1)
+    assert (recovered.counts, recovered.chunks, recovered.next_due) == ({}, [], None)
+    assert recovered.next_seq == 1
+    assert QueueCounts() == QueueCounts(waiting=0, delayed=0, failed=0)
