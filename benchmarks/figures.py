@@ -67,5 +67,7 @@ class Figures:
     def write(self, path: Path) -> None:
         """Write JSON."""
         path.write_text(
-            json.dumps({"benchmark": self.name, "machine": machine(), "rows": self.rows()}, indent=2)
+            json.dumps(
+                {"benchmark": self.name, "machine": machine(), "rows": self.rows()}, indent=2
+            )
         )

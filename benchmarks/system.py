@@ -57,7 +57,9 @@ class System:
         for line in process.stdout:
             if "ready" in line:
                 return process, line
-        raise RuntimeError(f"{arguments[0]} ended: {(self.folder / f'{arguments[0]}.log').read_text()}")
+        raise RuntimeError(
+            f"{arguments[0]} ended: {(self.folder / f'{arguments[0]}.log').read_text()}"
+        )
 
     def rss(self, process: subprocess.Popen[str] | None = None) -> int:
         """Return the resident bytes of a process, of the broker unless told otherwise."""

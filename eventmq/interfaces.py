@@ -89,7 +89,7 @@ class Serializer(Protocol):
     def encode(self, value: object, envelope: Envelope) -> tuple[bytes, str]:
         """Encode ``value``: for a job the list ``[args, kwargs]``, else a result."""
 
-    def decode(self, data: bytes, envelope: Envelope) -> Any:  # noqa: ANN401 - any value
+    def decode(self, data: bytes, envelope: Envelope) -> Any:
         """Decode what ``encode`` made."""
 
 
@@ -203,10 +203,10 @@ class JobContext:
 class Middleware(Protocol):
     """Wraps submission and execution; a missing method costs nothing. Thread-safe."""
 
-    def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:  # noqa: ANN401
+    def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:
         """Run around a submission in the caller's thread; return what ``proceed`` returns."""
 
-    def execute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def execute(self, job: JobContext, proceed: Callable[[], Any]) -> Any:
         """Run around a task in its thread or process; return what ``proceed`` returns."""
 
 

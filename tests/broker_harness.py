@@ -179,9 +179,7 @@ class Broker:
         status = Status(received, window, held).format()
         return self.tell(identity, Ready(self.new_id(), status))
 
-    def answer(
-        self, identity: bytes, chunk: Request, rows: Sequence[OutcomeRow]
-    ) -> list[Command]:
+    def answer(self, identity: bytes, chunk: Request, rows: Sequence[OutcomeRow]) -> list[Command]:
         """Reply to a chunk."""
         body = encode_outcomes(rows)
         return self.tell(identity, Reply(self.new_id(), body, chunk.id, chunk.headers))

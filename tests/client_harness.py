@@ -139,7 +139,9 @@ class FakeBroker:
             return self.results[job_id][0]
         return "queued" if job_id in self.jobs else ""
 
-    def finish(self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b"") -> None:
+    def finish(
+        self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b""
+    ) -> None:
         """Note how a job ended; `flush` tells who waits."""
         self.results[job_id] = (state, kind, data)
 
@@ -327,7 +329,9 @@ class NetRunner(ClientRunner):
 class RouterBroker:
     """A `FakeBroker` in a thread behind a real ROUTER; ``stop`` closes the socket."""
 
-    def __init__(self, broker: FakeBroker | None = None, address: str = "tcp://127.0.0.1:0") -> None:
+    def __init__(
+        self, broker: FakeBroker | None = None, address: str = "tcp://127.0.0.1:0"
+    ) -> None:
         self.broker = broker or FakeBroker()
         self.lock = threading.Lock()
         self._context = new_context()

@@ -42,6 +42,7 @@ class Peer:
         topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
         waiting: Number of ids in ``calls``.
         owed: Number of jobs whose REPLY it asked for and did not get yet.
+        left: It said KBAI, or we did: a plain worker that only finishes what it has.
         warned: Whether a bad message of it was logged already.
     """
 
@@ -55,17 +56,13 @@ class Peer:
     topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     waiting: int = 0
     owed: int = 0
+    left: bool = False
     warned: bool = False
 
     @property
     def may_be_silent(self) -> bool:
         """Whether it is a client of the document, which sends no HEARTBEATs, and is owed one."""
         return self.owed > 0 and self.features is None and self.role in {"", "client"}
-
-    @property
-    def has_left(self) -> bool:
-        """Whether it said KBAI and only finishes what it has."""
-        return self.session is not None and self.session.closing
 
     @property
     def reads_errors(self) -> bool:

@@ -67,7 +67,7 @@ class Sessions:
             msg = f"a worker serves at most {limits.max_inform_queues} queues"
             raise ProtocolError(msg, code="bad-queues")
         features = None if message.features is None else self._read_features(message.features)
-        peer.role, peer.features = message.role, features
+        peer.role, peer.features, peer.left = message.role, features, False
         if message.role == "worker":
             self._worker(peer, queues, features)
         elif peer.session is not None:
@@ -203,7 +203,7 @@ class Sessions:
         for peer in list(state.peers.values()):
             if now - peer.heard > limits.liveness and not peer.may_be_silent:
                 self.drop(peer)
-            elif peer.role and not peer.has_left:
+            elif peer.role and not peer.left:
                 busy = peer.session is not None and peer.session.leases
                 every = limits.lease_interval if busy else limits.heartbeat_interval
                 if now - peer.sent >= every:
@@ -246,10 +246,17 @@ class Sessions:
         if session is None:
             self.drop(peer)
             return
-        session.closing = True
-        if not session.plain:
+        if session.plain:
+            self._leave(peer)
+        else:
+            session.closing = True
             self.drop(peer)
             self.lost(session)
+
+    @staticmethod
+    def _leave(peer: Peer) -> None:
+        if peer.session is not None:
+            peer.left = peer.session.closing = True
 
     def unreachable(self, peer: Peer) -> None:
         """A message to this peer could not be sent: it has a grace to inform again."""
@@ -291,9 +298,8 @@ class Sessions:
         """
         state = self.state
         for peer in state.peers.values():
-            if peer.role and not peer.has_left:
+            if peer.role and not peer.left:
                 state.send(peer, Kbai(state.message_id()).frames())
                 if peer.features is None:
                     state.send(peer, Kbai(state.message_id(), "KBYE").frames())
-                    if peer.session is not None:
-                        peer.session.closing = True
+                    self._leave(peer)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Child", "ChildFailed", "live", "ready_fields"]
+__all__ = ["Child", "ChildFailed", "interrupt_at_signals", "ready_fields", "undisturbed"]
 
 #: Runs the program from wherever this process has it: an installed one is found first.
-_PROGRAM = "import sys; sys.path.append({root!r}); from eventmq.cli.children import live; live()"
+_PROGRAM = "import sys; sys.path.append({root!r}); from eventmq.cli.lifeline import live; live()"
+
+
+#: Seconds to read what an ended process has said.
+LAST_WORDS = 1.0
+
+_ENDING_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class ChildFailed(EventMQError):
@@ -108,7 +116,7 @@ class Child:
         """Return one sentence about a child that has ended, or is about to."""
         code = self._process.wait()
         for thread in self._threads:
-            thread.join()
+            thread.join(LAST_WORDS)
         said = self._last.removeprefix("error: ")
         return f"the {self.name} ended with exit code {code}" + (f": {said}" if said else "")
 
@@ -134,28 +142,30 @@ class Child:
             code = self._process.wait()
         self._lifeline.close()
         for thread in self._threads:
-            thread.join(timeout)
+            thread.join(LAST_WORDS)
         return code
+
+
+def interrupt_at_signals() -> None:
+    """Let every signal that asks this process to end raise `KeyboardInterrupt`."""
+    for signum in _ENDING_SIGNALS:
+        signal.signal(signum, signal.default_int_handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore those signals for the time of a ``with`` block, which must be short."""
+    before = [signal.signal(signum, signal.SIG_IGN) for signum in _ENDING_SIGNALS]
+    try:
+        yield
+    finally:
+        for signum, handler in zip(_ENDING_SIGNALS, before, strict=True):
+            signal.signal(signum, handler)
 
 
 def ready_fields(line: str) -> dict[str, str]:
     """Return what a line with ``ready`` says, by name."""
     return dict(part.split("=", 1) for part in line.split()[1:])
-
-
-def live() -> None:
-    """Run the program as a child: until it ends by itself, is told to, or has no parent."""
-    from eventmq.cli import main
-
-    threading.Thread(target=_end_with_parent, name="eventmq-lifeline", daemon=True).start()
-    main()
-
-
-def _end_with_parent() -> None:
-    """Send this process SIGTERM when its stdin ends, which the parent holds open."""
-    while os.read(0, 4096):
-        continue
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _root() -> str:

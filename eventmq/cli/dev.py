@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.children import Child, ChildFailed, ready_fields
+from eventmq.cli.children import Child, ChildFailed, interrupt_at_signals, ready_fields
 from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
 from eventmq.cli.output import paint
@@ -54,9 +53,7 @@ def dev(
     app = ["-A", target.app_name or "", *(f"-I{name}" for name in target.imports)]
     broker = [*loud, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
     worker = [*loud, "worker", *app, *_arguments(**options)]
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+    interrupt_at_signals()
     try:
         _run(broker, worker, settings.grace)
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ __all__ = ["DEADLINE", "System", "until"]
 DEADLINE = 50.0
 
 #: The app that workers load; it appends what it executes to the file named by RECORD.
-APP = '''
+APP = """
 import os
 import time
 
@@ -61,7 +61,7 @@ def email(number):
 def other(number):
     note(f"other {number}")
     time.sleep(0.01)
-'''
+"""
 
 
 def until(condition: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:

@@ -20,7 +20,7 @@ from eventmq.client.runner import ClientRunner, Transport
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
 from eventmq.wire.commands import Publish, Request
-from tests.client_harness import DEADLINE, FakeBroker, RouterBroker
+from tests.client_harness import DEADLINE, RouterBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -396,5 +396,3 @@ def test_a_client_that_is_dropped_does_no_io(broker: RouterBroker) -> None:
     assert not loop.ended
     loop.stop(DEADLINE)
     assert loop.ended
-
-

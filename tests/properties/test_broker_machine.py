@@ -143,9 +143,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def ready(self, data: st.DataObject, window: int) -> None:
         worker = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
         if worker.alive:
-            got = self.broker.ready(
-                worker.identity, window, worker.received, tuple(worker.held)
-            )
+            got = self.broker.ready(worker.identity, window, worker.received, tuple(worker.held))
             self.note(worker, got)
         self.collect()
 
@@ -243,11 +241,12 @@ class BrokerMachine(RuleBasedStateMachine):
             self.note(worker, messages)
             if not worker.held:
                 break
-            number, held = worker.held.popitem()
+            _, held = worker.held.popitem()
             rows = [row(i, ran=1e-6) for i in sorted(held.open)]
             messages = self.broker.answer(identity, held.message, rows)
         states = self.broker.call("state", ids=sorted(self.confirmed)) if self.confirmed else []
-        assert [s for _, s in states if s not in {"succeeded", "failed", "cancelled", "expired"}] == []
+        ended = {"succeeded", "failed", "cancelled", "expired"}
+        assert [state for _, state in states if state not in ended] == []
         self.broker.tell(identity, Kbai("bye"))
 
 

@@ -132,6 +132,23 @@ def test_after_kbai_a_plain_worker_gets_nothing_more_and_its_reply_counts(broker
     assert broker.core.done
 
 
+def test_after_kbai_an_idle_plain_worker_gets_nothing_more_whatever_it_says(
+    broker: Broker,
+) -> None:
+    """A READY may come a second late; nothing is sent until it informs again."""
+    plain_worker(broker)
+    broker.took(b"w")
+    broker.tell(b"w", Kbai("k"))
+    submit(broker)
+    broker.wait(5.0)
+    assert broker.tell(b"w", Ready("late")) == []
+    broker.wait(5.0)
+    assert broker.took(b"w") == []
+    assert broker.call("workers") == []
+    plain_worker(broker)
+    assert Request in [type(m) for m in broker.took(b"w")]
+
+
 def test_a_plain_worker_that_is_silent_after_our_kbai_may_still_reply(broker: Broker) -> None:
     """It must stop sending to the disconnecting broker, which lets pending jobs complete."""
     job_id = submit(broker)

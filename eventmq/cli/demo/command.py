@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from eventmq.cli.children import interrupt_at_signals
 from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
 from eventmq.cli.output import to_json
@@ -38,8 +38,7 @@ def demo(workers: int, keep: bool, as_json: bool) -> int:
     """
     from eventmq.cli.demo.report import show_report
 
-    for signum in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-        signal.signal(signum, signal.default_int_handler)
+    interrupt_at_signals()
     report = _run(workers, keep=keep, quiet=as_json)
     if as_json:
         click.echo(to_json(report, indent=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 import time
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.children import Child, ready_fields
+from eventmq.cli.children import Child, ready_fields, undisturbed
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ __all__ = ["Machine", "Ran"]
 #: Seconds within which a process must be ready, and within which it must have ended.
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 5.0
+
+#: Seconds that running jobs get at the end: there are none, except where it is broken off.
+GRACE = 1.0
 
 #: Seconds that the jobs may take; far more than they do.
 JOBS_TIMEOUT = 300.0
@@ -84,13 +86,10 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it takes some seconds at most
-        try:
+        with undisturbed():
             self._stack.close()
             if not self._keep:
                 shutil.rmtree(self.folder, ignore_errors=True)
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def _start(self) -> None:
         self.ready = self._child(
@@ -99,7 +98,7 @@ class Machine:
         address = ready_fields(self.ready)["main"]
         self._child(
             "worker", "-A", _APP, "--broker", address, "-c", str(self._workers),
-            "--pool", "prefork", "-Q", "demo",
+            "--pool", "prefork", "-Q", "demo", "--grace", str(GRACE),
         )  # fmt: skip
         self._app = self._client(address)
 

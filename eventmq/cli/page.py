@@ -1,0 +1,88 @@
+"""The reference page of the command line, made from the commands themselves."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import MEANINGS
+from eventmq.cli.program import program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["document"]
+
+_PAGE = """\
+Command line
+============
+
+.. Made by ``eventmq.cli.page.document()``; change the code, not this page.
+
+.. code-block:: text
+
+   eventmq [-p NAME]... [-v | -q]... COMMAND [OPTIONS] [ARGUMENTS]
+
+``python -m eventmq`` is the same program. Results go to stdout, everything else to stderr; an error
+is one line there that begins with ``error:``.
+
+Whatever is listed is a table for people, without colours where ``NO_COLOR`` is set, and plain
+columns in a pipe. With ``--json`` stdout has a list of flat objects, whose names are those of the
+columns, and nothing else; of a single thing it has one object.
+
+The broker that a command talks to is that of ``--broker``, else the app's, else that of
+``EVENTMQ_BROKER``, else ``tcp://127.0.0.1:47291``.
+
+Options of the program
+----------------------
+
+They stand before the command.
+
+"""
+
+_CODES = """
+Exit codes
+----------
+
+A program that was interrupted by Ctrl-C ends with 130, except where that is its usual end.
+
+"""
+
+
+def document() -> str:
+    """Return the text of ``docs/reference/cli.rst``."""
+    parts = [_PAGE, *_options(program), _CODES]
+    parts += [f"``{code}``\n    {text}\n" for code, text in MEANINGS.items()]
+    for name, command in program.commands.items():
+        if isinstance(command, Command):
+            parts += ["\n", *_section(name, command)]
+    return "".join(parts)
+
+
+def _section(name: str, command: Command) -> Iterator[str]:
+    """Yield the text about one command."""
+    yield f"{name}\n{'-' * len(name)}\n\n"
+    yield f"{_escape(inspect.cleandoc(command.help or ''))}\n\n"
+    with click.Context(command, info_name=f"eventmq {name}") as ctx:
+        pieces = " ".join(command.collect_usage_pieces(ctx))
+    yield f".. code-block:: text\n\n   eventmq {name} {pieces}\n\n"
+    yield from _options(command)
+    codes = "; ".join(f"``{code}`` {_escape(text)}" for code, text in command.exits.items())
+    yield f"\nExit codes: {codes}.\n"
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    """Yield a definition list of options."""
+    for param in command.params:
+        if isinstance(param, click.Option):
+            with click.Context(command) as ctx:
+                names, text = param.get_help_record(ctx) or ("", "")
+            yield f"``{names}``\n    {_escape(text)}\n"
+
+
+def _escape(text: str) -> str:
+    """Return the text with what reStructuredText would take for markup escaped."""
+    return text.replace("\\", "\\\\").replace("*", "\\*").replace("`", "\\`").replace("|", "\\|")

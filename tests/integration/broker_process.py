@@ -1,0 +1,42 @@
+"""A broker in a process of its own: a program of the tests, which says in JSON where it listens.
+
+Usage: ``broker_process.py DIRECTORY BINDS LIMITS``, the last two as JSON maps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from eventmq.broker.limits import Limits
+from eventmq.broker.runner import BrokerRunner
+from eventmq.clock import SystemClock
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
+from eventmq.plugins.routing.weighted_fair import WeightedFair
+
+
+def main() -> None:
+    directory, binds, limits = sys.argv[1:]
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    clock = SystemClock()
+    runner = BrokerRunner(
+        store=SqliteStore(Path(directory), clock),
+        limits=Limits(**json.loads(limits)),
+        routing=LeastRecentlyUsed(),
+        queue_order=WeightedFair,
+        binds=json.loads(binds),
+        clock=clock,
+        version="test",
+    )
+    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
+    runner.bind()
+    print(json.dumps(runner.addresses), flush=True)
+    runner.run()
+
+
+if __name__ == "__main__":
+    main()

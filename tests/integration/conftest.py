@@ -1,0 +1,73 @@
+"""A real broker on free ports for the tests of this folder, and raw sockets to talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+
+from tests.integration.emqp_broker import BrokerProcess
+from tests.integration.raw_peer import DEADLINE, RawPeer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.emqp_broker import Connect, StartBroker
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Call it with limits to get a broker of one's own; it must end well."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**limits: Any) -> BrokerProcess:
+            broker = BrokerProcess(tmp_path, limits)
+            stack.callback(broker.stop)
+            broker.start()
+            return broker
+
+        yield start
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    """A broker with heartbeats quick enough for tests."""
+    return start_broker(heartbeat_interval=0.25, lease_interval=0.25, liveness=3.0)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context]:
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def connect(context: zmq.Context) -> Iterator[Connect]:
+    """Call it with an address to get a raw peer."""
+    peers: list[RawPeer] = []
+
+    def make(address: str, identity: bytes = b"") -> RawPeer:
+        peers.append(RawPeer(context, address, identity))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Call it with a condition to wait until it is true."""
+
+    def wait(condition: Callable[[], bool], limit: float = DEADLINE) -> None:
+        end = time.monotonic() + limit
+        while not condition():
+            assert time.monotonic() < end, "it never came true"
+            time.sleep(0.01)
+
+    return wait

@@ -1,0 +1,88 @@
+"""A peer made of pyzmq and the published document alone: nothing of EventMQ is imported here."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+import zmq
+
+PROTOCOL = b"eMQP/1.0"
+
+#: Seconds within which anything that must come has come.
+DEADLINE = 10.0
+
+#: Seconds after which what has not come will not come, on a connection that is known to work.
+QUIET = 0.3
+
+_ids = itertools.count(1)
+
+
+class RawPeer:
+    """A DEALER. Frames are bytes; the first three and the message id are written by `send`."""
+
+    def __init__(self, context: zmq.Context, address: str, identity: bytes = b"") -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        if identity:
+            self.socket.identity = identity
+        self.socket.connect(address)
+
+    def send(self, command: bytes, *rest: bytes, id: bytes = b"") -> bytes:
+        """Send a command and return its message id."""
+        id = id or f"raw-{next(_ids)}".encode()
+        self.socket.send_multipart([b"", PROTOCOL, command, id, *rest])
+        return id
+
+    def receive(self, timeout: float = DEADLINE) -> list[bytes] | None:
+        """Return the next message, or None if there is none in time."""
+        if not self.socket.poll(int(timeout * 1000)):
+            return None
+        frames = self.socket.recv_multipart()
+        assert frames[:2] == [b"", PROTOCOL]
+        assert len(frames) >= 4
+        return frames
+
+    def expect(self, command: bytes, timeout: float = DEADLINE) -> list[bytes]:
+        """Return the next message that is no HEARTBEAT, which must be of this command."""
+        end = time.monotonic() + timeout
+        while (left := end - time.monotonic()) > 0:
+            frames = self.receive(left)
+            if frames is not None and (frames[2] != b"HEARTBEAT" or command == b"HEARTBEAT"):
+                assert frames[2] == command, frames
+                return frames
+        raise AssertionError(f"no {command!r} within {timeout:g} s")
+
+    def all_within(self, seconds: float) -> list[list[bytes]]:
+        """Return everything that comes in this time."""
+        end = time.monotonic() + seconds
+        got = []
+        while (left := end - time.monotonic()) > 0:
+            frames = self.receive(left)
+            if frames is not None:
+                got.append(frames)
+        return got
+
+    def silent(self, seconds: float = QUIET) -> bool:
+        """Whether nothing but HEARTBEATs comes in this time."""
+        return all(frames[2] == b"HEARTBEAT" for frames in self.all_within(seconds))
+
+    def inform(self, role: bytes, queues: bytes = b"", *features: bytes) -> list[bytes]:
+        """Send INFORM and return its ACK."""
+        id = self.send(b"INFORM", queues, role, *features)
+        ack = self.expect(b"ACK")
+        assert ack[4] == id
+        return ack
+
+    def close(self) -> None:
+        self.socket.close(0)
+
+
+def beat_until(peer: RawPeer, done: Callable[[], bool], every: float, limit: float) -> None:
+    """Send HEARTBEATs until something is true."""
+    end = time.monotonic() + limit
+    while not done():
+        assert time.monotonic() < end, "it never came true"
+        peer.send(b"HEARTBEAT", f"{time.time():.2f}".encode())
+        peer.socket.poll(int(every * 1000))

@@ -1,0 +1,474 @@
+"""The app: settings, tasks, everything in one process, and what the command line makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.app.broker import binds_of, limits_of
+from eventmq.app.loading import load_executor
+from eventmq.client.topics import Message
+from eventmq.errors import (
+    AppNotFound,
+    BrokerUnavailable,
+    JobFailed,
+    JobNotFound,
+    NotAllowed,
+    PluginNotFound,
+    ProtocolError,
+    ResultUnavailable,
+    SettingsError,
+)
+from eventmq.hookspecs import hookimpl
+from eventmq.worker.context import current_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds that anything in these tests may take.
+DEADLINE = 20.0
+
+
+def threads() -> set[str]:
+    return {t.name for t in threading.enumerate() if t.name.startswith("eventmq")}
+
+
+@pytest.fixture
+def app() -> Iterator[EventMQ]:
+    """An app that has everything in this process."""
+    with EventMQ("test", broker="memory://", result_timeout=DEADLINE) as app:
+        yield app
+    assert threads() == set()
+
+
+# Settings
+
+
+def test_making_an_app_starts_nothing() -> None:
+    app = EventMQ("shop")
+    assert app.name == "shop"
+    assert repr(app) == "<EventMQ shop>"
+    assert threads() == set()
+    assert not app._wiring.started
+
+
+def test_arguments_are_settings_and_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENTMQ_SERIALIZER", "msgpack")
+    app = EventMQ(
+        broker=["tcp://a:1", "tcp://b:2"], serializer="json", imports=["a.b"], submit_timeout=2.5
+    )
+    assert app.name == "eventmq"
+    assert app.settings.broker == ("tcp://a:1", "tcp://b:2")
+    assert app.settings.serializer == "json"
+    assert app.settings.imports == ("a.b",)
+    assert app.settings.submit_timeout == 2.5
+    assert app.settings.source("serializer") == "argument"
+
+
+def test_an_unknown_setting_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'submit_timeout'"):
+        EventMQ(submit_timeot=5)
+    with pytest.raises(SettingsError, match="broker"):
+        EventMQ(broker="nonsense")
+
+
+def test_settings_are_overridden_before_the_first_use_only(app: EventMQ) -> None:
+    app.override()
+    app.override(result_timeout=7.0)
+    app.override(submit_timeout=3.0)
+    assert app.settings.result_timeout == 7.0
+    assert app.settings.broker == ("memory://",)
+    assert app.overrides == {"result_timeout": 7.0, "submit_timeout": 3.0}
+    with pytest.raises(SettingsError):
+        app.override(nonsense=1)
+    app.ask("ping")
+    with pytest.raises(NotAllowed, match="in use"):
+        app.override(result_timeout=8.0)
+
+
+# Everything in one process
+
+
+def test_a_job_runs_and_its_result_comes_back(app: EventMQ) -> None:
+    @app.task
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    job = add.delay(1)
+    assert job.get() == 3
+    assert job.state == "succeeded"
+    assert job.ready()
+    assert job.successful()
+    assert app.job(job.id).get() == 3
+    assert job.info()["task"] == add.name
+
+
+def test_a_task_that_raises_is_a_failed_job_with_its_cause(app: EventMQ) -> None:
+    @app.task
+    def fail() -> None:
+        raise KeyError("x", 3)
+
+    job = fail.delay()
+    with pytest.raises(JobFailed) as caught:
+        job.get()
+    assert caught.value.remote_type == "builtins.KeyError"
+    assert "in fail" in caught.value.remote_traceback
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.__cause__.args == ("x", 3)
+    assert job.state == "failed"
+    assert not job.successful()
+
+
+def test_async_tasks_and_coroutines_work(app: EventMQ) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    async def main() -> None:
+        job = await double.adelay(4)
+        assert await job.aget() == 8
+        assert await job.astate() == "succeeded"
+        assert (await app.ajob(job.id)).id == job.id
+        jobs = await double.amap([(1,), (2,)])
+        assert (await app.await_(jobs)).pending == []
+        found = [await job.aget() async for job in app.as_completed(jobs)]
+        assert sorted(found) == [2, 4]
+        sent = await app.asend(double.name, (5,))
+        assert await sent.aget() == 10
+        assert (await app.aask("ping"))["epoch"] > 0
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE))
+
+
+def test_many_jobs_run(app: EventMQ) -> None:
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    jobs = double.map([(n,) for n in range(2500)])
+    assert app.wait(jobs).pending == []
+    assert [job.get() for job in jobs] == [2 * n for n in range(2500)]
+    with app.batch():
+        some = [double.delay(n) for n in range(3)]
+    assert {job.id for job in app.as_completed(some)} == {job.id for job in some}
+
+
+def test_a_job_is_sent_by_the_name_of_its_task(app: EventMQ) -> None:
+    @app.task(name="shop.add")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert app.send("shop.add", (2,), {"b": 3}).get() == 5
+    assert app.send("shop.add", (2, 3), queue=None, job_id="mine").get() == 5
+    assert app.job("mine").state == "succeeded"
+
+
+def test_a_task_knows_its_job(app: EventMQ) -> None:
+    @app.task
+    def whoami() -> list[Any]:
+        job = current_job()
+        return [job.id, job.attempt, job.delivery]
+
+    job = whoami.delay()
+    assert job.get() == [job.id, 1, 1]
+
+
+def test_a_result_that_is_ignored_is_unavailable(app: EventMQ) -> None:
+    @app.task(ignore_result=True)
+    def work() -> int:
+        return 1
+
+    with pytest.raises(ResultUnavailable):
+        work.delay().get()
+
+
+def test_the_queues_of_tasks_are_served(app: EventMQ) -> None:
+    @app.task(queue="email")
+    def work() -> str:
+        return current_job().queue
+
+    assert work.delay().get() == "email"
+
+
+def test_a_job_is_delayed(app: EventMQ) -> None:
+    @app.task
+    def work() -> int:
+        return 1
+
+    job = work.options(countdown=3600).delay()
+    assert job.state == "delayed"
+    assert app.wait([job], timeout=0.2).pending == [job]
+
+
+def test_the_same_id_is_one_job(app: EventMQ) -> None:
+    ran = []
+
+    @app.task
+    def work() -> None:
+        ran.append(1)
+
+    for _ in range(2):
+        work.apply_async(job_id="once").get()
+    assert ran == [1]
+
+
+def test_a_job_that_nobody_submitted_is_not_found(app: EventMQ) -> None:
+    with pytest.raises(JobNotFound):
+        app.job("nobody")
+
+
+def test_a_raw_job_waits_for_those_who_take_it(app: EventMQ) -> None:
+    job = app.send_raw("foreign", b"body", {"timeout": 5, "guarantee": True})
+    assert job.state == "queued"
+    assert asyncio.run(app.asend_raw("foreign", b"x")).state == "queued"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("", b""), "queue is ''"),
+        (("q", "text"), "body is 'str'; allowed is: bytes"),
+        (("q", b"", {"timeout": "soon"}), "timeout"),
+        (("q", b"", {"batch": 5}), "made by the client"),
+        (("q", b"", "x"), "a mapping of names"),
+    ],
+)
+def test_a_wrong_raw_job_is_refused_before_it_is_sent(
+    arguments: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        EventMQ().send_raw(*arguments)
+
+
+def test_frames_are_refused_until_there_are_workers_for_them() -> None:
+    with pytest.raises(NotAllowed, match="several frames"):
+        EventMQ().send_raw("q", [b"a", b"b"])  # type: ignore[arg-type]
+
+
+def test_what_is_published_reaches_subscribers(app: EventMQ) -> None:
+    with app.subscribe("news", "sport") as messages:
+        app.publish("weather", 1)
+        app.publish("news.today", {"x": 2})
+        app.publish("sport", [3])
+        assert next(messages) == Message("news.today", {"x": 2}, "content-type:msgpack")
+        assert next(messages).value == [3]
+    assert list(messages) == []
+    assert messages.dropped == 0
+
+
+def test_a_coroutine_subscribes(app: EventMQ) -> None:
+    async def main() -> None:
+        async with app.subscribe("") as messages:
+            await app.apublish("a", 1)
+            async for message in messages:
+                assert message.topic == "a"
+                assert message.value == 1
+                break
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE))
+
+
+def test_a_subscription_needs_a_topic(app: EventMQ) -> None:
+    with pytest.raises(ValueError, match="one or more topics"):
+        app.subscribe()
+
+
+def test_the_broker_can_be_asked(app: EventMQ) -> None:
+    assert app.ask("ping")["epoch"] == app.call("ping")["epoch"]
+    assert app.ask("jobs", {"limit": 5}) == app.call("jobs", limit=5)
+    with pytest.raises(ProtocolError, match="unknown call"):
+        app.ask("nonsense")
+
+
+def test_a_middleware_sees_submissions(app: EventMQ) -> None:
+    seen: list[str] = []
+
+    class Note:
+        def submit(self, submission: Any, proceed: Any) -> Any:
+            seen.append(submission.task)
+            return proceed(submission)
+
+    class Plugin:
+        @hookimpl
+        def eventmq_middleware(self) -> Any:
+            return {"note": lambda context: Note()}
+
+    with EventMQ(broker="memory://", plugins=[Plugin()], middleware=["note"]) as noting:
+        noting.task(name="t")(lambda: 1).delay().get()
+    assert seen == ["t"]
+
+
+# Closing
+
+
+def test_a_closed_app_is_closed(app: EventMQ) -> None:
+    work = app.task(name="work")(lambda: 1)
+    assert work.delay().get() == 1
+    app.close()
+    app.close()
+    assert threads() == set()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        work.delay()
+
+
+def test_an_app_that_was_never_used_can_be_closed() -> None:
+    app = EventMQ(broker="memory://")
+    app.close()
+    with pytest.raises(NotAllowed, match="closed"):
+        app.ask("ping")
+
+
+def test_two_apps_in_one_process_have_nothing_in_common() -> None:
+    with EventMQ(broker="memory://") as first, EventMQ(broker="memory://") as second:
+        job = first.task(name="t")(lambda: 1).delay()
+        assert job.get() == 1
+        with pytest.raises(JobNotFound):
+            second.job(job.id)
+
+
+def test_memory_stands_alone() -> None:
+    app = EventMQ(broker=["memory://", "tcp://127.0.0.1:1"])
+    with pytest.raises(SettingsError, match="stands alone"):
+        app.ask("ping")
+
+
+# Tasks and plugins
+
+
+def test_tasks_are_known_by_name() -> None:
+    app = EventMQ()
+
+    @app.task(name="a")
+    def first() -> None: ...
+
+    assert app.tasks["a"] is first
+    assert "a" in app.tasks
+    with pytest.raises(SettingsError, match="two tasks are called 'a'"):
+
+        @app.task(name="a")
+        def second() -> None: ...
+
+
+def test_a_plugin_may_register_tasks_when_the_app_is_wired() -> None:
+    class Plugin:
+        @hookimpl
+        def eventmq_configure(self, app: Any) -> None:
+            app.task(name="health.check")(lambda: "well")
+
+    with EventMQ(broker="memory://", plugins=[Plugin()]) as app:
+        assert app.send("health.check").get() == "well"
+
+
+def test_a_plugin_that_fails_is_tried_again_at_the_next_use() -> None:
+    class Plugin:
+        fails = True
+
+        @hookimpl
+        def eventmq_configure(self, app: Any) -> None:
+            if self.fails:
+                raise SettingsError("not yet")
+
+    plugin = Plugin()
+    app = EventMQ(plugins=[plugin])
+    with pytest.raises(SettingsError):
+        _ = app.plugins
+    plugin.fails = False
+    assert app.plugins.names is not None
+
+
+def test_an_unknown_serializer_is_an_error_before_anything_is_sent() -> None:
+    app = EventMQ()
+    with pytest.raises(PluginNotFound, match="yaml"):
+        app.task(name="a", serializer="yaml")(lambda: 1).delay()
+    strict = EventMQ(accept=["msgpack"])
+    with pytest.raises(SettingsError, match="not in accept"):
+        strict.task(name="a", serializer="json")(lambda: 1).delay()
+    assert threads() == set()
+
+
+def test_a_module_of_imports_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"no\.such\.module"):
+        EventMQ(imports=["no.such.module"]).load_tasks()
+    EventMQ(imports=["json"]).load_tasks()
+
+
+# Processes
+
+
+def test_an_executor_knows_the_tasks() -> None:
+    app = EventMQ()
+    app.task(name="a", retries=3)(lambda: 1)
+    assert "a" in app.make_executor().tasks
+
+
+@pytest.mark.parametrize("options", [{"retry_policy": "linear"}, {"serializer": "yaml"}])
+def test_a_task_that_names_what_there_is_not_is_an_error_of_the_worker(
+    options: dict[str, Any],
+) -> None:
+    app = EventMQ()
+    app.task(name="a", **options)(lambda: 1)
+    with pytest.raises(SettingsError, match="task 'a'"):
+        app.make_executor()
+
+
+def test_a_pool_of_processes_must_know_where_the_app_is() -> None:
+    with pytest.raises(SettingsError, match="module:attribute"):
+        EventMQ().make_worker()
+
+
+def test_another_process_loads_the_executor_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("shop")
+    module.app = EventMQ()  # type: ignore[attr-defined]
+    module.app.task(name="a")(lambda: 1)
+    monkeypatch.setitem(sys.modules, "shop", module)
+    overrides = {"allow_callables": ["jobs.*"]}
+    executor = load_executor(path="shop:app", overrides=overrides)
+    assert "a" in executor.tasks
+    assert executor.allow_callables == ("jobs.*",)
+    for path in ("shop:nothing", "shop", "shop:app.tasks"):
+        with pytest.raises(AppNotFound):
+            load_executor(path=path, overrides={})
+
+
+def test_all_ports_are_bound_unless_one_is_named() -> None:
+    """With ``bind`` given, the others open only if named."""
+    assert set(binds_of(EventMQ().settings)) == {"main", "worker", "admin", "publish", "subscribe"}
+    named = EventMQ(bind="tcp://127.0.0.1:0", admin_bind="tcp://127.0.0.1:1")
+    assert binds_of(named.settings) == {"main": "tcp://127.0.0.1:0", "admin": "tcp://127.0.0.1:1"}
+
+
+def test_bounds_of_the_broker_are_settings() -> None:
+    limits = limits_of(EventMQ(max_frame=2048, window=7, liveness=9.0).settings)
+    assert (limits.max_frame, limits.window, limits.liveness) == (2048, 7, 9.0)
+
+
+def test_a_broker_of_the_settings_serves(tmp_path: Any) -> None:
+    """What ``eventmq broker`` runs, in a thread."""
+    app = EventMQ(bind="tcp://127.0.0.1:0", data_dir=tmp_path / "data")
+    bound = threading.Event()
+    brokers = []
+
+    def serve() -> None:
+        broker = app.make_broker()
+        brokers.append(broker)
+        broker.bind()
+        bound.set()
+        broker.run()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert bound.wait(DEADLINE)
+    with EventMQ(broker=brokers[0].addresses["main"]) as client:
+        job = client.send("nobody.knows", (1,))
+        assert job.state == "queued"
+        assert client.call("queues")[0]["waiting"] == 1
+    brokers[0].stop()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
