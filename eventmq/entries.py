@@ -44,7 +44,10 @@ class Verdict(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Store new jobs. Verdict: {index: Verdict} of those refused."""
+    """Store new jobs, as never delivered. Verdict: {index: Verdict} of those refused.
+
+    A job may be leased by an `OpenChunk` of the same commit; its delivery is written by that.
+    """
 
     jobs: Sequence[Job]
 
@@ -92,7 +95,11 @@ class Chunk(NamedTuple):
 
 
 class OpenChunk(NamedTuple):
-    """Lease jobs by one row. Verdict: {}."""
+    """Lease jobs by one row. Verdict: {}.
+
+    When the store is opened again, a job belongs to the chunk as long as its own record says an
+    earlier delivery: a `Requeue` with this delivery or a later one has ended the lease.
+    """
 
     chunk: Chunk
 

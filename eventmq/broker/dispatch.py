@@ -147,14 +147,16 @@ class Dispatch:
         limit = min(limits.chunk_jobs, share)
         if arriving:
             return self._take_arriving(queue, judge, refuses, limit)
-        room = limits.max_frame // 2
-        jobs = queue.take(judge, refuses, limits.chunk_seconds, limit, room)
-        now = self.state.now
-        stale = [job for job in jobs if job.expires and job.expires <= now]
-        if not stale:
-            return jobs
-        self._expire(stale)
-        return [job for job in jobs if job not in stale] or self._take(queue, session)
+        room, now = limits.max_frame // 2, self.state.now
+        while True:
+            jobs = queue.take(judge, refuses, limits.chunk_seconds, limit, room)
+            stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
+            if not stale:
+                return jobs
+            self._expire(list(stale.values()))
+            fresh = [job for job in jobs if id(job) not in stale]
+            if fresh:
+                return fresh
 
     def _take_arriving(
         self,

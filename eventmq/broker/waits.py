@@ -85,7 +85,7 @@ class Waits:
         if known is not None and known.job.state in TERMINAL:
             peer = self.reply_never(job_id)
             if peer is not None:
-                self._reply(peer, job_id, known.job.state, known.content_type, known.result)
+                self._reply(peer, job_id, known.job.state, known.result)
 
     # Answering
 
@@ -103,16 +103,14 @@ class Waits:
                 for peer, call in list(waiters[job_id]):
                     self._answer(peer, call, answer)
             if job_id in reply_to and (owed := self.reply_never(job_id)) is not None:
-                self._reply(owed, job_id, row.state, row.content_type, row.result)
+                self._reply(owed, job_id, row.state, row.result)
 
-    def _reply(
-        self, peer: Peer, job_id: str, state: JobState, content_type: str, result: bytes | None
-    ) -> None:
+    def _reply(self, peer: Peer, job_id: str, state: JobState, result: bytes | None) -> None:
         """Send the REPLY that a REQUEST asked for; plain peers read text only, and no OUTCOME."""
         if peer.features is not None:
             self.state.reply(peer, result or b"", job_id, state.value)
         else:
-            self.state.reply(peer, plain_result(state, content_type, result), job_id)
+            self.state.reply(peer, plain_result(state, result), job_id)
 
     def _answer(self, peer: Peer, call: str, row: Row) -> None:
         left = peer.calls.get(call)

@@ -406,6 +406,30 @@ def test_after_a_restart_chunk_numbers_go_on_above_what_the_worker_received(
     assert chunk.headers == "chunk:8"
 
 
+def test_a_handed_back_job_is_not_recovered_into_its_old_chunk(broker: Broker) -> None:
+    """Its row says the delivery that was given back; it may run elsewhere by then."""
+    broker.submit()
+    [(first, _)] = chunks(broker.worker())
+    ids = [broker.new_id(), broker.new_id()]
+    broker.submit_batch(ids)
+    [(chunk, index)] = chunks(broker.answer(b"worker", first, [row()]))
+    assert [entry.id for entry in index.entries] == ids
+    broker.answer(b"worker", chunk, [row(0, OutcomeKind.HANDED_BACK)])
+    broker.crash()
+    broker.worker(window=0, received=2, held=(2,))
+    [(_, index)] = chunks(broker.worker(b"other", "other"))
+    assert [(entry.id, entry.delivery) for entry in index.entries] == [(ids[0], 2)]
+
+
+def test_a_window_full_of_expired_jobs_is_worked_off(broker: Broker) -> None:
+    """However many they are."""
+    expiry = broker.clock.now() + 5
+    ids = [broker.submit(headers=f"expires:{expiry}")[0] for _ in range(1200)]
+    broker.clock.time += 6
+    assert chunks(broker.worker()) == []
+    assert broker.call("state", ids=ids[-1:]) == [[ids[-1], "expired"]]
+
+
 def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> None:
     """A turn longer than a heartbeat interval extends every lease by its length."""
     broker.submit()

@@ -133,7 +133,11 @@ class Reads:
 
 
 def recover_chunks(tables: Tables) -> list[Chunk]:
-    """Read the open chunks of earlier epochs with their jobs; an ended job is None."""
+    """Read the open chunks of earlier epochs with their jobs.
+
+    A job that has ended, or was handed back since (its row says this delivery or a later one), is
+    None.
+    """
     chunks = []
     sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ? AND state = {STATE_CODES[JobState.QUEUED]}"
     rows = tables.db.execute("SELECT session, number, leases FROM chunks ORDER BY session, number")
@@ -142,7 +146,8 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
         value: list[tuple[int, int]] = unpack(packed, "a chunk row")
         for seq, delivery in value:
             found = tables.jobs(sql, (seq,))
-            leases.append((found[0] if found else None, delivery))
+            holds = bool(found) and found[0].delivery < delivery
+            leases.append((found[0] if holds else None, delivery))
         chunks.append(Chunk(session, number, leases))
     return chunks
 
@@ -156,6 +161,10 @@ def highest_id(tables: Tables, below: str) -> str:
 
 
 def next_seq(tables: Tables) -> int:
-    """Return a number larger than that of any unfinished or failed job."""
-    rows = [tables.db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]
-    return 1 + max(row[0] or 0 for row in rows)
+    """Return a number larger than that of any job that a row still names, chunks included."""
+    db = tables.db
+    rows = [db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]  # noqa: S608
+    known = [row[0] or 0 for row in rows]
+    for (packed,) in db.execute("SELECT leases FROM chunks"):
+        known += [seq for seq, _ in unpack(packed, "a chunk row")]
+    return 1 + max(known)

@@ -80,7 +80,7 @@ class Writes:
                 refused[i] = Verdict("same_id", state)
                 continue
             rows.append((
-                j.seq, job_id, queue_id(j.queue), j.rank, _CODES[j.state], j.attempt, j.delivery,
+                j.seq, job_id, queue_id(j.queue), j.rank, _CODES[j.state], j.attempt, 0,
                 j.deaths, j.due, j.expires, j.created, j.headers, j.body,
             ))  # fmt: skip
         self.high = high

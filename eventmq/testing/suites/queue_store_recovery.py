@@ -136,6 +136,26 @@ class RecoveryTests(StoreHarness):
         store, recovered = self.reopen(store)
         assert recovered.chunks == []
 
+    def test_a_job_that_was_handed_back_is_not_in_its_chunk_any_more(self) -> None:
+        """The rest of the chunk is still held; the job may be leased again meanwhile."""
+        store = self.begin()
+        jobs = self.admitted(store, 2)
+        self.commit(store, OpenChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
+        jobs[0].delivery = 1
+        self.commit(store, Requeue(jobs[:1]), OpenChunk(Chunk("s2", 1, [(jobs[0], 2)])))
+        _, recovered = self.reopen(store)
+        expected = {("s1", 1): [None, (jobs[1].id, 1)], ("s2", 1): [(jobs[0].id, 2)]}
+        assert self.leased(recovered) == expected
+
+    def test_the_numbers_of_ended_jobs_in_open_chunks_are_not_used_again(self) -> None:
+        """Else a late answer for an old chunk would end a new job."""
+        store = self.begin()
+        jobs = self.admitted(store, 2)
+        self.commit(store, OpenChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
+        self.finish(store, self.end(jobs[1]))
+        _, recovered = self.reopen(store)
+        assert recovered.next_seq > jobs[1].seq
+
     def leased(self, recovered: Recovered) -> dict[tuple[str, int], list[tuple[str, int] | None]]:
         """Return (session, number) -> (id, delivery) or None by position."""
         return {
