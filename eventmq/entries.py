@@ -124,10 +124,14 @@ class Claim(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Make up to ``limit`` delayed jobs with due <= ``now`` queued. Verdict: (jobs, next due)."""
+    """Make up to ``limit`` delayed jobs with due <= ``now`` queued. Verdict: (jobs, next due).
+
+    No more than one job after their bodies exceed ``max_bytes``.
+    """
 
     now: float
     limit: int
+    max_bytes: int = 32 * 1024 * 1024
 
 
 class Found(NamedTuple):
@@ -153,7 +157,10 @@ class Find(NamedTuple):
 
 
 class ListJobs(NamedTuple):
-    """Read up to ``limit`` jobs by filters. Verdict: (list of Found, next cursor or "")."""
+    """Read up to ``limit`` jobs by filters, without their bodies.
+
+    Verdict: (list of Found, next cursor or "").
+    """
 
     state: JobState | None
     queue: str | None

@@ -7,22 +7,21 @@ here has a socket, a file or a clock.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.administration import answer
 from eventmq.broker.admission import Admission
-from eventmq.broker.calls import Calls, status_keys
+from eventmq.broker.calls import Calls
 from eventmq.broker.dispatch import Dispatch
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
 from eventmq.broker.peers import PLAIN_PREFIX, Key, Lease, Peer, Session
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
+from eventmq.broker.topics import Topics
 from eventmq.broker.waits import Waits
-from eventmq.entries import Promote
+from eventmq.entries import Find, ListJobs, Promote
 from eventmq.errors import ProtocolError, QueueFull
-from eventmq.headers import parse_headers
-from eventmq.wire.bulk import is_text, pack
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -59,11 +58,11 @@ PORTS: dict[str, frozenset[type] | None] = {
     "publish": frozenset({Inform, Publish, Heartbeat, Kbai, Ack, Error}),
 }
 
+#: Seconds without dispatch after a commit for which the disk had no space.
+HOLD = 0.5
+
 #: Jobs that one turn may move from delayed to queued.
 _PROMOTE = 2000
-
-#: Where a published message for the PUB socket is addressed to.
-_SUBSCRIBE = Key("subscribe", b"")
 
 
 class BrokerCore:
@@ -87,12 +86,13 @@ class BrokerCore:
             state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
         )
         self.calls = Calls(state, self.waits)
+        self.topics = Topics(state)
         self._promoting = False
-        self._ticked = 0.0
-        self._disconnecting: tuple[Peer, str] | None = None
+        self._ticked = self._beaten = 0.0
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
+        state = self.state
         return {
             Request: self.admission.request,
             Reply: self.outcomes.reply,
@@ -100,10 +100,10 @@ class BrokerCore:
             Heartbeat: self._heartbeat,
             Call: self.calls.call,
             Inform: self.sessions.inform,
-            Publish: self._publish,
-            Schedule: self._schedule,
+            Publish: self.topics.publish,
+            Schedule: self.topics.schedule,
             Kbai: lambda peer, _: self.sessions.goodbye(peer),
-            Admin: self._admin,
+            Admin: lambda peer, message: answer(state, peer, message),
             Disconnect: self._disconnect,
             Ack: lambda _peer, _message: None,
             Error: lambda _peer, _message: None,
@@ -214,6 +214,9 @@ class BrokerCore:
         if peer is not None:
             return peer
         if len(state.peers) >= state.limits.max_peers:
+            state.now = now
+            self.sessions.evict()
+        if len(state.peers) >= state.limits.max_peers:
             state.counters["errors.too-many-peers"] += 1
             text = f"this broker has its {state.limits.max_peers} peers"
             frames = Error(state.message_id(), "", "too-many-peers", text).frames()
@@ -231,70 +234,6 @@ class BrokerCore:
     def _misplaced(self, _peer: Peer, _message: Cancel) -> None:
         raise ProtocolError("CANCEL goes from the broker to a worker", code="not-allowed")
 
-    # Topics and schedules
-
-    def _publish(self, peer: Peer, message: Publish) -> None:
-        state = self.state
-        headers = message.headers or ""
-        wants_ack = parse_headers(headers).ack_requested
-        if len(message.topic) > state.limits.max_id:
-            msg = f"a topic has at most {state.limits.max_id} characters"
-            raise ProtocolError(msg, code="too-large")
-        state.counters["published"] += 1
-        if "subscribe" in state.addresses:
-            frames = [message.topic.encode(), message.body]
-            state.outbox.append(Outgoing(_SUBSCRIBE, frames))
-        part = pack([message.topic, headers, message.body])
-        for other in list(state.peers.values()):
-            for call, topics in other.topics.items():
-                if message.topic.startswith(topics):
-                    state.reply(other, part, call, "part")
-        if wants_ack:
-            state.ack(peer, message.id)
-
-    def _schedule(self, peer: Peer, message: Schedule) -> None:
-        """Pass it on: SCHEDULE to one scheduler, or each would fire; UNSCHEDULE to all."""
-        state = self.state
-        headers = parse_headers(message.headers)
-        triggers = (message.interval, headers.interval, headers.cron or None)
-        if not message.remove and triggers == (None, None, None):
-            msg = "SCHEDULE of 7 frames needs a header interval:SECONDS or cron:EXPRESSION"
-            raise ProtocolError(msg, code="no-trigger")
-        text = is_text(message.body)
-        schedulers = [
-            other
-            for other in state.peers.values()
-            if other.role == "scheduler" and (text or other.features is not None)
-        ]
-        if not schedulers:
-            msg = "no scheduler is connected to this broker that could read this"
-            raise ProtocolError(msg, code="no-scheduler")
-        for scheduler in schedulers if message.remove else schedulers[:1]:
-            state.send(scheduler, message.frames())
-        if headers.ack_requested:
-            state.ack(peer, message.id)
-
-    # Administration
-
-    def _admin(self, peer: Peer, message: Admin) -> None:
-        state = self.state
-        keys = status_keys(state)
-        if message.name == "ROUTER_SHOW_WORKERS":
-            keys = {
-                "connected_workers": {
-                    s.name: {
-                        "queues": [list(pair) for pair in s.queues],
-                        "available_slots": max(0, s.room),
-                        "hb": s.peer.heard if s.peer else None,
-                    }
-                    for s in state.sessions.values()
-                },
-                "connected_queues": keys["connected_queues"],
-            }
-        elif message.name == "ROUTER_SHOW_SCHEDULERS":
-            keys = {"connected_schedulers": keys["connected_schedulers"]}
-        state.reply(peer, json.dumps(keys).encode(), message.id)
-
     def _disconnect(self, peer: Peer, message: Disconnect) -> None:
         self.state.ack(peer, message.id)
         self.state.closing = True
@@ -302,25 +241,37 @@ class BrokerCore:
 
     # Decisions
 
-    def decide(self, now: float, *, stalled: float = 0.0, judge: bool = True) -> None:
+    def shift(self, now: float, seconds: float) -> None:
+        """Move every deadline, before anything is received after the gap.
+
+        Args:
+            now: Unix time.
+            seconds: How long the broker did not read, or how far the clock jumped (negative for
+                a jump back).
+        """
+        self.state.now = self._beaten = self._ticked = now
+        self.state.hold_until = 0.0
+        self.sessions.shift(seconds)
+
+    def decide(self, now: float, *, judge: bool = True) -> None:
         """End the reading part of a turn: time, dispatch and refills.
 
         Args:
             now: Unix time.
-            stalled: Seconds by which every deadline moves: the broker did not read for so long,
-                or the clock jumped (negative for a jump back).
             judge: Whether everything readable has been read, so that silence means something.
         """
         state = self.state
         state.now = now
-        if stalled:
-            self.sessions.shift(stalled)
-            self._ticked = now
-        elif judge and not 0 <= now - self._ticked < state.limits.lease_interval / 2:
+        interval = state.limits.lease_interval / 2
+        if now - self._beaten >= interval:
+            self._beaten = now
+            self.sessions.beat()
+        if judge and now - self._ticked >= interval:
             self._ticked = now
             self.sessions.tick()
             self.parking.tick()
-        if state.next_due is not None and state.next_due <= now and not self._promoting:
+        due = state.next_due is not None and state.next_due <= now
+        if due and not self._promoting and now >= state.hold_until:
             self._promote(now)
         self.dispatch.run()
 
@@ -337,7 +288,11 @@ class BrokerCore:
                 counts.waiting += 1
                 state.joined(job)
 
-        state.write(Promote(now, _PROMOTE), settle, lambda: setattr(self, "_promoting", False))
+        state.write(
+            Promote(now, _PROMOTE, state.limits.window_bytes),
+            settle,
+            lambda: setattr(self, "_promoting", False),
+        )
 
     def wake_at(self, now: float) -> float:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
@@ -353,7 +308,7 @@ class BrokerCore:
 
         def settle(verdicts: Sequence[Any] | Exception) -> None:
             if isinstance(verdicts, Exception):
-                self._failed(verdicts, undos)
+                self._failed(verdicts, entries, settles, undos)
                 return
             for callback, verdict in zip(settles, verdicts, strict=True):
                 callback(verdict)
@@ -361,11 +316,23 @@ class BrokerCore:
 
         return entries, settle
 
-    def _failed(self, error: Exception, undos: list[Callable[[], None]]) -> None:
+    def _failed(
+        self,
+        error: Exception,
+        entries: Sequence[Write],
+        settles: Sequence[Callable[[Any], None]],
+        undos: Sequence[Callable[[], None]],
+    ) -> None:
+        """Undo what was not stored; what only reads is asked again, and needs no space."""
         if not isinstance(error, QueueFull):
             raise error
+        state = self.state
+        state.hold_until = state.now + HOLD
         for undo in reversed(undos):
             undo()
+        for entry, settle, undo in zip(entries, settles, undos, strict=True):
+            if isinstance(entry, (Find, ListJobs)):
+                state.write(entry, settle, undo)
         self.waits.flush()
 
     @property

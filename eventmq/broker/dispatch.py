@@ -54,13 +54,14 @@ class Dispatch:
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
         state = self.state
-        if not state.closing:
+        held = state.now < state.hold_until
+        if not state.closing and not held:
             while self._round():
                 pass
         for queue in list(state.busy.values()):
             queue.arriving.clear()
             if queue.outside:
-                if queue.wants_claim():
+                if queue.wants_claim() and not held:
                     self._claim(queue)
             elif not queue.ready:
                 del state.busy[queue.name]

@@ -49,7 +49,7 @@ _NEWS = 0.3
 class _Answers:
     """What one REPLY does, gathered before it is written."""
 
-    __slots__ = ("again", "ends", "lease", "session", "taken")
+    __slots__ = ("again", "before", "ends", "lease", "session", "taken")
 
     def __init__(self, session: Session, lease: Lease) -> None:
         self.session = session
@@ -57,6 +57,8 @@ class _Answers:
         self.ends: list[Finished] = []
         self.again: list[Job] = []
         self.taken: list[tuple[int, Job]] = []
+        #: What jobs that go back were like before.
+        self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []
 
 
 class Outcomes:
@@ -158,6 +160,7 @@ class Outcomes:
         result: bytes,
     ) -> None:
         state, session = self.state, answers.session
+        answers.before.append((job, (job.attempt, job.deaths, job.due, job.rank, job.state)))
         if kind == OutcomeKind.RETRY:
             self._delay(job, countdown)
         elif kind == OutcomeKind.DIED:
@@ -274,10 +277,17 @@ class Outcomes:
     def _undo(self, answers: _Answers) -> None:
         """The commit failed: the worker was not told, and will say all of it again."""
         session, lease = answers.session, answers.lease
+        for job, was in answers.before:
+            job.attempt, job.deaths, job.due, job.rank, job.state = was
+            self.state.refusals.get(job.id, set()).discard(session.id)
         for place, job in answers.taken:
             lease.jobs[place] = job
         lease.left += len(answers.taken)
-        session.leases[lease.number] = lease
+        # A session that was given up meanwhile is there again, to be given up once more.
+        owner = self.state.sessions.setdefault(session.id, session)
+        owner.leases[lease.number] = lease
+        if owner.peer is None and not owner.gone_at:
+            owner.gone_at = self.state.now
 
     # hot loop: benchmarks/drain.py
     def finished(self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]) -> None:
@@ -285,6 +295,9 @@ class Outcomes:
         state = self.state
         running, queues, jobs = state.running, state.queues, state.jobs
         refusals, counters = state.refusals, state.counters
+        if verdict:
+            self._stale(len(verdict))
+            rows = self._there(rows, verdict)
         for row in rows:
             job = row.job
             job_id = job.id
@@ -299,9 +312,18 @@ class Outcomes:
                 counters[row.state.value] += 1
                 queue.counts.failed += row.state is JobState.FAILED
         counters["ended"] += len(rows)
-        if verdict:
-            self._stale(len(verdict))
         self.waits.ended(rows)
+
+    def _there(
+        self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]
+    ) -> Sequence[Finished]:
+        """Forget the leases of jobs that the store had not any more; return the other rows."""
+        for place in verdict:
+            job = rows[place].job
+            if self.state.running.pop(job.id, None) is not None:
+                self.state.queues[job.queue].running -= 1
+            self.state.jobs.pop(job.id, None)
+        return [row for place, row in enumerate(rows) if place not in verdict]
 
     def _back(self, jobs: Sequence[Job]) -> None:
         state = self.state

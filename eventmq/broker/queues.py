@@ -84,8 +84,11 @@ class Queue:
         if self.outside and key > self.edge:
             return [job]
         items = self._items
+        if self._head == len(items):
+            items.clear()  # what stands before the head was taken
+            self._head = 0
         entry = (job.rank, job.seq, job)
-        if not items or entry > items[-1]:
+        if not items or key > items[-1][:2]:
             items.append(entry)
         else:
             insort(items, entry, lo=self._head)

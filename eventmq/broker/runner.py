@@ -184,7 +184,6 @@ class BrokerRunner:
             now = clock.now()
             wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
             poll(int(wait * 1000) + (1 if wait else 0))
-            all_read = self._read()
             then, monotonic = monotonic, clock.monotonic()
             last, wall = wall, clock.now()
             away = monotonic - then
@@ -192,15 +191,18 @@ class BrokerRunner:
             stalled = jump if abs(jump) > 1.0 else 0.0
             if away - wait > interval:
                 stalled += away
-            core.decide(wall, stalled=stalled, judge=all_read)
+            if stalled:
+                core.shift(wall, stalled)
+            all_read = self._read(wall)
+            core.decide(wall, judge=all_read)
             if core.has_writes:
                 self._commit()
                 self._send()
                 core.decide(clock.now(), judge=False)
             self._send()
 
-    def _read(self) -> bool:
-        core, now = self.core, self._clock.now()
+    def _read(self, now: float) -> bool:
+        core = self.core
         all_read = True
         for name, link in self._links.items():
             if name == "subscribe":

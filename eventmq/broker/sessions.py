@@ -66,6 +66,10 @@ class Sessions:
         if len(queues) > limits.max_inform_queues:
             msg = f"a worker serves at most {limits.max_inform_queues} queues"
             raise ProtocolError(msg, code="bad-queues")
+        new = sum(name not in state.queues for _, name in queues)
+        if len(state.queues) + new > limits.max_queues:
+            msg = f"the broker has its {limits.max_queues} queues"
+            raise ProtocolError(msg, code="bad-queues")
         features = None if message.features is None else self._read_features(message.features)
         peer.role, peer.features, peer.left = message.role, features, False
         if message.role == "worker":
@@ -196,23 +200,38 @@ class Sessions:
                 lease.until += seconds
                 lease.sent += seconds if lease.sent else 0.0
 
+    def beat(self) -> None:
+        """Send the HEARTBEATs that are due."""
+        limits, now = self.state.limits, self.state.now
+        for peer in self.state.peers.values():
+            if peer.role and not peer.left:
+                busy = peer.session is not None and peer.session.leases
+                every = limits.lease_interval if busy else limits.heartbeat_interval
+                if now - peer.sent >= every:
+                    self.heartbeat_to(peer)
+
     def tick(self) -> None:
-        """Send HEARTBEATs that are due; end what was silent for too long."""
+        """End what was silent for too long."""
         state, limits = self.state, self.state.limits
         now = state.now
         for peer in list(state.peers.values()):
             if now - peer.heard > limits.liveness and not peer.may_be_silent:
                 self.drop(peer)
-            elif peer.role and not peer.left:
-                busy = peer.session is not None and peer.session.leases
-                every = limits.lease_interval if busy else limits.heartbeat_interval
-                if now - peer.sent >= every:
-                    self.heartbeat_to(peer)
         for session in list(state.sessions.values()):
             self._judge(session)
 
+    def evict(self) -> None:
+        """Make room for a new peer: forget a dead client that was only kept for its REPLY."""
+        silent = [peer for peer in self.state.peers.values() if peer.may_be_silent]
+        oldest = min(silent, key=lambda peer: peer.heard, default=None)
+        limit = self.state.now - self.state.limits.liveness
+        if oldest is not None and oldest.heard < limit:
+            self.drop(oldest)
+
     def _judge(self, session: Session) -> None:
         state = self.state
+        for lease in [lease for lease in session.leases.values() if not lease.left]:
+            self.outcomes.close(session, lease)  # what closed it before was not committed
         if session.peer is not None:
             for _, name in session.queues:
                 state.queue(name).served_at = state.now

@@ -68,6 +68,8 @@ class State:
     next_due: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
     closing: bool = False
+    #: No dispatch before this time: the disk had no space a moment ago.
+    hold_until: float = 0.0
     outbox: list[Outgoing] = field(default_factory=list)
     _batch: list[Write] = field(default_factory=list)
     _settles: list[Callable[[Any], None]] = field(default_factory=list)

@@ -135,7 +135,23 @@ class Waits:
             more = bool(peer.calls.get(call))
             if not more:
                 peer.calls.pop(call, None)
-            self.state.reply(peer, pack(answers), call, "part" if more else None)
+            *parts, last = self._parts(answers)
+            for part in parts:
+                self.state.reply(peer, pack(part), call, "part")
+            self.state.reply(peer, pack(last), call, "part" if more else None)
+
+    def _parts(self, answers: list[Row]) -> list[list[Row]]:
+        """Cut answers into messages that keep to the frame limit; each has one row at least."""
+        parts: list[list[Row]] = [[]]
+        room = self.state.limits.max_frame
+        for row in answers:
+            size = len(row[3] or b"") + 128
+            if size > room and parts[-1]:
+                parts.append([])
+                room = self.state.limits.max_frame
+            parts[-1].append(row)
+            room -= size
+        return parts
 
     # Leaving
 

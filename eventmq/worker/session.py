@@ -101,8 +101,12 @@ class Session:
     def inform(self, now: float) -> None:
         """Say who we are. Nothing else is sent until the broker has acknowledged that."""
         self.online = False
-        self._inform_due = now + INFORM_AGAIN
         self._inform_id = self.new_id()
+        self._say_inform(now)
+
+    def _say_inform(self, now: float) -> None:
+        """Send INFORM, under the same id until it is acknowledged: the ACK may be slow."""
+        self._inform_due = now + INFORM_AGAIN
         info = self.info
         features = Features(
             session=info.session,
@@ -195,7 +199,7 @@ class Session:
             elif window != self._window:
                 self.ready(window)
         elif now >= self._inform_due and not self.lost:
-            self.inform(now)
+            self._say_inform(now)
 
     def _beat(self, now: float, window: int) -> None:
         self._beat_due = now + self.info.heartbeat

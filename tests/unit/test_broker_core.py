@@ -435,7 +435,7 @@ def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> N
     broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     broker.clock.time += 60
-    broker.core.decide(broker.clock.now(), stalled=60.0)
+    broker.core.shift(broker.clock.now(), 60.0)
     broker.turn()
     assert kinds(broker.answer(b"worker", chunk, [row()])) == ["Ack"]
     assert broker.call("status")["counters"].get("lease_lost", 0) == 0
@@ -695,3 +695,12 @@ def test_typed_headers_reach_the_worker_unchanged(broker: Broker) -> None:
     broker.submit(headers="x-tenant:a%2Cb")
     [(_, index)] = chunks(broker.worker())
     assert index.templates == [f"{TASK},ack-requested,x-tenant:a%2Cb"]
+
+
+def test_a_job_comes_back_into_an_emptied_window(broker: Broker) -> None:
+    """A retry without delay is read from the store again, as another record of the same job."""
+    broker.submit(headers="retry-count:1")
+    [(chunk, _)] = chunks(broker.worker())
+    again = broker.answer(b"worker", chunk, [row(kind=OutcomeKind.RETRY)])
+    [(_, index)] = chunks(again)
+    assert index.entries[0].attempt == 2

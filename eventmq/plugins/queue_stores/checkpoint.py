@@ -14,6 +14,8 @@ import sys
 import threading
 from contextlib import suppress
 
+from eventmq.errors import StoreError
+
 __all__ = ["Checkpointer"]
 
 #: Frames (pages of 4 KiB) in the log at which the thread begins to move them.
@@ -24,6 +26,9 @@ RESTART_FRAMES = 2 * WAKE_FRAMES
 
 #: Frames (64 MiB) that the log has only if a reader kept it from beginning anew; counted.
 FORCED_FRAMES = 16 * 1024
+
+#: Words of errors after which a checkpoint is simply tried again.
+_PASSING = ("locked", "busy", "disk is full")
 
 #: Where the number of frames stands in the index file ("WAL-Index Header", field mxFrame).
 _MX_FRAME = 16
@@ -44,6 +49,7 @@ class Checkpointer:
         self._wake = threading.Event()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="eventmq-checkpoint", daemon=True)
+        self._failure: Exception | None = None
         #: How often the log reached `FORCED_FRAMES`.
         self.forced = 0
 
@@ -53,14 +59,23 @@ class Checkpointer:
         self._thread.start()
 
     def committed(self, db: sqlite3.Connection) -> None:
-        """Note a commit of ``db``; called by the committing thread."""
+        """Note a commit of ``db``; called by the committing thread.
+
+        Raises:
+            StoreError: The log could not be moved or synced, for another reason than a lack of
+                space, which the next commits meet themselves.
+        """
+        if self._failure is not None:
+            raise StoreError(f"the store {self._path} cannot be synced") from self._failure
         frames = self._frames()
         if frames < WAKE_FRAMES:
             self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
         elif frames >= self._next_try:
             self.forced += frames >= FORCED_FRAMES
             self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + RESTART_FRAMES
-            db.execute("PRAGMA wal_checkpoint(RESTART)")
+            self._checkpoint(db, "RESTART")
+            if self._failure is not None:
+                raise StoreError(f"the store {self._path} cannot be synced") from self._failure
         elif frames >= self._next_wake:
             self._next_wake = frames + WAKE_FRAMES // 2
             self._wake.set()
@@ -75,20 +90,28 @@ class Checkpointer:
         while not self._stop:
             woken = self._wake.wait(self._sync_every or None)
             self._wake.clear()
-            if woken:
-                with suppress(sqlite3.Error):  # a busy database is checkpointed next time
-                    db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if woken and not self._stop:
+                self._checkpoint(db, "PASSIVE")
             if self._sync_every:
                 self._sync()
         db.close()
 
+    def _checkpoint(self, db: sqlite3.Connection, mode: str) -> None:
+        try:
+            db.execute(f"PRAGMA wal_checkpoint({mode})")
+        except sqlite3.Error as error:
+            if not any(word in str(error) for word in _PASSING):
+                self._failure = error
+
     def _sync(self) -> None:
-        with suppress(OSError):
+        try:
             fd = os.open(f"{self._path}-wal", os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+        except OSError as error:
+            self._failure = error
 
     def stop(self) -> None:
         """End the thread. Idempotent."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
 
-__all__ = ["Reads", "highest_id", "next_seq", "recover_chunks"]
+__all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
 
 _FAILED = f"{JOB_COLUMNS}, at, content_type, result, started, ran, worker"
 
@@ -66,7 +66,8 @@ class Reads:
         row = db.execute(f"SELECT {_FAILED} FROM failed WHERE id = ?", (job_id,)).fetchone()
         if row:
             return self.tables.failed(row)
-        for bucket in self.tables.buckets_since((id_time(job_id) or 0.0) - SKEW):
+        now = self.clock.now()
+        for bucket in self.tables.buckets_of(id_time(job_id), now, SKEW):
             sql = f"SELECT * FROM {bucket_name(bucket)} WHERE id = ?"
             row = db.execute(sql, (job_id,)).fetchone()
             if row:
@@ -111,7 +112,7 @@ class Reads:
             for row in db.execute(sql, (after,)):
                 yield row[0], tables.outcome(row, self.clock.now())
             return
-        columns = JOB_COLUMNS if table == "jobs" else _FAILED
+        columns = (JOB_COLUMNS if table == "jobs" else _FAILED).replace("body", "x''")
         sql = f"SELECT {columns} FROM {table} WHERE seq > ? ORDER BY seq LIMIT {_SCAN}"
         number = int(after) if after.isascii() and after.isdigit() and len(after) < 19 else 0  # noqa: PLR2004
         for row in db.execute(sql, (number,)):
@@ -160,10 +161,19 @@ def highest_id(tables: Tables, below: str) -> str:
     return max((row[0] for row in rows if row[0]), default="")
 
 
+def ids_between(tables: Tables, least: str, below: str) -> set[str]:
+    """Return the ids in a range of all jobs, ended ones included."""
+    found: set[str] = set()
+    for name in ["jobs", "failed", *map(bucket_name, tables.buckets)]:
+        sql = f"SELECT id FROM {name} WHERE id >= ? AND id < ?"
+        found.update(row[0] for row in tables.db.execute(sql, (least, below)))
+    return found
+
+
 def next_seq(tables: Tables) -> int:
     """Return a number larger than that of any job that a row still names, chunks included."""
     db = tables.db
-    rows = [db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]  # noqa: S608
+    rows = [db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]
     known = [row[0] or 0 for row in rows]
     for (packed,) in db.execute("SELECT leases FROM chunks"):
         known += [seq for seq, _ in unpack(packed, "a chunk row")]

@@ -29,10 +29,16 @@ from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
-from eventmq.plugins.queue_stores.reads import Reads, highest_id, next_seq, recover_chunks
+from eventmq.plugins.queue_stores.reads import (
+    Reads,
+    highest_id,
+    ids_between,
+    next_seq,
+    recover_chunks,
+)
 from eventmq.plugins.queue_stores.schema import prepare
 from eventmq.plugins.queue_stores.tables import Tables
-from eventmq.plugins.queue_stores.writes import SKEW, Mismatch, Writes
+from eventmq.plugins.queue_stores.writes import Mismatch, Writes, id_horizon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +61,7 @@ PRUNE_EVERY = 60.0
 #: Kibibytes of page cache.
 CACHE_KIB = 32 * 1024
 
-_SYNCHRONOUS = {"durable": "FULL", "relaxed": "OFF", "memory": "OFF"}
+_SYNCHRONOUS = {"durable": "FULL", "relaxed": "NORMAL", "memory": "OFF"}
 
 
 class SqliteStore:
@@ -75,6 +81,7 @@ class SqliteStore:
         self._clock = clock
         self._home = DataDirectory(directory, reserve) if directory is not None else None
         self._durability = durability
+        self._dedupe_window = dedupe_window
         self._keep = max(dedupe_window, keep_results)
         self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
         self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
@@ -116,9 +123,11 @@ class SqliteStore:
         db.execute("COMMIT")
         if self._checkpointer is not None:
             self._checkpointer.start()
-        self._writes = writes = Writes(tables, recovered.epoch)
-        horizon = f"{int((self._clock.now() + SKEW) * 1000):012x}"
+        self._writes = writes = Writes(tables, recovered.epoch, self._dedupe_window)
+        now = self._clock.now()
+        horizon = id_horizon(now)
         writes.high = highest_id(tables, horizon)
+        writes.early = ids_between(tables, horizon, id_horizon(now + self._dedupe_window))
         self._handlers = _handlers(writes, Reads(tables, self._clock))
         return recovered
 
@@ -149,7 +158,11 @@ class SqliteStore:
 
     def submit(self, batch: Sequence[Write]) -> None:
         """Commit a batch; SQLite ends it before this returns."""
-        self._verdicts.append(self._commit(batch))
+        verdicts = self._commit(batch)
+        self._verdicts.append(verdicts)
+        stored = not isinstance(verdicts, Exception)
+        if stored and self._checkpointer is not None and self._db is not None:
+            self._checkpointer.committed(self._db)
 
     def finished(self) -> list[Sequence[Any] | Exception]:
         """Return the verdicts of the commits since the last call."""
@@ -187,8 +200,6 @@ class SqliteStore:
         self._prune()
         self._tables.flush_counts()
         db.execute("COMMIT")
-        if self._checkpointer is not None:
-            self._checkpointer.committed(db)
         return verdicts
 
     def _prune(self) -> None:

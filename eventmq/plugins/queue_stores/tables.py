@@ -156,9 +156,15 @@ class Tables:
             self.db.execute(bucket_ddl(number))
             self.buckets = sorted([*self.buckets, number])
 
-    def buckets_since(self, at: float) -> list[int]:
-        """Return the buckets with outcomes of ``at`` and later, newest first."""
-        oldest = int(at // self.bucket_seconds)
+    def buckets_of(self, made: float | None, now: float, skew: float) -> list[int]:
+        """Return the buckets that may have the outcome of an id, newest first.
+
+        Args:
+            made: Unix time that the id carries, None if it carries none.
+            now: Unix time; a later ``made`` is not believed.
+            skew: Seconds that the clock of who made the id may have been ahead.
+        """
+        oldest = int((made - skew) // self.bucket_seconds) if made and made <= now else 0
         return [bucket for bucket in reversed(self.buckets) if bucket >= oldest]
 
     def drop_buckets_before(self, at: float) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
 
-__all__ = ["SKEW", "Mismatch", "Writes"]
+__all__ = ["SKEW", "Mismatch", "Writes", "id_horizon"]
 
 #: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
 SKEW = 86_400.0
@@ -41,6 +41,11 @@ _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, resu
 _OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)})"
 
 
+def id_horizon(now: float) -> str:
+    """Return the smallest text above every version 7 id made up to ``now`` plus `SKEW`."""
+    return f"{int((now + SKEW) * 1000):012x}"
+
+
 class Mismatch(Exception):
     """A bulk statement touched fewer rows than expected: run the batch again row by row."""
 
@@ -48,9 +53,12 @@ class Mismatch(Exception):
 class Writes:
     """Handlers of `Admit`, `Finish`, `Requeue`, `OpenChunk`, `CloseChunk` and `Promote`."""
 
-    def __init__(self, tables: Tables, epoch: int) -> None:
+    def __init__(self, tables: Tables, epoch: int, dedupe_window: float) -> None:
         self.tables = tables
         self.epoch = epoch
+        self.dedupe_window = dedupe_window
+        #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
+        self.early: set[str] = set()
         #: No version 7 id above this one was ever admitted, so it needs no look-up.
         self.high = ""
         #: Set by the store for the second run of a batch.
@@ -68,17 +76,20 @@ class Writes:
             return {i: Verdict("full", "the disk is nearly full") for i in range(len(jobs))}
         if not jobs:
             return {}
-        queue_id, high = self.tables.queue_id, self.high
-        sane = f"{int((jobs[0].created + SKEW) * 1000):012x}"
+        queue_id, high, early = self.tables.queue_id, self.high, self.early
+        now = jobs[0].created
+        sane, far = id_horizon(now), id_horizon(now + self.dedupe_window)
         refused: dict[int, Verdict] = {}
         rows: list[tuple[Any, ...]] = []
         for i, j in enumerate(jobs):
             job_id = j.id
-            if job_id > high and job_id < sane and len(job_id) == 32 and job_id[12] == "7":  # noqa: PLR2004
+            if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
                 high = job_id  # above all ids ever admitted: needs no look-up
-            elif (state := self._finished_state(job_id)) is not None:
+            elif (state := self._finished_state(job_id, now)) is not None:
                 refused[i] = Verdict("same_id", state)
                 continue
+            elif sane <= job_id < far:
+                early.add(job_id)
             rows.append((
                 j.seq, job_id, queue_id(j.queue), j.rank, _CODES[j.state], j.attempt, 0,
                 j.deaths, j.due, j.expires, j.created, j.headers, j.body,
@@ -96,12 +107,11 @@ class Writes:
             delayed = n if state is JobState.DELAYED else 0
             self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
 
-    def _finished_state(self, job_id: str) -> str | None:
+    def _finished_state(self, job_id: str, now: float) -> str | None:
         db = self.tables.db
         if db.execute("SELECT 1 FROM failed WHERE id = ?", (job_id,)).fetchone():
             return JobState.FAILED.value
-        made = id_time(job_id)
-        for bucket in self.tables.buckets_since((made or 0.0) - SKEW):
+        for bucket in self.tables.buckets_of(id_time(job_id), now, SKEW):
             sql = f"SELECT state FROM outcomes_{bucket} WHERE id = ?"
             row = db.execute(sql, (job_id,)).fetchone()
             if row:
@@ -226,7 +236,13 @@ class Writes:
         """Queue delayed jobs whose time has come."""
         db = self.tables.db
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND due <= ? ORDER BY due LIMIT ?"
-        jobs = self.tables.jobs(sql, (entry.now, entry.limit))
+        jobs: list[Job] = []
+        size = 0
+        for row in db.execute(sql, (entry.now, entry.limit)):
+            jobs.append(self.tables.job(row))
+            size += len(jobs[-1].body)
+            if size > entry.max_bytes:
+                break
         db.executemany("UPDATE jobs SET state = 2 WHERE seq = ?", [(job.seq,) for job in jobs])
         for job in jobs:
             job.state = JobState.QUEUED

@@ -1,0 +1,153 @@
+"""The broker's core when commits fail, clocks jump and peers go: nothing lost, or counted twice."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.broker.limits import Limits
+from eventmq.errors import QueueFull
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import encode_outcomes, pack
+from eventmq.wire.commands import Ack, Call, Heartbeat, Inform, Kbai, Reply, Request
+from tests.broker_harness import Broker, chunks, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.close()
+
+
+def turn_without_space(broker: Broker) -> None:
+    """Let a turn end with a commit for which the disk has no space."""
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    assert entries
+    settle(QueueFull("no space"))
+    broker.core.take_outbox()
+
+
+def test_a_session_lost_in_a_failed_commit_is_given_up_again(broker: Broker) -> None:
+    """Its jobs are not stranded: they run elsewhere once there is space."""
+    broker.worker(b"w1", "one")
+    broker.submit()
+    broker.put(b"w1", Kbai("bye"))
+    turn_without_space(broker)
+    broker.wait(5.0)
+    assert len(chunks(broker.worker(b"w2", "two"))) == 1
+
+
+def test_a_failed_commit_charges_no_attempt_and_no_death(broker: Broker) -> None:
+    """The worker says it again, and it counts once."""
+    broker.worker()
+    job_id, _ = broker.submit()
+    [chunk] = broker.dispatched
+    job = broker.core.state.jobs[job_id]
+    for kind in (OutcomeKind.DIED, OutcomeKind.RETRY):
+        body = encode_outcomes([row(0, kind, countdown=5.0)])
+        broker.put(b"worker", Reply(broker.new_id(), body, chunk.id, chunk.headers))
+        turn_without_space(broker)
+        assert (job.attempt, job.deaths, job.due) == (1, 0, 0.0)
+
+
+def test_a_question_is_answered_although_its_commit_had_no_space(broker: Broker) -> None:
+    """What only reads needs none."""
+    job_id, _ = broker.submit()
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row()])
+    broker.put(b"c", Call("7", "get", pack({"ids": [job_id]})))
+    turn_without_space(broker)
+    broker.turn()
+    assert [m.request for m in broker.took(b"c") if isinstance(m, Reply)] == ["7"]
+
+
+def test_the_broker_pauses_dispatch_when_there_is_no_space(broker: Broker) -> None:
+    """It does not spin; it goes on by itself."""
+    broker.submit()
+    broker.put(b"w", Inform("1", "", "worker", "session:s,chunk"))
+    broker.put(b"w", Heartbeat("2", "1", "received:0,window:1,held:"))
+    turn_without_space(broker)
+    broker.core.decide(broker.clock.now())
+    assert not broker.core.has_writes
+    broker.wait(1.0)
+    assert len(chunks(broker.took(b"w"))) == 1
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_jumps_judges_nobody_and_spares_nobody(broker: Broker, jump: float) -> None:
+    """Deadlines move with it: a live worker keeps its job, a dead one loses it in time."""
+    broker.worker()
+    broker.submit()
+    broker.clock.time += jump
+    broker.core.shift(broker.clock.now(), jump)
+    broker.tell(b"worker", Heartbeat(broker.new_id(), "1"))
+    broker.wait(10.0)
+    assert broker.core.state.counters["lease_lost"] == 0
+    broker.wait(10.0)
+    assert broker.core.state.counters["lease_lost"] == 1
+
+
+def test_an_id_that_only_looks_time_ordered_is_known_after_its_end(broker: Broker) -> None:
+    """One md5 in sixteen does; its time is not believed."""
+    digests = (hashlib.md5(str(n).encode()).hexdigest() for n in range(1000))
+    job_id = next(digest for digest in digests if digest[12] == "7" and digest > "1")
+    broker.submit(job_id)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row()])
+    assert broker.call("state", ids=[job_id]) == [[job_id, "succeeded"]]
+    broker.submit(job_id)
+    assert broker.call("queues")[0]["waiting"] == 0
+
+
+def test_an_id_of_a_clock_far_ahead_is_refused_later_too(broker: Broker) -> None:
+    """Also when its time has come, and after a restart."""
+    early = f"{int((broker.clock.now() + 90_000) * 1000):012x}7000" + "8" * 16
+    broker.submit(early)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row()])
+    broker.crash()
+    broker.clock.time += 20_000
+    broker.submit(early)
+    assert broker.call("queues")[0]["waiting"] == 0
+
+
+def test_heartbeats_go_out_however_much_comes_in(broker: Broker) -> None:
+    """Only the judging waits until everything was read."""
+    broker.worker()
+    for _ in range(20):
+        broker.clock.time += 0.5
+        broker.core.decide(broker.clock.now(), judge=False)
+    beats = [m for m in broker.core.take_outbox() if b"HEARTBEAT" in m.frames]
+    assert len(beats) >= 3
+
+
+def test_a_dead_client_that_is_owed_a_reply_makes_room_for_a_worker(tmp_path: Path) -> None:
+    """Or its job would never end."""
+    broker = Broker(tmp_path, Limits(max_peers=1))
+    broker.tell(b"c", Request(broker.new_id(), "default", "reply-requested", b"[]"))
+    broker.wait(60.0)
+    first, *_ = broker.tell(b"w", Inform("1", "", "worker"))
+    assert isinstance(first, Ack)
+    broker.close()
+
+
+def test_results_travel_in_messages_within_the_frame_limit(tmp_path: Path) -> None:
+    """A get() of many large results is answered in parts."""
+    broker = Broker(tmp_path, Limits(max_frame=1000, window_bytes=10**6))
+    ids = [broker.submit()[0] for _ in range(5)]
+    messages = broker.worker()
+    while found := chunks(messages):
+        [(chunk, index)] = found
+        rows = [row(i, result=b"r" * 600) for i in range(len(index.entries))]
+        messages = broker.answer(b"worker", chunk, rows)
+    got = broker.tell(b"c", Call("1", "get", pack({"ids": ids})))
+    assert [m.outcome for m in got if isinstance(m, Reply)] == ["part"] * 4 + [None]
+    broker.close()
