@@ -302,6 +302,9 @@ class NetLoop:
     def begin(self, errand: Errand) -> None:
         self.net.begin(errand)
 
+    def carry(self, errand: Errand) -> bool:
+        return False
+
     def forget(self, question: Any) -> None:
         self.machine.forget(question)
         self.net.run()

@@ -148,10 +148,9 @@ class EventMQ:
             NotAllowed: An option is not supported by this version yet.
         """
         read = TaskOptions.read(options)
-        wiring = self._wiring
 
         def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-            task = shared.declare(function, read, lambda: wiring)
+            task = shared.declare(function, read, lambda: self.host)
             shared.add_task(self._tasks, task)
             return task
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.broker import make_broker
@@ -16,7 +17,7 @@ from eventmq.client.runner import Transport
 from eventmq.wire.socket import new_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import zmq
 
@@ -29,7 +30,7 @@ __all__ = ["Embedded"]
 logger = logging.getLogger(__name__)
 
 #: Seconds that broker and worker each may take to end.
-STOP_TIMEOUT = 2.0
+STOP_TIMEOUT = 1.0
 
 #: Threads of the worker where the settings name no number: jobs that wait for others need some.
 THREADS = 8
@@ -37,11 +38,12 @@ THREADS = 8
 #: Where the broker is, in its own context.
 _ADDRESS = "inproc://broker"
 
+#: Names of the threads.
+_BROKER, _WORKER = "eventmq-broker", "eventmq-worker"
+
 
 class Embedded:
-    """The broker and the worker of one app.
-
-    The worker serves the queues of the settings and those that tasks name when it starts.
+    """The broker of one app, and its workers: the first serves what is known at the start.
 
     Args:
         app: The app.
@@ -51,43 +53,56 @@ class Embedded:
         self._app = app
         self._context: zmq.Context[Any] | None = None
         self._broker: BrokerRunner | None = None
-        self._worker: WorkerRunner | None = None
+        self._workers: list[WorkerRunner] = []
         self._threads: list[threading.Thread] = []
+        self._served: set[str] = set()
 
-    def start(self) -> Transport:
-        """Start both; return how the client reaches the broker."""
+    def start(self, queues: Iterable[str]) -> Transport:
+        """Start everything; return how the client reaches the broker.
+
+        Args:
+            queues: To be served, beside those of the settings and of the app's tasks.
+        """
         try:
-            return self._start()
+            return self._start(queues)
         except BaseException:
             self.stop()
             raise
 
-    def _start(self) -> Transport:
+    def _start(self, queues: Iterable[str]) -> Transport:
         app = self._app
         app.load_tasks()
         context = self._context = new_context()
         broker = make_broker(app, binds={"main": _ADDRESS}, store="memory", context=context)
         self._broker = broker
         self._run_broker(broker)
+        settings = app.settings
+        named = {task.declared.queue for task in app.tasks.values()}
+        known = {name for _, name in settings.queues}
+        more = {name for name in {*named, *queues, settings.default_queue} if name} - known
+        weight = min(weight for weight, _ in settings.queues)
+        self._work([*settings.queues, *((weight, name) for name in sorted(more))])
+        return Transport([_ADDRESS], context)
+
+    def serve(self, queue: str) -> None:
+        """Start another worker if none serves a queue."""
+        if self._context is not None and queue not in self._served:
+            self._work([(1, queue)])
+
+    def _work(self, queues: list[tuple[int, str]]) -> None:
+        app = self._app
         options = WorkerOptions(
             brokers=[_ADDRESS],
-            queues=self._queues(),
+            queues=queues,
             pool="threads",
             concurrency=app.settings.concurrency or THREADS,
             tasks=LiveSpecs(app.tasks),
-            context=context,
+            context=self._context,
         )
-        self._worker = make_worker(app, options)
-        self._run("eventmq-worker", self._worker.run)
-        return Transport([_ADDRESS], context)
-
-    def _queues(self) -> list[tuple[int, str]]:
-        settings = self._app.settings
-        known = {name for _, name in settings.queues}
-        named = {task.declared.queue for task in self._app.tasks.values()}
-        more = {name for name in named | {settings.default_queue} if name} - known
-        weight = min(weight for weight, _ in settings.queues)
-        return [*settings.queues, *((weight, name) for name in sorted(more))]
+        worker = make_worker(app, options)
+        self._workers.append(worker)
+        self._served.update(name for _, name in queues)
+        self._run(_WORKER, worker.run)
 
     def _run_broker(self, broker: BrokerRunner) -> None:
         """Bind and run in one thread, to which the store then belongs; wait until it is bound."""
@@ -104,7 +119,7 @@ class Embedded:
                 bound.set()
             broker.run()
 
-        self._run("eventmq-broker", main)
+        self._run(_BROKER, main)
         bound.wait()
         if errors:
             raise errors[0]
@@ -121,12 +136,20 @@ class Embedded:
         thread.start()
 
     def stop(self) -> None:
-        """End the worker, then the broker. A task that still runs is left behind in its thread."""
-        runners = [self._worker, self._broker]
-        for runner, thread in zip(runners, reversed(self._threads), strict=False):
-            if runner is not None:
-                runner.stop()
-                thread.join(STOP_TIMEOUT)
+        """End the workers, then the broker. A task that still runs is left in its thread."""
+        for now in (False, True):
+            for worker in self._workers:
+                worker.stop(now=now)
+            self._join(_WORKER)
+        if self._broker is not None:
+            self._broker.stop()
+            self._join(_BROKER)
         if self._context is not None and not any(t.is_alive() for t in self._threads):
             self._context.term()
         self._threads.clear()
+
+    def _join(self, name: str) -> None:
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for thread in self._threads:
+            if thread.name == name:
+                thread.join(max(0.0, deadline - time.monotonic()))

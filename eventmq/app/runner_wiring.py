@@ -34,6 +34,9 @@ MEMORY = "memory://"
 
 _live: weakref.WeakSet[Wiring] = weakref.WeakSet()
 
+#: What a forked child inherited: kept, so that nothing of it is ever finalised there.
+_inherited: list[object] = []
+
 
 class Client(NamedTuple):
     """The parts of the client."""
@@ -78,6 +81,7 @@ class Wiring:
         self._plugins: PluginManager | None = None
         self._client: Client | None = None
         self._embedded: Embedded | None = None
+        self._queues: set[str] = set()
         _live.add(self)
 
     @property
@@ -155,8 +159,9 @@ class Wiring:
             raise NotAllowed(f"app {self._name!r} is gone")
         from eventmq.app.runner_embedded import Embedded  # imports broker and worker
 
-        self._embedded = Embedded(app)
-        return self._embedded.start()
+        with self._lock:
+            self._embedded = Embedded(app)
+            return self._embedded.start(self._queues)
 
     # What tasks know
 
@@ -184,6 +189,14 @@ class Wiring:
             raise SettingsError(f"serializer {name!r} is not in accept ({accepted}); add it there")
         return name, serializer
 
+    def uses_queue(self, queue: str) -> None:
+        """Let the worker of this process, where there is one, serve a queue."""
+        if queue not in self._queues:
+            with self._lock:
+                self._queues.add(queue)
+                if self._embedded is not None:
+                    self._embedded.serve(queue)
+
     def names_module(self, module: str) -> bool:
         """Whether a module is one of those that the app imports."""
         return module in self.settings.imports
@@ -203,6 +216,7 @@ class Wiring:
 
     def drop_inherited(self) -> None:
         """Forget the parent's threads; called in a forked child."""
+        _inherited.append(self._embedded)
         self._lock = threading.RLock()
         self._embedded = None
 

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Child", "ChildFailed", "interrupt_at_signals", "ready_fields", "undisturbed"]
+__all__ = [
+    "Child",
+    "ChildFailed",
+    "held_back",
+    "interrupt_at_signals",
+    "ready_fields",
+    "undisturbed",
+]
 
 #: Runs the program from wherever this process has it: an installed one is found first.
 _PROGRAM = "import sys; sys.path.append({root!r}); from eventmq.cli.lifeline import live; live()"
@@ -150,6 +157,16 @@ def interrupt_at_signals() -> None:
     """Let every signal that asks this process to end raise `KeyboardInterrupt`."""
     for signum in _ENDING_SIGNALS:
         signal.signal(signum, signal.default_int_handler)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let those signals wait until the end of a ``with`` block, which must start no process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from eventmq.cli.children import Child, ChildFailed, interrupt_at_signals, ready
 from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
 from eventmq.cli.output import paint
-from eventmq.cli.target import louder, takes_app
+from eventmq.cli.target import takes_app
 
 if TYPE_CHECKING:
     from eventmq.cli.target import Target
@@ -49,7 +49,7 @@ def dev(
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
         bind = settings.broker[0]
-    loud = ["-v"] * louder() + ["-q"] * -louder()
+    loud = ["-v"] * target.louder + ["-q"] * -target.louder
     app = ["-A", target.app_name or "", *(f"-I{name}" for name in target.imports)]
     broker = [*loud, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
     worker = [*loud, "worker", *app, *_arguments(**options)]

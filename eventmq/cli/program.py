@@ -11,6 +11,8 @@ import click
 from eventmq.cli import about, broker, call, dev, look, topics, worker
 from eventmq.cli.demo import command as demo
 from eventmq.cli.exits import DONE, INTERRUPTED, WRONG_USAGE, say_error
+from eventmq.cli.finder import join_path
+from eventmq.cli.target import LOUDNESS
 from eventmq.errors import EventMQError, did_you_mean
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
         from eventmq.pluginmanager import PluginManager
         from eventmq.settings import load_settings
 
+        join_path()
         manager = PluginManager(load_settings({}))
         manager.load()
         everything = click.Group(commands=dict(group.commands))
@@ -105,8 +108,8 @@ def _say_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     "-p", "plugins", multiple=True, metavar="NAME", is_eager=True, expose_value=False,
     callback=_switch_plugins, help="Load a plugin, or with no:NAME leave it out. Repeatable.",
 )  # fmt: skip
-@click.option("-v", "--verbose", count=True, help="Log more. Repeatable.")
-@click.option("-q", "--quiet", count=True, help="Log less. Repeatable.")
+@LOUDNESS[0]
+@LOUDNESS[1]
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version,
     help="Show the version and exit.",

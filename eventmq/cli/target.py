@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-__all__ = ["Target", "louder", "options_of", "takes_app", "takes_json", "takes_target"]
+__all__ = ["LOUDNESS", "Target", "options_of", "takes_app", "takes_json", "takes_target"]
 
 takes_json = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, and nothing else on stdout."
@@ -35,11 +35,13 @@ class Target:
         app_name: Of ``-A``, or None.
         imports: Of ``-I``.
         broker: Of ``--broker``, or None.
+        louder: Number of ``-v`` less the number of ``-q``.
     """
 
     app_name: str | None = None
     imports: tuple[str, ...] = ()
     broker: str | None = None
+    louder: int = 0
 
     def find(self, **overrides: Any) -> Found:
         """Return the app, where it is, with the settings of the command line.
@@ -75,7 +77,7 @@ class Target:
         Args:
             timeout: Seconds to wait for an answer, else those of the settings.
         """
-        start_logging(moved("error", louder()))
+        start_logging(moved("error", self.louder))
         app = self.app(submit_timeout=timeout)
         try:
             yield app
@@ -89,7 +91,7 @@ class Target:
             SettingsError: Its broker lives inside one process.
         """
         found = self.find(**overrides)
-        level = moved(found.app.settings.log_level, louder())
+        level = moved(found.app.settings.log_level, self.louder)
         with suppress(NotAllowed):  # in use already: then only this process logs so
             found.app.override(log_level=level)
         start_logging(level)
@@ -97,11 +99,6 @@ class Target:
             msg = "the broker memory:// lives inside the process that uses it; name one that "
             raise SettingsError(msg + "others can reach: --broker tcp://127.0.0.1:47291")
         return found
-
-
-def louder() -> int:
-    """Return the number of ``-v`` less the number of ``-q``."""
-    return click.get_current_context().find_root().obj or 0
 
 
 def _app_option(*, required: bool) -> Decorator:
@@ -122,6 +119,13 @@ _BROKER = click.option(
 )  # fmt: skip
 
 
+#: They can stand before the command as well as after it.
+LOUDNESS = (
+    click.option("-v", "--verbose", count=True, help="Log more. Repeatable."),
+    click.option("-q", "--quiet", count=True, help="Log less. Repeatable."),
+)
+
+
 def _packing(*options: Decorator) -> Decorator:
     """Return a decorator that adds options and hands them over as one ``target``."""
 
@@ -132,11 +136,13 @@ def _packing(*options: Decorator) -> Decorator:
             broker: str | None = None,
             **more: Any,
         ) -> Any:
-            target = Target(app_name=app_name, imports=imports, broker=broker)
+            louder = more.pop("verbose") - more.pop("quiet")
+            louder += click.get_current_context().find_root().obj or 0
+            target = Target(app_name=app_name, imports=imports, broker=broker, louder=louder)
             return function(target=target, **more)
 
         command: Callable[..., Any] = functools.update_wrapper(packed, function)
-        for option in reversed(options):
+        for option in reversed([*options, *LOUDNESS]):
             command = option(command)
         return command
 

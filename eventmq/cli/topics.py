@@ -52,10 +52,10 @@ def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_jso
     There is a line for each message whose topic begins like one of those named. With --json a line
     is an object with "topic" and "value". Ctrl-C ends it.
     """
-    with target.asking() as app, app.subscribe(*topics) as messages:
-        app.call("ping")  # so that a broker that is not there is an error
-        click.echo(f"subscribed to {', '.join(map(printable, topics))}", err=True)
-        with suppress(KeyboardInterrupt):
+    with target.asking() as app:
+        app.call("ping")  # says best what is wrong
+        with app.subscribe(*topics) as messages, suppress(KeyboardInterrupt):
+            click.echo(f"subscribed to {', '.join(map(printable, topics))}", err=True)
             for message in islice(messages, count):
                 click.echo(_line(message.topic, message.value, as_json=as_json))
 

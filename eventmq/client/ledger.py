@@ -41,6 +41,9 @@ class Ledger:
             first.twins.append(errand)
         return False
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def find(self, message_id: str) -> Errand | None:
         """Return an open errand."""
         return self._open.get(message_id)

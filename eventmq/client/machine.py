@@ -83,6 +83,11 @@ class ClientMachine:
         if connection is not None:
             self._forget_at(connection, question)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is not settled yet."""
+        return len(self._ledger) > 0
+
     def say_goodbye(self) -> None:
         """Queue a KBAI to every broker that is ready."""
         for connection in self.connections:

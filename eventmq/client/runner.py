@@ -1,8 +1,8 @@
 """The client as callers' threads and coroutines see it: thread-safe, and lazy.
 
-The first use starts one I/O thread (`runner_loop.IoLoop`); nothing happens before. After a fork
-the child drops what it inherited, without closing it, and starts a thread of its own at its first
-use. At the exit of the interpreter the thread is stopped and sockets close within a bounded time.
+The first use makes the sockets (`runner_loop.IoLoop`); nothing happens before. After a fork the
+child drops what it inherited, without closing it, and makes its own at its first use. At the exit
+of the interpreter sockets close within a bounded time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientRunner", "Transport"]
 
-#: Seconds that the I/O thread may take to close.
+#: Seconds that closing may take.
 CLOSE_TIMEOUT = 1.0
 
-#: Seconds after a deadline at which a caller stops believing in the I/O thread.
+#: Seconds after a deadline at which a caller stops believing in the thread that leads.
 _GUARD = 2.0
 
 _live: weakref.WeakSet[ClientRunner] = weakref.WeakSet()
+
+#: Loops with open sockets, also those whose client was dropped without being closed.
+_loops: weakref.WeakSet[IoLoop] = weakref.WeakSet()
 
 #: What a forked child inherited: kept, so that nothing of it is ever finalised there.
 _inherited: list[object] = []
@@ -50,7 +53,7 @@ class Transport(NamedTuple):
 
 
 class ClientRunner:
-    """Hands errands to the I/O thread and waits for them.
+    """Hands errands to the loop with the sockets and waits for them.
 
     Args:
         transport: Called once, at the first use (in a forked child, once more).
@@ -79,7 +82,7 @@ class ClientRunner:
         self._closed = False
         _live.add(self)
 
-    # The thread
+    # The loop
 
     def _running(self) -> IoLoop:
         loop = self._loop
@@ -102,11 +105,11 @@ class ClientRunner:
             liveness=self._liveness,
         )
         loop = IoLoop(machine, self.clock, context)
-        loop.start()
+        _loops.add(loop)
         return loop
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """End the thread; what is open fails. Idempotent; later use is an error."""
+        """Close the sockets; what is open fails. Idempotent; later use is an error."""
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
@@ -115,7 +118,6 @@ class ClientRunner:
 
     def _drop_inherited(self) -> None:
         """Forget the parent's thread and sockets; called in a forked child."""
-        _inherited.append((self._loop, self._lock))
         self._loop = None
         self._lock = threading.Lock()
 
@@ -132,7 +134,7 @@ class ClientRunner:
     # Parcels and notices
 
     def begin(self, errand: Errand) -> None:
-        """Hand an errand over. ``errand.wake`` will be called from the I/O thread."""
+        """Hand an errand over. ``errand.wake`` will be called from any thread."""
         self._running().begin(errand)
 
     def deadline(self, timeout: float | None) -> float:
@@ -146,7 +148,8 @@ class ClientRunner:
             BrokerUnavailable: There was no receipt before its deadline.
             EventMQError: It was refused.
         """
-        self.await_over(errand, self.start(errand))
+        if not self._running().carry(errand):
+            self.await_over(errand, self.start(errand))
         if errand.error is not None:
             raise errand.error
 
@@ -216,10 +219,17 @@ class ClientRunner:
         )
 
     def ask(self, question: Question) -> Any:
-        """Return the only answer to a question; the arguments and errors are those of `answers`."""
-        for answer in self.answers(question):
-            return answer
-        raise ProtocolError(f"the broker answered {question.name} with nothing")
+        """Return the only answer to a question; the errors are those of `answers`."""
+        try:
+            if not self._running().carry(question):
+                self.await_over(question, self.start(question))
+        finally:
+            self.forget(question)
+        if question.error is not None:
+            raise question.error
+        if not question.answers:
+            raise ProtocolError(f"the broker answered {question.name} with nothing")
+        return question.answers.popleft()
 
     def answers(self, question: Question) -> Iterator[Any]:
         """Ask, and yield the answers as they come.
@@ -277,13 +287,18 @@ class ClientRunner:
 
 
 def _in_child() -> None:
+    _inherited.extend(_loops)
+    _loops.clear()
     for runner in list(_live):
         runner._drop_inherited()  # noqa: SLF001 - of this module
 
 
 def _at_exit() -> None:
-    for runner in list(_live):
-        runner.close()
+    loops = list(_loops)
+    for loop in loops:
+        loop.stop(0.0)
+    for loop in loops:
+        loop.stop(CLOSE_TIMEOUT)
 
 
 if hasattr(os, "register_at_fork"):

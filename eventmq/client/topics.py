@@ -24,6 +24,8 @@ __all__ = ["Message", "Subscription", "Topics"]
 #: Messages that wait in a subscription; when it is full the oldest are dropped.
 BUFFER = 10_000
 
+_UNCONFIRMED = "no broker confirmed the subscription in time"
+
 
 class Message(NamedTuple):
     """A published message.
@@ -137,11 +139,10 @@ class Subscription:
         self._runner.forget(self._question)
 
     def __enter__(self) -> Self:
-        question, deadline = self._question, self._runner.deadline(self._timeout)
-        while not question.answers and not question.over:
-            if not self._waiter.wait(deadline - self._runner.clock.monotonic()):
+        while not self._question.answers and not self._question.over:
+            if not self._waiter.wait(self._timeout):
                 self.close()
-                raise BrokerUnavailable("no broker confirmed the subscription in time")
+                raise BrokerUnavailable(_UNCONFIRMED)
         self._take_confirmation()
         return self
 
@@ -152,7 +153,11 @@ class Subscription:
         waiter = self._runner.async_waiter()
         self._question.wake = waiter.wake
         while not self._question.answers and not self._question.over:
-            await waiter.wait()
+            try:
+                await waiter.wait(self._timeout)
+            except TimeoutError:
+                self.close()
+                raise BrokerUnavailable(_UNCONFIRMED) from None
         self._take_confirmation()
         return self
 

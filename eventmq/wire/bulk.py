@@ -196,10 +196,10 @@ def decode_chunk(body: bytes) -> ChunkIndex:
     place = 0
     try:
         queue, templates, rows = value
-        entries = [ChunkEntry(*row) for row in rows]
+        entries = list(map(ChunkEntry._make, rows))
         if type(queue) is not str or not all(type(text) is str for text in templates):
             raise ValueError(queue)
-        texts = range(len(templates))
+        texts = len(templates)
         for job_id, delivery, attempt, template, timeout, expires, offset, length in entries:
             if not (
                 type(job_id) is str
@@ -207,7 +207,7 @@ def decode_chunk(body: bytes) -> ChunkIndex:
                 and type(timeout) is type(expires) is float
                 and offset == place
                 and length >= 0
-                and template in texts
+                and 0 <= template < texts
             ):
                 raise ValueError(job_id)
             place += length

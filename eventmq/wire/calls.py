@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CALLS", "MAX_IDS", "MAX_ROWS", "CallSpec"]
+__all__ = ["CALLS", "MAX_IDS", "MAX_ROWS", "CallSpec", "document"]
 
 #: Most ids in one call.
 MAX_IDS = 1000
@@ -57,8 +57,8 @@ CALLS: dict[str, CallSpec] = {
     "info": CallSpec(
         "client",
         {"id": "str"},
-        "map with id task queue state attempt delivery priority created due expires finished "
-        "worker error headers; ERROR job-not-found for an unknown id",
+        "map with id task queue state attempt delivery priority created due expires started ran "
+        "finished worker error content_type headers; ERROR job-not-found for an unknown id",
         "Say what is known of one job, without body and result.",
     ),
     "jobs": CallSpec(
@@ -83,7 +83,8 @@ CALLS: dict[str, CallSpec] = {
     "status": CallSpec(
         "client",
         {},
-        "map with version epoch store pid started now peers counters and the keys of STATUS",
+        "map with version epoch store now started addresses peers counters waited_for "
+        "replies_owed and the keys of STATUS",
         "Say how the broker is.",
     ),
     "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
@@ -94,3 +95,15 @@ CALLS: dict[str, CallSpec] = {
         "Receive what is published from now on.",
     ),
 }
+
+
+def document() -> str:
+    """Return the table of all calls for ``docs/protocol.rst``, in reStructuredText."""
+    rows = [("Call", "Role", "Arguments", "Result", "What it does")]
+    for name, spec in CALLS.items():
+        arguments = "; ".join(f"``{key}``: {kind}" for key, kind in spec.arguments.items())
+        rows.append((f"``{name}``", spec.role, arguments or "none", spec.result, spec.doc))
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 10 8 22 30 30", ""]
+    for first, *rest in rows:
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
+    return "\n".join(lines) + "\n"

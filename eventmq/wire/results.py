@@ -62,7 +62,7 @@ def encode_error(error: RemoteError) -> bytes:
     return packed if len(packed) < 4 * TRACEBACK_LIMIT else pack([*head, None])
 
 
-def plain_result(state: JobState, content_type: str, result: bytes | None) -> bytes:
+def plain_result(state: JobState, result: bytes | None) -> bytes:
     """Return what a REPLY says to a peer that knows only the published document: text.
 
     A job that succeeded without information is answered with a True value (emqp-1.0, "Headers",
@@ -71,7 +71,7 @@ def plain_result(state: JobState, content_type: str, result: bytes | None) -> by
     """
     if state is JobState.SUCCEEDED:
         return result if result and is_text(result) else _plain(value=True)
-    if content_type != ERROR_TYPE or not result:
+    if not result:
         return _plain(state.value)
     error = decode_error(result)
     if error.type.endswith("TimeLimitExceeded"):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
 
 from tests.integration.emqp_broker import BrokerProcess
-from tests.integration.raw_peer import DEADLINE, RawPeer
+from tests.integration.raw_peer import RawPeer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,16 +57,3 @@ def connect(context: zmq.Context) -> Iterator[Connect]:
     yield make
     for peer in peers:
         peer.close()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Call it with a condition to wait until it is true."""
-
-    def wait(condition: Callable[[], bool], limit: float = DEADLINE) -> None:
-        end = time.monotonic() + limit
-        while not condition():
-            assert time.monotonic() < end, "it never came true"
-            time.sleep(0.01)
-
-    return wait

@@ -10,8 +10,6 @@ import pytest
 from tests.integration.raw_peer import QUIET, beat_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.integration.emqp_broker import BrokerProcess, Connect
     from tests.integration.raw_peer import RawPeer
 
@@ -164,9 +162,7 @@ def test_what_waited_at_disconnect_is_there_after_the_next_start(
     assert worker.expect(b"REQUEST")[3] == job
 
 
-def test_sigterm_says_goodbye_too(
-    broker: BrokerProcess, connect: Connect, until: Callable[..., None]
-) -> None:
+def test_sigterm_says_goodbye_too(broker: BrokerProcess, connect: Connect) -> None:
     """A broker that is stopped by the system leaves as politely."""
     worker = connect(broker["main"])
     worker.inform(b"worker")

@@ -121,6 +121,8 @@ def test_subscribers_find_the_broker_again_after_kill_9(
     broker: BrokerProcess, connect: Connect, subscribe: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     socket = subscribe(b"news")
+    while socket.poll(50):
+        socket.recv_multipart()
     broker.kill()
     broker.start()
     publisher: RawPeer = connect(broker["publish"])

@@ -61,16 +61,14 @@ def test_inform_is_acknowledged_on_the_port_that_it_came_to(
 
 @pytest.mark.parametrize("port", ["main", "worker"])
 def test_a_heartbeat_comes_right_behind_the_ack(
-    broker: BrokerProcess, connect: Connect, port: str
+    start_broker: StartBroker, connect: Connect, port: str
 ) -> None:
     """A deployed job manager starts its workers only when it receives one."""
-    worker = connect(broker[port])
+    worker = connect(start_broker(heartbeat_interval=60.0)[port])
     worker.inform(b"worker", b'[[10, "default"]]')
-    before = time.time()
     beat = worker.expect(b"HEARTBEAT")
     assert len(beat) == 5
-    assert abs(float(beat[4]) - before) < 5
-    assert time.time() - before < 0.2
+    assert abs(float(beat[4]) - time.time()) < 10
 
 
 @pytest.mark.parametrize(
@@ -215,7 +213,7 @@ def test_heartbeats_come_at_regular_intervals(worker: RawPeer) -> None:
         times.append(time.monotonic())
         worker.send(b"HEARTBEAT", b"%f" % time.time())
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert all(0.1 < gap < 1.0 for gap in gaps), gaps
+    assert all(0.1 < gap < 2.0 for gap in gaps), gaps
 
 
 def test_a_heartbeat_is_never_answered(start_broker: StartBroker, connect: Connect) -> None:

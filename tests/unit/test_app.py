@@ -39,12 +39,20 @@ def threads() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("eventmq")}
 
 
+def left() -> set[str]:
+    """Return the threads that go on; those of the pool end by themselves, a moment later."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("eventmq"):
+            thread.join(DEADLINE)
+    return threads()
+
+
 @pytest.fixture
 def app() -> Iterator[EventMQ]:
     """An app that has everything in this process."""
     with EventMQ("test", broker="memory://", result_timeout=DEADLINE) as app:
         yield app
-    assert threads() == set()
+    assert left() == set()
 
 
 # Settings
@@ -195,6 +203,14 @@ def test_the_queues_of_tasks_are_served(app: EventMQ) -> None:
         return current_job().queue
 
     assert work.delay().get() == "email"
+    assert work.options(queue="sms").delay().get() == "sms"
+    assert app.send(work.name, queue="fax").get() == "fax"
+
+    @app.task(queue="later")
+    def late() -> str:
+        return current_job().queue
+
+    assert late.delay().get() == "later"
 
 
 def test_a_job_is_delayed(app: EventMQ) -> None:
@@ -313,7 +329,7 @@ def test_a_closed_app_is_closed(app: EventMQ) -> None:
     assert work.delay().get() == 1
     app.close()
     app.close()
-    assert threads() == set()
+    assert left() == set()
     with pytest.raises(BrokerUnavailable, match="closed"):
         work.delay()
 
@@ -337,6 +353,21 @@ def test_memory_stands_alone() -> None:
     app = EventMQ(broker=["memory://", "tcp://127.0.0.1:1"])
     with pytest.raises(SettingsError, match="stands alone"):
         app.ask("ping")
+
+
+def test_closing_does_not_wait_for_a_task_that_goes_on() -> None:
+    """A thread cannot be killed: it is left behind and ends with the process."""
+    started, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        end.wait(DEADLINE)
+
+    with EventMQ(broker="memory://") as app:
+        app.task(name="t")(work).delay()
+        assert started.wait(DEADLINE)
+    end.set()
+    assert left() == set()
 
 
 # Tasks and plugins

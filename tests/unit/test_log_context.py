@@ -20,7 +20,8 @@ FORMAT = "%(message)s %(eventmq_job)s %(eventmq_task)s %(eventmq_attempt)s"
 @pytest.fixture(autouse=True)
 def record_factory():
     before = logging.getLogRecordFactory()
-    yield before
+    logging.setLogRecordFactory(logging.LogRecord)  # apps of other tests may have installed it
+    yield logging.LogRecord
     logging.setLogRecordFactory(before)
 
 

@@ -42,6 +42,7 @@ class FakeApp:
         self.runner = NetRunner(Net(self.broker))
         self.closed = False
         self.modules = modules
+        self.queues: set[str] = set()
         serializer = self.serializer = Msgpack(msgpack)
         reader = OutcomeReader(lambda _: serializer, {"msgpack"})
         results = Results(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
@@ -54,6 +55,9 @@ class FakeApp:
 
     def now(self) -> float:
         return self.runner.clock.now()
+
+    def uses_queue(self, queue: str) -> None:
+        self.queues.add(queue)
 
     def names_module(self, module: str) -> bool:
         return module in self.modules
@@ -284,6 +288,7 @@ def test_map_sends_one_job_per_tuple(app: FakeApp) -> None:
     assert len(asyncio.run(app.task(add).amap([(3,)]))) == 1
     assert len(app.task(add).options(queue="q").map([(3,)])) == 1
     assert app.last().queue == "q"
+    assert app.queues == {"default", "q"}
     assert app.task(add).map([]) == []
 
 

@@ -9,7 +9,6 @@ import pytest
 from eventmq.job import JobState
 from eventmq.wire.bulk import pack
 from eventmq.wire.results import (
-    ERROR_TYPE,
     MESSAGE_LIMIT,
     TRACEBACK_LIMIT,
     RemoteError,
@@ -69,33 +68,37 @@ def test_arguments_that_are_no_list_are_none() -> None:
 # Plain peers
 
 
-def said(state: JobState, content_type: str = "", result: bytes | None = None) -> object:
-    return json.loads(plain_result(state, content_type, result))
+def said(state: JobState, result: bytes | None = None) -> object:
+    return json.loads(plain_result(state, result))
 
 
 def test_a_plain_peer_gets_text_as_it_came() -> None:
-    assert plain_result(JobState.SUCCEEDED, "plain", b'{"value": 4}') == b'{"value": 4}'
+    assert plain_result(JobState.SUCCEEDED, b'{"value": 4}') == b'{"value": 4}'
 
 
 @pytest.mark.parametrize("result", [None, b"", b"\xff\xfe"])
 def test_no_information_is_a_true_value(result: bytes | None) -> None:
     """emqp-1.0, Headers: if there is no information, reply with a True value."""
-    assert said(JobState.SUCCEEDED, "msgpack", result) == {"value": True}
+    assert said(JobState.SUCCEEDED, result) == {"value": True}
 
 
 def test_an_exception_is_its_text() -> None:
     error = encode_error(RemoteError("builtins.KeyError", "'x'"))
-    assert said(JobState.FAILED, ERROR_TYPE, error) == {"value": "'x'"}
+    assert said(JobState.FAILED, error) == {"value": "'x'"}
+
+
+def test_the_error_of_a_plain_job_is_text_already() -> None:
+    assert said(JobState.FAILED, b"division by zero") == {"value": "division by zero"}
 
 
 def test_an_exception_without_text_is_its_type() -> None:
     error = encode_error(RemoteError("builtins.KeyError", ""))
-    assert said(JobState.FAILED, ERROR_TYPE, error) == {"value": "builtins.KeyError"}
+    assert said(JobState.FAILED, error) == {"value": "builtins.KeyError"}
 
 
 def test_a_time_out_is_the_text_that_deployed_software_says() -> None:
     error = encode_error(RemoteError("eventmq.errors.TimeLimitExceeded", "5 s"))
-    assert said(JobState.FAILED, ERROR_TYPE, error) == {"value": "TimeoutError"}
+    assert said(JobState.FAILED, error) == {"value": "TimeoutError"}
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED])

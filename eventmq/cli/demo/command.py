@@ -13,6 +13,7 @@ from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
 from eventmq.cli.output import to_json
 from eventmq.cli.target import takes_json
+from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,8 @@ def _run(workers: int, *, keep: bool, quiet: bool) -> dict[str, Any]:
     from eventmq.cli.demo.sources import find_sources
 
     paths = find_sources()
+    if not paths:
+        raise EventMQError("this Python has no source files of its library, so there is no input")
     say = _silent if quiet else click.echo
     say(f"starting a broker and {workers} worker processes for {len(paths)} jobs")
     with Machine(workers, keep=keep) as machine:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.children import Child, ready_fields, undisturbed
+from eventmq.cli.children import Child, held_back, ready_fields, undisturbed
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Machine:
     """
 
     def __init__(self, workers: int, *, keep: bool) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="eventmq-demo-"))
+        self.folder = Path()
         self.ready = ""
         self._workers = workers
         self._keep = keep
@@ -79,6 +79,9 @@ class Machine:
 
     def __enter__(self) -> Self:
         try:
+            with held_back():  # who makes it must know that it is there
+                self.folder = Path(tempfile.mkdtemp(prefix="eventmq-demo-"))
+                self._stack.callback(self._tidy)
             self._start()
         except BaseException:
             self.__exit__()
@@ -88,8 +91,10 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         with undisturbed():
             self._stack.close()
-            if not self._keep:
-                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        if not self._keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
         self.ready = self._child(

@@ -1,0 +1,49 @@
+"""The sockets of a client for one broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from eventmq.wire.socket import Link, open_dealer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["BrokerSockets"]
+
+#: Milliseconds that a closing socket may spend on what was not sent yet.
+CLOSE_LINGER_MS = 200
+
+_MADE, _LOST = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+
+
+class BrokerSockets:
+    """The link to one broker, and the monitor that says when it is cut."""
+
+    __slots__ = ("address", "blocked", "link", "monitor", "send")
+
+    def __init__(self, context: zmq.Context[Any], address: str) -> None:
+        self.address = address
+        self.link = open_dealer(context, address)
+        self.send = self.link.send
+        monitor = self.link.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self.monitor = Link(monitor)
+        #: The link takes nothing more for now.
+        self.blocked = False
+
+    def events(self) -> Iterator[bool]:
+        """Yield True for every connection that was made, False for every one that was lost."""
+        while (frames := self.monitor.receive()) is not None:
+            event = int.from_bytes(frames[0][:2], "little")
+            if event in {_MADE, _LOST}:
+                yield event == _MADE
+
+    def close(self) -> None:
+        """Close both."""
+        self.link.socket.disable_monitor()
+        self.monitor.close(0)
+        self.link.close(CLOSE_LINGER_MS)

@@ -1,0 +1,181 @@
+"""What a user asks a running system: exit codes, and what stands on stdout."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.shell import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHOP = """
+from eventmq import EventMQ
+
+app = EventMQ("shop")
+
+@app.task
+def total(prices, *, discount=0.0):
+    return sum(prices) * (1 - discount)
+
+@app.task
+def broken(what):
+    raise ValueError(what)
+"""
+JOBS = (
+    "id task queue state attempt delivery priority created due expires started ran finished worker "
+    "error"
+)
+FREE = "tcp://127.0.0.1:0"
+NOBODY = "tcp://127.0.0.1:9"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A folder with the app, and nothing running."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    shell = Shell(tmp_path)
+    yield shell
+    shell.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """The same with a broker and a worker, for tests that only look."""
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "shop.py").write_text(SHOP)
+    shell = Shell(folder)
+    shell.environ["EVENTMQ_BROKER"] = shell.start("broker", "--bind", FREE).ready()["main"]
+    shell.start("worker", "-A", "shop", "-c", "1").ready()
+    yield shell
+    shell.close()
+
+
+# Call
+
+
+def test_a_call_that_waits_prints_the_result(running: Shell) -> None:
+    assert "1.5\n" == running.output(
+        "call", "-A", "shop", "total", "[1,2]", "discount=0.5", "--wait"
+    )
+
+
+def test_a_call_by_name_needs_no_app(running: Shell) -> None:
+    job = running.output("call", "shop.total", "[4]").strip()
+    assert "4.0\n" == running.output("call", "shop.total", "[4]", "--wait")
+    assert "shop.total" == running.json("job", job)["task"]
+
+
+def test_a_failing_job_is_exit_code_1(running: Shell) -> None:
+    code, message = running.error("call", "-A", "shop", "broken", '"out of stock"', "--wait")
+    assert 1 == code
+    assert "ValueError: out of stock" in message
+
+
+def test_a_result_that_does_not_come_is_exit_code_1(running: Shell) -> None:
+    options = ("--queue", "nobody", "--wait", "--timeout", "0.2")
+    code, _ = running.error("call", "shop.total", "[1]", *options)
+    assert 1 == code
+
+
+# Looking
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ping", "--timeout", "0.3"],
+        ["status"],
+        ["queues"],
+        ["workers"],
+        ["jobs"],
+        ["job", "x"],
+        ["call", "shop.total"],
+        ["publish", "a", "1"],
+        ["subscribe", "a"],
+    ],
+    ids=" ".join,
+)
+def test_without_a_broker_the_exit_code_is_3(shell: Shell, arguments) -> None:
+    shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.3"
+    code, message = shell.error(*arguments, "--broker", NOBODY)
+    assert 3 == code
+    assert NOBODY in message
+    assert 'start one with "eventmq broker"' in message
+
+
+def test_an_unknown_job_is_exit_code_4(running: Shell) -> None:
+    code, message = running.error("job", "nobody-knows-it")
+    assert 4 == code
+    assert "nobody-knows-it" in message
+
+
+@pytest.mark.parametrize(
+    ("command", "columns"),
+    [
+        ("queues", "name waiting delayed running failed paused workers"),
+        ("workers", "name session queues tasks running chunks window seen plain"),
+        ("jobs", JOBS),
+        ("plugins", "name version origin hooks provides in_use"),
+        ("settings", "name value source type unit default env"),
+    ],
+)
+def test_listings_have_their_columns(running: Shell, command: str, columns: str) -> None:
+    running.output("call", "-A", "shop", "total", "[1]", "--wait")
+    rows = running.json(command)
+    assert rows
+    assert all(columns == " ".join(row) for row in rows)
+    header = running.output(command).splitlines()[0].split()
+    assert columns.startswith(f"{header[0]} ")
+    flat = (str, int, float, bool, type(None))
+    assert all(isinstance(value, flat) for row in rows for value in row.values())
+
+
+def test_jobs_are_listed_by_state_task_and_queue(running: Shell) -> None:
+    running.run("call", "-A", "shop", "broken", "1", "--wait")
+    failed = running.json("jobs", "--state", "failed", "--task", "shop.broken")
+    assert {"failed"} == {row["state"] for row in failed}
+    assert "ValueError: 1" in {row["error"] for row in failed}
+    assert 1 == len(running.json("jobs", "--limit", "1"))
+    assert [] == running.json("jobs", "--queue", "no-such-queue")
+
+
+def test_a_job_is_one_object(running: Shell) -> None:
+    running.run("call", "-A", "shop", "broken", "2", "--wait")
+    job = running.json("jobs", "--state", "failed", "--limit", "1")[0]["id"]
+    info = running.json("job", job)
+    assert (job, "shop.broken", "failed") == (info["id"], info["task"], info["state"])
+    assert "raise ValueError(what)" in info["traceback"]
+
+
+def test_the_status_and_the_ping_are_one_object(running: Shell) -> None:
+    status = running.json("status")
+    assert running.environ["EVENTMQ_BROKER"] == status["addresses"]["main"]
+    assert "default" in status["connected_queues"]
+    assert {"version", "epoch", "store", "now", "round_trip"} == set(running.json("ping"))
+
+
+# Topics
+
+
+def test_what_is_published_is_printed(running: Shell) -> None:
+    lines = running.start("subscribe", "news", "--count", "2")
+    objects = running.start("subscribe", "news", "--count", "2", "--json")
+    assert "subscribed" in lines.line(err=True)
+    assert "subscribed" in objects.line(err=True)
+    running.output("publish", "other", "1")
+    running.output("publish", "news", "plain words")
+    running.output("publish", "news.x", '{"a": [1]}')
+    assert ['news "plain words"', 'news.x {"a": [1]}'] == [lines.line(), lines.line()]
+    assert '{"topic": "news", "value": "plain words"}' == objects.line()
+    assert (0, 0) == (lines.wait(), objects.wait())
+
+
+def test_ctrl_c_ends_a_subscription_as_usual(running: Shell) -> None:
+    program = running.start("subscribe", "news")
+    program.line(err=True)
+    assert 0 == program.stop(signal.SIGINT)

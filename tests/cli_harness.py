@@ -1,0 +1,73 @@
+"""Runs commands inside the test's process, in a folder of their own; leaves nothing changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from click.testing import CliRunner, Result
+
+from eventmq.cli.program import program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+__all__ = ["Cli", "open_cli"]
+
+
+class Cli:
+    """A folder with modules, and the program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file."""
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str) -> Result:
+        """Run a command; an unexpected exception is the test's."""
+        environ, modules = dict(os.environ), set(sys.modules)
+        result = CliRunner().invoke(program, list(arguments))
+        os.environ.clear()
+        os.environ.update(environ)
+        for name in set(sys.modules) - modules:
+            if str(self.folder) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def json(self, *arguments: str) -> Any:
+        """Run a command that succeeds and return what it prints on stdout."""
+        result = self.run(*arguments)
+        assert 0 == result.exit_code, result.stderr
+        return json.loads(result.stdout)
+
+    def error(self, *arguments: str) -> tuple[int, str]:
+        """Run a command that fails; return its exit code and the one line that says why."""
+        result = self.run(*arguments)
+        lines = result.stderr.splitlines()
+        assert "" == result.stdout
+        assert 1 == len(lines), result.stderr
+        assert lines[0].startswith("error: ")
+        return result.exit_code, lines[0].removeprefix("error: ")
+
+
+def open_cli(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """Yield a `Cli` in ``folder``, and undo what commands do to their process."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    root = logging.getLogger()
+    with ExitStack() as stack:
+        stack.callback(root.setLevel, root.level)
+        stack.callback(root.handlers.__setitem__, slice(None), root.handlers[:])
+        stack.callback(logging.captureWarnings, False)
+        yield Cli(folder)

@@ -1,0 +1,132 @@
+"""Whatever the network and the brokers do: what the client was told is true once they are well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from eventmq.client.errands import Parcel, Question
+from eventmq.wire.commands import Request
+from tests.client_harness import FakeBroker, Net
+
+BROKERS = st.integers(0, 1)
+
+
+class ClientModel(RuleBasedStateMachine):
+    """A client with two brokers that are cut off, fall silent and are restarted."""
+
+    @initialize(same=st.booleans())
+    def begin(self, same: bool) -> None:
+        self.brokers = [FakeBroker(store="s0"), FakeBroker(store="s0" if same else "s1")]
+        self.net = Net(*self.brokers)
+        self.parcels: list[Parcel] = []
+        self.questions: list[Question] = []
+        self.settled: dict[int, int] = {}
+
+    @rule()
+    def submit(self) -> None:
+        job_id = f"j{len(self.parcels)}"
+        frames = Request(job_id, "q", "ack-requested", b"x").frames()
+        parcel = Parcel(frames, id=job_id, deadline=self.net.now + 1e6)
+        self.parcels.append(parcel)
+        self.net.begin(parcel)
+
+    @rule(data=st.data())
+    def get(self, data: st.DataObject) -> None:
+        done = [p for p in self.parcels if p.over and p.error is None]
+        if not done:
+            return
+        parcel = data.draw(st.sampled_from(done))
+        question = Question(
+            [], id=self.net.machine.message_id(), name="get", ids={parcel.id},
+            home=parcel.broker, store=parcel.store,
+        )  # fmt: skip
+        self.questions.append(question)
+        self.net.begin(question)
+
+    @rule(index=BROKERS)
+    def cut(self, index: int) -> None:
+        if index not in self.net.cut:
+            self.net.lose(index)
+
+    @rule(index=BROKERS)
+    def restore(self, index: int) -> None:
+        if index in self.net.cut:
+            self.net.restore(index)
+
+    @rule(index=BROKERS, silent=st.booleans())
+    def silence(self, index: int, silent: bool) -> None:
+        self.brokers[index].silent = silent
+
+    @rule(index=BROKERS)
+    def restart(self, index: int) -> None:
+        self.brokers[index].restart()
+
+    @rule(index=BROKERS)
+    def finish(self, index: int) -> None:
+        broker = self.brokers[index]
+        for job_id in broker.jobs:
+            broker.finish(job_id, "succeeded")
+        self.net.deliver(index, broker.flush())
+        self.net.run()
+
+    @rule(seconds=st.floats(0.5, 20.0))
+    def wait(self, seconds: float) -> None:
+        self.net.advance(seconds)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        while self.net.machine.reopen:
+            index = self.net.machine.reopen.pop()
+            self.net.peer[index] += 1
+            self.net.machine.opened(index, self.net.now)
+        self.net.run()
+
+    @invariant()
+    def a_receipt_is_true(self) -> None:
+        """A confirmed job is with the broker that the handle names."""
+        for parcel in getattr(self, "parcels", []):
+            if parcel.over:
+                assert parcel.error is None
+                assert parcel.id in self.brokers[parcel.broker].jobs
+
+    @invariant()
+    def no_job_is_in_two_stores(self) -> None:
+        if hasattr(self, "brokers") and self.brokers[0].store != self.brokers[1].store:
+            assert not self.brokers[0].jobs.keys() & self.brokers[1].jobs.keys()
+
+    @invariant()
+    def what_waits_for_a_broker_is_counted(self) -> None:
+        """Heartbeats and liveness depend on it."""
+        if hasattr(self, "net"):
+            machine = self.net.machine
+            for connection in machine.connections:
+                at = [e.at for e in machine._ledger._open.values()]
+                assert connection.waiting == at.count(connection.index)
+
+    @invariant()
+    def nobody_is_woken_for_the_same_end_twice(self) -> None:
+        woken: list[Any] = [e for e in getattr(self, "net", Net()).woken if isinstance(e, Parcel)]
+        assert len(woken) == len(set(map(id, woken)))
+
+    def teardown(self) -> None:
+        """Once everything is well, everything is settled."""
+        if not hasattr(self, "net"):
+            return
+        for index, broker in enumerate(self.brokers):
+            broker.silent = False
+            if index in self.net.cut:
+                self.net.restore(index)
+        for _ in range(4):
+            self.net.advance(20.0)
+            self._reopen()
+        for index in range(2):
+            self.finish(index)
+        self.net.advance(20.0)
+        assert [p.id for p in self.parcels if not p.over] == []
+        assert [q.id for q in self.questions if not q.over] == []
+
+
+TestClientModel = ClientModel.TestCase

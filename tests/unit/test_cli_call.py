@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli_harness import Cli, open_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHOP = """
+from eventmq import EventMQ
+
+app = EventMQ("shop", broker="memory://")
+
+@app.task
+def total(prices, *, discount=0.0, of=None):
+    return [sum(prices) * (1 - discount), of]
+
+@app.task
+def broken():
+    raise ValueError("first line\\nsecond line")
+
+@app.task
+def odd():
+    return {"bytes": b"a", "text": "é"}
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    for found in open_cli(tmp_path, monkeypatch):
+        found.write("shop.py", SHOP)
+        yield found
+
+
+def call(cli: Cli, *arguments: str) -> object:
+    return cli.json("call", "-A", "shop", *arguments, "--wait")
+
+
+def test_arguments_are_json_by_place_and_by_name(cli: Cli) -> None:
+    assert [1.5, None] == call(cli, "shop.total", "[1, 2]", "discount=0.5")
+    assert [-3.0, "a=b"] == call(cli, "shop.total", "[1, -4]", 'of="a=b"', "discount=0")
+
+
+def test_a_negative_number_is_no_option(cli: Cli) -> None:
+    code, message = cli.error("call", "-A", "shop", "total", "-5", "-6")
+    assert 2 == code
+    assert "too many positional arguments" in message
+
+
+def test_the_name_of_the_module_may_be_left_out(cli: Cli) -> None:
+    assert [3.0, None] == call(cli, "total", "[1, 2]")
+
+
+def test_without_wait_the_id_is_printed(cli: Cli) -> None:
+    printed = cli.run("call", "-A", "shop", "total", "[1]").stdout
+    assert 32 == len(printed.strip())
+
+
+def test_what_json_has_no_form_for_is_printed_as_text(cli: Cli) -> None:
+    assert {"bytes": "a", "text": "é"} == call(cli, "odd")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["total", "hello"], "argument 1 is not JSON: hello; if it is a text, write '\"hello\"'"),
+        (["total", "[1]", "of=x"], "the argument 'of' is not JSON: x"),
+        (["total", "discount=1", "[1]"], "argument 2, [1], stands after one with a name"),
+        (["total", "[1]", "--wiat"], "--wiat"),
+        (["total"], "task shop.total: missing a required argument: 'prices'"),
+        (["total", "[1]", "nope=1"], "unexpected keyword argument 'nope'"),
+        (["totl", "[1]"], "the app has no task 'totl'; did you mean 'total'?"),
+        (["shop.totl", "[1]"], "the app has no task 'shop.totl'; did you mean 'shop.total'?"),
+    ],
+)
+def test_wrong_usage_names_the_argument(cli: Cli, arguments, said) -> None:
+    code, message = cli.error("call", "-A", "shop", *arguments)
+    assert 2 == code
+    assert said in message
+
+
+def test_a_failed_job_is_one_line_and_exit_code_1(cli: Cli) -> None:
+    code, message = cli.error("-q", "call", "-A", "shop", "broken", "--wait")
+    assert 1 == code
+    assert "ValueError" in message
+    assert "first line second line" in message

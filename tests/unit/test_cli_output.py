@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from eventmq.cli.output import paint, printable, show_object, show_rows, to_json
+
+if TYPE_CHECKING:
+    import pytest
+
+ROWS = [{"name": "a", "waiting": 10, "paused": False, "created": 0.0, "more": 1}, {"name": "long"}]
+COLUMNS = ("name", "waiting", "paused", "created")
+
+
+class Terminal:
+    """Stands for a stream of a terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None: ...
+
+
+def become_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Let stdout be a terminal for the rest of the test."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
+
+
+def test_json_has_the_columns_and_nothing_else(capsys) -> None:
+    show_rows(ROWS, COLUMNS, as_json=True, empty="nothing")
+    shown = json.loads(capsys.readouterr().out)
+    assert [COLUMNS, COLUMNS] == [tuple(row) for row in shown]
+    assert {"name": "long", "waiting": None, "paused": None, "created": None} == shown[1]
+
+
+def test_an_empty_listing_is_an_empty_list_and_words_on_stderr(capsys) -> None:
+    show_rows([], COLUMNS, as_json=True, empty="nothing")
+    assert ("[]\n", "") == capsys.readouterr()
+    show_rows([], COLUMNS, as_json=False, empty="nothing")
+    assert ("", "nothing\n") == capsys.readouterr()
+
+
+def test_columns_in_a_pipe_are_aligned(capsys) -> None:
+    show_rows(ROWS, COLUMNS, as_json=False)
+    assert [
+        "name  waiting  paused  created",
+        "a     10       no      -",
+        "long  -        -       -",
+    ] == capsys.readouterr().out.splitlines()
+
+
+def test_control_characters_of_other_people_are_escaped(capsys) -> None:
+    show_rows([{"name": "\x1b[2Jé\n"}], ("name",), as_json=False)
+    assert "name\n\\x1b[2Jé\\n\n" == capsys.readouterr().out
+    assert "é" == printable("é")
+
+
+def test_one_object_is_a_line_for_each_field(capsys) -> None:
+    show_object({"id": "a", "ran": 0.00025, "tags": ["x", 1]}, as_json=False)
+    assert ["id    a", "ran   0.00025", 'tags  ["x", 1]'] == capsys.readouterr().out.splitlines()
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = become_terminal(monkeypatch)
+    show_rows([{"name": "[bold]a", "waiting": 1}], ("name", "waiting"), as_json=False)
+    assert "\x1b[" in terminal.text
+    assert "[bold]a" in terminal.text
+
+
+def test_colours_are_for_terminals_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    become_terminal(monkeypatch)
+    assert "\x1b[32m" in paint("x", "green")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "x" == paint("x", "green")
+
+
+def test_values_without_a_form_in_json_become_text() -> None:
+    assert '{"a": [1], "b": "x"}' == to_json({"a": (1,), "b": b"x"})
