@@ -33,7 +33,7 @@ def _client(system: System) -> tuple[EventMQ, Any]:
 
 
 def _waiting(app: EventMQ) -> int:
-    rows = app.call("queues")
+    rows = app.ask("queues")
     return sum(row["waiting"] + row["running"] for row in rows)
 
 

@@ -330,10 +330,6 @@ class EventMQ:
         runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
         return await runner.aask(runner.question(name, dict(arguments or {}), timeout=timeout))
 
-    def call(self, name: str, /, **arguments: Any) -> Any:
-        """Do the same as `ask`, with the arguments as keywords."""
-        return self.ask(name, arguments)
-
     # Processes
 
     def make_broker(self, **options: Any) -> BrokerRunner:

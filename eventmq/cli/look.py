@@ -48,9 +48,9 @@ def ping(target: Target, timeout: float | None, as_json: bool) -> None:
     It answers with its version, epoch, store and time; "round_trip" is what that took, in seconds.
     """
     with target.asking(timeout) as app:
-        app.call("ping")  # connects; the second one measures
+        app.ask("ping")  # connects; the second one measures
         start = time.perf_counter()
-        answer = app.call("ping")
+        answer = app.ask("ping")
         taken = time.perf_counter() - start
     show_object({**answer, "round_trip": round(taken, 6)}, as_json=as_json)
 
@@ -64,7 +64,7 @@ def status(target: Target, as_json: bool) -> None:
     That is: addresses, peers, waiting jobs, and counters since its start.
     """
     with target.asking() as app:
-        answer = app.call("status")
+        answer = app.ask("status")
     show_object(answer if as_json else dict(_flat(answer)), as_json=as_json)
 
 
@@ -86,7 +86,7 @@ def queues(target: Target, as_json: bool) -> None:
     For each how many jobs wait, are delayed, run and have failed, and how many workers serve it.
     """
     with target.asking() as app:
-        rows = app.call("queues")
+        rows = app.ask("queues")
     show_rows(rows, _QUEUES, as_json=as_json, empty="the broker has no queue yet")
 
 
@@ -100,7 +100,7 @@ def workers(target: Target, as_json: bool) -> None:
     chunks there is room, and how many seconds ago it was heard.
     """
     with target.asking() as app:
-        rows = [_worker(row) for row in app.call("workers")]
+        rows = [_worker(row) for row in app.ask("workers")]
     show_rows(rows, _WORKERS, as_json=as_json, empty="no worker is connected")
 
 
@@ -141,7 +141,9 @@ def _pages(app: EventMQ, filters: Mapping[str, str], limit: int) -> Iterator[dic
 
     cursor = ""
     while limit:
-        page = app.call("jobs", **filters, cursor=cursor, limit=min(limit, MAX_ROWS))
+        page = app.ask(
+            "jobs", {**filters, "cursor": cursor, "limit": min(limit, MAX_ROWS)}
+        )
         yield from page["jobs"]
         limit -= len(page["jobs"])
         cursor = page["cursor"]

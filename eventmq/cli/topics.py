@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eventmq.cli.children import interrupt_at_signals
 from eventmq.cli.command import Command
 from eventmq.cli.exits import NO_BROKER
 from eventmq.cli.output import printable, to_json
@@ -50,11 +51,12 @@ def subscribe(target: Target, topics: tuple[str, ...], count: int | None, as_jso
     """Print what is published.
 
     There is a line for each message whose topic begins like one of those named. With --json a line
-    is an object with "topic" and "value". Ctrl-C ends it.
+    is an object with "topic" and "value". It ends at Ctrl-C or SIGTERM.
     """
     with target.asking() as app:
-        app.call("ping")  # says best what is wrong
-        with app.subscribe(*topics) as messages, suppress(KeyboardInterrupt):
+        app.ask("ping")  # says best what is wrong
+        interrupt_at_signals()
+        with suppress(KeyboardInterrupt), app.subscribe(*topics) as messages:
             click.echo(f"subscribed to {', '.join(map(printable, topics))}", err=True)
             for message in islice(messages, count):
                 click.echo(_line(message.topic, message.value, as_json=as_json))

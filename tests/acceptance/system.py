@@ -39,6 +39,7 @@ def note(text):
 
 @app.task
 def work(number):
+    time.sleep(0.0002)
     note(number)
     return number
 

@@ -175,7 +175,8 @@ def test_what_is_published_is_printed(running: Shell) -> None:
     assert (0, 0) == (lines.wait(), objects.wait())
 
 
-def test_ctrl_c_ends_a_subscription_as_usual(running: Shell) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_subscription_as_usual(running: Shell, signum: int) -> None:
     program = running.start("subscribe", "news")
     program.line(err=True)
-    assert 0 == program.stop(signal.SIGINT)
+    assert 0 == program.stop(signum)
