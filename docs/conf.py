@@ -35,7 +35,10 @@ napoleon_use_ivar = True
 # Names of other packages and of the standard library have no page here; ours must have one.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!eventmq\b).*"),
-    ("py:.*", r"eventmq\.(.*\.)?(P|R|T|T_co)"),
+    ("py:.*", r"eventmq\.(.*\.)?(P|R|T|T_co|Default|Decorator)"),
+    # What a method returns and nobody makes by hand.
+    ("py:.*", r"eventmq\.(client\.batches\.Batch|task\.task\.(AsyncTask|StreamTask|Host|HasHost)"
+        r"|client\.templates\.Template|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)"),
 ]
 
 

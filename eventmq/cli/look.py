@@ -141,9 +141,7 @@ def _pages(app: EventMQ, filters: Mapping[str, str], limit: int) -> Iterator[dic
 
     cursor = ""
     while limit:
-        page = app.ask(
-            "jobs", {**filters, "cursor": cursor, "limit": min(limit, MAX_ROWS)}
-        )
+        page = app.ask("jobs", {**filters, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
         yield from page["jobs"]
         limit -= len(page["jobs"])
         cursor = page["cursor"]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -251,11 +250,4 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.tell(identity, Kbai("bye"))
 
 
-#: 200 examples of 60 steps, fewer in a quick profile.
-BrokerMachine.TestCase.settings = settings(
-    max_examples=2 * settings().max_examples,
-    stateful_step_count=60,
-    deadline=None,
-    print_blob=True,
-)
 TestBrokerMachine = pytest.mark.timeout(170)(BrokerMachine.TestCase)

@@ -1,0 +1,318 @@
+"""The broker's core against a small model: no job lost, none leased twice, attempts monotonic."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from eventmq.broker.limits import Limits
+from eventmq.job import OutcomeKind
+from eventmq.wire.commands import Ack, Kbai, Request
+from tests.broker_harness import Broker, chunks, row
+
+WORKERS = ("w0", "w1", "w2")
+
+
+@dataclass
+class Held:
+    """A chunk at a model worker: message, jobs and deliveries, and the positions not answered."""
+
+    message: Request
+    entries: list[tuple[str, int, int]]
+    open: set[int]
+
+
+@dataclass
+class ModelWorker:
+    """What a worker process knows; it outlives its connection and the broker."""
+
+    session: str
+    identity: bytes
+    alive: bool = True
+    received: int = 0
+    held: dict[int, Held] = field(default_factory=dict)
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    """Clients, three workers, time and crashes, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        limits = Limits(window=3, chunk_jobs=3, max_deaths=3)
+        self.broker = Broker(Path(self.folder.name), limits)
+        self.confirmed: dict[str, str] = {}  # id -> waiting or a terminal state
+        self.order: list[str] = []
+        self.first_seen: list[str] = []
+        self.attempts: dict[str, int] = {}
+        self.deliveries: dict[str, int] = {}
+        self.workers: dict[str, ModelWorker] = {}
+        self.generation = 0
+
+    def teardown(self) -> None:
+        self.broker.close()
+        self.folder.cleanup()
+
+    # Clients
+
+    @rule(n=st.integers(1, 6))
+    def submit(self, n: int) -> None:
+        ids = [self.broker.new_id() for _ in range(n)]
+        [ack] = self.broker.submit_batch(ids)
+        assert isinstance(ack, Ack)
+        assert ack.extra is None
+        for job_id in ids:
+            self.confirmed[job_id] = "waiting"
+            self.order.append(job_id)
+        self.collect()
+
+    @precondition(lambda self: self.confirmed)
+    @rule(data=st.data())
+    def resend(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.confirmed)))
+        self.broker.submit_batch([job_id])
+        self.collect()
+
+    # Workers
+
+    @rule(name=st.sampled_from(WORKERS), window=st.integers(1, 3))
+    def connect(self, name: str, window: int) -> None:
+        """Start the worker, or let it inform again over a new connection."""
+        self.generation += 1
+        identity = f"{name}.{self.generation}".encode()
+        worker = self.workers.get(name)
+        if worker is None or not worker.alive:
+            worker = self.workers[name] = ModelWorker(f"{name}-{self.generation}", identity)
+        worker.identity = identity
+        self.note(
+            worker,
+            self.broker.worker(
+                identity,
+                worker.session,
+                window=window,
+                received=worker.received,
+                held=tuple(worker.held),
+            ),
+        )
+        self.collect()
+
+    @precondition(lambda self: any(w.held for w in self.workers.values() if w.alive))
+    @rule(data=st.data(), kind=st.sampled_from(sorted(OutcomeKind)), lose_ack=st.booleans())
+    def answer(self, data: st.DataObject, kind: int, lose_ack: bool) -> None:
+        """Answer some positions of a held chunk; say it twice if the ACK is lost."""
+        busy = sorted(n for n, w in self.workers.items() if w.alive and w.held)
+        worker = self.workers[data.draw(st.sampled_from(busy))]
+        number = data.draw(st.sampled_from(sorted(worker.held)))
+        held = worker.held[number]
+        count = data.draw(st.integers(1, len(held.open)))
+        places = sorted(held.open)[:count]
+        if kind in {OutcomeKind.UNKNOWN_TASK, OutcomeKind.DIED}:
+            kind = OutcomeKind.HANDED_BACK
+        rows = [row(place, kind, ran=1e-6) for place in places]
+        for _ in range(1 + lose_ack):
+            known = worker.identity in self.connected()
+            got = self.broker.answer(worker.identity, held.message, rows)
+            self.note(worker, got)
+            if not known:
+                return  # told to inform again; it still holds everything
+            assert any(isinstance(m, Ack) for m in got)
+        held.open -= set(places)
+        if not held.open:
+            del worker.held[number]
+        self.collect()
+
+    @precondition(lambda self: any(w.alive for w in self.workers.values()))
+    @rule(data=st.data(), polite=st.booleans())
+    def die(self, data: st.DataObject, polite: bool) -> None:
+        worker = self.workers[
+            data.draw(st.sampled_from(sorted(n for n, w in self.workers.items() if w.alive)))
+        ]
+        worker.alive = False
+        worker.held.clear()
+        if polite:
+            self.broker.tell(worker.identity, Kbai("bye"))
+        self.collect()
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), window=st.integers(0, 3))
+    def ready(self, data: st.DataObject, window: int) -> None:
+        worker = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
+        if worker.alive:
+            got = self.broker.ready(worker.identity, window, worker.received, tuple(worker.held))
+            self.note(worker, got)
+        self.collect()
+
+    # The world
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 20.0]))
+    def wait(self, seconds: float) -> None:
+        self.broker.wait(seconds)
+        self.collect()
+
+    @rule()
+    def crash(self) -> None:
+        self.broker.crash()
+
+    # Looking
+
+    def connected(self) -> set[bytes]:
+        return {key.identity for key, peer in self.broker.core.state.peers.items() if peer.session}
+
+    def collect(self) -> None:
+        """Hand what the broker sent to the workers that are there."""
+        for worker in self.workers.values():
+            self.note(worker, self.broker.took(worker.identity))
+
+    def note(self, worker: ModelWorker, messages: object) -> None:
+        for message, index in chunks(messages):  # type: ignore[arg-type]
+            number = int(message.headers.removeprefix("chunk:"))
+            entries = [(e.id, e.delivery, e.attempt) for e in index.entries]
+            for job_id, delivery, attempt in entries:
+                if job_id:
+                    self.delivered(job_id, delivery, attempt)
+            if worker.alive and number > worker.received:
+                worker.received = number
+                places = {i for i, (job_id, _, _) in enumerate(entries) if job_id}
+                worker.held[number] = Held(message, entries, places)
+
+    def delivered(self, job_id: str, delivery: int, attempt: int) -> None:
+        print("DELIV", job_id[-4:], delivery, attempt)
+        assert job_id in self.confirmed
+        assert delivery >= self.deliveries.get(job_id, 0)
+        assert attempt >= self.attempts.get(job_id, 1)
+        self.deliveries[job_id] = delivery
+        self.attempts[job_id] = attempt
+
+    @invariant()
+    def no_job_is_leased_twice(self) -> None:
+        leased = [
+            job.id
+            for session in self.broker.core.state.sessions.values()
+            for lease in session.leases.values()
+            for job in lease.jobs
+            if job is not None
+        ]
+        assert len(leased) == len(set(leased))
+        assert set(leased) == set(self.broker.core.state.running)
+
+    @invariant()
+    def first_deliveries_are_fifo(self) -> None:
+        for _, index in chunks(self.broker.dispatched):
+            for entry in index.entries:
+                if entry.id and entry.id not in self.first_seen:
+                    self.first_seen.append(entry.id)
+        self.broker.dispatched.clear()
+        places = {job_id: place for place, job_id in enumerate(self.order)}
+        seen = [places[job_id] for job_id in self.first_seen]
+        assert seen == sorted(seen)
+
+    @invariant()
+    def every_confirmed_job_is_known_and_the_counts_agree(self) -> None:
+        ids = sorted(self.confirmed)
+        states = dict(self.broker.call("state", ids=ids)) if ids else {}
+        assert "" not in states.values()
+        for job_id, state in states.items():
+            before = self.confirmed[job_id]
+            if before != "waiting":
+                assert state == before, "a job that had ended changed its state"
+            elif state in {"succeeded", "failed", "cancelled", "expired"}:
+                self.confirmed[job_id] = state
+        queues = {q["name"]: q for q in self.broker.call("queues")}
+        if "default" in queues:
+            for name in ("waiting", "running", "delayed", "failed"):
+                state = "queued" if name == "waiting" else name
+                assert queues["default"][name] == list(states.values()).count(state), name
+
+    @rule()
+    def drain(self) -> None:
+        """Once faults stop, everything is worked off."""
+        for worker in self.workers.values():
+            worker.alive = False
+        self.broker.wait(31.0)
+        self.generation += 1
+        identity = f"last.{self.generation}".encode()
+        worker = ModelWorker(f"last-{self.generation}", identity)
+        messages = self.broker.worker(identity, worker.session)
+        for _ in range(10 * len(self.confirmed) + 10):
+            self.note(worker, messages)
+            if not worker.held:
+                break
+            _, held = worker.held.popitem()
+            rows = [row(i, ran=1e-6) for i in sorted(held.open)]
+            messages = self.broker.answer(identity, held.message, rows)
+        states = self.broker.call("state", ids=sorted(self.confirmed)) if self.confirmed else []
+        ended = {"succeeded", "failed", "cancelled", "expired"}
+        assert [state for _, state in states if state not in ended] == []
+        self.broker.tell(identity, Kbai("bye"))
+
+
+#: 200 examples of 60 steps, fewer in a quick profile.
+BrokerMachine.TestCase.settings = settings(
+    max_examples=2 * settings().max_examples,
+    stateful_step_count=60,
+    deadline=None,
+    print_blob=True,
+)
+TestBrokerMachine = pytest.mark.timeout(170)(BrokerMachine.TestCase)
+
+
+def _log(name):
+    orig = getattr(BrokerMachine, name)
+    return orig
+
+
+import functools
+import tests.broker_harness as h
+
+_orig_turn = h.Broker.turn
+from eventmq.plugins.queue_stores import writes as w
+
+for _n in ("open_chunk", "close_chunk", "requeue", "finish"):
+
+    def mk(_n, _o):
+        def f(self, entry):
+            if _n == "open_chunk":
+                print(
+                    "  open",
+                    entry.chunk.session,
+                    entry.chunk.number,
+                    [(j.id[-4:], d) if j else None for j, d in entry.chunk.leases],
+                )
+            elif _n == "close_chunk":
+                print("  close", entry.session, entry.number)
+            elif _n == "requeue":
+                print("  requeue", [(j.id[-4:], j.delivery, j.state.value) for j in entry.jobs])
+            else:
+                print("  finish", [(r.job.id[-4:], r.state.value) for r in entry.rows])
+            r = _o(self, entry)
+            if _n == "finish" and r:
+                print("   stale", r)
+            return r
+
+        return f
+
+    setattr(w.Writes, _n, mk(_n, getattr(w.Writes, _n)))
+_ocrash = h.Broker.crash
+
+
+def crash(self):
+    print("CRASH")
+    _ocrash(self)
+    for s in self.core.state.sessions.values():
+        print(
+            "   recovered",
+            s.id,
+            {
+                n: [(j.id[-4:], d) if j else None for j, d in zip(l.jobs, l.deliveries)]
+                for n, l in s.leases.items()
+            },
+        )
+
+
+h.Broker.crash = crash
