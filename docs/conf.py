@@ -37,8 +37,11 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!eventmq\b).*"),
     ("py:.*", r"eventmq\.(.*\.)?(P|R|T|T_co|Default|Decorator)"),
     # What a method returns and nobody makes by hand.
-    ("py:.*", r"eventmq\.(client\.batches\.Batch|task\.task\.(AsyncTask|StreamTask|Host|HasHost)"
-        r"|client\.templates\.Template|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)"),
+    (
+        "py:.*",
+        r"eventmq\.(client\.batches\.Batch|task\.task\.(AsyncTask|StreamTask|Host|HasHost)"
+        r"|client\.templates\.Template|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)",
+    ),
 ]
 
 
