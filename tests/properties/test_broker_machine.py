@@ -233,6 +233,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for worker in self.workers.values():
             worker.alive = False
         self.broker.wait(31.0)
+        self.collect()  # what still went to the dead was sent before what comes now
         self.generation += 1
         identity = f"last.{self.generation}".encode()
         worker = ModelWorker(f"last-{self.generation}", identity)
