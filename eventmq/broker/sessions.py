@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.peers import PLAIN_PREFIX, Session
+from eventmq.broker.revoked import Revoked
 from eventmq.errors import ProtocolError
-from eventmq.wire.commands import Heartbeat, Kbai
+from eventmq.wire.commands import Cancel, Heartbeat, Kbai
 from eventmq.wire.features import Features, Status, parse_queues
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Sessions:
         self.waits = waits
         self.parking = parking
         self.new_order = new_order
+        self.revoked = Revoked()
 
     # INFORM
 
@@ -81,6 +83,15 @@ class Sessions:
         self.heartbeat_to(peer)
         if peer.session is not None and features is not None:
             self._reconcile(peer.session, features.received, set(features.held), resend=True)
+            self._cancel_revoked(peer, peer.session, features.held)
+
+    def _cancel_revoked(self, peer: Peer, session: Session, held: tuple[int, ...]) -> None:
+        """Tell a session that had been given up which of its deliveries are not its own now."""
+        state = self.state
+        for job_id, delivery in self.revoked.take(session, held):
+            reason = "the session was given up"
+            cancel = Cancel(state.message_id(), job_id, str(delivery), reason)
+            state.send(peer, cancel.frames())
 
     def _read_features(self, text: str) -> Features:
         features = Features.parse(text)
@@ -303,6 +314,7 @@ class Sessions:
     def lost(self, session: Session) -> None:
         """End a session: its jobs are queued again."""
         for lease in list(session.leases.values()):
+            self.revoked.add(session, lease)
             self.outcomes.give_back(session, lease)
         self.state.sessions.pop(session.id, None)
         if session.peer is not None:

@@ -14,6 +14,7 @@ from eventmq.wire.commands import (
     Ack,
     Admin,
     Call,
+    Cancel,
     Disconnect,
     Error,
     Heartbeat,
@@ -428,6 +429,19 @@ def test_a_window_full_of_expired_jobs_is_worked_off(broker: Broker) -> None:
     broker.clock.time += 6
     assert chunks(broker.worker()) == []
     assert broker.call("state", ids=ids[-1:]) == [[ids[-1], "expired"]]
+
+
+def test_a_revoked_session_that_returns_is_told_to_drop_what_it_holds(broker: Broker) -> None:
+    """It gets CANCEL for those deliveries, once; its late answers change nothing."""
+    job_id, _ = broker.submit()
+    [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
+    broker.wait(broker.limits.liveness + 1)
+    assert len(chunks(broker.worker(b"w2", "two"))) == 1
+    got = broker.worker(b"w1b", "one", window=0, received=1, held=(1,))
+    cancels = [m for m in got if isinstance(m, Cancel)]
+    assert [(m.job, m.delivery) for m in cancels] == [(job_id, "1")]
+    assert kinds(broker.answer(b"w1b", chunk, [row()])) == ["Ack"]
+    assert broker.call("state", ids=[job_id]) == [[job_id, "running"]]
 
 
 def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> None:

@@ -1,0 +1,43 @@
+"""What sessions held when they were given up, so that one that returns can be told to drop it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventmq.broker.peers import Lease, Session
+
+__all__ = ["Revoked"]
+
+#: Chunks that are remembered; of older ones a worker is not told, and its answers are stale.
+MOST = 1000
+
+
+class Revoked:
+    """The last revoked chunks: (session id, number) -> (job id, delivery) of what was open."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
+
+    def add(self, session: Session, lease: Lease) -> None:
+        """Note a chunk before it is given back."""
+        if session.plain:
+            return
+        if len(self._chunks) >= MOST:
+            del self._chunks[next(iter(self._chunks))]
+        self._chunks[session.id, lease.number] = [
+            (job.id, delivery)
+            for job, delivery in zip(lease.jobs, lease.deliveries, strict=True)
+            if job is not None
+        ]
+
+    def take(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
+        """Return and forget the deliveries of chunks that the session still holds."""
+        return [
+            entry
+            for number in held
+            if number not in session.leases
+            for entry in self._chunks.pop((session.id, number), [])
+        ]
