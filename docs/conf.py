@@ -39,8 +39,11 @@ nitpick_ignore_regex = [
     # What a method returns and nobody makes by hand.
     (
         "py:.*",
-        r"eventmq\.(client\.batches\.Batch|task\.task\.(AsyncTask|StreamTask|Host|HasHost)"
-        r"|client\.templates\.Template|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)",
+        (
+            r"eventmq\.(client\.batches\.Batch|client\.templates\.Template"
+            r"|task\.task\.(AsyncTask|StreamTask|Host|HasHost)"
+            r"|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)"
+        ),
     ),
 ]
 
