@@ -62,7 +62,7 @@ class Limits:
     max_inform_queues: int = 1000
     window: int = 5000
     window_bytes: int = 32 * 1024 * 1024
-    chunk_jobs: int = 400
+    chunk_jobs: int = 1000
     chunk_seconds: float = 0.02
     heartbeat_interval: float = 3.0
     lease_interval: float = 0.5

@@ -171,26 +171,33 @@ class Writes:
     def _store_outcomes(self, rows: Sequence[Finished]) -> None:
         tables = self.tables
         queue_id, name_id = tables.queue_id, tables.name_id
+        keys: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        counts: dict[tuple[int, JobState, JobState], int] = {}
         ended, failed = [], []
         for row in rows:
             job, state, at, ttl, content_type, result, started, ran, worker = row
+            same = (job.queue, job.headers, worker)
+            ids = keys.get(same)
+            if ids is None:
+                ids = keys[same] = (queue_id(job.queue), name_id(task_of(job)), name_id(worker))
+            queue, task, name = ids
+            kind = (queue, job.state, state)
+            counts[kind] = counts.get(kind, 0) + 1
             if state is JobState.FAILED:
                 failed.append(row)
                 continue
             ended.append((
                 job.id, _CODES[state], at, at + ttl, content_type, result if ttl > 0 else None,
-                queue_id(job.queue), name_id(task_of(job)), job.attempt, job.delivery,
-                job.created, started, ran, name_id(worker),
+                queue, task, job.attempt, job.delivery, job.created, started, ran, name,
             ))  # fmt: skip
         if ended:
             tables.db.executemany(_OUTCOME.format(tables.bucket(rows[0].at)), ended)
         if failed:
             tables.db.executemany(_FAIL, map(self._failed_row, failed))
-        keys = [(row.job.queue, row.job.state, row.state) for row in rows]
-        for (queue, was, now), n in Counter(keys).items():
+        for (queue, was, now), n in counts.items():
             delayed = n if was is JobState.DELAYED else 0
             lost = n if now is JobState.FAILED else 0
-            tables.count(queue_id(queue), delayed - n, -delayed, lost)
+            tables.count(queue, delayed - n, -delayed, lost)
 
     def _failed_row(self, row: Finished) -> tuple[Any, ...]:
         job, state, at, _, content_type, result, started, ran, worker = row
