@@ -141,7 +141,7 @@ class Ledger:
     def _reason(self, errand: Errand) -> str:
         if errand.at != NOWHERE:
             address = self._connections[errand.at].address
-            return f"broker {address} did not answer in time"
+            return f"no answer from broker {address} in time"
         said = (f"{c.address} ({c.trouble or 'no connection'})" for c in self._connections)
         return f"no broker could be reached in time: {', '.join(said)}"
 
