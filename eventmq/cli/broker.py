@@ -70,9 +70,9 @@ def broker(
 
 
 def _calm_collector() -> None:
-    """Let the cyclic collector run seldom: jobs make no cycles, and it took a quarter of the time.
+    """Let the cyclic collector run seldom: jobs make no cycles, and it took a tenth of the time.
 
-    Measured by ``python -m benchmarks drain``.
+    ``python -m benchmarks drain``: 8.9 us of CPU per job with this, 10.0 without.
     """
     gc.collect()
     gc.freeze()
