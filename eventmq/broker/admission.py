@@ -199,11 +199,11 @@ class Admission:
         state = self.state
         if arrival.batch:
             extra = encode_exceptions(refused) if refused else None
-            state.ack(arrival.peer, arrival.message_id, extra)
+            state.receipt(arrival.peer, arrival.message_id, extra)
         elif refused:
             state.error(arrival.peer, arrival.message_id, *refused[0])
         elif arrival.wants_ack:
-            state.ack(arrival.peer, arrival.message_id)
+            state.receipt(arrival.peer, arrival.message_id)
 
     def _not_stored(self, arrival: _Arrival, i: int, job: Job, verdict: Verdict) -> None:
         state = self.state

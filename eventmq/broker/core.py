@@ -342,7 +342,9 @@ class BrokerCore:
 
     def take_outbox(self) -> list[Outgoing]:
         """Return what is to be sent now, in order."""
-        outbox, self.state.outbox = self.state.outbox, []
+        state = self.state
+        outbox = state.outbox + state.receipts
+        state.outbox, state.receipts = [], []
         return outbox
 
     def not_sent(self, message: Outgoing, now: float, *, reachable: bool) -> None:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zmq
+from zmq.backend import zmq_poll
 
 from eventmq.broker.core import PORTS, BrokerCore
 from eventmq.errors import BindError, NotAllowed
 from eventmq.wire.socket import Link, Unroutable, new_context, open_pub, open_router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from eventmq.broker.limits import Limits
     from eventmq.broker.state import Outgoing
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerRunner", "is_local"]
 
 logger = logging.getLogger("eventmq.broker")
+
+_IN = int(zmq.POLLIN)
 
 #: Messages of one socket that a turn reads at most.
 READ_AT_MOST = 1000
@@ -82,7 +85,8 @@ class BrokerRunner:
         self._own_context = context is None
         self._insecure = insecure
         self._links: dict[str, Link] = {}
-        self._poller = zmq.Poller()
+        #: What `_serve` polls.
+        self._items: list[tuple[Any, int]] = []
         self._stopping = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -135,7 +139,7 @@ class BrokerRunner:
             msg = f"cannot bind {name} to {address}: {why}; stop what uses it, or name another"
             raise BindError(msg) from error
         if not is_pub:
-            self._poller.register(link.socket, zmq.POLLIN)
+            self._items.append((link.socket, _IN))
 
     def stop(self) -> None:
         """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
@@ -149,9 +153,9 @@ class BrokerRunner:
         Raises:
             StoreError: The store cannot be written. What was acknowledged before is on disk.
         """
-        self._poller.register(self._wake_read, zmq.POLLIN)
+        self._items.append((self._wake_read, _IN))
         if (fd := self.store.fileno()) is not None:
-            self._poller.register(fd, zmq.POLLIN)
+            self._items.append((fd, _IN))
         try:
             self._serve()
             self.core.close(self._clock.now())
@@ -177,13 +181,13 @@ class BrokerRunner:
 
     # hot loop: benchmarks/drain.py
     def _serve(self) -> None:
-        core, clock, poll = self.core, self._clock, self._poller.poll
+        core, clock, items = self.core, self._clock, self._items
         interval = self._limits.heartbeat_interval
         monotonic, wall = clock.monotonic(), clock.now()
         while not self._stopping and not core.done:
             now = clock.now()
             wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
-            poll(int(wait * 1000) + (1 if wait else 0))
+            ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
             then, monotonic = monotonic, clock.monotonic()
             last, wall = wall, clock.now()
             away = monotonic - then
@@ -193,7 +197,7 @@ class BrokerRunner:
                 stalled += away
             if stalled:
                 core.shift(wall, stalled)
-            all_read = self._read(wall)
+            all_read = self._read({source for source, _ in ready}, wall)
             core.decide(wall, judge=all_read)
             if core.has_writes:
                 self._commit()
@@ -201,11 +205,12 @@ class BrokerRunner:
                 core.decide(clock.now(), judge=False)
             self._send()
 
-    def _read(self, now: float) -> bool:
+    def _read(self, ready: Container[object], now: float) -> bool:
+        """Read the readable sockets; return whether all of it was read."""
         core = self.core
         all_read = True
         for name, link in self._links.items():
-            if name == "subscribe":
+            if link.socket not in ready:
                 continue
             receive = link.receive
             for _ in range(READ_AT_MOST):

@@ -71,6 +71,8 @@ class State:
     #: No dispatch before this time: the disk had no space a moment ago.
     hold_until: float = 0.0
     outbox: list[Outgoing] = field(default_factory=list)
+    #: Receipts of jobs: they go out last, since nobody works on while a job's chunk waits.
+    receipts: list[Outgoing] = field(default_factory=list)
     _batch: list[Write] = field(default_factory=list)
     _settles: list[Callable[[Any], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
@@ -91,6 +93,12 @@ class State:
     def ack(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
         """Send an ACK."""
         self.send(peer, Ack(self.message_id(), acked, extra).frames())
+
+    def receipt(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
+        """Send the ACK of a REQUEST, after everything else of the turn."""
+        peer.sent = self.now
+        frames = Ack(self.message_id(), acked, extra).frames()
+        self.receipts.append(Outgoing(peer.key, frames))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Send a REPLY."""

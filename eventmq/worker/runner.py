@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from zmq.backend import zmq_poll
 
 from eventmq.clock import SystemClock
 from eventmq.wire.socket import new_context, open_dealer
-from eventmq.worker.manager import JobManager
+from eventmq.worker.manager import LOOK, JobManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["WorkerRunner"]
 
 _log = logging.getLogger(__name__)
+
+_IN = int(zmq.POLLIN)
+_OUT = int(zmq.POLLOUT)
 
 #: Messages that are read in one turn.
 TURN = 1000
@@ -78,6 +82,9 @@ class WorkerRunner:
         self._on_ready = on_ready
         self._asked = self._obeyed = GO_ON
         self._pool_runs = False
+        #: When the pool is asked without having called: it has answers that wait for others.
+        self._pool_due = 0.0
+        self._pool_fds: Sequence[int] = ()
         self._connections = 0
         self._broken = False
         self._backlog: deque[list[bytes]] = deque()
@@ -131,17 +138,19 @@ class WorkerRunner:
     def _turn(self, context: zmq.Context[Any], link: Link) -> Link:
         """Wait for something, and do what it asks for."""
         manager = self._manager
-        self._await(link)
+        ready = self._await(link)
         now = self._clock.monotonic()
-        for _ in range(TURN):
-            frames = link.receive()
-            if frames is None:
-                break
-            manager.receive(frames, now)
-        if self._pool_runs:
+        if link.socket in ready:
+            for _ in range(TURN):
+                frames = link.receive()
+                if frames is None:
+                    break
+                manager.receive(frames, now)
+        if self._pool_runs and (now >= self._pool_due or not ready.isdisjoint(self._pool_fds)):
+            self._pool_due = now + LOOK
             manager.pool_events(self._pool.poll(), now)
         self._obey(now)
-        if self._back(link):
+        if link.monitor in ready and self._back(link):
             manager.connected(now)
         manager.tick(now)
         if manager.overdue:
@@ -155,19 +164,25 @@ class WorkerRunner:
             link = self._reconnect(context)
         return link
 
-    def _await(self, link: Link) -> None:
-        poller = zmq.Poller()
-        poller.register(link.socket, zmq.POLLIN | (zmq.POLLOUT if self._backlog else 0))
-        poller.register(self._woken, zmq.POLLIN)
+    def _await(self, link: Link) -> set[Any]:
+        """Wait for something, or until something is due; return the sockets that are readable.
+
+        What is not ready is not asked: each look at an idle socket costs microseconds in the
+        middle of a round trip.
+        """
+        wanted = _IN | _OUT if self._backlog else _IN
+        items: list[tuple[Any, int]] = [(link.socket, wanted), (self._woken.fileno(), _IN)]
         if link.monitor is not None:
-            poller.register(link.monitor, zmq.POLLIN)
+            items.append((link.monitor, _IN))
         if self._pool_runs:
-            for fd in self._pool.filenos():
-                poller.register(fd, zmq.POLLIN)
+            self._pool_fds = self._pool.filenos()
+            items += [(fd, _IN) for fd in self._pool_fds]
         wait = min(LONGEST_WAIT, self._manager.wait(self._clock.monotonic()))
-        poller.poll(int(wait * 1000) + 1)
-        with suppress(BlockingIOError):
-            self._woken.recv(4096)
+        ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
+        if self._woken.fileno() in ready:
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+        return ready
 
     def _obey(self, now: float) -> None:
         """Do what `stop` was called for."""

@@ -18,6 +18,9 @@ __all__ = ["Slot"]
 #: Bytes that the pipes of chunks and results should hold (Linux; 64 KiB otherwise).
 PIPE_SIZE = 256 * 1024
 
+#: Bytes of one read: a buffer that malloc keeps at hand (those over 128 KiB are mapped anew).
+READ_SIZE = 64 * 1024
+
 
 def _pipe(*, size: int = 0) -> tuple[int, int]:
     read, write = os.pipe()
@@ -121,9 +124,9 @@ class Slot:
         """Read what the child answered since the last call."""
         events: list[Answered] = []
         buffer = self._buffer
-        while part := self._read(self.result, 1 << 18):
+        while part := self._read(self.result, READ_SIZE):
             buffer += part
-            if len(part) < 1 << 16:
+            if len(part) < READ_SIZE:
                 break
         start, end, head = 0, len(buffer), RESULT.size
         while end - start >= head:
