@@ -718,3 +718,16 @@ def test_a_job_comes_back_into_an_emptied_window(broker: Broker) -> None:
     again = broker.answer(b"worker", chunk, [row(kind=OutcomeKind.RETRY)])
     [(_, index)] = chunks(again)
     assert index.entries[0].attempt == 2
+
+
+def test_a_chunk_leaves_before_the_receipt_of_its_jobs(broker: Broker) -> None:
+    """Both wait for the same commit; the way through the worker is the longer one."""
+    broker.worker()
+    broker.put(b"client", Request(broker.new_id(), "default", f"{TASK},ack-requested", b"x"))
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    assert broker.core.take_outbox() == []
+    broker.store.submit(entries)
+    settle(broker.store.finished()[0])
+    outbox = broker.core.take_outbox()
+    assert [message.key.identity for message in outbox] == [b"worker", b"client"]
