@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks import life, rows
 from benchmarks.figures import Figures
-from benchmarks.rows import GOALS, ROWS
+
+ROWS = rows.ROWS | life.ROWS
+GOALS = rows.GOALS | life.GOALS
 
 
 def main() -> None:

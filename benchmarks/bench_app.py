@@ -1,7 +1,8 @@
-"""The app that the benchmarks run: a task that does nothing, and one that returns its start."""
+"""The app that the benchmarks run: tasks that do nothing, in several ways."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from eventmq import EventMQ
@@ -18,3 +19,16 @@ def nothing() -> None:
 def started() -> float:
     """Return when it was started, as Unix time."""
     return time.time()
+
+
+@app.task
+def hold(seconds: float) -> float:
+    """Occupy a slot."""
+    time.sleep(seconds)
+    return seconds
+
+
+@app.task
+async def rest(seconds: float) -> None:
+    """Wait without occupying anything."""
+    await asyncio.sleep(seconds)
