@@ -16,12 +16,14 @@ from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, Serializati
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, encode_error
+from eventmq.worker import joblog
 from eventmq.worker.context import current
 from eventmq.worker.coroutines import CoroutineRunner
-from eventmq.worker.failures import encode_exception, error_text, retry_delay
+from eventmq.worker.failures import describe, error_text, reason_of, retry_delay
 from eventmq.worker.plainjob import encode_plain, parse_plain, resolve
 from eventmq.worker.routes import RouteTable
+from eventmq.worker.signals import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -93,6 +95,9 @@ class Executor:
         other = copy(self)
         other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
         other._coroutines = CoroutineRunner()  # noqa: SLF001
+        vars(other).pop("run", None)
+        if joblog.wants_everything():
+            other.run = joblog.narrated(other.run)  # type: ignore[method-assign,assignment]
         return other
 
     def close(self) -> None:
@@ -127,8 +132,7 @@ class Executor:
         if entry.expires and entry.expires < started:
             return OutcomeRow(position, _EXPIRED, 0.0, 0.0, "", b"")
         if route.refusal is not None:
-            kind, body = route.refusal
-            return OutcomeRow(position, kind, started, 0.0, ERROR_TYPE, body)
+            return self._refused(route, position, entry, started)
         job_id = entry.id
         task = route.task
         queue = route.queue
@@ -160,7 +164,7 @@ class Executor:
             ran = monotonic() - start
             if route.ignore_result:
                 return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
-            return self._succeeded(route, position, value, started, ran, envelope)
+            return self._succeeded(route, position, job, value, started, ran, envelope)
         finally:
             current.reset(token)
 
@@ -172,6 +176,7 @@ class Executor:
         self,
         route: Route,
         position: int,
+        job: JobContext,
         value: object,
         started: float,
         ran: float,
@@ -185,8 +190,7 @@ class Executor:
             result, signature = route.encode(value, envelope)
             self._check_size(result)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
-            body = encode_exception(_unencodable(error, value), ours=__file__)
-            return OutcomeRow(position, _FAILED, started, ran, ERROR_TYPE, body)
+            return self._ended(position, job, _unencodable(error, value), started, ran)
         if signature:
             content_type = f"{content_type};{signature};{started!r}"
         if self._backend is not None:
@@ -217,12 +221,27 @@ class Executor:
         self, route: Route, position: int, job: JobContext, start: float, error: Exception
     ) -> OutcomeRow:
         """Return the outcome of a job whose payload cannot be decoded."""
-        _log.error("job %s of task %s has an unreadable payload", job.id, job.task)
         if not isinstance(error, EventMQError):
             msg = f"the payload cannot be read as [args, kwargs]: {error_text(error)}"
             error = SerializationError(msg)
-        body = encode_exception(error, ours=__file__)
-        return OutcomeRow(position, _FAILED, start + self._offset, 0.0, ERROR_TYPE, body)
+        return self._ended(position, job, error, start + self._offset, 0.0)
+
+    def _ended(
+        self, position: int, job: JobContext, error: Exception, started: float, ran: float
+    ) -> OutcomeRow:
+        """Return the outcome of a job that failed for good and by no fault of its task."""
+        told = describe(error, ours=__file__)
+        joblog.failed(job, told)
+        return OutcomeRow(position, _FAILED, started, ran, ERROR_TYPE, encode_error(told))
+
+    def _refused(
+        self, route: Route, position: int, entry: ChunkEntry, started: float
+    ) -> OutcomeRow:
+        """Return the outcome of a job that cannot even be tried."""
+        assert route.refusal is not None  # noqa: S101 - the caller looked
+        kind, error = route.refusal
+        joblog.refused(entry.id, route.task, entry.attempt, kind, error)
+        return OutcomeRow(position, kind, started, 0.0, ERROR_TYPE, encode_error(error))
 
     def _failed(
         self, route: Route, position: int, job: JobContext, start: float, error: BaseException
@@ -232,14 +251,16 @@ class Executor:
         started = start + self._offset
         policy: Any = route.policy
         delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
+        reason = reason_of(error, route.retries, again=delay is not None)
+        told = describe(reason, function=route.spec.function, ours=__file__)
         if route.plain:
-            content_type, body = PLAIN_TYPE, error_text(error).encode(errors="replace")
+            content_type, body = PLAIN_TYPE, told.message.encode(errors="replace")
         else:
-            content_type = ERROR_TYPE
-            body = encode_exception(error, function=route.spec.function, ours=__file__)
+            content_type, body = ERROR_TYPE, encode_error(told)
         if delay is None:
-            _log.error("job %s of task %s failed: %s", job.id, job.task, type(error).__name__)
+            joblog.failed(job, told)
             return OutcomeRow(position, _FAILED, started, ran, content_type, body)
+        joblog.retried(job, told, delay, asked=isinstance(error, Retry))
         return OutcomeRow(position, _RETRY, started, ran, content_type, body, delay)
 
     def _run_plain(
@@ -251,8 +272,9 @@ class Executor:
             call = parse_plain(payload)
             function = resolve(call, self.allow_callables)
         except NotAllowed as error:
-            body = encode_exception(error, ours=__file__)
-            return OutcomeRow(position, _UNKNOWN, started, 0.0, ERROR_TYPE, body)
+            told = describe(error, ours=__file__)
+            joblog.refused(job.id, "", job.attempt, _UNKNOWN, told)
+            return OutcomeRow(position, _UNKNOWN, started, 0.0, ERROR_TYPE, encode_error(told))
         except BaseException as error:  # noqa: BLE001 - an import can raise anything
             return self._failed(route, position, job, start, error)
         try:

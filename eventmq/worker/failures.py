@@ -10,7 +10,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from eventmq.wire.results import RemoteError, encode_error
+from eventmq.wire.results import RemoteError
 from eventmq.worker.signals import Reject, Retry
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import RetryPolicy
     from eventmq.worker.taskspec import TaskSpec
 
-__all__ = ["encode_exception", "error_text", "retry_delay"]
+__all__ = ["describe", "error_text", "reason_of", "retry_delay"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,10 +70,10 @@ def _traceback_text(error: BaseException, frames: TracebackType | None) -> str:
         return ""
 
 
-def encode_exception(
+def describe(
     error: BaseException, *, function: Callable[..., Any] | None = None, ours: str = ""
-) -> bytes:
-    """Encode an exception for the broker.
+) -> RemoteError:
+    """Return what the broker and the log are told of an exception.
 
     Args:
         error: What was raised.
@@ -82,20 +82,37 @@ def encode_exception(
     """
     kind = type(error)
     frames = _task_frames(error.__traceback__, function, ours)
-    return encode_error(
-        RemoteError(
-            f"{kind.__module__}.{kind.__qualname__}",
-            error_text(error),
-            _traceback_text(error, frames),
-            error.args,
-        )
+    return RemoteError(
+        f"{kind.__module__}.{kind.__qualname__}",
+        error_text(error),
+        _traceback_text(error, frames),
+        error.args,
     )
 
 
-def _asked(error: Retry, attempt: int, retries: int, policy: RetryPolicy) -> float | None:
-    """Return the delay that the task asked for, None where its retries are used up."""
-    if retries and attempt > retries:
-        return None
+def reason_of(error: BaseException, retries: int, *, again: bool) -> BaseException:
+    """Return the exception that is to be told of where a task raised ``error``.
+
+    That is itself, but for a `Retry` what it was raised from or while handling. One without such
+    a cause that finds no retries left says so.
+
+    Args:
+        error: What the task raised.
+        retries: How often the job is tried again.
+        again: Another attempt comes.
+    """
+    if not isinstance(error, Retry):
+        return error
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None or again:
+        return cause or error
+    spent = f"its {retries} retries are used up" if retries else "the job has no retries"
+    last = Retry(f"{error_text(error)}; {spent}", countdown=error.countdown)
+    return last.with_traceback(error.__traceback__)
+
+
+def _asked(error: Retry, attempt: int, policy: RetryPolicy) -> float:
+    """Return the delay that the task asked for."""
     if error.countdown is not None:
         return float(error.countdown)
     return float(policy.delay(attempt) or 0.0)
@@ -114,11 +131,11 @@ def retry_delay(
         policy: Says how long to wait.
     """
     try:
-        if isinstance(error, Reject):
+        if isinstance(error, Reject) or attempt > retries:
             return None
         if isinstance(error, Retry):
-            return _asked(error, attempt, retries, policy)
-        if attempt > retries or isinstance(error, spec.no_retry_on):
+            return _asked(error, attempt, policy)
+        if isinstance(error, spec.no_retry_on):
             return None
         delay = policy.delay(attempt) if isinstance(error, spec.retry_on) else None
         return None if delay is None else float(delay)

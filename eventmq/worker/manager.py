@@ -20,6 +20,7 @@ from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.worker import joblog
 from eventmq.worker.ledger import HeldChunk, Ledger
 from eventmq.worker.lookahead import LONG_JOB, LookAhead
 from eventmq.worker.session import Session
@@ -118,7 +119,7 @@ class JobManager:
                 case commands.Error() as error:
                     self._session.receive_error(error, now)
                 case commands.Kbai():
-                    _log.info("the broker goes away; waiting for it to come back")
+                    _log.debug("the broker goes away; waiting for it to come back")
                     self._session.inform(now)
                 case commands.Cancel(job=job, delivery=delivery):
                     self._cancel(job, delivery, now)
@@ -160,11 +161,21 @@ class JobManager:
             self._take_back(slot, now)
         self._drain(now, self._drain_until)
 
-    def interrupted(self, now: float) -> None:
-        """Take note that what ran was killed: it goes back, as a delivery that does not count."""
+    def interrupted(self, now: float) -> list[tuple[str, str]]:
+        """Take note that what ran was killed: it goes back, as a delivery that does not count.
+
+        Returns:
+            Id and task of the jobs that were next to be answered, at most one per slot.
+        """
         self.overdue = False
+        first = []
         for slot in range(self._pool.slots):
-            self._hand_back(self._ledger.take_all(slot), now)
+            taken = self._ledger.take_all(slot)
+            if taken:
+                chunk, positions = taken[-1]
+                first.append(joblog.named(chunk.index, positions.start))
+            self._hand_back(taken, now)
+        return first
 
     # What goes out
 
@@ -226,9 +237,12 @@ class JobManager:
         """Answer for a slot whose process ended: one job may have killed it, the others not."""
         self._long.discard(event.slot)
         error = RemoteError("eventmq.errors.WorkerLost", event.reason)
-        for chunk, positions in self._ledger.take_all(event.slot):
+        taken = self._ledger.take_all(event.slot)
+        for chunk, positions in taken:
             rows = [_row(position, _HANDED_BACK) for position in positions]
             if chunk.number == event.chunk and event.position in positions:
+                others = sum(len(part) for _, part in taken) - 1
+                joblog.died(event.reason, chunk.index, event.position, others)
                 died = _row(event.position, _DIED, encode_error(error))
                 rows[event.position - positions.start] = died
             self._session.reply(chunk, encode_outcomes(rows), now)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_outcomes
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.worker import joblog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from eventmq.wire.bulk import ChunkIndex
     from eventmq.worker.ledger import HeldChunk
 
 __all__ = ["RESEND_AFTER", "Replies", "fit_outcomes"]
@@ -69,8 +71,10 @@ class Replies:
         return min((sent.at for sent in self._sent.values()), default=None)
 
 
-def _too_large(row: OutcomeRow, limit: int) -> OutcomeRow:
-    message = f"the result has {len(row.result)} bytes; the broker takes frames of {limit}"
+def _too_large(row: OutcomeRow, limit: int, index: ChunkIndex) -> OutcomeRow:
+    size = len(row.result)
+    joblog.result_too_large(index, row.position, size, limit)
+    message = f"the result has {size} bytes; the broker takes frames of {limit}"
     error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", message))
     return row._replace(
         kind=int(OutcomeKind.FAILED), content_type=ERROR_TYPE, result=error, countdown=0.0
@@ -90,13 +94,18 @@ def _parts(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
     return parts
 
 
-def fit_outcomes(body: bytes, limit: int) -> list[bytes]:
+def fit_outcomes(body: bytes, limit: int, index: ChunkIndex) -> list[bytes]:
     """Return the same outcomes in bodies no longer than ``limit`` bytes (0: no limit).
 
-    A result that fits into none becomes the failure `ResultTooLarge`.
+    A result that fits into none becomes the failure `ResultTooLarge`, and is logged as that.
+
+    Args:
+        body: The outcomes.
+        limit: The broker's, in bytes.
+        index: Of the chunk that they answer.
     """
     if not limit or len(body) <= limit:
         return [body]
     rows = [OutcomeRow(*row) for row in decode_outcomes(body)]
-    rows = [_too_large(row, limit) if len(row.result) + _ROW > limit else row for row in rows]
+    rows = [_too_large(r, limit, index) if len(r.result) + _ROW > limit else r for r in rows]
     return [encode_outcomes(part) for part in _parts(rows, limit)]

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ContentNotAllowed, SerializationError, UnknownTask
 from eventmq.headers import EMPTY, Headers, parse_headers
 from eventmq.job import OutcomeKind
-from eventmq.worker.failures import encode_exception
+from eventmq.worker.failures import describe
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
     from eventmq.interfaces import Envelope, RetryPolicy, Serializer
+    from eventmq.wire.results import RemoteError
 
 __all__ = ["Route", "RouteTable"]
 
@@ -75,7 +76,7 @@ class Route:
         self.encode: Callable[[object, Envelope], tuple[bytes, str]] = _undecided
         self.policy: RetryPolicy | None = None
         #: Kind and error of every job of this route, where none can even be tried.
-        self.refusal: tuple[int, bytes] | None = None
+        self.refusal: tuple[int, RemoteError] | None = None
 
 
 class RouteTable:
@@ -118,9 +119,9 @@ class RouteTable:
             if not route.plain:
                 self._bind(route)
         except UnknownTask as error:
-            route.refusal = (int(OutcomeKind.UNKNOWN_TASK), encode_exception(error))
+            route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
         except Exception as error:  # noqa: BLE001 - plugins may raise anything
-            route.refusal = (int(OutcomeKind.FAILED), encode_exception(error))
+            route.refusal = (int(OutcomeKind.FAILED), describe(error))
         return route
 
     def _bind(self, route: Route) -> None:

@@ -21,6 +21,8 @@ from zmq.backend import zmq_poll
 
 from eventmq.clock import SystemClock
 from eventmq.wire.socket import new_context, open_dealer
+from eventmq.worker import joblog
+from eventmq.worker.contact import Contact
 from eventmq.worker.manager import LOOK, JobManager
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class WorkerRunner:
         self._pool_fds: Sequence[int] = ()
         self._connections = 0
         self._broken = False
+        self._contact = Contact()
         self._backlog: deque[list[bytes]] = deque()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)  # noqa: FBT003 - positional only
@@ -140,12 +143,7 @@ class WorkerRunner:
         manager = self._manager
         ready = self._await(link)
         now = self._clock.monotonic()
-        if link.socket in ready:
-            for _ in range(TURN):
-                frames = link.receive()
-                if frames is None:
-                    break
-                manager.receive(frames, now)
+        heard = link.socket in ready and self._read(link, now)
         if self._pool_runs and (now >= self._pool_due or not ready.isdisjoint(self._pool_fds)):
             self._pool_due = now + LOOK
             manager.pool_events(self._pool.poll(), now)
@@ -153,8 +151,13 @@ class WorkerRunner:
         if link.monitor in ready and self._back(link):
             manager.connected(now)
         manager.tick(now)
+        broken = self._broken or manager.lost
+        if not manager.done:
+            self._contact.note(
+                now, self._brokers[0], online=manager.online, broken=broken, heard=heard
+            )
         if manager.overdue:
-            self._interrupt(now)
+            self._interrupt(now, f"the grace of {self._info.grace:g} s is over")
         if manager.online and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
@@ -163,6 +166,15 @@ class WorkerRunner:
             link.close(0)
             link = self._reconnect(context)
         return link
+
+    def _read(self, link: Link, now: float) -> bool:
+        """Take what can be read; say whether there was anything."""
+        for count in range(TURN):
+            frames = link.receive()
+            if frames is None:
+                return count > 0
+            self._manager.receive(frames, now)
+        return True
 
     def _await(self, link: Link) -> set[Any]:
         """Wait for something, or until something is due; return the sockets that are readable.
@@ -191,16 +203,16 @@ class WorkerRunner:
             return
         self._obeyed = asked
         if asked == AT_ONCE:
-            self._interrupt(now)
+            self._interrupt(now, "stopped at once")
             self._manager.finish()
         else:
             self._manager.terminate(now)
 
-    def _interrupt(self, now: float) -> None:
+    def _interrupt(self, now: float, why: str) -> None:
         """Kill what runs, then say so: nothing may run on after it was given back."""
         self._stop_pool()
         self._manager.pool_events(self._pool.poll(), now)
-        self._manager.interrupted(now)
+        joblog.aborted(self._manager.interrupted(now), why)
 
     def _send(self, link: Link) -> None:
         """Send what can be sent now; the rest waits until the socket takes it."""
@@ -216,12 +228,11 @@ class WorkerRunner:
 
     def _back(self, link: Link) -> bool:
         """Say whether the connection was lost and is there again: the broker may be a new one."""
+        back = False
         for made in link.connections():
-            if made and self._broken:
-                self._broken = False
-                return True
+            back = made and (self._broken or back)
             self._broken = not made
-        return False
+        return back
 
     def _new_manager(self) -> JobManager:
         info = replace(self._info, session=uuid.uuid4().hex)

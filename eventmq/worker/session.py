@@ -170,7 +170,7 @@ class Session:
 
     def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Answer jobs of a chunk, in as many messages as the broker's frame limit asks for."""
-        for part in fit_outcomes(body, self._max_frame):
+        for part in fit_outcomes(body, self._max_frame, chunk.index):
             number = f"chunk:{chunk.number}"
             reply = commands.Reply(self.new_id(), part, chunk.message, number)
             frames = reply.frames()
@@ -189,7 +189,7 @@ class Session:
     def tick(self, now: float, window: int) -> None:
         """Do what is due."""
         if now - self._heard > self.info.liveness and not self.lost:
-            _log.warning("the broker was silent for %g s; connecting anew", self.info.liveness)
+            _log.debug("the broker was silent for %g s; connecting anew", self.info.liveness)
             self.online = False
             self.lost = True
         if self.online:

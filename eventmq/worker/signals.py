@@ -10,11 +10,26 @@ __all__ = ["Reject", "Retry"]
 class Retry(EventMQError):
     """Raised by a task: end this attempt and try again later.
 
-    A job that was given ``retries`` is tried again at most that often; one that was given none
-    is tried again as often as its task asks.
+    Every attempt counts against the ``retries`` of the job, whose default is 0. Where none is
+    left the job fails: with the error that this one was raised from, or raised while handling,
+    else with this one, which then says that the retries are used up::
+
+        @app.task(retries=5)
+        def fetch(url):
+            try:
+                return download(url)
+            except TimeoutError as error:
+                raise Retry(countdown=30) from error
+
+    Args:
+        reason: Why, for people.
+        countdown: Seconds until the next attempt; None leaves it to the retry policy.
 
     Attributes:
-        countdown: Seconds until the next attempt; None leaves it to the retry policy.
+        countdown: As given.
+
+    Raises:
+        ValueError: ``countdown`` is negative or without end.
     """
 
     def __init__(self, reason: str = "", *, countdown: float | None = None) -> None:

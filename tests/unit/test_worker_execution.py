@@ -210,15 +210,68 @@ def asks_again(countdown=None):
 
 @pytest.mark.parametrize(("countdown", "delay"), [(2.5, 2.5), (3, 3.0), (0.0, 0.0), (None, 7.0)])
 def test_a_task_may_ask_for_another_attempt(countdown, delay):
-    row = run_call(make_executor(asks_again), "asks_again", countdown, attempt=40)
+    row = run_call(
+        make_executor(asks_again), "asks_again", countdown, headers="retry-count:40", attempt=40
+    )
     assert (row.kind, row.countdown) == (OutcomeKind.RETRY, delay)
     assert type(row.countdown) is float
 
 
-def test_retries_that_were_given_bound_what_a_task_asks_for():
+def test_what_a_task_asks_for_counts_against_its_retries():
     executor = make_executor(asks_again)
     rows = [run_call(executor, "asks_again", headers="retry-count:1", attempt=n) for n in (1, 2)]
     assert [row.kind for row in rows] == [OutcomeKind.RETRY, OutcomeKind.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("retries", "text"), [(0, "the job has no retries"), (2, "its 2 retries are used up")]
+)
+def test_a_job_that_asks_once_too_often_fails_and_says_why(retries, text):
+    def asks():
+        raise Retry("not yet", countdown=5)
+
+    headers = f"retry-count:{retries}" if retries else ""
+    row = run_call(make_executor(asks), "asks", headers=headers, attempt=retries + 1)
+    error = error_of(row)
+    assert row.kind == OutcomeKind.FAILED
+    assert (error.type, error.message) == ("eventmq.worker.signals.Retry", f"not yet; {text}")
+    assert "in asks" in error.traceback.splitlines()[1]
+
+
+def asks_from():
+    try:
+        {}["shop"]
+    except KeyError as error:
+        raise Retry(countdown=5) from error
+
+
+def asks_inside():
+    try:
+        {}["shop"]
+    except KeyError:
+        raise Retry(countdown=5)  # noqa: B904 - as many write it
+
+
+@pytest.mark.parametrize("function", [asks_from, asks_inside])
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_the_error_is_what_the_retry_was_raised_from(function, attempt):
+    row = run_call(
+        make_executor(function), function.__name__, headers="retry-count:1", attempt=attempt
+    )
+    error = error_of(row)
+    assert row.kind == (OutcomeKind.RETRY if attempt == 1 else OutcomeKind.FAILED)
+    assert (error.type, error.message) == ("builtins.KeyError", "'shop'")
+    assert f"in {function.__name__}" in error.traceback
+
+
+def test_a_retry_from_none_hides_what_it_was_raised_from():
+    def asks():
+        try:
+            {}["shop"]
+        except KeyError:
+            raise Retry from None
+
+    assert error_of(run_call(make_executor(asks), "asks")).type.endswith(".Retry")
 
 
 @pytest.mark.parametrize("countdown", [-1.0, float("inf"), float("nan")])

@@ -467,3 +467,50 @@ def test_the_wait_for_the_last_acks_is_bounded(world):
     assert not world.manager.done
     world.tick(0.2)
     assert world.manager.done
+
+
+# What it logs
+
+
+def logged(caplog):
+    return [(r.levelname, r.getMessage()) for r in caplog.records]
+
+
+def test_a_process_that_died_is_logged_with_its_job_and_what_happens_to_the_others(world, caplog):
+    world.chunk(1, 4)
+    world.answer(0, 1, 0, 1)
+    world.manager.pool_events([Died(0, 1, 2, "the process was killed by SIGKILL")], world.now)
+    ((level, text),) = logged(caplog)
+    assert level == "ERROR"
+    assert "job j1.2 of task t broke off at attempt 1: the process was killed by SIGKILL;" in text
+    assert text.endswith("2 other jobs of the process go back and run again, uncounted")
+
+
+def test_an_idle_process_that_died_is_not_logged_as_a_job(world, caplog):
+    world.chunk(1, 1)
+    world.manager.pool_events([Died(0, 0, -1, "it ended")], world.now)
+    assert logged(caplog) == []
+
+
+def test_a_result_that_the_broker_does_not_take_is_logged_as_the_failure_that_it_is(caplog):
+    world = World()
+    world.connect(max_frame=2000)
+    world.chunk(1, 2)
+    world.answer(0, 1, 0, 2, size=3000)
+    assert logged(caplog) == [
+        (
+            "ERROR",
+            f"job j1.{n} of task t failed for good at attempt 1: eventmq.errors.ResultTooLarge: "
+            "the result has 3000 bytes; the broker takes frames of 2000",
+        )
+        for n in (0, 1)
+    ]
+
+
+def test_interrupted_says_which_job_of_each_slot_was_broken_off():
+    world = World(slots=3)
+    world.connect()
+    world.chunk(1, 3)
+    world.chunk(2, 1)
+    world.answer(0, 1, 0, 1)
+    assert world.manager.interrupted(world.now) == [("j1.1", "t"), ("j2.0", "t")]

@@ -1,0 +1,106 @@
+"""What a worker says about its way to the broker."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from eventmq.worker.contact import Contact
+
+HERE = "tcp://127.0.0.1:47291"
+
+
+class Story:
+    """A contact that is told how things stand, and the lines that it logged since last asked."""
+
+    def __init__(self, caplog):
+        self.contact, self.caplog, self.now = Contact(), caplog, 0.0
+        self.address = HERE
+        caplog.set_level(logging.INFO, "eventmq.worker.contact")
+
+    def tell(self, *, online=False, broken=False, heard=False, seconds=0.0):
+        """Let time pass second by second; return when each line came, its level and text."""
+        lines = []
+        end = self.now + seconds
+        while True:
+            self.contact.note(self.now, self.address, online=online, broken=broken, heard=heard)
+            lines += [(self.now, r.levelname, r.getMessage()) for r in self.caplog.records]
+            self.caplog.clear()
+            if self.now >= end:
+                return lines
+            self.now += 1.0
+
+
+@pytest.fixture
+def story(caplog):
+    return Story(caplog)
+
+
+def test_an_absent_broker_is_told_of_after_two_seconds_and_then_ever_more_seldom(story):
+    """At 2 s, then after 4, 8, 16, 32 and from then on 60 s."""
+    lines = story.tell(seconds=190.0)
+    assert [2.0, 6.0, 14.0, 30.0, 62.0, 122.0, 182.0] == [at for at, _, _ in lines]
+    assert {"WARNING"} == {level for _, level, _ in lines}
+    assert lines[0][2] == (
+        f"no broker answers at {HERE} for 2 s; waiting for it; start one with: eventmq broker"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("tcp://127.0.0.1:5000", "eventmq broker --bind tcp://127.0.0.1:5000"),
+        ("ipc:///run/mq", "eventmq broker --bind ipc:///run/mq"),
+        ("tcp://10.0.0.5:47291", "eventmq broker"),
+    ],
+)
+def test_the_hint_is_what_starts_a_broker_at_this_address(story, address, hint):
+    story.address = address
+    ((_, _, text),) = story.tell(seconds=2.0)
+    assert text.endswith(f"start one with: {hint}")
+
+
+def test_a_broker_that_is_there_is_told_of_once(story):
+    story.tell(seconds=1.0)
+    lines = story.tell(online=True, heard=True, seconds=100.0)
+    assert [(1.0, "INFO", f"connected to the broker at {HERE}")] == lines
+
+
+def test_a_lost_connection_and_its_return_are_told_of_once_each(story):
+    story.tell(online=True)
+    lost = story.tell(online=True, broken=True, seconds=1.0)
+    assert [(0.0, "WARNING")] == [line[:2] for line in lost]
+    assert "was lost" in lost[0][2]
+    (again,) = story.tell(broken=True, seconds=3.0)
+    assert "no broker answers" in again[2]
+    assert [(4.0, "INFO", f"connected to the broker at {HERE}, after 4.0 s")] == story.tell(
+        online=True
+    )
+
+
+def test_a_connection_lost_while_the_broker_asks_us_to_inform_again_is_still_told_of(story):
+    """A broker that says goodbye is not online before its connection breaks."""
+    story.tell(online=True)
+    assert [] == story.tell(heard=True)
+    (line,) = story.tell(broken=True)
+    assert "was lost" in line[2]
+
+
+def test_a_broker_that_only_asks_who_we_are_is_not_worth_a_line(story):
+    story.tell(online=True)
+    assert [] == story.tell(heard=True, seconds=1.0) + story.tell(online=True)
+
+
+def test_a_broker_that_answers_but_refuses_is_not_called_absent(story):
+    """The session logs why."""
+    story.tell(heard=True)
+    assert [] == story.tell(seconds=100.0)
+
+
+def test_each_absence_begins_anew(story):
+    story.tell(seconds=100.0)
+    story.tell(online=True)
+    story.tell(broken=True)
+    lines = story.tell(broken=True, seconds=6.0)
+    assert [102.0, 106.0] == [at for at, _, _ in lines]
