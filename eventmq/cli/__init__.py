@@ -9,8 +9,12 @@ from __future__ import annotations
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Run the program and exit with its code."""
+def main(*, child: bool = False) -> None:
+    """Run the program and exit with its code.
+
+    Args:
+        child: Another process of the program started this one, and has said what is said once.
+    """
     from eventmq.cli.program import program
 
-    program.main(prog_name="eventmq")
+    program.main(prog_name="eventmq", told=child)

@@ -18,7 +18,7 @@ ORPHAN_GRACE = 5.0
 def live() -> None:
     """Run the program as a child: until it ends by itself, is told to, or has no parent."""
     threading.Thread(target=_end_with_parent, name="eventmq-lifeline", daemon=True).start()
-    main()
+    main(child=True)
 
 
 def _end_with_parent() -> None:

@@ -12,6 +12,7 @@ from eventmq.cli import about, broker, call, dev, look, topics, worker
 from eventmq.cli.demo import command as demo
 from eventmq.cli.exits import DONE, INTERRUPTED, WRONG_USAGE, say_error
 from eventmq.cli.finder import join_path
+from eventmq.cli.logs import variables_told
 from eventmq.cli.target import LOUDNESS
 from eventmq.errors import EventMQError, did_you_mean
 
@@ -27,10 +28,19 @@ class Program(click.Group):
     """The group of all commands. Those of plugins load when one is asked for, or all listed."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> NoReturn:
-        """Run a command and exit with its code; expected errors become one line on stderr."""
+        """Run a command and exit with its code; expected errors become one line on stderr.
+
+        Args:
+            args: The command line, else that of the process.
+            *more: As in click.
+            **named: As in click; ``told`` says that the process that started this one has warned
+                of misspelt variables.
+        """
         named["standalone_mode"] = False
+        told = variables_told(already=named.pop("told", False))
         try:
-            code = super().main(args, *more, **named)
+            with told:
+                code = super().main(args, *more, **named)
         except (click.ClickException, EventMQError) as error:
             code = say_error(error)
         except (click.Abort, KeyboardInterrupt):

@@ -11,6 +11,6 @@ from __future__ import annotations
 
 from eventmq.settings.page import describe, document
 from eventmq.settings.record import Settings
-from eventmq.settings.sources import PREFIX, load_settings
+from eventmq.settings.sources import PREFIX, load_settings, misspelt_variables
 
-__all__ = ["PREFIX", "Settings", "describe", "document", "load_settings"]
+__all__ = ["PREFIX", "Settings", "describe", "document", "load_settings", "misspelt_variables"]

@@ -15,7 +15,7 @@ from eventmq.settings.values import READERS, hide_passwords
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["PREFIX", "load_settings"]
+__all__ = ["PREFIX", "load_settings", "misspelt_variables"]
 
 log = logging.getLogger(__name__)
 
@@ -90,20 +90,41 @@ def _distance(a: str, b: str) -> int:
     return row[-1]
 
 
+def _ours(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variable -> name that a setting would have, of those with the prefix."""
+    return {
+        variable: variable.removeprefix(PREFIX).lower()
+        for variable in environ
+        if variable.startswith(PREFIX) and not variable.startswith(_TEST_PREFIX)
+    }
+
+
+def _is_setting(variable: str, name: str) -> bool:
+    return name in FIELDS and variable == variable.upper()
+
+
+def _misspelt(variable: str, name: str) -> str:
+    """Return a sentence if the variable is within two letters of a known one, else ""."""
+    near = min(FIELDS, key=lambda known: _distance(known, name))
+    if _distance(near, name) > 2:  # noqa: PLR2004 - two letters, as documented
+        return ""
+    return f"environment variable {variable} is not known; {PREFIX}{near.upper()} is"
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that is within two letters of a known one."""
+    others = {v: name for v, name in _ours(environ).items() if not _is_setting(v, name)}
+    return [sentence for pair in others.items() if (sentence := _misspelt(*pair))]
+
+
 def _environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return name -> (text, variable); tell of variables that are none of ours."""
     found = {}
-    for variable in environ:
-        if not variable.startswith(PREFIX) or variable.startswith(_TEST_PREFIX):
-            continue
-        name = variable.removeprefix(PREFIX).lower()
-        if name in FIELDS and variable == variable.upper():
+    for variable, name in _ours(environ).items():
+        if _is_setting(variable, name):
             found[name] = (environ[variable], variable)
-            continue
-        near = min(FIELDS, key=lambda known: _distance(known, name))
-        if _distance(near, name) <= 2:  # noqa: PLR2004 - two letters, as documented
-            known = f"{PREFIX}{near.upper()}"
-            log.warning("environment variable %s is not known; %s is", variable, known)
+        elif sentence := _misspelt(variable, name):
+            log.warning("%s", sentence)
         else:
             log.debug("environment variable %s is not a setting", variable)
     return found

@@ -78,6 +78,19 @@ def test_the_version_is_an_option_too(cli: Cli) -> None:
     assert cli.run("version").stdout == cli.run("--version").stdout
 
 
+@pytest.mark.parametrize("arguments", [["version"], ["settings", "--json"], ["--help"], ["wrker"]])
+def test_a_misspelt_variable_is_told_of_once_whatever_the_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("EVENTMQ_BROKRE", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("EVENTMQ_DASHBOARD_COLOUR", "red")
+    result = cli.run(*arguments)
+    lines = [line for line in result.stderr.splitlines() if "EVENTMQ_" in line]
+    assert [
+        "warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
+    ] == lines
+
+
 # Plugins
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eventmq.errors import SettingsError
-from eventmq.settings import Settings, describe, document, load_settings
+from eventmq.settings import Settings, describe, document, load_settings, misspelt_variables
 from eventmq.settings.record import FIELDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.rst"
@@ -214,6 +214,13 @@ def test_an_unknown_variable_is_told_of_and_ignored(load, caplog, variable, leve
         assert load(environ={variable: "x"}) == Settings()
     assert [record.levelno for record in caplog.records] == [level]
     assert variable in caplog.text
+
+
+def test_misspelt_variables_are_named_with_the_nearest_known_one():
+    environ = dict.fromkeys(["EVENTMQ_BROKRE", "EVENTMQ_GRACE", "EVENTMQ_TEST_GRACEX", "X"], "1")
+    assert misspelt_variables(environ) == [
+        "environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
+    ]
 
 
 def test_variables_of_tests_are_ignored(load, caplog):
