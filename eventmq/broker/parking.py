@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.dispatch import admits
+from eventmq.broker.unknown import UnknownTasks
 from eventmq.entries import Finish
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
@@ -28,6 +29,7 @@ class Parking:
         self.outcomes = outcomes
         #: Queues with parked jobs that are in the store only.
         self._overflowed: set[str] = set()
+        self._unknown = UnknownTasks()
 
     def session_changed(self, session: Session) -> None:
         """A session came or went: parked jobs of its queues are looked at again."""
@@ -89,6 +91,7 @@ class Parking:
         for job in unknown:
             task = parse_headers(job.headers).task
             queue.parked_since[task] = since.get(task, state.now)
+            self._unknown.note(queue.name, task, sessions, state.limits.unknown_task_grace)
             if room > 0:
                 queue.parked.setdefault(task, []).append(job)
                 room -= 1
