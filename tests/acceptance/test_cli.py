@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import sqlite3
@@ -17,10 +18,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHOP = """
+import logging
 import time
-from eventmq import EventMQ
+from eventmq import EventMQ, current_job
 
 app = EventMQ("shop")
+log = logging.getLogger("shop.till")
+
+@app.task
+def audible():
+    log.debug("too quiet")
+    log.info("loud enough")
+    return current_job().id
 
 @app.task
 def total(prices, *, discount=0.0):
@@ -168,10 +177,15 @@ def test_a_worker_lists_its_tasks_and_says_when_it_is_ready(shell: Shell) -> Non
 def test_a_worker_waits_for_a_broker_that_is_not_there_yet(shell: Shell) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     worker = shell.start("worker", "-A", "shop", "--broker", address, "--pool", "threads")
-    while "shop.total" not in worker.line(err=True):
+    while "no broker answers" not in (line := worker.line(err=True)):
         continue
+    assert address in line
+    assert "start one with: eventmq broker" in line
     shell.start("broker", "--bind", address)
     assert "threads" == worker.ready()["pool"]
+    while "connected to the broker at" not in (line := worker.line(err=True)):
+        continue
+    assert address in line
     assert (
         "3.0"
         == shell.output(
@@ -181,30 +195,38 @@ def test_a_worker_waits_for_a_broker_that_is_not_there_yet(shell: Shell) -> None
 
 
 def test_a_worker_lets_a_running_job_end_at_sigterm(shell: Shell) -> None:
-    note, worker = started_job(shell, "1")
+    _, note, worker = started_job(shell, "1")
     assert 0 == worker.stop(signal.SIGTERM)
     assert "done" == note.read_text()
 
 
-def test_a_second_signal_stops_a_worker_at_once(shell: Shell) -> None:
-    note, worker = started_job(shell, "600")
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_second_signal_stops_a_worker_at_once_and_says_what_that_broke_off(
+    shell: Shell, pool: str
+) -> None:
+    job, note, worker = started_job(shell, "600", pool)
     worker.process.send_signal(signal.SIGTERM)
     while "ending" not in worker.line(err=True):
         continue
     assert 0 == worker.stop(signal.SIGTERM)
     assert "started" == note.read_text()
+    (line,) = [line for line in worker.said.splitlines() if "stopped at once" in line]
+    assert " WARNING " in line
+    assert line.endswith(f"aborted 1 running job, which will run again: {job} (shop.slow)")
 
 
-def started_job(shell: Shell, seconds: str):
-    """Return the note of a job that has been started, and its worker."""
+def started_job(shell: Shell, seconds: str, pool: str = "prefork"):
+    """Return the id and the note of a job that has been started, and its worker."""
     address = shell.start("broker", "--bind", FREE).ready()["main"]
-    worker = shell.start("worker", "-A", "shop", "--broker", address, "-c", "1")
+    options = ("-A", "shop", "--broker", address, "-c", "1", "--pool", pool)
+    worker = shell.start("worker", *options)
     worker.ready()
     note = shell.folder / "note"
-    shell.output("call", "-A", "shop", "slow", f'"{note}"', seconds, "--broker", address)
+    call = ("call", "-A", "shop", "slow", f'"{note}"', seconds, "--broker", address)
+    job = shell.output(*call).strip()
     while not note.exists() or "started" != note.read_text():
         shell.output("ping", "--broker", address)
-    return note, worker
+    return job, note, worker
 
 
 @pytest.mark.parametrize(
@@ -233,6 +255,47 @@ def test_what_fails_in_a_child_is_logged_like_the_rest(shell: Shell) -> None:
     worker.stop()
     (line,) = [line for line in worker.said.splitlines() if "shop.broken failed" in line]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR   eventmq\.", line)
+    assert "ValueError: 1" in line
+    assert "    raise ValueError(what)" in worker.said.splitlines(), "with its traceback"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_a_task_logs_at_info_is_shown_with_its_job(shell: Shell, pool: str) -> None:
+    address = shell.start("broker", "--bind", FREE).ready()["main"]
+    options = ("-A", "shop", "--broker", address)
+    worker = shell.start("worker", *options, "-c", "1", "--pool", pool)
+    worker.ready()
+    job = json.loads(shell.output("call", *options, "audible", "--wait"))
+    worker.stop()
+    (line,) = [line for line in worker.said.splitlines() if "loud enough" in line]
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    where = re.escape(f"shop.till [shop.audible {job} attempt 1]")
+    assert re.fullmatch(f"{stamp} INFO    {where}: loud enough", line)
+    assert "too quiet" not in worker.said
+
+
+def test_a_misspelt_variable_is_told_of_once_in_each_command(shell: Shell) -> None:
+    shell.environ["EVENTMQ_BROKRE"] = "tcp://127.0.0.1:9"
+    warning = "warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
+    broker = shell.start("broker", "--bind", FREE)
+    address = broker.ready()["main"]
+    worker = shell.start("worker", "-A", "shop", "--broker", address, "-c", "1")
+    worker.ready()
+    for command in (["ping"], ["status"], ["jobs", "--json"], ["call", "shop.total", "[1]"]):
+        done = shell.run(*command, "--broker", address)
+        assert [warning] == done.stderr.splitlines(), command
+    worker.stop()
+    broker.stop()
+    for program in (broker, worker):
+        assert 1 == program.said.count("EVENTMQ_BROKRE"), program.said
+
+
+def test_dev_tells_of_a_misspelt_variable_once_for_all(shell: Shell) -> None:
+    shell.environ["EVENTMQ_BROKRE"] = "tcp://127.0.0.1:9"
+    dev = shell.start("dev", "-A", "shop", "--bind", FREE, "-c", "1")
+    dev.ready()
+    dev.stop()
+    assert 1 == dev.said.count("EVENTMQ_BROKRE"), dev.said
 
 
 def test_i_imports_more_tasks(shell: Shell) -> None:

@@ -86,9 +86,7 @@ def test_a_misspelt_variable_is_told_of_once_whatever_the_command(
     monkeypatch.setenv("EVENTMQ_DASHBOARD_COLOUR", "red")
     result = cli.run(*arguments)
     lines = [line for line in result.stderr.splitlines() if "EVENTMQ_" in line]
-    assert [
-        "warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
-    ] == lines
+    assert ["warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"] == lines
 
 
 # Plugins
