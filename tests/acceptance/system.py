@@ -21,7 +21,7 @@ __all__ = ["DEADLINE", "System", "until"]
 #: Seconds that anything in these tests may take.
 DEADLINE = 50.0
 
-#: The app that workers load; it appends what it executes to the file named by RECORD.
+#: The app that workers load; it appends what it executes, and in whose worker, to the file RECORD.
 APP = """
 import os
 import time
@@ -33,7 +33,7 @@ app = EventMQ("survivor")
 
 def note(text):
     fd = os.open(os.environ["RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(fd, f"{text}\\n".encode())
+    os.write(fd, f"{text}|{os.environ['WHO']}\\n".encode())
     os.close(fd)
 
 
@@ -75,7 +75,18 @@ def until(condition: Callable[[], object], what: str, deadline: float = DEADLINE
 
 
 class Process(subprocess.Popen[str]):
-    """A command of ``eventmq`` whose ``ready`` line has been read."""
+    """A command of ``eventmq`` whose ``ready`` line has been read.
+
+    Attributes:
+        who: Its name in the record.
+    """
+
+    who = ""
+
+    def freeze(self) -> None:
+        """Stop it in the middle; return when it has stopped."""
+        self.send_signal(signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
 
     def kill9(self) -> None:
         """Kill it as nobody can prepare for, and reap it."""
@@ -97,12 +108,16 @@ class System:
     def start(self, *arguments: str, wait: bool = True) -> tuple[Process, str]:
         """Start a command; return it and its ready line."""
         log = (self.folder / f"{arguments[0]}.log").open("a")
-        environment = {**os.environ, "RECORD": str(self.record), "PYTHONUNBUFFERED": "1"}
+        who = str(len(self.processes))
+        environment = {
+            **os.environ, "RECORD": str(self.record), "WHO": who, "PYTHONUNBUFFERED": "1"
+        }  # fmt: skip
         process = Process(
             [sys.executable, "-m", "eventmq", *arguments],
             stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=environment,
         )  # fmt: skip
         log.close()
+        process.who = who
         self.processes.append(process)
         return process, self.ready(process) if wait else ""
 
@@ -134,19 +149,28 @@ class System:
         self.apps.append(app)
         return app
 
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return what was noted, and by whom."""
+        if not self.record.exists():
+            return []
+        lines = self.record.read_text().split("\n")[:-1]
+        return [(text, who) for text, _, who in (line.rpartition("|") for line in lines)]
+
     def executed(self) -> Counter[str]:
         """Return how often each number was executed to the end."""
-        if not self.record.exists():
-            return Counter()
-        lines = self.record.read_text().split("\n")[:-1]
-        return Counter(line for line in lines if not line.startswith("start "))
+        return Counter(text for text, _ in self._lines() if not text.startswith("start "))
+
+    def executed_by(self) -> dict[str, list[str]]:
+        """Return in whose worker each number was executed to the end, in that order."""
+        found: dict[str, list[str]] = {}
+        for text, who in self._lines():
+            if not text.startswith("start "):
+                found.setdefault(text, []).append(who)
+        return found
 
     def started(self) -> dict[str, int]:
         """Return the process that last started each slow number."""
-        if not self.record.exists():
-            return {}
-        lines = self.record.read_text().split("\n")[:-1]
-        words = [line.split() for line in lines if line.startswith("start ")]
+        words = [text.split() for text, _ in self._lines() if text.startswith("start ")]
         return {number: int(pid) for _, number, pid in words}
 
     def stop(self) -> None:
