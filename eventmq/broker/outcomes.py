@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from eventmq.entries import CloseChunk, Finish, Finished, Requeue
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from eventmq.wire.commands import Reply
 
 __all__ = ["Outcomes"]
+
+logger = logging.getLogger("eventmq.broker")
 
 _MICRO = 1_000_000
 
@@ -195,6 +198,9 @@ class Outcomes:
         )
 
     def _killer(self, job: Job, content_type: str, result: bytes, worker: str) -> Finished:
+        task = parse_headers(job.headers).task or "(plain)"
+        what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
+        logger.error(what, job.id, task, job.deaths, worker)
         if not result:
             msg = f"suspected killer: {job.deaths} processes died while they ran this job"
             error = RemoteError("eventmq.errors.WorkerLost", msg)

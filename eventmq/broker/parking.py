@@ -115,6 +115,7 @@ class Parking:
             f"no worker of the queue {queue.name!r} knows the task {task!r}: start one whose app "
             "has it, or look for a misspelt name"
         )
+        self._unknown.failed(queue.name, task, len(jobs))
         error = encode_error(RemoteError("eventmq.errors.UnknownTask", msg))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
 

@@ -49,3 +49,9 @@ class UnknownTasks:
             "no worker of the queue %r knows %s; it is served by %s%s; such jobs wait, and fail "
             "after %g s unless a worker comes that does", queue, what, names, more, grace,
         )  # fmt: skip
+
+    @staticmethod
+    def failed(queue: str, task: str, jobs: int) -> None:
+        """Tell that jobs failed for good, because no worker came that knows their task."""
+        what = "%d jobs of the task %r in the queue %r failed for good: no worker knows it"
+        logger.error(what, jobs, task or "(plain)", queue)

@@ -190,7 +190,8 @@ class Executor:
             result, signature = route.encode(value, envelope)
             self._check_size(result)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
-            return self._ended(position, job, _unencodable(error, value), started, ran)
+            what = f"the result, a {type(value).__name__}, cannot be serialised"
+            return self._ended(position, job, error, what, started, ran)
         if signature:
             content_type = f"{content_type};{signature};{started!r}"
         if self._backend is not None:
@@ -221,17 +222,28 @@ class Executor:
         self, route: Route, position: int, job: JobContext, start: float, error: Exception
     ) -> OutcomeRow:
         """Return the outcome of a job whose payload cannot be decoded."""
-        if not isinstance(error, EventMQError):
-            msg = f"the payload cannot be read as [args, kwargs]: {error_text(error)}"
-            error = SerializationError(msg)
-        return self._ended(position, job, error, start + self._offset, 0.0)
+        what = "the payload cannot be read as [args, kwargs]"
+        return self._ended(position, job, error, what, start + self._offset, 0.0)
 
-    def _ended(
-        self, position: int, job: JobContext, error: Exception, started: float, ran: float
+    def _ended(  # noqa: PLR0917 - called twice, by what is called once
+        self,
+        position: int,
+        job: JobContext,
+        error: Exception,
+        what: str,
+        started: float,
+        ran: float,
     ) -> OutcomeRow:
-        """Return the outcome of a job that failed for good and by no fault of its task."""
+        """Return the outcome of a job that failed for good and by no fault of its task.
+
+        What we or serializers check says it all in its text, so the log shows no frames of that.
+        """
+        checked = isinstance(error, EventMQError)
+        if not checked:
+            msg = f"{what}: {error_text(error)}"
+            error = SerializationError(msg).with_traceback(error.__traceback__)
         told = describe(error, ours=__file__)
-        joblog.failed(job, told)
+        joblog.failed(job, told._replace(traceback="") if checked else told)
         return OutcomeRow(position, _FAILED, started, ran, ERROR_TYPE, encode_error(told))
 
     def _refused(
@@ -304,10 +316,3 @@ def _nest(
     outer: Callable[..., Any], inner: Callable[..., Any], job: JobContext, call: Callable[[], Any]
 ) -> Any:
     return outer(job, partial(inner, job, call))
-
-
-def _unencodable(error: Exception, value: object) -> Exception:
-    if isinstance(error, EventMQError):
-        return error
-    msg = f"the result, a {type(value).__name__}, cannot be serialised: {error_text(error)}"
-    return SerializationError(msg)

@@ -121,10 +121,11 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
     """
     with suppress(Exception):
         job, task = named(index, position)
+        entry = index.entries[position]
         _log.error(
-            "job %s of task %s broke off at attempt %d: %s; the broker lets it run again, or fails "
-            "it if it killed too many processes; %s",
-            job, _task(task), index.entries[position].attempt, reason,
+            "job %s of task %s broke off at attempt %d, delivery %d: %s; the broker lets it run "
+            "again, or fails it if it killed too many processes; %s",
+            job, _task(task), entry.attempt, entry.delivery, reason,
             f"{others} other jobs of the process go back and run again, uncounted"
             if others else "the process had no other job",
         )  # fmt: skip

@@ -231,8 +231,10 @@ def test_a_failed_job_is_kept_with_its_error(broker: Broker) -> None:
     assert broker.call("queues")[0]["failed"] == 1
 
 
-def test_the_third_death_fails_the_job_as_suspected_killer(broker: Broker) -> None:
-    """A death counts against the job that was executing; the third one ends it."""
+def test_the_third_death_fails_the_job_as_suspected_killer(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A death counts against the job that was executing; the third one ends it, as the log says."""
     job_id, _ = broker.submit()
     messages = broker.worker()
     for _ in range(3):
@@ -242,6 +244,11 @@ def test_the_third_death_fails_the_job_as_suspected_killer(broker: Broker) -> No
     info = broker.call("info", id=job_id)
     assert info["state"] == "failed"
     assert "suspected killer" in decode_error(info["error"]).message
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.getMessage() == (
+        f"job {job_id} of task shop.add failed for good: suspected killer of 3 processes, "
+        "the last of w"
+    )
 
 
 def test_an_expired_job_is_not_dispatched(broker: Broker) -> None:

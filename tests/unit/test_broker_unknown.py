@@ -9,6 +9,7 @@ import pytest
 
 from eventmq.broker.peers import Session
 from eventmq.broker.unknown import TASKS, UnknownTasks
+from eventmq.wire.commands import Heartbeat
 from tests.broker_harness import Broker, FirstQueue
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ def test_a_job_that_nobody_knows_is_told_of_when_it_is_put_aside(broker: Broker,
     assert line == (
         "no worker of the queue 'default' knows the task 'shop.add'; it is served by 'host:1'; "
         "such jobs wait, and fail after 300 s unless a worker comes that does"
+    )
+
+
+def test_their_end_is_an_error(broker: Broker, log, caplog: pytest.LogCaptureFixture) -> None:
+    broker.worker(b"w1", "host:1", tasks=("other.task",))
+    broker.submit()
+    broker.submit()
+    for _ in range(31):
+        broker.tell(b"w1", Heartbeat(broker.new_id(), "1"))
+        broker.wait(10.0)
+    assert caplog.records[-1].levelname == "ERROR"
+    assert log()[-1] == (
+        "2 jobs of the task 'shop.add' in the queue 'default' failed for good: no worker knows it"
     )
 
 

@@ -85,6 +85,23 @@ def test_a_result_that_cannot_be_encoded_is_a_failure(log):
     assert level == "ERROR"
     assert text.startswith("job j1 of task t failed for good at attempt 3: ")
     assert "SerializationError" in text
+    assert "Traceback" not in text, "frames of a serializer tell its user nothing"
+
+
+def test_a_serializer_that_breaks_is_shown_with_its_frames(log):
+    class Broken:
+        def encode(self, value, envelope):
+            raise KeyError("x")
+
+        def decode(self, data, envelope):
+            return [[], {}]
+
+    run_call(make_executor(noop, serializer=lambda _: Broken()), "noop", SECRET)
+    level, text = one(log)
+    assert level == "ERROR"
+    assert "the result, a NoneType, cannot be serialised: 'x'" in text
+    assert "in encode" in text
+    assert "execution.py" not in text
 
 
 def test_a_result_that_is_too_large_is_a_failure(log):

@@ -482,7 +482,10 @@ def test_a_process_that_died_is_logged_with_its_job_and_what_happens_to_the_othe
     world.manager.pool_events([Died(0, 1, 2, "the process was killed by SIGKILL")], world.now)
     ((level, text),) = logged(caplog)
     assert level == "ERROR"
-    assert "job j1.2 of task t broke off at attempt 1: the process was killed by SIGKILL;" in text
+    assert (
+        "job j1.2 of task t broke off at attempt 1, delivery 1: the process was killed by SIGKILL;"
+        in text
+    )
     assert text.endswith("2 other jobs of the process go back and run again, uncounted")
 
 
