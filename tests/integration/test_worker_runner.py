@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -226,6 +227,32 @@ def test_a_broker_that_comes_back_gets_the_answers_of_the_same_session(
     after = second.welcome(epoch=2)
     assert (after.session, after.received, after.held) == (before.session, 1, (1,))
     assert second.answers(1) == [(0, OK)]
+
+
+def test_it_says_that_it_is_connected_that_this_was_lost_and_that_it_is_back(
+    make_broker, start, caplog
+):
+    """Each of these once."""
+
+    def said():
+        lines = [r.getMessage() for r in caplog.records if r.name == "eventmq.worker.contact"]
+        return [line for line in lines if "no broker answers" not in line]  # after 2 s
+
+    caplog.set_level(logging.INFO, "eventmq.worker")
+    first = make_broker()
+    start(threads(), [first.address], heartbeat=0.1, liveness=1.0)
+    first.welcome()
+    first.expect(commands.Ready)
+    first.close()
+    wait_for(lambda: len(said()) == 2)
+    second = make_broker(first.address)
+    second.welcome(epoch=2)
+    second.expect(commands.Ready)
+    wait_for(lambda: len(said()) == 3)
+    connected, lost, back = said()
+    assert connected == f"connected to the broker at {first.address}"
+    assert lost.startswith(f"the connection to the broker at {first.address} was lost")
+    assert back.startswith(f"connected to the broker at {first.address}, after ")
 
 
 def told_to_end(broker):
