@@ -64,6 +64,10 @@ def start_logging(level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(capture=True)
+    for name, logger in root.manager.loggerDict.items():
+        if name.split(".")[0] == "eventmq" and isinstance(logger, logging.Logger):
+            # An app that calls logging.config switches off what was there before, unasked.
+            logger.disabled = False
 
 
 def _no_warning(record: logging.LogRecord) -> bool:

@@ -41,11 +41,14 @@ _log = logging.getLogger(__name__)
 #: Bytes of a traceback's end that are logged.
 TRACEBACK_BYTES = 16 * 1024
 
+#: Characters of the text of an error that are logged.
+TEXT = 4096
+
 #: Jobs that one line names.
 NAMED = 10
 
-#: Where a job failed for good: job, task, attempt, type and text of the error, traceback.
-_FAILED = "job %s of task %s failed for good at attempt %d: %s: %s%s"
+#: Where a job failed for good: job, task, attempt, error, traceback.
+_FAILED = "job %s of task %s failed for good at attempt %d: %s%s"
 
 
 def _end_of(traceback: str) -> str:
@@ -62,15 +65,19 @@ def _task(name: str) -> str:
     return name or "(plain)"
 
 
-def _kind(error: RemoteError) -> str:
-    return error.type.removeprefix("builtins.")
+def _what(error: RemoteError) -> str:
+    """Return type and text of an error."""
+    text = error.message
+    if len(text) > TEXT:
+        text = f"{text[:TEXT]} [...]"
+    return f"{error.type.removeprefix('builtins.')}: {text}"
 
 
 def failed(job: JobContext, error: RemoteError) -> None:
     """A job failed for good."""
     with suppress(Exception):
         names = (job.id, _task(job.task), job.attempt)
-        _log.error(_FAILED, *names, _kind(error), error.message, _end_of(error.traceback))
+        _log.error(_FAILED, *names, _what(error), _end_of(error.traceback))
 
 
 def retried(job: JobContext, error: RemoteError, delay: float, *, asked: bool) -> None:
@@ -78,8 +85,8 @@ def retried(job: JobContext, error: RemoteError, delay: float, *, asked: bool) -
     with suppress(Exception):
         _log.log(
             logging.INFO if asked else logging.WARNING,
-            "attempt %d of job %s of task %s failed: %s: %s; the next is in %.3g s",
-            job.attempt, job.id, _task(job.task), _kind(error), error.message, delay,
+            "attempt %d of job %s of task %s failed: %s; the next is in %.3g s",
+            job.attempt, job.id, _task(job.task), _what(error), delay,
         )  # fmt: skip
 
 
@@ -89,7 +96,7 @@ def refused(job: str, task: str, attempt: int, kind: int, error: RemoteError) ->
         if kind == OutcomeKind.UNKNOWN_TASK:
             _log.warning("job %s goes back to the broker: %s", job, error.message)
         else:
-            _log.error(_FAILED, job, _task(task), attempt, _kind(error), error.message, "")
+            _log.error(_FAILED, job, _task(task), attempt, _what(error), "")
 
 
 def named(index: ChunkIndex, position: int) -> tuple[str, str]:
@@ -106,8 +113,8 @@ def result_too_large(index: ChunkIndex, position: int, size: int, limit: int) ->
     with suppress(Exception):
         job, task = named(index, position)
         text = f"the result has {size} bytes; the broker takes frames of {limit}"
-        attempt = index.entries[position].attempt
-        _log.error(_FAILED, job, _task(task), attempt, "eventmq.errors.ResultTooLarge", text, "")
+        what = f"eventmq.errors.ResultTooLarge: {text}"
+        _log.error(_FAILED, job, _task(task), index.entries[position].attempt, what, "")
 
 
 def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:

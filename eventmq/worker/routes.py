@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import ContentNotAllowed, SerializationError, UnknownTask
+from eventmq.errors import ContentNotAllowed, ResultTooLarge, SerializationError, UnknownTask
 from eventmq.headers import EMPTY, Headers, parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.worker.failures import describe
@@ -32,7 +32,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 #: Of plain jobs and of tasks that are not known.
-_NO_TASK = TaskSpec(name="", function=_nothing, no_retry_on=(SerializationError,))
+_NO_TASK = TaskSpec(name="", function=_nothing, no_retry_on=(SerializationError, ResultTooLarge))
 
 
 class Route:

@@ -62,3 +62,11 @@ def test_a_plain_job_has_no_task(say):
 def test_without_the_middleware_lines_are_written_all_the_same(say):
     logging.setLogRecordFactory(logging.LogRecord)
     assert say("shop.mail").endswith("INFO    shop.mail: hello\n")
+
+
+def test_an_app_that_configures_logging_does_not_silence_us(say):
+    """``dictConfig`` disables the loggers that are there, unless told not to."""
+    for name in ("eventmq", "eventmq.worker.joblog"):
+        logging.getLogger(name).disabled = True
+    assert say("eventmq.worker.joblog").endswith(": hello\n")
+    assert not logging.getLogger("eventmq").disabled

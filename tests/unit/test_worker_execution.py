@@ -502,6 +502,13 @@ class TestPlainJobs:
         assert row.kind == OutcomeKind.FAILED
         assert b"JSON" in row.result
 
+    def test_a_result_that_is_too_large_fails_and_is_not_tried_again(self):
+        body = {"callable": "double", "path": "plainjobs.work", "args": ["x" * 100]}
+        executor = make_executor(allow_callables=["plainjobs.*"], max_result=100)
+        row = run(executor, "retry-count:3", json.dumps(["run", body]).encode())
+        assert row.kind == OutcomeKind.FAILED
+        assert b"the limit is 100" in row.result
+
     @pytest.mark.parametrize("path", ["plainjobs.nothing", "plainjobs.work:Nobody"])
     def test_what_is_not_there_fails(self, path):
         assert plain(path, "double").kind == OutcomeKind.FAILED

@@ -171,6 +171,11 @@ def test_of_a_long_traceback_the_end_is_logged(log):
     assert 15 * 1024 < len("\n".join(shown[2:])) <= 16 * 1024
 
 
+def test_a_long_text_of_an_error_is_cut(log):
+    joblog.failed(JOB, RemoteError("x.Y", "m" * 10_000))
+    assert one(log)[1].endswith(": x.Y: " + "m" * 4096 + " [...]")
+
+
 @pytest.mark.parametrize(("count", "end"), [(1, "j0 (t)"), (10, "j9 (t)"), (12, "and 2 more")])
 def test_aborted_jobs_are_named_up_to_ten(log, count, end):
     joblog.aborted([(f"j{n}", "t") for n in range(count)], "stopped at once")
