@@ -192,11 +192,17 @@ class ResultError(EventMQError):
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """The job had not ended when the caller's time was up. The job goes on."""
+    """The job had not ended when the caller's time was up. The job goes on.
 
-    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+    Attributes:
+        job_id: The id of the job.
+        state: Its state when the time was up, "" if the broker could not be asked.
+    """
+
+    def __init__(self, message: str, *, job_id: str | None = None, state: str = "") -> None:
         super().__init__(message)
         self.job_id = job_id
+        self.state = state
 
 
 class ResultUnavailable(ResultError):

@@ -58,6 +58,7 @@ class FakeBroker:
     waits: dict[tuple[bytes, str], set[str]] = field(default_factory=dict)
     topics: dict[tuple[bytes, str], list[str]] = field(default_factory=dict)
     hold: set[str] = field(default_factory=set)
+    calls: dict[str, object] = field(default_factory=dict)
 
     def restart(self) -> None:
         """Forget everything but what is on disk."""
@@ -130,6 +131,8 @@ class FakeBroker:
             case "subscribe":
                 self.topics[peer, message.id] = arguments["topics"]
                 return [(peer, Reply("b", pack(None), message.id, "part").frames())]
+            case name if name in self.calls:
+                return [(peer, Reply("b", pack(self.calls[name]), message.id).frames())]
             case "ping":
                 return [(peer, Reply("b", pack({"epoch": self.epoch}), message.id).frames())]
         return [(peer, Error("b", message.id, "unknown-call", "no such call").frames())]

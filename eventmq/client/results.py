@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.errands import NOWHERE
 from eventmq.client.handle import DEFAULT, Job, Origin
 from eventmq.client.outcomes import Row
-from eventmq.errors import BrokerUnavailable, JobNotFound, NotAllowed
+from eventmq.client.standing import PATIENCE, describe
+from eventmq.errors import (
+    BrokerUnavailable,
+    EventMQError,
+    JobNotFound,
+    NotAllowed,
+    ResultTimeout,
+)
 
 if TYPE_CHECKING:
     from eventmq.client.errands import Question
@@ -61,14 +69,22 @@ class Results:
         """Return the result of a job, waiting for it."""
         if job.row is None:
             question = self._get_question(job, timeout)
-            self.note(job, self.runner.ask(question))
+            try:
+                row = self.runner.ask(question)
+            except ResultTimeout as error:
+                raise self.explained(job, timeout, error) from None
+            self.note(job, row)
         return self._value(job)
 
     async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
         """Do the same as `get` in a coroutine."""
         if job.row is None:
             question = self._get_question(job, timeout)
-            self.note(job, await self.runner.aask(question))
+            try:
+                row = await self.runner.aask(question)
+            except ResultTimeout as error:
+                raise await self.aexplained(job, timeout, error) from None
+            self.note(job, row)
         return self._value(job)
 
     def note(self, job: Job[Any], row: list[Any]) -> None:
@@ -91,6 +107,43 @@ class Results:
     def _value(self, job: Job[Any]) -> Any:
         assert job.row is not None  # noqa: S101 - noted before
         return self.reader.value(job.row)
+
+    # Why it takes so long
+
+    def explained(
+        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
+    ) -> ResultTimeout:
+        """Return the error with where the job is, if the broker says so within `PATIENCE`."""
+        deadline = self.runner.deadline(PATIENCE)
+        answers: list[Any] = []
+        with suppress(EventMQError):
+            for name, arguments in _where(job):
+                question = self._question(job, name, arguments)
+                question.deadline = deadline
+                answers.append(self.runner.ask(question))
+        return self._explain(job, timeout, answers) or error
+
+    async def aexplained(
+        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
+    ) -> ResultTimeout:
+        """Do the same as `explained` in a coroutine."""
+        deadline = self.runner.deadline(PATIENCE)
+        answers: list[Any] = []
+        with suppress(EventMQError):
+            for name, arguments in _where(job):
+                question = self._question(job, name, arguments)
+                question.deadline = deadline
+                answers.append(await self.runner.aask(question))
+        return self._explain(job, timeout, answers) or error
+
+    def _explain(
+        self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
+    ) -> ResultTimeout | None:
+        if not answers:
+            return None
+        info, queues, workers = [*answers, None, None][:3]
+        text = describe(info, queues, workers, f"{self.timeout(timeout):.1f} s")
+        return ResultTimeout(text, job_id=job.id, state=info["state"])
 
     # What is known now
 
@@ -173,6 +226,11 @@ class Results:
         count = self.runner.brokers
         places = range(count) if count > 1 else (NOWHERE,)
         return [Job(job_id, self, Origin(broker=place)) for place in places]
+
+
+def _where(job: Job[Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return the calls that say where a job is."""
+    return ("info", {"id": job.id}), ("queues", {}), ("workers", {})
 
 
 def _state(job: Job[Any], rows: list[list[str]]) -> str:

@@ -40,14 +40,23 @@ class Completed:
         jobs: Handles.
         results: Asks the brokers.
         timeout: Seconds for all of them together.
+        explain: `ResultTimeout` says where the first of the others is, for which the broker is
+            asked.
     """
 
     def __init__(
-        self, jobs: Iterable[Job[Any]], results: Results, timeout: float | Default | None
+        self,
+        jobs: Iterable[Job[Any]],
+        results: Results,
+        timeout: float | Default | None,
+        *,
+        explain: bool = True,
     ) -> None:
         self._results = results
         self._runner = results.runner
         self._timeout = results.timeout(timeout)
+        self._explain = explain
+        self._count = 0
         self._handles: dict[str, list[Job[Any]]] = {}
         #: Ended, to be yielded.
         self._ended: deque[Job[Any]] = deque()
@@ -61,6 +70,7 @@ class Completed:
 
     def _note(self, job: Job[Any]) -> None:
         origin = self._results.sent(job)
+        self._count += 1
         if job.row is not None:
             self._ended.append(job)
             return
@@ -129,6 +139,11 @@ class Completed:
                 self._ask(deadline, waiter.wake, asked)
                 waiter.wait(None)
                 self._read()
+        except ResultTimeout as error:
+            job = self._first_late()
+            if job is not None:
+                error = self._results.explained(job, self._timeout, error)
+            raise self._late(error) from None
         finally:
             self._forget(asked)
 
@@ -145,8 +160,24 @@ class Completed:
                 self._ask(deadline, waiter.wake, asked)
                 await waiter.wait()
                 self._read()
+        except ResultTimeout as error:
+            job = self._first_late()
+            if job is not None:
+                error = await self._results.aexplained(job, self._timeout, error)
+            raise self._late(error) from None
         finally:
             self._forget(asked)
+
+    def _first_late(self) -> Job[Any] | None:
+        """Return a job that has not ended, if the error should say where it is."""
+        late = next(iter(self._handles.values()), None)
+        return late[0] if late and self._explain else None
+
+    def _late(self, error: ResultTimeout) -> ResultTimeout:
+        """Return the error for all that have not ended, with what is said of the first."""
+        left = sum(map(len, self._handles.values()))
+        text = f"{left} of {self._count} jobs had not ended in time; the first: {error}"
+        return ResultTimeout(text, job_id=error.job_id, state=error.state)
 
     def _forget(self, asked: list[Question]) -> None:
         for question in asked:
@@ -157,7 +188,7 @@ def wait(jobs: list[Job[Any]], results: Results, timeout: float | Default | None
     """Wait until all jobs have ended or the time is up."""
     done: set[int] = set()
     with suppress(ResultTimeout):
-        done.update(id(job) for job in Completed(jobs, results, timeout))
+        done.update(id(job) for job in Completed(jobs, results, timeout, explain=False))
     return _sorted(jobs, done)
 
 
@@ -165,7 +196,7 @@ async def await_(jobs: list[Job[Any]], results: Results, timeout: float | Defaul
     """Do the same as `wait` in a coroutine."""
     done: set[int] = set()
     with suppress(ResultTimeout):
-        async for job in Completed(jobs, results, timeout):
+        async for job in Completed(jobs, results, timeout, explain=False):
             done.add(id(job))
     return _sorted(jobs, done)
 

@@ -128,9 +128,32 @@ def test_get_waits_as_long_as_the_setting_says_unless_told(bench: Bench) -> None
     job, begin = bench.job(), bench.net.now
     with pytest.raises(ResultTimeout) as caught:
         job.get()
-    assert bench.net.now - begin == 60.0
-    assert caught.value.job_id == "j1"
+    assert 60.0 <= bench.net.now - begin <= 61.0
+    assert (caught.value.job_id, caught.value.state) == ("j1", "queued")
     assert isinstance(caught.value, TimeoutError)
+
+
+def test_a_timeout_says_where_the_job_is(bench: Bench) -> None:
+    """The broker is asked once the time is up."""
+    bench.brokers[0].calls |= {"queues": [], "workers": []}
+    with pytest.raises(ResultTimeout, match=r"after 2\.0 s: no worker serves") as caught:
+        bench.job().get(timeout=2)
+    assert caught.value.state == "queued"
+    with pytest.raises(ResultTimeout, match=r"after 2\.0 s: no worker serves"):
+        asyncio.run(bench.job().aget(timeout=2))
+
+
+def test_a_timeout_without_a_broker_says_so_a_second_later_at_most(bench: Bench) -> None:
+    job, begin = bench.job(), bench.net.now
+    bench.net.lose(0)
+    with pytest.raises(ResultTimeout, match="no broker could be reached") as caught:
+        job.get(timeout=2)
+    assert bench.net.now - begin <= 3.0
+    assert (caught.value.job_id, caught.value.state) == ("j1", "")
+    begin = bench.net.now
+    with pytest.raises(ResultTimeout, match="no broker could be reached"):
+        asyncio.run(job.aget(timeout=2))
+    assert bench.net.now - begin <= 3.0
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), True, "5"])
@@ -454,7 +477,7 @@ def test_as_completed_raises_when_the_time_is_up(bench: Bench) -> None:
     jobs = [bench.job("j1"), bench.job("j2")]
     bench.end("j2", "succeeded")
     found = []
-    with pytest.raises(ResultTimeout):
+    with pytest.raises(ResultTimeout, match=r"1 of 2 jobs .* the first: job j1 is still queued"):
         found += [found.append(job) for job in Completed(jobs, bench.results, 2.0)]
     assert found == [jobs[1]]
 

@@ -1,0 +1,94 @@
+"""Says where a job is that had not ended in time: what ``get`` adds to its `ResultTimeout`.
+
+Pure: `Results` asks the broker, at most `PATIENCE` seconds in all, and this makes words of the
+answers. Rows are those of the calls ``info``, ``queues`` and ``workers``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from eventmq.headers import parse_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Rows = Sequence[Mapping[str, Any]]
+
+__all__ = ["PATIENCE", "describe"]
+
+#: Seconds that the question where a job is may take, after the caller's time is up.
+PATIENCE = 1.0
+
+_ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+def describe(
+    info: Mapping[str, Any],
+    queues: Rows | None,
+    workers: Rows | None,
+    waited: str,
+) -> str:
+    """Return a message about one job.
+
+    Args:
+        info: What the broker knows of the job.
+        queues: Its queues, None if it did not say.
+        workers: Its workers, None if it did not say.
+        waited: How long the caller waited, for people.
+    """
+    task, state = info.get("task"), info["state"]
+    what = f"job {info['id']} of task {task!r}" if task else f"job {info['id']}"
+    if state in _ENDED:
+        return f"{what} {state} just after {waited}; get() again says how it ended"
+    why = _why(info, queues, workers)
+    return f"{what} is still {state} after {waited}{f': {why}' if why else ''}"
+
+
+def _why(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> str:
+    """Return why a job has not ended, "" if it cannot be said."""
+    state = info["state"]
+    if state == "running":
+        return f"it is with the worker {info.get('worker', '')!r}{_again(info)}"
+    if state == "delayed":
+        return f"it becomes ready at {_time(info.get('due'))}{_again(info)}"
+    if state == "blocked":
+        return "it waits for other jobs of its graph"
+    return "" if queues is None or workers is None else _why_queued(info, queues, workers)
+
+
+def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
+    name, task = info.get("queue", ""), info.get("task", "")
+    queue = next((row for row in queues if row["name"] == name), {})
+    if queue.get("paused"):
+        return f"the queue {name!r} is paused"
+    there = [row for row in workers if row.get("seen") is not None]
+    serving = [row for row in there if any(pair[1] == name for pair in row["queues"])]
+    if not serving:
+        start = f"eventmq worker -A MODULE -Q {name}"
+        return f"no worker serves the queue {name!r}; start one with: {start}"
+    named = task and parse_headers(str(info.get("headers", ""))).content_type
+    if named and not any(_knows(row, task) for row in serving):
+        names = ", ".join(sorted({str(row["name"]) for row in serving})[:3])
+        return f"no worker of the queue {name!r} knows the task {task!r}; connected: {names}"
+    waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
+    others = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
+    return f"{others}; workers that serve it: {len(serving)}{_again(info)}"
+
+
+def _knows(worker: Mapping[str, Any], task: str) -> bool:
+    """Return whether a worker may be given a task; one of ours without a list takes any."""
+    return not worker.get("plain") and (not worker["tasks"] or task in worker["tasks"])
+
+
+def _again(info: Mapping[str, Any]) -> str:
+    """Return a word about the attempt, if it is not the first."""
+    attempt = int(info.get("attempt") or 1)
+    return f" (attempt {attempt})" if attempt > 1 else ""
+
+
+def _time(moment: object) -> str:
+    if not isinstance(moment, (int, float)) or not moment:
+        return "a time that the broker does not say"
+    return datetime.fromtimestamp(moment).astimezone().isoformat(sep=" ", timespec="seconds")
