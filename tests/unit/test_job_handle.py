@@ -129,7 +129,7 @@ def test_get_waits_as_long_as_the_setting_says_unless_told(bench: Bench) -> None
     with pytest.raises(ResultTimeout) as caught:
         job.get()
     assert 60.0 <= bench.net.now - begin <= 61.0
-    assert (caught.value.job_id, caught.value.state) == ("j1", "queued")
+    assert caught.value.job_id == "j1"
     assert isinstance(caught.value, TimeoutError)
 
 
