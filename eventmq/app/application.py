@@ -16,7 +16,7 @@ from eventmq.errors import NotAllowed, SettingsError
 from eventmq.settings import load_settings
 from eventmq.task import shared
 from eventmq.task.options import TaskOptions
-from eventmq.task.raw import named_template, write_raw
+from eventmq.task.raw import named_arguments, named_template, write_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -205,8 +205,8 @@ class EventMQ:
 
         Args:
             name: Of the task.
-            args: Positional arguments.
-            kwargs: Keyword arguments.
+            args: Positional arguments: a list or tuple.
+            kwargs: Keyword arguments: a mapping.
             **options: ``queue`` and others; see `eventmq.task.CallOptions`.
 
         Raises:
@@ -215,7 +215,8 @@ class EventMQ:
             SubmitError: The broker refused the job.
         """
         template, job_id = named_template(self._wiring, name, options)
-        return self._wiring.submitter.submit(template, tuple(args), dict(kwargs or {}), job_id)
+        given = named_arguments(name, args, kwargs)
+        return self._wiring.submitter.submit(template, *given, job_id)
 
     async def asend(
         self,
@@ -226,8 +227,8 @@ class EventMQ:
     ) -> Job[Any]:
         """Do the same as `send` in a coroutine."""
         template, job_id = named_template(self._wiring, name, options)
-        submitter = self._wiring.submitter
-        return await submitter.asubmit(template, tuple(args), dict(kwargs or {}), job_id)
+        given = named_arguments(name, args, kwargs)
+        return await self._wiring.submitter.asubmit(template, *given, job_id)
 
     def send_raw(
         self,

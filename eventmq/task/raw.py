@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eventmq.client.templates import Template
     from eventmq.task.task import Host
 
-__all__ = ["named_template", "write_raw"]
+__all__ = ["named_arguments", "named_template", "write_raw"]
 
 
 def named_template(
@@ -31,6 +31,13 @@ def named_template(
     values.text("the name of the task", name)
     call = CallOptions.read(options)
     return make_template(host, name, TaskOptions(), call), call.job_id
+
+
+def named_arguments(
+    name: str, args: object, kwargs: object
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a job for a task by its name, checked."""
+    return values.arguments(args, kwargs, f"app.send({name!r}, ")
 
 
 def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str) -> Written:

@@ -195,7 +195,7 @@ class Task(Generic[P, R]):
             expires: Seconds, or a moment, after which it must not start.
             retries: How often it is tried again when it failed.
             timeout: Not supported by this version yet.
-            job_id: Its id; submitting the same id again does nothing.
+            job_id: Its id; submitting the same id again does nothing, see `CallOptions`.
             unique: Not supported by this version yet.
             headers: More headers.
 
@@ -218,7 +218,7 @@ class Task(Generic[P, R]):
             unique=unique,
             headers=headers,
         )
-        return BoundTask(self, call).submit(tuple(args), dict(kwargs or {}))
+        return BoundTask(self, call).submit(*values.arguments(args, kwargs, "apply_async("))
 
     # Many jobs
 
@@ -236,6 +236,7 @@ class Task(Generic[P, R]):
             The handles, in order.
 
         Raises:
+            SettingsError: Something else than argument tuples.
             SerializationError: Arguments of the first part cannot be encoded; nothing was sent.
             BatchError: Some jobs were not confirmed; ``jobs`` says which.
         """
@@ -250,11 +251,7 @@ class Task(Generic[P, R]):
         self, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> list[Sequence[Any]]:
         """Return the calls of a `map` as a list, checked."""
-        found = list(calls)
-        for args in found:
-            if not isinstance(args, (tuple, list)):
-                msg = f"map takes argument tuples, such as [(1,), (2,)]; one of them is {args!r}"
-                raise TypeError(msg)
+        found = values.calls(calls)
         if found:
             self.check(found[0], kwargs)
         return found

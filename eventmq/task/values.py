@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable as IterableABC
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, NoReturn
 from eventmq.errors import NotAllowed, SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from typing import Any
 
 __all__ = [
+    "arguments",
+    "calls",
     "exceptions",
     "flag",
     "headers",
@@ -30,6 +34,9 @@ MAX_TEXT = 255
 
 #: Far more than any sensible number of retries or seconds, far less than what overflows.
 MOST = 1_000_000_000
+
+#: Longest value that a message repeats inside an example, in characters.
+_SHOWN = 40
 
 
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
@@ -91,6 +98,42 @@ def moment(name: str, value: object) -> float:
     if value.utcoffset() is None:
         refuse(name, value, f"{allowed}; this one is naive: it does not say in which zone")
     return max(value.timestamp(), 0.0)
+
+
+def arguments(args: object, kwargs: object, call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of one job.
+
+    Args:
+        args: Those by position: a list or tuple.
+        kwargs: Those by name: a mapping, or None.
+        call: The beginning of the right call, such as ``apply_async(``.
+    """
+    if not isinstance(args, (list, tuple)):
+        refuse("args", args, f"a list or tuple, as in {call}({_shown(args)},))")
+    by_name = {} if kwargs is None else kwargs
+    if not isinstance(by_name, Mapping) or not all(isinstance(name, str) for name in by_name):
+        given = ", ".join(map(_shown, args)) + ("," if len(args) == 1 else "")
+        right = f'{call}({given}), {{"name": {_shown(kwargs)}}})'
+        refuse("kwargs", kwargs, f"a mapping of names to values, as in {right}")
+    return tuple(args), dict(by_name)
+
+
+def _shown(value: object) -> str:
+    """Return a value as one would write it, shortened."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else "..."
+
+
+def calls(given: object) -> list[Sequence[Any]]:
+    """Return the argument tuples of a ``map`` as a list."""
+    allowed = "an iterable of argument tuples, one for each job, such as [(1,), (2,)]"
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, IterableABC):
+        refuse("calls", given, allowed)
+    found = list(given)
+    for args in found:
+        if not isinstance(args, (tuple, list)):
+            refuse("one of the calls", args, f"{allowed}; write ({_shown(args)},)")
+    return found
 
 
 def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:

@@ -503,3 +503,16 @@ def test_a_broker_of_the_settings_serves(tmp_path: Any) -> None:
     brokers[0].stop()
     thread.join(DEADLINE)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [((1, 2), "app.send('t', (1,))"), (("ab",), "app.send('t', ('ab',))")],
+)
+def test_send_shows_the_right_call_where_arguments_are_no_sequence(given: Any, right: str) -> None:
+    app = EventMQ(broker="memory://")
+    for call in (app.send, lambda *args: asyncio.run(app.asend(*args))):
+        with pytest.raises(SettingsError) as caught:
+            call("t", *given)
+        assert right in str(caught.value)
+    app.close()

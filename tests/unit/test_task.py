@@ -292,10 +292,32 @@ def test_map_sends_one_job_per_tuple(app: FakeApp) -> None:
     assert app.task(add).map([]) == []
 
 
-@pytest.mark.parametrize("calls", [[1, 2], ["ab"], [(1,), 2], [{"a": 1}]])
-def test_map_takes_tuples_only(app: FakeApp, calls: list[Any]) -> None:
-    with pytest.raises(TypeError, match="argument tuples"):
+@pytest.mark.parametrize("calls", [[1, 2], ["ab"], [(1,), 2], [{"a": 1}], "abc", 5, {"a": 1}])
+def test_map_takes_tuples_only(app: FakeApp, calls: Any) -> None:
+    with pytest.raises(SettingsError, match="argument tuples"):
         app.task(add).map(calls)
+    assert app.broker.jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ("ab", None, "args is 'ab'; allowed is: a list or tuple, as in apply_async(('ab',))"),
+        (5, None, "args is 5; allowed is: a list or tuple, as in apply_async((5,))"),
+        ({1}, None, "args is {1}; allowed is: a list or tuple"),
+        ((1,), 2, 'as in apply_async((1,), {"name": 2})'),
+        ((1, 3), "ab", "kwargs is 'ab'; allowed is: a mapping of names to values"),
+        ((), {1: 2}, "kwargs is {1: 2}; allowed is: a mapping of names to values"),
+    ],
+)
+def test_arguments_are_a_sequence_and_a_mapping(
+    app: FakeApp, args: Any, kwargs: Any, words: str
+) -> None:
+    """Text is never split into its letters, and the error shows the right call."""
+    with pytest.raises(SettingsError) as caught:
+        app.task(add).apply_async(args, kwargs)
+    assert words in str(caught.value)
+    assert app.broker.jobs == {}
 
 
 def test_map_makes_its_ids(app: FakeApp) -> None:
