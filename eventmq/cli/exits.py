@@ -43,7 +43,7 @@ INTERRUPTED: Final = 130
 MEANINGS: Mapping[int, str] = {
     DONE: "done",
     FAILED: "failed",
-    WRONG_USAGE: "wrong usage; also a wrong setting, or an app that cannot be found",
+    WRONG_USAGE: "wrong usage; also a wrong setting, or an app that cannot be found or imported",
     NO_BROKER: "broker not reachable",
     NOT_FOUND: "not found",
 }

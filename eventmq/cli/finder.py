@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.errors import AppNotFound, EventMQError, did_you_mean
+from eventmq.errors import AppNotFound, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,6 +20,9 @@ __all__ = ["Found", "find_app", "import_modules", "join_path"]
 
 #: What is looked for where no attribute is named.
 _USUAL = "app"
+
+#: Where this package lies.
+_PACKAGE = Path(__file__).parents[1]
 
 
 class Found(NamedTuple):
@@ -52,8 +55,7 @@ def find_app(text: str) -> Found:
     Without an attribute it is ``app``, else the module's only `EventMQ`.
 
     Raises:
-        AppNotFound: There is none; the message says what would be right.
-        EventMQError: The module was found, and its app refuses its settings or plugins.
+        AppNotFound: There is none, or its module raises; the message says what would be right.
     """
     name, colon, attribute = text.partition(":")
     if not name or (colon and not attribute):
@@ -66,8 +68,6 @@ def find_app(text: str) -> Found:
 def _import(name: str, option: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except EventMQError:
-        raise
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise AppNotFound(f"{option}: {_missing(error.name, name)}") from error
@@ -91,12 +91,18 @@ def _missing(missing: str, name: str) -> str:
 
 def _broken(name: str, error: BaseException) -> str:
     """Return what to say where a module raises at its import: what, and the line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "importlib" not in frame.filename]
-    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if len(ours) > 1 else ""
+    # The first frame is in here; what lies in this package is not the user's either.
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    ours = [f for f in frames if "importlib" not in f.filename and not _is_own(f.filename)]
+    where = f" ({Path(ours[-1].filename).name}, line {ours[-1].lineno})" if ours else ""
     if isinstance(error, SyntaxError):
         where = ""  # it says so itself
     return f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{where}"
+
+
+def _is_own(filename: str) -> bool:
+    """Return whether a file is one of this package."""
+    return Path(filename).is_relative_to(_PACKAGE)
 
 
 def _named(module: ModuleType, attribute: str) -> EventMQ:

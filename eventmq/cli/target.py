@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,10 @@ import click
 
 from eventmq.cli.finder import Found, find_app, import_modules, join_path
 from eventmq.cli.logs import moved, start_logging
-from eventmq.errors import NotAllowed, SettingsError
+from eventmq.errors import AppNotFound, NotAllowed, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from eventmq.app import EventMQ
 
@@ -50,18 +51,30 @@ class Target:
             **overrides: Settings that win over all others; None is not given.
 
         Raises:
-            AppNotFound: ``-A`` or ``-I`` names nothing.
+            AppNotFound: ``-A`` or ``-I`` names nothing, or a module that raises.
             SettingsError: A setting is wrong.
         """
+        join_path()
+        try:
+            return self._find(overrides)
+        except AppNotFound as error:
+            if self.louder > 0 and error.__cause__ is not None:
+                click.echo("".join(traceback.format_exception(error.__cause__)), err=True)
+            raise
+
+    def _find(self, overrides: Mapping[str, Any]) -> Found:
         from eventmq.app import EventMQ
 
-        join_path()
         found = find_app(self.app_name) if self.app_name else Found(EventMQ("eventmq"), "")
         app = found.app
         given = {"broker": self.broker, **overrides}
         if self.imports:
             given["imports"] = (*app.settings.imports, *self.imports)
-        app.override(**{name: value for name, value in given.items() if value is not None})
+        try:
+            app.override(**{name: value for name, value in given.items() if value is not None})
+        except NotAllowed as error:
+            msg = f"-A {self.app_name}: its module uses the app while it is imported; put that "
+            raise AppNotFound(msg + 'under if __name__ == "__main__":') from error
         if self.app_name or self.imports:
             import_modules(app.settings.imports)
         return found

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from eventmq import hookspecs
-from eventmq.errors import EventMQError, HookError, PluginCollision, PluginError, did_you_mean
+from eventmq.errors import (
+    EventMQError,
+    HookError,
+    PluginCollision,
+    PluginError,
+    PluginNotFound,
+    SettingsError,
+    did_you_mean,
+)
 from eventmq.pluginmanager.built_ins import BUILT_INS, PACKAGE, plugin_name
 from eventmq.pluginmanager.plugin import Plugin, off_switch
 from eventmq.registry import KINDS, Registry
@@ -93,6 +101,8 @@ class Loader:
         try:
             plugin = importlib.import_module(name)
         except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and _is_part(error.name, name):
+                raise PluginNotFound(self._nowhere(name, origin)) from error
             msg = (
                 f"plugin {name!r}, named by the {origin}, cannot be imported: "
                 f"{type(error).__name__}: {error}; {off_switch(name)}"
@@ -100,6 +110,13 @@ class Loader:
             raise PluginError(msg) from error
         if not self._hooks.is_registered(plugin):
             self._register(plugin, name, origin)
+
+    def _nowhere(self, name: str, origin: str) -> str:
+        """Return what to say of the name of a plugin that there is not."""
+        hint = did_you_mean(name, self.plugins)
+        if "did you mean" not in hint:
+            hint = 'name an installed plugin (see "eventmq plugins") or a module on the path'
+        return f"there is no plugin {name!r}, which the {origin} names; {hint}"
 
     def load_object(self, plugin: object) -> None:
         """Load an object given to the app: its name is a module's, or its class's and a number."""
@@ -152,11 +169,15 @@ class Loader:
                         self.registries[hook].add(provided, factory, name)
                         yield hook, provided
 
-    def finish(self) -> None:
+    def finish(self, options: Iterable[str] = ()) -> None:
         """Check what only shows when everything is loaded.
+
+        Args:
+            options: Names for which the settings have options.
 
         Raises:
             HookError: A plugin implements a hook that there is not.
+            SettingsError: Options are for a name that is nearly one that is there.
         """
         try:
             self._hooks.check_pending()
@@ -169,6 +190,26 @@ class Loader:
         for name in sorted(self._disabled - self._met):
             hint = did_you_mean(name, self.plugins)
             log.warning("plugin %r is switched off, but there is none; %s", name, hint)
+        self._check_options(options)
+
+    def _check_options(self, options: Iterable[str]) -> None:
+        """Refuse options under a misspelt name, and warn of those that nobody reads.
+
+        The latter are no error: the plugin may be given to an app that this process does not load.
+        """
+        provided = {p.name for registry in self.registries.values() for p in registry}
+        known = {*provided, *(kind_name for _, kind_name in BUILT_INS.values())}
+        for name in sorted({*options} - known - {*self.plugins} - self._disabled):
+            hint = did_you_mean(name, known)
+            if "did you mean" in hint:
+                msg = f"the table plugins.{name} of the settings is of no plugin; {hint}"
+                raise SettingsError(msg)
+            log.warning("the table plugins.%s of the settings is of no plugin; %s", name, hint)
+
+
+def _is_part(missing: str | None, name: str) -> bool:
+    """Return whether a module that is not there is the named one, or a package around it."""
+    return bool(missing) and f"{name}.".startswith(f"{missing}.")
 
 
 def _mapping(hook: str, impl: pluggy.HookImpl) -> Mapping[str, Any]:

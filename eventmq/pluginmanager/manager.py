@@ -80,6 +80,7 @@ class PluginManager:
 
         Raises:
             PluginError: A plugin cannot be imported, is wrong, or provides a name that is taken.
+            SettingsError: The settings have options for a misspelt name.
         """
         if entry_points is None:
             from importlib.metadata import entry_points as installed
@@ -94,7 +95,7 @@ class PluginManager:
                 self._loader.load_module(plugin, "argument plugins")
             else:
                 self._loader.load_object(plugin)
-        self._loader.finish()
+        self._loader.finish(self._settings.plugin_options)
 
     # Objects
 

@@ -77,7 +77,11 @@ def _files(directory: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     own = directory / "eventmq.toml"
     if own.is_file():
         data = _load_toml(own)
-        yield own.name, _table(data.pop("eventmq", {}), "[eventmq] of eventmq.toml") | data
+        inner = _table(data.pop("eventmq", {}), "[eventmq] of eventmq.toml")
+        for name in inner.keys() - {"plugins"}:
+            msg = f"{name!r} stands in the table [eventmq] of eventmq.toml"
+            raise SettingsError(f"{msg}; settings stand there at the top, outside any table")
+        yield own.name, inner | data
 
 
 def _distance(a: str, b: str) -> int:

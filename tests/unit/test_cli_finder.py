@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 APP = "from eventmq import EventMQ\n"
+ERRORS = "from eventmq import EventMQ; from eventmq.errors import *\n"
 
 
 @pytest.fixture
@@ -71,11 +72,15 @@ def test_a_module_in_a_package_is_found(cli: Cli) -> None:
         ("1 / 0", "bad_app", "ZeroDivisionError: division by zero (bad_app.py, line 2)"),
         ("raise SystemExit(3)", "bad_app", "cannot be imported: SystemExit: 3"),
         ("import no_such_thing", "bad_app", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ('raise NotAllowed("no")', "bad_app", "NotAllowed: no (bad_app.py, line 2)"),
+        ("app = EventMQ(brker=1)", "bad_app", "SettingsError: unknown setting 'brker' from"),
+        ("app = EventMQ(brker=1)", "bad_app", "did you mean 'broker'? (bad_app.py, line 2)"),
+        ('raise BrokerUnavailable("x")', "bad_app", "BrokerUnavailable: x (bad_app.py, line 2)"),
         ("def (", "bad_app", "cannot be imported: SyntaxError"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(cli: Cli, source, option, said) -> None:
-    cli.write("bad_app.py", APP + source)
+    cli.write("bad_app.py", ERRORS + source)
     code, message = cli.error("queues", "-A", option)
     assert 2 == code
     assert said in message
@@ -86,6 +91,22 @@ def test_a_setting_that_the_app_refuses_is_the_apps_error(cli: Cli) -> None:
     code, message = cli.error("queues", "-A", "bad_set")
     assert 2 == code
     assert "did you mean 'broker'?" in message
+
+
+def test_the_traceback_is_shown_where_more_is_asked_for(cli: Cli) -> None:
+    cli.write("bad_deep.py", "def inner():\n    1 / 0\n\ninner()\n")
+    result = cli.run("queues", "-A", "bad_deep", "-v")
+    assert 2 == result.exit_code
+    assert "Traceback (most recent call last):" in result.stderr
+    assert "in inner" in result.stderr
+    assert "(bad_deep.py, line 2)" in result.stderr.splitlines()[-1]
+
+
+def test_an_app_that_is_used_at_its_import_is_told_how_to_avoid_it(cli: Cli) -> None:
+    cli.write("busy_app.py", f"{APP}app = {app_at(9)}app.plugins")
+    code, message = cli.error("queues", "-A", "busy_app", "--broker", "tcp://127.0.0.1:9")
+    assert 2 == code
+    assert 'under if __name__ == "__main__":' in message
 
 
 def test_a_module_of_i_that_cannot_be_imported_is_named(cli: Cli) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from eventmq.errors import PluginCollision, PluginError, PluginNotFound
+from eventmq.errors import PluginCollision, PluginError, PluginNotFound, SettingsError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import Envelope
 from eventmq.pluginmanager import BUILT_INS, PluginManager, split_switches
@@ -266,3 +266,27 @@ def test_an_observer_that_raises_stops_no_other(manage, caplog):
 def test_every_registration_hook_provides_by_name(manage, kind):
     plugin = providing(**{kind.hook: {"probe": lambda context: context.name}})
     assert manage(plugin).make(kind, "probe") == "probe"
+
+
+def test_options_under_a_misspelt_name_are_refused_with_the_nearest() -> None:
+    """Options that nobody reads would be lost without a word."""
+    with pytest.raises(SettingsError, match=r"plugins\.sqlit .* did you mean 'sqlite'\?"):
+        PluginManager(load_settings({"plugin_options": {"sqlit": {"a": 1}}})).load()
+
+
+def test_options_of_an_unknown_plugin_are_warned_of(caplog) -> None:
+    """It may be given to an app that this process does not load, so it is no error."""
+    PluginManager(load_settings({"plugin_options": {"zzzz": {}, "msgpack": {}}})).load()
+    assert [r.getMessage()[:36] for r in caplog.records] == ["the table plugins.zzzz of the settin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("serializers.msgpck", "did you mean 'serializers.msgpack'?"), ("nope", "eventmq plugins")],
+)
+def test_a_plugin_that_there_is_not_is_not_advised_to_be_switched_off(name, hint) -> None:
+    with pytest.raises(PluginNotFound) as caught:
+        PluginManager(load_settings({"load_plugins": [name]})).load()
+    assert f"there is no plugin {name!r}, which the setting load_plugins names" in str(caught.value)
+    assert hint in str(caught.value)
+    assert "no:" not in str(caught.value)
