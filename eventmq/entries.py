@@ -157,7 +157,7 @@ class Find(NamedTuple):
 
 
 class ListJobs(NamedTuple):
-    """Read up to ``limit`` jobs by filters, without their bodies.
+    """Read up to ``limit`` jobs by filters, without their bodies, the newest (largest id) first.
 
     Verdict: (list of Found, next cursor or "").
     """

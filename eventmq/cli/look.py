@@ -122,9 +122,9 @@ def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
 @takes_json
 @takes_target
 def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> None:
-    """List jobs, also ended ones.
+    """List jobs, the newest first, also ended ones.
 
-    These are kept for the result's time to live, and failed ones longer.
+    The latter are kept for the result's time to live, and failed ones longer.
     """
     wanted = {name: value for name, value in filters.items() if value is not None}
     with target.asking() as app:
@@ -132,7 +132,7 @@ def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> No
     columns = _JOBS if as_json else _JOBS_FOR_PEOPLE
     show_rows(rows, columns, as_json=as_json, empty="no such jobs")
     if len(rows) == limit and not as_json:
-        click.echo(f"the first {limit}; --limit shows more", err=True)
+        click.echo(f"the newest {limit}; --limit shows more", err=True)
 
 
 def _pages(app: EventMQ, filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Any]]:

@@ -65,7 +65,8 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
         "map with jobs (list of maps as in info) and cursor ('' at the end)",
-        "List jobs page by page, at most 1,000 rows each.",
+        "List jobs page by page, at most 1,000 rows each, those with the largest ids first: ids "
+        "made by our clients begin with the time, so these are the newest.",
     ),
     "queues": CallSpec(
         "client",

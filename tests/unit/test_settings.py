@@ -269,5 +269,5 @@ def test_importing_settings_loads_no_parser_of_files():
 
 def test_settings_inside_a_table_of_their_own_file_are_told_where_to_stand(load):
     """``[eventmq]`` of ``eventmq.toml`` holds options of plugins only."""
-    with pytest.raises(SettingsError, match="'pool' stands in the table .* at the top"):
+    with pytest.raises(SettingsError, match=r"'pool' stands in the table .* at the top"):
         load(own='[eventmq]\npool = "threads"')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import merge
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from eventmq.entries import Chunk, Found
@@ -75,25 +77,23 @@ class Reads:
         return None
 
     def list_jobs(self, entry: ListJobs) -> tuple[list[Found], str]:
-        """List unfinished, then failed, then ended jobs, page by page.
+        """List jobs page by page, the newest first: by id, which begins with the time.
 
-        The cursor is ``table:key`` of the last row that was looked at.
+        The cursor is the id of the last row that was looked at, so a job that goes from one table
+        to another between two pages is neither missed nor listed twice.
         """
-        table, _, key = entry.cursor.partition(":")
-        names = ["jobs", "failed", *map(bucket_name, reversed(self.tables.buckets))]
-        start = names.index(table) if table in names else 0
+        names = ["jobs", "failed", *map(bucket_name, self.tables.buckets)]
+        tables = [
+            self._rows(name, entry.cursor) for name in names if self._may_hold(name, entry.state)
+        ]
         rows: list[Found] = []
         looked = 0
-        for name in names[start:]:
-            if not self._may_hold(name, entry.state):
-                continue
-            after = key if name == table else ""
-            for place, found in self._rows(name, after):
-                looked += 1
-                if self._matches(found, entry):
-                    rows.append(found)
-                if len(rows) >= entry.limit or looked >= _SCAN:
-                    return rows, f"{name}:{place}"
+        for job_id, found in merge(*tables, key=itemgetter(0), reverse=True):
+            looked += 1
+            if self._matches(found, entry):
+                rows.append(found)
+            if len(rows) >= entry.limit or looked >= _SCAN:
+                return rows, job_id
         return rows, ""
 
     @staticmethod
@@ -105,19 +105,20 @@ class Reads:
         ended = state in {JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED}
         return table.startswith("outcomes_") if ended else table == "jobs"
 
-    def _rows(self, table: str, after: str) -> Iterator[tuple[str, Found]]:
-        db, tables = self.tables.db, self.tables
-        if table.startswith("outcomes_"):
-            sql = f"SELECT * FROM {table} WHERE id > ? ORDER BY id LIMIT {_SCAN}"
-            for row in db.execute(sql, (after,)):
-                yield row[0], tables.outcome(row, self.clock.now())
-            return
+    def _rows(self, table: str, before: str) -> Iterator[tuple[str, Found]]:
+        """Yield (id, job) of a table, from the one before an id downwards."""
+        tables = self.tables
         columns = (JOB_COLUMNS if table == "jobs" else _FAILED).replace("body", "x''")
-        sql = f"SELECT {columns} FROM {table} WHERE seq > ? ORDER BY seq LIMIT {_SCAN}"
-        number = int(after) if after.isascii() and after.isdigit() and len(after) < 19 else 0  # noqa: PLR2004
-        for row in db.execute(sql, (number,)):
-            found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
-            yield str(row[0]), found
+        if table.startswith("outcomes_"):
+            columns = "*"
+        where = "WHERE id < ?" if before else ""
+        sql = f"SELECT {columns} FROM {table} {where} ORDER BY id DESC LIMIT {_SCAN}"
+        for row in tables.db.execute(sql, (before,) if before else ()):
+            if columns == "*":
+                found = tables.outcome(row, self.clock.now())
+            else:
+                found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
+            yield found.job.id, found
 
     @staticmethod
     def _matches(found: Found, entry: ListJobs) -> bool:

@@ -270,6 +270,28 @@ class QueueStoreSuite(RecoveryTests):
         for limit in (1, 3, 100):
             assert sorted(self.listed(store, limit)) == sorted(job.id for job in jobs)
 
+    def test_a_listing_begins_with_the_newest(self) -> None:
+        """Whatever has become of the jobs, so that the first page has what just happened."""
+        store = self.begin()
+        jobs = [*self.admitted(store, 7), self.delayed(9.0)]
+        self.commit(store, Admit(jobs[-1:]))
+        self.finish(store, *(self.end(job, end) for job, end in zip(jobs, _ENDS, strict=False)))
+        newest = sorted((job.id for job in jobs), reverse=True)
+        for limit in (1, 3, 100):
+            assert self.listed(store, limit) == newest
+        queued = self.listed(store, 2, state=JobState.QUEUED)
+        assert queued == sorted(queued, reverse=True)
+
+    def test_a_job_that_ends_between_two_pages_is_listed_once(self) -> None:
+        """It is in another place then."""
+        store = self.begin()
+        jobs = self.admitted(store, 4)
+        first, cursor = self.commit(store, ListJobs(None, None, None, "", 2))[0]
+        self.finish(store, self.end(jobs[0]), self.end(jobs[3]))
+        second, _ = self.commit(store, ListJobs(None, None, None, cursor, 9))[0]
+        listed = [found.job.id for found in (*first, *second)]
+        assert listed == sorted((job.id for job in jobs), reverse=True)
+
     def test_a_listing_keeps_to_its_filters(self) -> None:
         """By state, by queue, by task, and all together."""
         store = self.begin()
