@@ -11,8 +11,8 @@ import click
 from eventmq.cli.command import Command
 from eventmq.cli.exits import FAILED, NO_BROKER
 from eventmq.cli.output import to_json
-from eventmq.cli.target import takes_target
-from eventmq.errors import did_you_mean
+from eventmq.cli.target import takes_json, takes_target
+from eventmq.errors import JobError, ResultError, ResultTimeout, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,14 +29,16 @@ _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _CONTEXT = {"ignore_unknown_options": True}
 
 
-@click.command(
-    cls=Command, context_settings=_CONTEXT, exits={FAILED: "the job failed", NO_BROKER: ""}
-)
+_EXITS = {FAILED: "the job failed, or its result did not come in time", NO_BROKER: ""}
+
+
+@click.command(cls=Command, context_settings=_CONTEXT, exits=_EXITS)
 @click.argument("task")
 @click.argument("arguments", nargs=-1, metavar="[JSON]... [KEY=JSON]...")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it as JSON.")
 @click.option("--timeout", type=float, metavar="S", help="Wait at most so long; else 60 s.")
 @click.option("--queue", metavar="NAME", help="The queue, if not the task's own.")
+@takes_json
 @takes_target
 def call(
     *,
@@ -46,11 +48,13 @@ def call(
     wait: bool,
     timeout: float | None,
     queue: str | None,
+    as_json: bool,
 ) -> None:
     """Submit one job.
 
-    It prints the job's id, or with --wait its result. Arguments are JSON: numbers, true, null,
-    '"text"', '[1, 2]'. With -A the task is looked up in the app, and its module's name may be left
+    It prints the job's id, or with --wait its result. With --json it prints an object with "id",
+    "state", "result" and "error", also where the job failed or did not end in time.
+    Arguments are JSON: numbers, true, null, '"text"', '[1, 2]'. With -A the task is looked up in the app, and its module's name may be left
     out where it is clear; without, the name is sent as it is.
     """
     args, kwargs = _read(arguments)
@@ -59,11 +63,31 @@ def call(
             job = _submit(app, _find(app, task), (args, kwargs), queue)
         else:
             job = app.send(task, args, kwargs, queue=queue)
-        if wait:
-            limit = {} if timeout is None else {"timeout": timeout}
-            click.echo(to_json(job.get(**limit)))
+        if as_json:
+            _print_object(job, timeout, wait=wait)
+        elif wait:
+            click.echo(to_json(_result(job, timeout)))
         else:
             click.echo(job.id)
+
+
+def _result(job: Job[Any], timeout: float | None) -> Any:
+    return job.get() if timeout is None else job.get(timeout)
+
+
+def _print_object(job: Job[Any], timeout: float | None, *, wait: bool) -> None:
+    """Print what came of a job as an object, and raise what `get` raises."""
+    shown: dict[str, Any] = {"id": job.id, "state": "", "result": None, "error": None}
+    try:
+        if wait:
+            shown["result"] = _result(job, timeout)
+        shown["state"] = job.state
+    except (JobError, ResultError) as error:
+        shown["state"] = error.state if isinstance(error, ResultTimeout) else job.state
+        shown["error"] = str(error)
+        raise
+    finally:
+        click.echo(to_json(shown, indent=2))
 
 
 def _read(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:

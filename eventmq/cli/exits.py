@@ -37,6 +37,9 @@ WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
 NOT_FOUND: Final = 4
 
+#: What the client says already where no broker could be reached.
+_START: Final = 'start one with "eventmq broker"'
+
 #: As shells have it: 128 and the number of SIGINT.
 INTERRUPTED: Final = 130
 
@@ -75,7 +78,8 @@ def sentence(error: Exception) -> str:
         if error.ctx is not None:
             line += f" (see {error.ctx.command_path} --help)"
     if isinstance(error, BrokerUnavailable):
-        line += '; start one with "eventmq broker", or say where it is with --broker'
+        start = "" if _START in line else f"; {_START}"
+        line += f"{start}, or say where it is with --broker"
     return line
 
 

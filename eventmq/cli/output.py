@@ -18,6 +18,9 @@ __all__ = ["paint", "printable", "show_object", "show_rows", "to_json"]
 #: Columns that hold Unix time; 0 and None stand for "not yet".
 TIMES = frozenset({"created", "due", "expires", "finished", "now", "started"})
 
+#: Columns that hold seconds -> what people read after the number.
+SPANS = {"ran": "s", "round_trip": "s", "seen": "s ago"}
+
 
 def to_json(value: object, *, indent: int | None = None) -> str:
     """Return JSON; what JSON has no form for becomes a text."""
@@ -54,6 +57,8 @@ def _cell(column: str, value: object) -> str:
         return moment.strftime("%Y-%m-%d %H:%M:%S") if value else "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if column in SPANS and isinstance(value, (int, float)):
+        return f"{value:.6f}".rstrip("0").rstrip(".") + f" {SPANS[column]}"
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
     return printable(value if isinstance(value, str) else to_json(value))
@@ -80,13 +85,18 @@ def show_rows(
 
 
 def show_object(value: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one object: a line per field, or JSON."""
+    """Print one object: a line per field, with text of several lines below its name, or JSON."""
     if as_json:
         click.echo(to_json(value, indent=2))
         return
     width = max(map(len, value), default=0)
     for name, field in value.items():
-        click.echo(f"{name:<{width}}  {_cell(name, field)}")
+        if isinstance(field, str) and "\n" in field.strip():
+            click.echo(name)
+            for line in field.rstrip().splitlines():
+                click.echo(f"    {printable(line)}".rstrip())
+        else:
+            click.echo(f"{name:<{width}}  {_cell(name, field)}")
 
 
 def _show_table(

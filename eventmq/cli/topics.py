@@ -24,15 +24,20 @@ __all__ = ["COMMANDS"]
 @click.command(cls=Command, exits={NO_BROKER: ""})
 @click.argument("topic")
 @click.argument("value")
+@takes_json
 @takes_target
-def publish(target: Target, topic: str, value: str) -> None:
+def publish(target: Target, topic: str, value: str, as_json: bool) -> None:
     """Publish a message.
 
     It reaches whoever is subscribed to TOPIC at this moment, and is not kept. A VALUE that is JSON
-    is sent as what it says, any other as the text that it is.
+    is sent as what it says, any other as the text that it is. With --json it prints an object with
+    "topic" and "value" as they were sent.
     """
+    message = _value(value)
     with target.asking() as app:
-        app.publish(topic, _value(value))
+        app.publish(topic, message)
+    if as_json:
+        click.echo(_line(topic, message, as_json=True))
 
 
 def _value(text: str) -> Any:

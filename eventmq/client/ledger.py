@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger"]
 
+#: What to do where there is no broker.
+_HINT = 'start one with "eventmq broker"'
+
 
 class Ledger:
     """Open errands by message id, in the order in which they came.
@@ -143,7 +146,7 @@ class Ledger:
             address = self._connections[errand.at].address
             return f"no answer from broker {address} in time"
         said = (f"{c.address} ({c.trouble or 'no connection'})" for c in self._connections)
-        return f"no broker could be reached in time: {', '.join(said)}"
+        return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
 
     def abandon(self, reason: str) -> None:
         """Give everything up."""

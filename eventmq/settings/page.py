@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from eventmq.settings.record import FIELDS, Settings
 from eventmq.settings.values import hide_passwords, show
 
-__all__ = ["describe", "document"]
+__all__ = ["describe", "document", "readers"]
 
 _PAGE = """\
 Settings
@@ -21,18 +24,39 @@ An unknown key in a file or an argument is an error. An unknown ``EVENTMQ_*`` va
 the debug log, and warned of where it is within two letters of a known one; ``EVENTMQ_TEST_*`` is
 ignored. Lists are comma-separated in environment variables. Options of a plugin stand in
 ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of
-``pyproject.toml``. ``eventmq settings`` shows each value with its source.
+``pyproject.toml``; under a misspelt name they are an error. ``eventmq settings`` shows each value with its source.
+
+"Read by" says which process a setting matters to: the *client* is whatever submits jobs or asks for
+results, a task that does so included; *beat* is the scheduler. Set elsewhere, it has no effect.
 
 .. list-table::
    :header-rows: 1
-   :widths: 18 14 8 18 42
+   :widths: 18 12 8 14 10 38
 
    * - Name, environment variable
      - Type
      - Unit
      - Default
+     - Read by
      - Meaning; what is allowed
 """
+
+#: Process -> where its settings are read, below the package.
+_READERS = {
+    "client": ("app/application.py", "app/runner_wiring.py"),
+    "worker": ("app/runner_worker.py", "app/loading.py", "cli/worker.py"),
+    "broker": ("app/broker.py",),
+    "beat": ("app/*beat*.py", "app/*schedul*.py", "cli/beat.py"),
+}
+
+#: What the program itself reads, whatever it runs.
+_EVERYWHERE = frozenset({"disabled_plugins", "load_plugins", "log_level"})
+
+#: How these files name a setting; those of ports stand in a table.
+_NAMED = re.compile(r'\bsettings\.(\w+)|": "(\w*bind)"')
+
+#: Methods that read a setting for their caller.
+_BY_METHOD = {".load_tasks()": "imports", ".middleware()": "middleware"}
 
 
 def describe(settings: Settings) -> list[dict[str, str]]:
@@ -51,14 +75,37 @@ def describe(settings: Settings) -> list[dict[str, str]]:
     ]
 
 
+def readers() -> dict[str, list[str]]:
+    """Return which processes read a setting, found in the code: name -> processes."""
+    package = Path(__file__).parents[1]
+    found: dict[str, list[str]] = {name: [] for name in FIELDS}
+    for process, patterns in _READERS.items():
+        texts = (
+            path.read_text(encoding="utf-8")
+            for pattern in patterns
+            for path in sorted(package.glob(pattern))
+        )
+        named = {name for text in texts for name in _named(text)}
+        for name in named & FIELDS.keys():
+            found[name].append(process)
+    return found | {name: ["all"] for name in _EVERYWHERE}
+
+
+def _named(text: str) -> set[str]:
+    """Return what may be settings in the text of a module."""
+    found = {name for match in _NAMED.findall(text) for name in match}
+    return found | {name for word, name in _BY_METHOD.items() if word in text}
+
+
 def document() -> str:
     """Return the text of ``docs/reference/settings.rst``."""
     rows = []
+    read_by = readers()
     for row in describe(Settings()):
         about = FIELDS[row["name"]].metadata
         doc = about["doc"].replace("`", "``")
         cells = [f"``{row['name']}``, ``{row['env']}``", f"``{row['type']}``", row["unit"]]
         cells += [f"``{row['default']}``" if row["default"] else "empty"]
-        cells += [f"{doc} Allowed: {about['allowed']}."]
+        cells += [", ".join(read_by[row["name"]]), f"{doc} Allowed: {about['allowed']}."]
         rows.append("   * - " + "\n     - ".join(cells).replace("- \n", "-\n") + "\n")
     return _PAGE + "".join(rows)

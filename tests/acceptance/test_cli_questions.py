@@ -150,6 +150,24 @@ def test_a_job_is_one_object(running: Shell) -> None:
     info = running.json("job", job)
     assert (job, "shop.broken", "failed") == (info["id"], info["task"], info["state"])
     assert "raise ValueError(what)" in info["traceback"]
+    shown = running.output("job", job).splitlines()
+    assert "    Traceback (most recent call last):" in shown
+    assert any(line.startswith("ran ") and line.endswith(" s") for line in shown)
+
+
+def test_the_latest_failure_is_the_first_in_the_list(running: Shell) -> None:
+    for number in ("3", "4"):
+        running.run("call", "-A", "shop", "broken", number, "--wait")
+    (job,) = running.json("jobs", "--state", "failed", "--limit", "1")
+    assert "ValueError: 4" == job["error"]
+
+
+def test_a_queue_without_a_worker_is_told_with_the_command_that_starts_one(running: Shell) -> None:
+    options = ("--queue", "mail", "--wait", "--timeout", "0.2")
+    code, message = running.error("call", "shop.total", "[1]", *options)
+    assert 1 == code
+    assert "is still queued after 0.2 s: no worker serves the queue 'mail'" in message
+    assert "eventmq worker -A MODULE -Q mail" in message
 
 
 def test_the_status_and_the_ping_are_one_object(running: Shell) -> None:
@@ -167,7 +185,7 @@ def test_what_is_published_is_printed(running: Shell) -> None:
     objects = running.start("subscribe", "news", "--count", "2", "--json")
     assert "subscribed" in lines.line(err=True)
     assert "subscribed" in objects.line(err=True)
-    running.output("publish", "other", "1")
+    assert {"topic": "other", "value": 1} == running.json("publish", "other", "1")
     running.output("publish", "news", "plain words")
     running.output("publish", "news.x", '{"a": [1]}')
     assert ['news "plain words"', 'news.x {"a": [1]}'] == [lines.line(), lines.line()]

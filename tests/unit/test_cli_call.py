@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHOP = """
+import time
+
 from eventmq import EventMQ
 
 app = EventMQ("shop", broker="memory://")
@@ -22,6 +25,10 @@ def total(prices, *, discount=0.0, of=None):
 @app.task
 def broken():
     raise ValueError("first line\\nsecond line")
+
+@app.task
+def slow(seconds):
+    time.sleep(seconds)
 
 @app.task
 def odd():
@@ -88,3 +95,28 @@ def test_a_failed_job_is_one_line_and_exit_code_1(cli: Cli) -> None:
     assert 1 == code
     assert "ValueError" in message
     assert "first line second line" in message
+
+
+def test_json_says_id_state_and_result(cli: Cli) -> None:
+    done = cli.json("call", "-A", "shop", "total", "[1, 2]", "--wait", "--json")
+    assert 32 == len(done.pop("id"))
+    assert {"state": "succeeded", "result": [3.0, None], "error": None} == done
+    sent = cli.json("call", "-A", "shop", "total", "[1]", "--json")
+    assert sent["state"] in {"queued", "running", "succeeded"}
+    assert sent["result"] is None
+
+
+def test_json_says_how_a_job_failed(cli: Cli) -> None:
+    result = cli.run("-q", "call", "-A", "shop", "broken", "--wait", "--json")
+    assert 1 == result.exit_code
+    said = json.loads(result.stdout)
+    assert ("failed", None) == (said["state"], said["result"])
+    assert "ValueError" in said["error"]
+
+
+def test_json_says_the_state_of_a_job_that_did_not_end_in_time(cli: Cli) -> None:
+    options = ("--wait", "--json", "--timeout", "0.2")
+    result = cli.run("-q", "call", "-A", "shop", "slow", "1", *options)
+    assert 1 == result.exit_code
+    assert "running" == json.loads(result.stdout)["state"]
+    assert "is still running after 0.2 s" in result.stderr

@@ -69,7 +69,26 @@ def test_control_characters_of_other_people_are_escaped(capsys) -> None:
 
 def test_one_object_is_a_line_for_each_field(capsys) -> None:
     show_object({"id": "a", "ran": 0.00025, "tags": ["x", 1]}, as_json=False)
-    assert ["id    a", "ran   0.00025", 'tags  ["x", 1]'] == capsys.readouterr().out.splitlines()
+    assert ["id    a", "ran   0.00025 s", 'tags  ["x", 1]'] == capsys.readouterr().out.splitlines()
+
+
+def test_lengths_of_time_have_their_unit_for_people_only(capsys) -> None:
+    row = {"ran": 0.012, "seen": 1.2, "round_trip": 0.0005}
+    show_rows([row], tuple(row), as_json=False)
+    assert "0.012 s  1.2 s ago  0.0005 s" == capsys.readouterr().out.splitlines()[1]
+    show_rows([row], tuple(row), as_json=True)
+    assert [row] == json.loads(capsys.readouterr().out)
+
+
+def test_a_text_of_several_lines_stands_below_its_name(capsys) -> None:
+    show_object({"id": "a", "traceback": "Traceback:\n  File \x1b[2J\nError\n"}, as_json=False)
+    assert [
+        "id         a",
+        "traceback",
+        "    Traceback:",
+        "      File \\x1b[2J",
+        "    Error",
+    ] == capsys.readouterr().out.splitlines()
 
 
 def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

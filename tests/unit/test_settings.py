@@ -12,6 +12,7 @@ import pytest
 
 from eventmq.errors import SettingsError
 from eventmq.settings import Settings, describe, document, load_settings, misspelt_variables
+from eventmq.settings.page import readers
 from eventmq.settings.record import FIELDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.rst"
@@ -271,3 +272,13 @@ def test_settings_inside_a_table_of_their_own_file_are_told_where_to_stand(load)
     """``[eventmq]`` of ``eventmq.toml`` holds options of plugins only."""
     with pytest.raises(SettingsError, match=r"'pool' stands in the table .* at the top"):
         load(own='[eventmq]\npool = "threads"')
+
+
+def test_the_page_says_which_process_reads_a_setting():
+    """Found in the code, so that it stays true; a setting that nobody reads is a mistake."""
+    read_by = readers()
+    assert not [name for name, processes in read_by.items() if not processes]
+    assert read_by["result_timeout"] == ["client"]
+    assert read_by["middleware"] == ["client", "worker"]
+    assert read_by["worker_bind"] == ["broker"]
+    assert read_by["liveness"][:3] == ["client", "worker", "broker"]

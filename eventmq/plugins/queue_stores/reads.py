@@ -87,9 +87,8 @@ class Reads:
             self._rows(name, entry.cursor) for name in names if self._may_hold(name, entry.state)
         ]
         rows: list[Found] = []
-        looked = 0
-        for job_id, found in merge(*tables, key=itemgetter(0), reverse=True):
-            looked += 1
+        newest_first = merge(*tables, key=itemgetter(0), reverse=True)
+        for looked, (job_id, found) in enumerate(newest_first, 1):
             if self._matches(found, entry):
                 rows.append(found)
             if len(rows) >= entry.limit or looked >= _SCAN:
