@@ -24,7 +24,8 @@ An unknown key in a file or an argument is an error. An unknown ``EVENTMQ_*`` va
 the debug log, and warned of where it is within two letters of a known one; ``EVENTMQ_TEST_*`` is
 ignored. Lists are comma-separated in environment variables. Options of a plugin stand in
 ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of
-``pyproject.toml``; under a misspelt name they are an error. ``eventmq settings`` shows each value with its source.
+``pyproject.toml``; under a misspelt name they are an error. ``eventmq settings`` shows each value
+with its source.
 
 "Read by" says which process a setting matters to: the *client* is whatever submits jobs or asks for
 results, a task that does so included; *beat* is the scheduler. Set elsewhere, it has no effect.

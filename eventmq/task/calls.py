@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_OPTIONS", "CallOptions"]
 
+#: Options that this version knows by name only.
+_NOT_YET = ("timeout", "unique")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
@@ -49,7 +52,9 @@ class CallOptions:
         eta: The same as a moment: an aware datetime.
         expires: Seconds, a timedelta or an aware datetime after which it must not start.
         retries: How often it is tried again when it failed.
-        job_id: Its id, chosen by the caller: submitting the same id again does nothing.
+        job_id: Its id, chosen by the caller. Submitting an id again does nothing while the broker
+            knows it (the setting ``dedupe_window``): the receipt is the same, and the handle is
+            that of the first job, whatever the arguments.
         headers: More headers, for middleware and foreign peers.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
@@ -73,7 +78,7 @@ class CallOptions:
     result_ttl: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "unique"):
+        for name in _NOT_YET:
             values.unsupported(name, getattr(self, name), None)
         for name in ("queue", "job_id"):
             if getattr(self, name) is not None:
@@ -99,7 +104,7 @@ class CallOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
         if not given:
             return NO_OPTIONS
-        values.known("a call", given, (field.name for field in fields(cls)))
+        values.known("a call", given, (field.name for field in fields(cls)), _NOT_YET)
         return cls(**given)
 
     def ready(self) -> tuple[float, float]:

@@ -123,7 +123,7 @@ class TaskOptions:
     @classmethod
     def read(cls, given: dict[str, Any]) -> TaskOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
-        values.known("a task", given, (field.name for field in fields(cls)))
+        values.known("a task", given, (field.name for field in fields(cls)), _NOT_YET)
         return cls(**given)
 
     @property

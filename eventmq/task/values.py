@@ -50,12 +50,22 @@ def unsupported(name: str, value: object, default: object) -> None:
         raise NotAllowed(f"{name}={value!r} is not supported by this version yet; leave it out")
 
 
-def known(what: str, given: Iterable[str], names: Iterable[str]) -> None:
-    """Raise `SettingsError` with the nearest name for an unknown argument."""
+def known(
+    what: str, given: Iterable[str], names: Iterable[str], not_yet: Iterable[str] = ()
+) -> None:
+    """Raise `SettingsError` with the nearest name for an unknown argument.
+
+    Args:
+        what: Takes the arguments.
+        given: The names given.
+        names: The names there are.
+        not_yet: Those among them that `unsupported` refuses; they are not offered.
+    """
     names = list(names)
     for name in given:
         if name not in names:
-            raise SettingsError(f"{what} takes no argument {name!r}; {did_you_mean(name, names)}")
+            hint = did_you_mean(name, {*names} - {*not_yet})
+            raise SettingsError(f"{what} takes no argument {name!r}; {hint}")
 
 
 def text(name: str, value: object) -> None:

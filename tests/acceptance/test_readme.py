@@ -1,4 +1,4 @@
-"""Does what the README says, word for word, but for ports and the place of the programs."""
+"""Does what README and quickstart say, word for word, but for ports and programs' places."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.acceptance.shell import Program
 
 README = Path(__file__).parents[2] / "README.rst"
+QUICKSTART = Path(__file__).parents[2] / "docs" / "quickstart.rst"
 
 #: ``.. file: NAME`` or ``.. terminal: NAME`` and the block of code below it.
 MARKED = re.compile(
@@ -32,9 +33,9 @@ PROGRAMS = {
 }
 
 
-def blocks() -> list[tuple[str, str, str]]:
+def blocks(page: Path = README) -> list[tuple[str, str, str]]:
     """Return kind, name and code of the marked blocks, in order."""
-    found = MARKED.finditer(README.read_text(encoding="utf-8"))
+    found = MARKED.finditer(page.read_text(encoding="utf-8"))
     return [
         (m["kind"], m["name"], re.sub(r"^ {4}", "", m["code"], flags=re.MULTILINE)) for m in found
     ]
@@ -72,13 +73,32 @@ def test_the_readme_has_its_marks() -> None:
     assert ["broker", "worker", "client"] == terminals
 
 
-def test_the_first_app_of_the_readme_runs(shell: Shell) -> None:
-    for kind, name, code in blocks():
+def play(shell: Shell, page: Path) -> None:
+    """Write the files and type the commands of a page, in order."""
+    for kind, name, code in blocks(page):
         if kind == "file":
             (shell.folder / name).write_text(code, encoding="utf-8")
-        elif name == "client":
-            assert not follow(shell, code)
+            continue
+        assert not follow(shell, code)
+        if name == "client":
             assert 0 == shell.programs[-1].process.wait(DEADLINE)
         else:
-            assert not follow(shell, code)
             shell.programs[-1].ready()
+
+
+def test_the_first_app_of_the_readme_runs(shell: Shell) -> None:
+    play(shell, README)
+
+
+def test_the_readme_says_where_the_first_app_must_be() -> None:
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    assert "``shop.py``, in the directory that has ``.venv``" in text
+
+
+def test_the_quickstart_runs_after_the_readme(shell: Shell) -> None:
+    """All of its code, but for the line that installs and shows the demo."""
+    text = QUICKSTART.read_text(encoding="utf-8")
+    assert len(blocks(QUICKSTART)) == text.count(".. code-block::") - 1
+    assert "pip install . && .venv/bin/eventmq demo" in text
+    play(shell, README)
+    play(shell, QUICKSTART)

@@ -86,6 +86,8 @@ def test_tuples_come_back_as_lists(serializer):
     """Except where a list cannot be: as a key of a dict, and in a set."""
     assert round_trip(serializer, (1, (2,))) == [1, [2]]
     assert round_trip(serializer, {(1, (2,)): {(3, (4,))}}) == {(1, (2,)): {(3, (4,))}}
+    with pytest.raises(SerializationError, match=r"tuple \(read as a list\)"):
+        serializer.encode(object(), ENVELOPE)
 
 
 @BOTH

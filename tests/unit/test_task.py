@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import pickle
@@ -361,6 +362,27 @@ def test_a_wrong_option_is_an_error_at_the_declaration(
     with pytest.raises(SettingsError) as caught:
         app.task(add, **options)
     assert words in str(caught.value)
+
+
+def refused(kind: type[Any], name: str) -> bool:
+    """Return whether an option is known by name only."""
+    try:
+        kind(**{name: object()})
+    except NotAllowed:
+        return True
+    except SettingsError:
+        return False
+    return False
+
+
+@pytest.mark.parametrize(("kind", "what"), [(CallOptions, "a call"), (TaskOptions, "a task")])
+def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: str) -> None:
+    """The list in the message is that of the options, less those that are refused."""
+    with pytest.raises(SettingsError, match=f"{what} takes no argument 'zzz'") as caught:
+        kind.read({"zzz": 1})
+    listed = str(caught.value).partition("known are: ")[2].split(", ")
+    names = [field.name for field in dataclasses.fields(kind)]
+    assert listed == sorted(name for name in names if not refused(kind, name))
 
 
 @pytest.mark.parametrize(

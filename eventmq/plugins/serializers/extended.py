@@ -1,7 +1,8 @@
 """The types that msgpack and json lack, and how both write them.
 
 A type is found by exact match, so a subclass is refused instead of losing what it adds. A time
-with a zone keeps its offset, not the name of the zone. Lists inside sets come back as tuples.
+with a zone keeps its offset, not the name of the zone. Tuples come back as lists, except where a
+list cannot be: as a key of a dict and inside a set, where lists come back as tuples.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ BY_TAG = {extension.tag: extension for extension in _EXTENSIONS}
 
 _PLAIN = (str, int, float, bytes, bytearray, memoryview, type(None))
 _KNOWN = (
-    "None bool int float str bytes list tuple dict set frozenset "
+    "None bool int float str bytes list tuple (read as a list) dict set frozenset "
     "datetime date time timedelta Decimal UUID complex"
 )
 
