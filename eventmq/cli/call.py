@@ -54,8 +54,10 @@ def call(
 
     It prints the job's id, or with --wait its result. With --json it prints an object with "id",
     "state", "result" and "error", also where the job failed or did not end in time.
-    Arguments are JSON: numbers, true, null, '"text"', '[1, 2]'. With -A the task is looked up in the app, and its module's name may be left
-    out where it is clear; without, the name is sent as it is.
+
+    Arguments are JSON: numbers, true, null, '"text"', '[1, 2]'. With -A the task is looked up in
+    the app, and its module's name may be left out where it is clear; without, the name is sent as
+    it is.
     """
     args, kwargs = _read(arguments)
     with target.asking() as app:

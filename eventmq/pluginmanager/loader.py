@@ -116,7 +116,8 @@ class Loader:
         hint = did_you_mean(name, self.plugins)
         if "did you mean" not in hint:
             hint = 'name an installed plugin (see "eventmq plugins") or a module on the path'
-        return f"there is no plugin {name!r}, which the {origin} names; {hint}"
+        where = "-p or the setting load_plugins" if origin.startswith("setting") else origin
+        return f"there is no plugin {name!r}, named by {where}; {hint}"
 
     def load_object(self, plugin: object) -> None:
         """Load an object given to the app: its name is a module's, or its class's and a number."""

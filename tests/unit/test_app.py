@@ -516,3 +516,27 @@ def test_send_shows_the_right_call_where_arguments_are_no_sequence(given: Any, r
             call("t", *given)
         assert right in str(caught.value)
     app.close()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda _, job: job.get(),
+        lambda _, job: asyncio.run(job.aget()),
+        lambda _, job: job.state,
+        lambda _, job: job.info(),
+        lambda _, job: job.ready(),
+        lambda app, job: app.wait([job]),
+        lambda app, job: list(app.as_completed([job])),
+    ],
+    ids="get aget state info ready wait as_completed".split(),
+)
+def test_a_job_of_an_open_batch_cannot_be_asked_yet(ask: Any) -> None:
+    """Waiting for it would never end: it is sent at the exit of the batch."""
+    app = EventMQ(broker="memory://")
+    with app.batch():
+        job = app.task(name="seven")(lambda: 7).delay()
+        with pytest.raises(NotAllowed, match=r"leave app\.batch\(\) first"):
+            ask(app, job)
+    assert job.get(timeout=DEADLINE) == 7
+    app.close()
