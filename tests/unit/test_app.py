@@ -529,7 +529,7 @@ def test_send_shows_the_right_call_where_arguments_are_no_sequence(given: Any, r
         lambda app, job: app.wait([job]),
         lambda app, job: list(app.as_completed([job])),
     ],
-    ids="get aget state info ready wait as_completed".split(),
+    ids=["get", "aget", "state", "info", "ready", "wait", "as_completed"],
 )
 def test_a_job_of_an_open_batch_cannot_be_asked_yet(ask: Any) -> None:
     """Waiting for it would never end: it is sent at the exit of the batch."""
