@@ -92,7 +92,8 @@ class Job(Generic[T]):
                 without limit. An answer takes a moment: less than 0.1 counts as 0.1.
 
         Raises:
-            ResultTimeout: It had not ended in time; it goes on.
+            ResultTimeout: It had not ended in time; it goes on. The message says where it is, for
+                which the broker is asked, at most a second after the time is up.
             JobFailed: The task raised (the original is the cause, where it can be had).
             JobCancelled: Somebody cancelled it.
             JobExpired: Its ``expires`` passed first.
@@ -134,7 +135,8 @@ class Job(Generic[T]):
 
         Returns:
             id, task, queue, state, attempt, delivery, priority, created, due, expires,
-            finished (Unix times, 0.0 for none), worker, error and headers.
+            finished, leased (Unix times, 0.0 for none), worker, error, headers and others: see
+            ``info`` in the table of calls on the protocol page.
 
         Raises:
             JobNotFound: The broker does not know it.

@@ -50,7 +50,8 @@ def _why(info: Mapping[str, Any], queues: Rows | None, workers: Rows | None) -> 
     """Return why a job has not ended, "" if it cannot be said."""
     state = info["state"]
     if state == "running":
-        return f"it is with the worker {info.get('worker', '')!r}{_again(info)}"
+        since = f" since {_time(info['leased'])}" if info.get("leased") else ""
+        return f"the worker {info.get('worker', '')!r} has it{since}{_again(info)}"
     if state == "delayed":
         return f"it becomes ready at {_time(info.get('due'))}{_again(info)}"
     if state == "blocked":
@@ -73,6 +74,8 @@ def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
         names = ", ".join(sorted({str(row["name"]) for row in serving})[:3])
         return f"no worker of the queue {name!r} knows the task {task!r}; connected: {names}"
     waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
+    if waiting <= 0 and not running and named:
+        return f"nobody takes it from the queue {name!r}; does a worker know the task {task!r}?"
     others = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"
     return f"{others}; workers that serve it: {len(serving)}{_again(info)}"
 

@@ -58,7 +58,8 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {"id": "str"},
         "map with id task queue state attempt delivery priority created due expires started ran "
-        "finished worker error content_type headers; ERROR job-not-found for an unknown id",
+        "finished worker error content_type headers leased; ERROR "
+        "job-not-found for an unknown id",
         "Say what is known of one job, without body and result.",
     ),
     "jobs": CallSpec(

@@ -74,10 +74,13 @@ def test_the_readme_has_its_marks() -> None:
 
 
 def play(shell: Shell, page: Path) -> None:
-    """Write the files and type the commands of a page, in order."""
+    """Write the files and type the commands of a page, in order; run what no command names."""
+    typed = " ".join(code for kind, _, code in blocks(page) if kind == "terminal")
     for kind, name, code in blocks(page):
         if kind == "file":
             (shell.folder / name).write_text(code, encoding="utf-8")
+            if name.removesuffix(".py") not in typed:
+                assert 0 == shell.launch(sys.executable, name).wait()
             continue
         assert not follow(shell, code)
         if name == "client":

@@ -231,6 +231,17 @@ def test_a_failed_job_is_kept_with_its_error(broker: Broker) -> None:
     assert broker.call("queues")[0]["failed"] == 1
 
 
+def test_a_job_says_when_its_worker_got_it(broker: Broker) -> None:
+    """While that one has it: before and after, nobody has."""
+    job_id, _ = broker.submit()
+    assert broker.call("info", id=job_id)["leased"] == 0.0
+    [(chunk, _)] = chunks(broker.worker())
+    info = broker.call("info", id=job_id)
+    assert (info["state"], info["leased"]) == ("running", broker.core.state.now)
+    broker.answer(b"worker", chunk, [row()])
+    assert broker.call("info", id=job_id)["leased"] == 0.0
+
+
 def test_the_third_death_fails_the_job_as_suspected_killer(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

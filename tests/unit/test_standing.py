@@ -48,6 +48,12 @@ def test_a_job_behind_others_says_how_many() -> None:
     assert said(attempt=3).endswith("1 (attempt 3)")
 
 
+def test_a_job_that_idle_workers_leave_alone_raises_the_question_of_its_task() -> None:
+    """A worker without a list of tasks may be one that does not know it."""
+    text = said(queues=[{**QUEUE, "waiting": 1, "running": 0}], workers=[{**WORKER, "tasks": []}])
+    assert text.endswith("from the queue 'mail'; does a worker know the task 'shop.send'?")
+
+
 def test_a_plain_job_is_not_looked_for_among_the_tasks() -> None:
     assert "others wait" in said(workers=[{**WORKER, "tasks": ["a"]}], headers="")
 
@@ -57,9 +63,11 @@ def test_a_paused_queue_is_named() -> None:
     assert text == "is still queued after 10.0 s: the queue 'mail' is paused"
 
 
-def test_a_running_job_names_its_worker() -> None:
+def test_a_running_job_names_its_worker_and_since_when() -> None:
     text = said(state="running", worker="w")
-    assert text == "is still running after 10.0 s: it is with the worker 'w'"
+    assert text == "is still running after 10.0 s: the worker 'w' has it"
+    text = said(state="running", worker="w", leased=86400.0 * 3)
+    assert "the worker 'w' has it since 1970-01-0" in text
 
 
 def test_a_delayed_job_names_the_moment() -> None:
