@@ -143,15 +143,18 @@ def test_a_timeout_says_where_the_job_is(bench: Bench) -> None:
         asyncio.run(bench.job().aget(timeout=2))
 
 
+NO_BROKER = r"no broker could be reached .*; start one with \"eventmq broker\""
+
+
 def test_a_timeout_without_a_broker_says_so_a_second_later_at_most(bench: Bench) -> None:
     job, begin = bench.job(), bench.net.now
     bench.net.lose(0)
-    with pytest.raises(ResultTimeout, match="no broker could be reached") as caught:
+    with pytest.raises(ResultTimeout, match=NO_BROKER) as caught:
         job.get(timeout=2)
     assert bench.net.now - begin <= 3.0
     assert (caught.value.job_id, caught.value.state) == ("j1", "")
     begin = bench.net.now
-    with pytest.raises(ResultTimeout, match="no broker could be reached"):
+    with pytest.raises(ResultTimeout, match=NO_BROKER):
         asyncio.run(job.aget(timeout=2))
     assert bench.net.now - begin <= 3.0
 
