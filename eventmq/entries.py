@@ -1,7 +1,8 @@
 """What a broker asks its queue store to do, and what the store says.
 
 A commit is a list of entries (`Write`); the store answers with one verdict per entry, of the
-kind that the entry's docstring names. The contract is `eventmq.interfaces.QueueStore`.
+kind that the entry's docstring names. The contract is `eventmq.interfaces.QueueStore`. The entries
+for what operators do are in `eventmq.operations`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.job import Job, JobState
+    from eventmq.operations import Sweep
 
 __all__ = [
     "Admit",
+    "Attempt",
     "Chunk",
     "Claim",
     "CloseChunk",
@@ -23,6 +28,7 @@ __all__ = [
     "Finish",
     "Finished",
     "Found",
+    "History",
     "ListJobs",
     "OpenChunk",
     "Promote",
@@ -80,10 +86,34 @@ class Finish(NamedTuple):
     rows: Sequence[Finished]
 
 
+class Attempt(NamedTuple):
+    """One failed attempt of a job, for its history."""
+
+    job_id: str
+    #: The number of the attempt that failed, from 1, and of its delivery.
+    attempt: int
+    delivery: int
+    #: Unix time at which the broker was told.
+    at: float
+    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    started: float
+    ran: float
+    #: Name of the worker session.
+    worker: str
+    content_type: str
+    #: The encoded error (`eventmq.wire.results`).
+    error: bytes
+
+
 class Requeue(NamedTuple):
-    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs. Verdict: {}."""
+    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs. Verdict: {}.
+
+    ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
+    outcome is forgotten. Jobs that are not there any more are left out.
+    """
 
     jobs: Sequence[Job]
+    attempts: Sequence[Attempt] = ()
 
 
 class Chunk(NamedTuple):
@@ -169,16 +199,43 @@ class ListJobs(NamedTuple):
     limit: int
 
 
-Write = Admit | Finish | Requeue | OpenChunk | CloseChunk | Claim | Promote | Find | ListJobs
+class History(NamedTuple):
+    """Read the failed attempts of a job. Verdict: list of Attempt, the oldest first.
+
+    The last one of a job that has failed for good is not among them: `Found` has it.
+    """
+
+    id: str
+
+
+Write = (
+    Admit
+    | Finish
+    | Requeue
+    | OpenChunk
+    | CloseChunk
+    | Claim
+    | Promote
+    | Find
+    | ListJobs
+    | History
+    | Act
+    | BeginSweep
+    | SweepSlice
+    | Pause
+    | ListFailed
+    | PruneFailed
+)
 
 
 @dataclass(slots=True)
 class QueueCounts:
-    """How many jobs of a queue the store has. ``waiting`` includes leased ones."""
+    """What the store knows of a queue: how many jobs it has (``waiting`` includes leased ones)."""
 
     waiting: int = 0
     delayed: int = 0
     failed: int = 0
+    paused: bool = False
 
 
 @dataclass(slots=True)
@@ -192,6 +249,7 @@ class Recovered:
         counts: Per queue.
         chunks: Open chunks of earlier epochs, with their jobs.
         next_due: Unix time of the first delayed job, or None.
+        sweeps: The marks that are kept, oldest first.
     """
 
     store_id: str
@@ -200,3 +258,4 @@ class Recovered:
     counts: dict[str, QueueCounts] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
     next_due: float | None = None
+    sweeps: list[Sweep] = field(default_factory=list)

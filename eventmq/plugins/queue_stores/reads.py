@@ -55,12 +55,13 @@ class Reads:
         """Look jobs up by id."""
         found = {}
         for job_id in entry.ids:
-            known = self._find(job_id)
+            known = self.find_one(job_id)
             if known is not None:
                 found[job_id] = known
         return found
 
-    def _find(self, job_id: str) -> Found | None:
+    def find_one(self, job_id: str) -> Found | None:
+        """Look one job up."""
         jobs = self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))
         if jobs:
             return Found(jobs[0])

@@ -2,7 +2,8 @@
 
 Unfinished jobs are in ``jobs``; a lease is no write to a job but one row in ``chunks``. Failed
 jobs stay whole in ``failed``. Other outcomes go to one table per time bucket, so that forgetting
-them is dropping a table. Times are Unix seconds.
+them is dropping a table. ``attempts`` is the history of jobs that were tried again, ``sweeps`` has
+what operators do with many jobs, step by step. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from eventmq.errors import StoreError
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -40,6 +41,26 @@ CREATE TABLE failed (seq INTEGER PRIMARY KEY, {_JOB}, at REAL NOT NULL, content_
   result BLOB NOT NULL, started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL);
 CREATE UNIQUE INDEX failed_id ON failed (id);
 """
+
+#: What takes a file from the version of that place, counted from 1, to the next.
+_STEPS = (
+    """
+ALTER TABLE queues ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE failed ADD COLUMN size INTEGER NOT NULL DEFAULT 0;
+UPDATE failed SET size = length(CAST(headers AS BLOB)) + length(body) + length(result);
+INSERT INTO meta SELECT 'failed_bytes', coalesce(sum(size), 0) FROM failed;
+CREATE INDEX failed_at ON failed (at, seq);
+CREATE TABLE attempts (key INTEGER PRIMARY KEY, id TEXT NOT NULL, attempt INTEGER NOT NULL,
+  delivery INTEGER NOT NULL, at REAL NOT NULL, started REAL NOT NULL, ran REAL NOT NULL,
+  worker INTEGER NOT NULL, content_type TEXT NOT NULL, error BLOB NOT NULL,
+  ended REAL NOT NULL DEFAULT 0);
+CREATE UNIQUE INDEX attempts_id ON attempts (id, attempt);
+CREATE INDEX attempts_ended ON attempts (ended) WHERE ended > 0;
+CREATE TABLE sweeps (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, operation BLOB NOT NULL,
+  at REAL NOT NULL, bound INTEGER NOT NULL, cursor INTEGER NOT NULL, touched INTEGER NOT NULL,
+  done INTEGER NOT NULL);
+""",
+)
 
 
 def bucket_name(bucket: int) -> str:
@@ -78,17 +99,20 @@ def prepare(db: sqlite3.Connection, where: str) -> None:
         raise StoreError(msg)
     if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _create(db)
-    elif application != APPLICATION_ID:
+        _run(db, 0, _TABLES, f"PRAGMA application_id = {APPLICATION_ID}")
+        version, application = 1, APPLICATION_ID
+    if application != APPLICATION_ID:
         msg = f"{where} is not a store of EventMQ: use another data directory"
         raise StoreError(msg)
+    for number in range(version, SCHEMA_VERSION):
+        _run(db, number, _STEPS[number - 1])
 
 
-def _create(db: sqlite3.Connection) -> None:
+def _run(db: sqlite3.Connection, version: int, *scripts: str) -> None:
+    """Take the file from a version to the next, all of it or nothing."""
     db.execute("BEGIN IMMEDIATE")
-    for statement in _TABLES.split(";"):
+    for statement in ";".join(scripts).split(";"):
         if statement.strip():
             db.execute(statement)
-    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute(f"PRAGMA user_version = {version + 1}")
     db.execute("COMMIT")

@@ -18,6 +18,7 @@ from eventmq.entries import (
     CloseChunk,
     Find,
     Finish,
+    History,
     ListJobs,
     OpenChunk,
     Promote,
@@ -26,9 +27,12 @@ from eventmq.entries import (
 )
 from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
+from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
 from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.failures import Failures
+from eventmq.plugins.queue_stores.operations import Operations, sweeps
 from eventmq.plugins.queue_stores.reads import (
     Reads,
     highest_id,
@@ -139,7 +143,9 @@ class SqliteStore:
             tables.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
         (due,) = tables.db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
         chunks = recover_chunks(tables)
-        return Recovered(store_id, epoch, next_seq(tables), tables.counts(), chunks, due)
+        return Recovered(
+            store_id, epoch, next_seq(tables), tables.counts(), chunks, due, sweeps(tables)
+        )
 
     def close(self) -> None:
         """Close the file and free the lock. Idempotent."""
@@ -206,7 +212,10 @@ class SqliteStore:
         now = self._clock.monotonic()
         if now - self._pruned >= PRUNE_EVERY:
             self._pruned = now
-            self._tables.drop_buckets_before(self._clock.now() - self._keep)
+            before = self._clock.now() - self._keep
+            self._tables.drop_buckets_before(before)
+            if self._writes.attempts.prune(before - self._bucket_seconds):
+                self._pruned = float("-inf")  # the rest with the next commits
 
     def _roll_back(self, high: str) -> None:
         assert self._db is not None  # noqa: S101 - checked by the caller
@@ -227,6 +236,8 @@ class SqliteStore:
 
 
 def _handlers(writes: Writes, reads: Reads) -> dict[type, Callable[[Any], Any]]:
+    operations = Operations(writes.tables, writes, reads)
+    failures = Failures(writes.tables, writes.attempts)
     return {
         Admit: writes.admit,
         Finish: writes.finish,
@@ -237,6 +248,13 @@ def _handlers(writes: Writes, reads: Reads) -> dict[type, Callable[[Any], Any]]:
         Claim: reads.claim,
         Find: reads.find,
         ListJobs: reads.list_jobs,
+        History: writes.attempts.history,
+        Act: operations.act,
+        BeginSweep: operations.begin_sweep,
+        SweepSlice: operations.sweep_slice,
+        Pause: operations.pause,
+        ListFailed: failures.list_failed,
+        PruneFailed: failures.prune,
     }
 
 

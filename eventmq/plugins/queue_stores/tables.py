@@ -34,6 +34,9 @@ class Tables:
         self._queue_names: dict[int, str] = {}
         self._names: dict[str, int] = {}
         self._deltas: dict[int, list[int]] = {}
+        #: Bytes that failed jobs take.
+        self.failed_bytes = 0
+        self._stored_bytes = 0
         self.reload()
 
     def reload(self) -> None:
@@ -43,6 +46,8 @@ class Tables:
         self._names.clear()
         self._deltas.clear()
         self.buckets = buckets(self.db)
+        sql = "SELECT value FROM meta WHERE key = 'failed_bytes'"
+        (self.failed_bytes,) = (self._stored_bytes,) = self.db.execute(sql).fetchone()
 
     # Names
 
@@ -59,6 +64,10 @@ class Tables:
     def known_queue(self, name: str) -> int:
         """Return the number of a queue, or -1 if it was never used."""
         return self._queues.get(name, -1)
+
+    def queue_name(self, key: int) -> str:
+        """Return the name of a queue's number."""
+        return self._queue_names[key]
 
     def name_id(self, name: str) -> int:
         """Return the number of a task's or worker's name, making it if it is new."""
@@ -96,11 +105,15 @@ class Tables:
             if any(delta):
                 self.db.execute(sql, (*delta, queue))
         self._deltas.clear()
+        if self.failed_bytes != self._stored_bytes:
+            sql = "UPDATE meta SET value = ? WHERE key = 'failed_bytes'"
+            self.db.execute(sql, (self.failed_bytes,))
+            self._stored_bytes = self.failed_bytes
 
     def counts(self) -> dict[str, QueueCounts]:
         """Return the counts of all queues."""
-        rows = self.db.execute("SELECT name, waiting, delayed, failed FROM queues")
-        return {name: QueueCounts(*numbers) for name, *numbers in rows}
+        rows = self.db.execute("SELECT name, waiting, delayed, failed, paused FROM queues")
+        return {name: QueueCounts(w, d, f, bool(paused)) for name, w, d, f, paused in rows}
 
     # Rows
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Verdict
 from eventmq.job import STATE_CODES, JobState, id_time
+from eventmq.plugins.queue_stores.attempts import Attempts
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
 from eventmq.wire.bulk import pack
 
@@ -37,7 +38,7 @@ _DELAYED = STATE_CODES[JobState.DELAYED]
 _MARKS = ", ".join("?" * 13)
 _INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}) VALUES ({_MARKS})"
 _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, result, started, ran,
-  worker) VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?)"""
+  worker, size) VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?)"""
 _OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)})"
 
 
@@ -55,6 +56,7 @@ class Writes:
 
     def __init__(self, tables: Tables, epoch: int, dedupe_window: float) -> None:
         self.tables = tables
+        self.attempts = Attempts(tables)
         self.epoch = epoch
         self.dedupe_window = dedupe_window
         #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
@@ -194,6 +196,9 @@ class Writes:
             tables.db.executemany(_OUTCOME.format(tables.bucket(rows[0].at)), ended)
         if failed:
             tables.db.executemany(_FAIL, map(self._failed_row, failed))
+        again = [row for row in rows if row.job.attempt > 1]
+        if again:
+            self.attempts.ended(again)
         for (queue, was, now), n in counts.items():
             delayed = n if was is JobState.DELAYED else 0
             lost = n if now is JobState.FAILED else 0
@@ -204,13 +209,18 @@ class Writes:
         columns = list(self.tables.row(job))
         columns[4] = STATE_CODES[state]
         name = self.tables.name_id(worker)
-        return (*columns, at, content_type, result, started, ran, name)
+        size = len(job.headers) + len(job.body) + len(result)
+        if job.attempt > 1:
+            size += self.attempts.size(job.id)
+        self.tables.failed_bytes += size
+        return (*columns, at, content_type, result, started, ran, name, size)
 
     # Life in between
 
     def requeue(self, entry: Requeue) -> dict[int, Verdict]:
         """Write what changed of unfinished jobs; the counts follow their old state on disk."""
         db = self.tables.db
+        failures = {attempt.job_id: attempt for attempt in entry.attempts}
         sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, attempt = ?, delivery = ?,
                  deaths = ? WHERE seq = ?"""
         for job in entry.jobs:
@@ -223,6 +233,8 @@ class Writes:
             db.execute(
                 sql, (code, job.rank, job.due, job.attempt, job.delivery, job.deaths, job.seq)
             )
+            if job.id in failures:
+                self.attempts.add(failures[job.id])
         return {}
 
     def open_chunk(self, entry: OpenChunk) -> dict[int, Verdict]:

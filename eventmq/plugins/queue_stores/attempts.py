@@ -1,0 +1,78 @@
+"""The history of jobs in the SQLite store: why attempts failed that were tried again.
+
+A row is written in the commit that queues the job again. It stays as long as the job's own record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventmq.entries import Finished, History
+    from eventmq.plugins.queue_stores.tables import Tables
+
+__all__ = ["KEPT", "Attempts"]
+
+#: Attempts of one job that are kept, the last ones.
+KEPT = 10
+
+#: Rows that are forgotten in one go.
+_SLICE = 5000
+
+
+class Attempts:
+    """The table ``attempts``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    def add(self, attempt: Attempt) -> None:
+        """Keep one failed attempt, and forget the one that is too many."""
+        worker = self.tables.name_id(attempt.worker)
+        sql = """INSERT OR REPLACE INTO attempts
+                 (id, attempt, delivery, at, started, ran, worker, content_type, error)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        row = (
+            attempt.job_id, attempt.attempt, attempt.delivery, attempt.at, attempt.started,
+            attempt.ran, worker, attempt.content_type, attempt.error,
+        )  # fmt: skip
+        self.tables.db.execute(sql, row)
+        sql = "DELETE FROM attempts WHERE id = ? AND attempt <= ?"
+        self.tables.db.execute(sql, (attempt.job_id, attempt.attempt - KEPT))
+
+    def history(self, entry: History) -> list[Attempt]:
+        """Return the kept attempts of a job."""
+        sql = """SELECT id, attempt, delivery, at, started, ran, worker, content_type, error
+                 FROM attempts WHERE id = ? ORDER BY attempt"""
+        rows = self.tables.db.execute(sql, (entry.id,)).fetchall()
+        return [Attempt._make((*row[:6], self.tables.name(row[6]), *row[7:])) for row in rows]
+
+    def size(self, job_id: str) -> int:
+        """Return the bytes of the errors that are kept of a job."""
+        sql = "SELECT coalesce(sum(length(error)), 0) FROM attempts WHERE id = ?"
+        (size,) = self.tables.db.execute(sql, (job_id,)).fetchone()
+        return int(size)
+
+    def ended(self, rows: Iterable[Finished]) -> None:
+        """Note when jobs ended, so that their histories go with their outcomes.
+
+        That of a failed job stays, until it ended in another way or was dropped.
+        """
+        sql = "UPDATE attempts SET ended = ? WHERE id = ?"
+        ends = [(row.at, row.job.id) for row in rows if row.state.value != "failed"]
+        self.tables.db.executemany(sql, ends)
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Forget the histories of jobs."""
+        sql = "DELETE FROM attempts WHERE id = ?"
+        self.tables.db.executemany(sql, [(job_id,) for job_id in ids])
+
+    def prune(self, before: float) -> bool:
+        """Forget some histories of jobs that ended before that time; say whether there are more."""
+        sql = """DELETE FROM attempts WHERE key IN
+                 (SELECT key FROM attempts WHERE ended > 0 AND ended < ? LIMIT ?)"""
+        return self.tables.db.execute(sql, (before, _SLICE)).rowcount == _SLICE

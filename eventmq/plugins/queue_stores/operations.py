@@ -1,0 +1,237 @@
+"""What operators do, in the SQLite store: cancel, retry and drop jobs, by id or slice by slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import Attempt, Finish, Finished
+from eventmq.headers import parse_headers
+from eventmq.job import STATE_CODES, TERMINAL, JobState, transition
+from eventmq.operations import Acted, Operation, Sweep
+from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
+from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.entries import Found
+    from eventmq.job import Job
+    from eventmq.operations import Act, BeginSweep, Pause, Stamp, SweepSlice
+    from eventmq.plugins.queue_stores.reads import Reads
+    from eventmq.plugins.queue_stores.tables import Tables
+    from eventmq.plugins.queue_stores.writes import Writes
+
+__all__ = ["FAILED_COLUMNS", "Operations", "fits", "sweeps"]
+
+_NO_BODY = JOB_COLUMNS.replace("body", "x''")
+
+#: Columns of a failed job, without its body.
+FAILED_COLUMNS = f"{_NO_BODY}, at, content_type, result, started, ran, worker"
+
+#: Numbers that a slice goes through at most, whether there are jobs or not.
+_SPAN = 50_000
+
+#: Marks of sweeps that are done which are kept.
+_DONE_KEPT = 100
+
+_SWEEP = "SELECT id, operation, at, bound, cursor, touched, done FROM sweeps"
+
+
+class Operations:
+    """Handlers of `Act`, `BeginSweep`, `SweepSlice` and `Pause`."""
+
+    def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
+        self.tables = tables
+        self.writes = writes
+        self.reads = reads
+        self._actions: dict[str, Callable[[list[Job], Stamp], list[Job]]] = {
+            "cancel": self._cancel,
+            "retry": self._retry,
+            "drop": self._drop,
+        }
+
+    # By id
+
+    def act(self, entry: Act) -> Acted:
+        """Do something with jobs by id."""
+        others: dict[str, str] = {}
+        jobs: dict[str, Job] = {}
+        for job_id in entry.ids:
+            found = self.reads.find_one(job_id)
+            if found is None:
+                continue
+            state = found.job.state
+            if (entry.action == "cancel" and state not in TERMINAL) or (
+                entry.action != "cancel" and state is JobState.FAILED
+            ):
+                jobs[job_id] = found.job
+            else:
+                others[job_id] = state.value
+        return Acted(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
+
+    def _cancel(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+        end = transition(JobState.QUEUED, JobState.CANCELLED)
+        rows = [
+            Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)
+            for job in jobs
+        ]
+        self.writes.finish(Finish(rows))
+        return jobs
+
+    def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+        """Queue failed jobs again; their bodies stay in the database."""
+        sql = f"""INSERT INTO jobs ({JOB_COLUMNS}) SELECT ?, id, queue, ?, {_code(JobState.QUEUED)},
+                  ?, delivery, 0, 0.0, ?, created, headers, body FROM failed WHERE seq = ?"""
+        retried = []
+        for place, job in enumerate(jobs):
+            self._remember(job)
+            rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
+            expires = job.expires if job.expires > stamp.at else 0.0
+            number, attempt = stamp.seq + place, job.attempt + 1
+            self.tables.db.execute(sql, (number, rank, attempt, expires, job.seq))
+            self._forget_failed(job)
+            self.tables.count(self.tables.queue_id(job.queue), waiting=1)
+            job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires
+            job.state, job.deaths, job.due = JobState.QUEUED, 0, 0.0
+            retried.append(job)
+        return retried
+
+    def _remember(self, job: Job) -> None:
+        """Make the error of a failed job a part of its history."""
+        sql = f"SELECT {FAILED_COLUMNS} FROM failed WHERE seq = ?"
+        found = self.tables.failed(self.tables.db.execute(sql, (job.seq,)).fetchone())
+        attempt = Attempt(
+            job.id, job.attempt, job.delivery, found.at, found.started, found.ran,
+            found.worker, found.content_type, found.result or b"",
+        )  # fmt: skip
+        self.writes.attempts.add(attempt)
+
+    def _drop(self, jobs: list[Job], _: Stamp) -> list[Job]:
+        for job in jobs:
+            self._forget_failed(job)
+        self.writes.attempts.drop([job.id for job in jobs])
+        return jobs
+
+    def _forget_failed(self, job: Job) -> None:
+        db = self.tables.db
+        (size,) = db.execute("SELECT size FROM failed WHERE seq = ?", (job.seq,)).fetchone()
+        db.execute("DELETE FROM failed WHERE seq = ?", (job.seq,))
+        self.tables.failed_bytes -= size
+        self.tables.count(self.tables.queue_id(job.queue), failed=-1)
+
+    # Slice by slice
+
+    def begin_sweep(self, entry: BeginSweep) -> Sweep:
+        """Write the mark of a sweep, once."""
+        db, sweep = self.tables.db, entry.sweep
+        table = _table(sweep.operation)
+        (first,) = db.execute(f"SELECT min(seq) FROM {table}").fetchone()
+        values = (sweep.id, pack(sweep.operation), sweep.at, sweep.bound, (first or 1) - 1)
+        sql = """INSERT OR IGNORE INTO sweeps (id, operation, at, bound, cursor, touched, done)
+                 VALUES (?, ?, ?, ?, ?, 0, 0)"""
+        db.execute(sql, values)
+        sql = """DELETE FROM sweeps WHERE done AND key <=
+                 (SELECT max(key) FROM sweeps WHERE done) - ?"""
+        db.execute(sql, (_DONE_KEPT,))
+        return _sweep(db.execute(f"{_SWEEP} WHERE id = ?", (sweep.id,)).fetchone())
+
+    def sweep_slice(self, entry: SweepSlice) -> tuple[Acted, Sweep | None]:
+        """Do the next part of a sweep and note how far it came."""
+        db = self.tables.db
+        row = db.execute(f"{_SWEEP} WHERE id = ? AND NOT done", (entry.id,)).fetchone()
+        if row is None:
+            return Acted([], {}), None
+        sweep = _sweep(row)
+        end = min(sweep.bound, sweep.cursor + _SPAN)
+        looked, fitting = self._select(sweep, end, entry.limit)
+        jobs = [job for job in fitting if job.seq not in entry.keep]
+        cursor = looked[-1] if len(looked) == entry.limit else end
+        acted = Acted(self._actions[sweep.operation.action](jobs, entry.stamp), {})
+        sweep = sweep._replace(
+            cursor=cursor, touched=sweep.touched + len(jobs), done=cursor >= sweep.bound
+        )
+        sql = "UPDATE sweeps SET cursor = ?, touched = ?, done = ? WHERE id = ?"
+        db.execute(sql, (sweep.cursor, sweep.touched, sweep.done, sweep.id))
+        return acted, sweep
+
+    def _select(self, sweep: Sweep, end: int, limit: int) -> tuple[list[int], list[Job]]:
+        """Return the numbers of the rows that were looked at, and the jobs that fit."""
+        operation, tables = sweep.operation, self.tables
+        table = _table(operation)
+        where, values = "seq > ? AND seq <= ?", [sweep.cursor, end]
+        if operation.queue:
+            where += " AND +queue = ?"
+            values.append(tables.known_queue(operation.queue))
+        columns = _NO_BODY if table == "jobs" else FAILED_COLUMNS
+        sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY seq LIMIT ?"
+        looked, jobs = [], []
+        for row in tables.db.execute(sql, (*values, limit)).fetchall():
+            looked.append(row[0])
+            if table == "jobs":
+                job = tables.job(row)
+                if fits_job(job, operation):
+                    jobs.append(job)
+            elif fits(found := tables.failed(row), operation):
+                jobs.append(found.job)
+        return looked, jobs
+
+    # Queues
+
+    def pause(self, entry: Pause) -> None:
+        """Note whether a queue is paused."""
+        key = self.tables.queue_id(entry.queue)
+        sql = "UPDATE queues SET paused = ? WHERE id = ?"
+        self.tables.db.execute(sql, (entry.paused, key))
+
+
+def _code(state: JobState) -> int:
+    return STATE_CODES[state]
+
+
+def _table(operation: Operation) -> str:
+    return "jobs" if operation.action == "cancel" else "failed"
+
+
+def _sweep(row: Sequence[Any]) -> Sweep:
+    job_id, packed, at, bound, cursor, touched, done = row
+    values = unpack(packed, "the row of a sweep")
+    operation = Operation(*values)
+    if operation.state is not None:
+        operation = operation._replace(state=JobState(operation.state))
+    return Sweep(job_id, operation, at, bound, cursor, touched, bool(done))
+
+
+def sweeps(tables: Tables) -> list[Sweep]:
+    """Return the marks that are kept."""
+    return [_sweep(row) for row in tables.db.execute(f"{_SWEEP} ORDER BY key").fetchall()]
+
+
+def priority_of(job: Job) -> int:
+    """Return the priority in the headers of a job."""
+    return parse_headers(job.headers).priority
+
+
+def fits_job(job: Job, operation: Operation) -> bool:
+    """Say whether the filters take an unfinished job."""
+    return (
+        (not operation.queue or job.queue == operation.queue)
+        and (not operation.task or task_of(job) == operation.task)
+        and (operation.state is None or job.state is operation.state)
+    )
+
+
+def fits(found: Found, operation: Operation) -> bool:
+    """Say whether the filters take a failed job."""
+    return (
+        (not operation.queue or found.job.queue == operation.queue)
+        and (not operation.task or task_of(found.job) == operation.task)
+        and (not operation.since or found.at >= operation.since)
+        and (not operation.until or found.at < operation.until)
+        and (not operation.error or _is_of_type(found, operation.error))
+    )
+
+
+def _is_of_type(found: Found, name: str) -> bool:
+    kind = decode_error(found.result or b"").type
+    return name in {kind, kind.rpartition(".")[2]}
