@@ -6,6 +6,7 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     EventMQError
     |-- BrokerUnavailable          no broker answered in time
     |-- JobNotFound                nobody knows this id
+    |-- QueueNotFound              the broker has no queue of this name
     |-- JobError                   a job ended in another way than by success
     |   |-- JobFailed              the task raised, or was given up
     |   |   |-- TimeLimitExceeded
@@ -72,6 +73,7 @@ __all__ = [
     "PluginNotFound",
     "ProtocolError",
     "QueueFull",
+    "QueueNotFound",
     "RateLimited",
     "ResultError",
     "ResultTimeout",
@@ -134,6 +136,10 @@ class JobNotFound(EventMQError):
         return type(self), (self.job_id,)
 
 
+class QueueNotFound(EventMQError):
+    """The broker has no queue of this name."""
+
+
 class JobError(EventMQError):
     """A job ended in another way than by success."""
 
@@ -180,7 +186,15 @@ class UnknownTask(JobFailed):
 
 
 class JobCancelled(JobError):
-    """Somebody cancelled the job."""
+    """Somebody cancelled the job.
+
+    Attributes:
+        reason: Why, "" if that is not known.
+    """
+
+    def __init__(self, message: str, *, job_id: str | None = None, reason: str = "") -> None:
+        super().__init__(message, job_id=job_id)
+        self.reason = reason
 
 
 class JobExpired(JobError):

@@ -194,6 +194,19 @@ class EventMQ:
         """Do the same as `job` in a coroutine."""
         return await self._wiring.client.results.afind(job_id)
 
+    def cancel(self, job_id: str, reason: str = "") -> bool:
+        """Cancel a job by its id; see `Job.cancel`.
+
+        Raises:
+            JobNotFound: No broker knows it.
+            BrokerUnavailable: One that might know it did not answer.
+        """
+        return self.job(job_id).cancel(reason)
+
+    async def acancel(self, job_id: str, reason: str = "") -> bool:
+        """Do the same as `cancel` in a coroutine."""
+        return await (await self.ajob(job_id)).acancel(reason)
+
     def send(
         self,
         name: str,

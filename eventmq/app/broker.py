@@ -88,6 +88,8 @@ def limits_of(settings: Settings) -> Limits:
         default_queue=settings.default_queue,
         priority_step=settings.priority_step,
         result_ttl=settings.result_ttl,
+        failed_age=settings.failed_age,
+        failed_bytes=settings.failed_bytes,
     )
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Find, ListJobs
+from eventmq.broker.arguments import limit, text, texts
+from eventmq.entries import Attempt, Find, History, ListJobs
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.wire.bulk import pack, unpack
-from eventmq.wire.calls import CALLS, MAX_IDS, MAX_ROWS
+from eventmq.wire.calls import CALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
@@ -22,24 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "status_keys"]
 
-
-def _text(arguments: Mapping[str, Any], name: str) -> str:
-    value = arguments.get(name, "")
-    if not isinstance(value, str):
-        raise ProtocolError(f"argument {name!r} is a str", code="bad-arguments")
-    return value
-
-
-def _texts(arguments: Mapping[str, Any], name: str) -> list[str]:
-    value = arguments.get(name)
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_IDS
-        or not all(isinstance(item, str) for item in value)
-    ):
-        msg = f"argument {name!r} is a list of at most {MAX_IDS} str"
-        raise ProtocolError(msg, code="bad-arguments")
-    return value
+#: Attempts that ``info`` has, the last ones.
+MAX_ATTEMPTS = 10
 
 
 class Calls:
@@ -61,6 +46,10 @@ class Calls:
             "subscribe": self._subscribe,
         }
 
+    def add(self, handlers: Mapping[str, Callable[[Peer, str, Mapping[str, Any]], None]]) -> None:
+        """Let other parts of the broker answer calls."""
+        self._handlers.update(handlers)
+
     def call(self, peer: Peer, message: Call) -> None:
         """Answer one CALL."""
         handler = self._handlers.get(message.name)
@@ -79,18 +68,18 @@ class Calls:
     # Jobs
 
     def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        ids = _texts(arguments, "ids")
+        ids = texts(arguments, "ids")
         if peer.waiting + len(ids) > self.state.limits.max_waits:
             msg = f"this peer waits for {peer.waiting} jobs already"
             raise ProtocolError(msg, code="too-many")
         self.waits.get(peer, call, ids)
 
     def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        self.waits.forget(peer, _text(arguments, "call"))
+        self.waits.forget(peer, text(arguments, "call"))
         self._answer(peer, call, None)
 
     def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        ids = _texts(arguments, "ids")
+        ids = texts(arguments, "ids")
 
         def settle(found: Mapping[str, Found]) -> None:
             rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
@@ -105,17 +94,21 @@ class Calls:
         return state.value
 
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        job_id = _text(arguments, "id")
+        job_id = text(arguments, "id")
+        known: dict[str, Found] = {}
 
-        def settle(found: Mapping[str, Found]) -> None:
-            if job_id in found:
-                self._answer(peer, call, self._row(found[job_id]))
+        def settle(history: Sequence[Attempt]) -> None:
+            if job_id in known:
+                row = {**self.row(known[job_id]), "attempts": _attempts(known[job_id], history)}
+                self._answer(peer, call, row)
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
-        self.state.write(Find([job_id]), settle)
+        self.state.write(Find([job_id]), known.update)
+        self.state.write(History(job_id), settle)
 
-    def _row(self, found: Found) -> dict[str, Any]:
+    def row(self, found: Found) -> dict[str, Any]:
+        """Return what ``info`` and the listings say of a job."""
         job = found.job
         headers = parse_headers(job.headers)
         entry = self.state.running.get(job.id)
@@ -132,10 +125,7 @@ class Calls:
         }  # fmt: skip
 
     def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        limit = arguments.get("limit", MAX_ROWS)
-        if not isinstance(limit, int) or not 0 < limit <= MAX_ROWS:
-            raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
-        name = _text(arguments, "state")
+        name = text(arguments, "state")
         try:
             wanted = JobState(name) if name else None
         except ValueError:
@@ -143,13 +133,13 @@ class Calls:
             msg = f"state is one of {states}, not {name[:40]!r}"
             raise ProtocolError(msg, code="bad-arguments") from None
         entry = ListJobs(
-            wanted, _text(arguments, "queue") or None, _text(arguments, "task") or None,
-            _text(arguments, "cursor"), limit,
+            wanted, text(arguments, "queue") or None, text(arguments, "task") or None,
+            text(arguments, "cursor"), limit(arguments),
         )  # fmt: skip
 
         def settle(verdict: tuple[list[Found], str]) -> None:
             rows, cursor = verdict
-            maps = [self._row(found) for found in rows]
+            maps = [self.row(found) for found in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
             self._answer(peer, call, {"jobs": maps, "cursor": cursor})
 
@@ -166,7 +156,7 @@ class Calls:
                 "delayed": queue.counts.delayed,
                 "running": queue.running,
                 "failed": queue.counts.failed,
-                "paused": False,
+                "paused": queue.counts.paused,
                 "workers": sum(
                     1 for s in sessions if s.peer and any(n == queue.name for _, n in s.queues)
                 ),
@@ -213,12 +203,27 @@ class Calls:
     # Topics
 
     def _subscribe(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        topics = tuple(_texts(arguments, "topics"))
+        topics = tuple(texts(arguments, "topics"))
         if len(peer.topics) >= self.state.limits.max_subscriptions:
             msg = f"this peer has its {len(peer.topics)} subscriptions"
             raise ProtocolError(msg, code="too-many")
         peer.topics[call] = topics
         self.state.reply(peer, pack(None), call, "part")
+
+
+def _attempts(found: Found, history: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Return the failed attempts of a job, the last one of a failed job included."""
+    job = found.job
+    rows = [attempt._asdict() for attempt in history]
+    if job.state is JobState.FAILED:
+        last = Attempt(
+            job.id, job.attempt, job.delivery, found.at, found.started, found.ran, found.worker,
+            found.content_type, found.result or b"",
+        )  # fmt: skip
+        rows.append(last._asdict())
+    for row in rows:
+        del row["job_id"]
+    return rows[-MAX_ATTEMPTS:]
 
 
 def status_keys(state: State) -> dict[str, Any]:

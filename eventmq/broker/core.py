@@ -13,14 +13,17 @@ from eventmq.broker.administration import answer
 from eventmq.broker.admission import Admission
 from eventmq.broker.calls import Calls
 from eventmq.broker.dispatch import Dispatch
+from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
 from eventmq.broker.peers import PLAIN_PREFIX, Key, Lease, Peer, Session
+from eventmq.broker.retention import Retention
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
+from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
 from eventmq.broker.waits import Waits
-from eventmq.entries import Find, ListJobs, Promote
+from eventmq.entries import Find, History, ListJobs, Promote
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.wire.commands import (
     Ack,
@@ -86,6 +89,9 @@ class BrokerCore:
             state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
         )
         self.calls = Calls(state, self.waits)
+        self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
+        self.sweeps = Sweeps(state, self.operations)
+        self.retention = Retention(state)
         self.topics = Topics(state)
         self._promoting = False
         self._ticked = self._beaten = 0.0
@@ -120,6 +126,7 @@ class BrokerCore:
         state.now = state.started = self._ticked = now
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
+        self.sweeps.recover(recovered.sweeps)
         for name, counts in recovered.counts.items():
             queue = state.queue(name)
             queue.counts = counts
@@ -146,6 +153,7 @@ class BrokerCore:
         message_id = f"{session.id[:64]}.{number}"
         lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
         lease.until = state.now + state.limits.liveness  # of a plain one: as long as its session
+        lease.sent = state.now if session.plain else 0.0
         session.leases[number] = lease
         session.next_number = max(session.next_number, number + 1)
         for place, job in enumerate(jobs):
@@ -270,9 +278,11 @@ class BrokerCore:
             self._ticked = now
             self.sessions.tick()
             self.parking.tick()
+            self.retention.tick()
         due = state.next_due is not None and state.next_due <= now
         if due and not self._promoting and now >= state.hold_until:
             self._promote(now)
+        self.sweeps.run()
         self.dispatch.run()
 
     def _promote(self, now: float) -> None:
@@ -331,7 +341,7 @@ class BrokerCore:
         for undo in reversed(undos):
             undo()
         for entry, settle, undo in zip(entries, settles, undos, strict=True):
-            if isinstance(entry, (Find, ListJobs)):
+            if isinstance(entry, (Find, ListJobs, History)):
                 state.write(entry, settle, undo)
         self.waits.flush()
 

@@ -70,7 +70,7 @@ class Dispatch:
 
     def _round(self) -> bool:
         state = self.state
-        ready = {queue.name for queue in state.busy.values() if queue.ready}
+        ready = {q.name for q in state.busy.values() if q.ready and not q.counts.paused}
         if not ready:
             return False
         votes: dict[str, list[Session]] = {}

@@ -44,6 +44,9 @@ class Limits:
         default_queue: Name of the queue of peers that name none.
         priority_step: Seconds of waiting that one step of priority is worth.
         result_ttl: How long a result is kept where the job does not say.
+        failed_age: A failed job that is older is forgotten.
+        failed_bytes: Of failed jobs, with their errors and histories; over it the oldest are
+            forgotten.
         max_deaths: A job whose process died so often fails as a suspected killer.
     """
 
@@ -74,4 +77,6 @@ class Limits:
     default_queue: str = "default"
     priority_step: float = 60.0
     result_ttl: float = 86_400.0
+    failed_age: float = 30 * 86_400.0
+    failed_bytes: int = 1024 * 1024 * 1024
     max_deaths: int = 3

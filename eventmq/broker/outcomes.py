@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from eventmq.broker.failure import Failure
 from eventmq.entries import CloseChunk, Finish, Finished, Requeue
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
     from eventmq.broker.waits import Waits
-    from eventmq.entries import Verdict
+    from eventmq.entries import Attempt, Verdict
     from eventmq.job import Job
     from eventmq.wire.commands import Reply
 
@@ -52,13 +53,14 @@ _NEWS = 0.3
 class _Answers:
     """What one REPLY does, gathered before it is written."""
 
-    __slots__ = ("again", "before", "ends", "lease", "session", "taken")
+    __slots__ = ("again", "attempts", "before", "ends", "lease", "session", "taken")
 
     def __init__(self, session: Session, lease: Lease) -> None:
         self.session = session
         self.lease = lease
         self.ends: list[Finished] = []
         self.again: list[Job] = []
+        self.attempts: list[Attempt] = []
         self.taken: list[tuple[int, Job]] = []
         #: What jobs that go back were like before.
         self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []
@@ -122,14 +124,8 @@ class Outcomes:
                 fields = (job, state, now, ttl, content_type, result, started, ran, worker)
                 ends.append(new(Finished, fields))
             else:
-                self._unfinished(
-                    answers,
-                    job,
-                    kind=kind,
-                    countdown=countdown,
-                    content_type=content_type,
-                    result=result,
-                )
+                failure = Failure(worker, started, ran, content_type, result)
+                self._unfinished(answers, job, kind, countdown, failure)
         lease.left -= len(taken)
         for task, times in spent.items():
             if times:
@@ -150,29 +146,27 @@ class Outcomes:
         self.state.run_time[task] = max(new, 1e-6)
 
     def _unfinished(
-        self,
-        answers: _Answers,
-        job: Job,
-        *,
-        kind: int,
-        countdown: float,
-        content_type: str,
-        result: bytes,
+        self, answers: _Answers, job: Job, kind: int, countdown: float, failure: Failure
     ) -> None:
         state, session = self.state, answers.session
         answers.before.append((job, (job.attempt, job.deaths, job.due, job.rank, job.state)))
         if kind == OutcomeKind.RETRY:
+            answers.attempts.append(failure.attempt(job, state.now))
             self._delay(job, countdown)
         elif kind == OutcomeKind.DIED:
             job.deaths += 1
             if job.deaths >= state.limits.max_deaths:
-                answers.ends.append(self._killer(job, content_type, result, session.name))
+                answers.ends.append(
+                    self._killer(job, failure.content_type, failure.error, session.name)
+                )
                 return
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
             if not parse_headers(job.headers).content_type and not self._admitted(job):
-                row = self.row(job, JobState.FAILED, content_type, result, session.name)
-                answers.ends.append(row)
+                content_type, error = failure.content_type, failure.error
+                answers.ends.append(
+                    self.row(job, JobState.FAILED, content_type, error, session.name)
+                )
                 return
         else:
             state.counters["handed_back"] += 1
@@ -255,11 +249,27 @@ class Outcomes:
         if entry is not None and entry[0].plain:
             job = entry[1].jobs[entry[2]]
             return (entry[0], entry[1], job) if job is not None else None
-        if session is None or message.request is not None or not session.leases:
+        if (
+            session is None
+            or self._was_cancelled(session, message)
+            or (message.request is not None or not session.leases)
+        ):
             return None
         lease = session.leases[min(session.leases)]
         job = lease.jobs[0]
-        return (session, lease, job) if job is not None else None
+        if job is None:  # it was cancelled, and this was the answer
+            self.close(session, lease)
+            return None
+        return session, lease, job
+
+    def _was_cancelled(self, session: Session, message: Reply) -> bool:
+        """Close the lease of a cancelled job that this answers; say whether it does."""
+        wanted = message.request or message.id
+        for lease in session.leases.values():
+            if lease.message_id == wanted and lease.jobs[0] is None:
+                self.close(session, lease)
+                return True
+        return False
 
     # Writing
 
@@ -269,7 +279,7 @@ class Outcomes:
         if not lease.left:
             self.close(session, lease)
         if again:
-            state.write(Requeue(again), lambda _: self._back(again))
+            state.write(Requeue(again, answers.attempts), lambda _: self._back(again))
 
         def settle(verdict: Mapping[int, Verdict]) -> None:
             self.finished(ends, verdict)
@@ -331,6 +341,8 @@ class Outcomes:
     def _back(self, jobs: Sequence[Job]) -> None:
         state = self.state
         for job in jobs:
+            if job.state is JobState.CANCELLED:
+                continue  # by the same commit
             if state.running.pop(job.id, None) is not None:
                 state.queues[job.queue].running -= 1
             if job.state is JobState.DELAYED:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from eventmq.entries import QueueCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from eventmq.job import Job
 
@@ -183,6 +183,14 @@ class Queue:
                 self._bytes -= len(job.body)
                 return True
         return False
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Remove jobs by id from the window and from the parked."""
+        self.drop(lambda job: job.id in ids)
+        for task, jobs in list(self.parked.items()):
+            jobs[:] = [job for job in jobs if job.id not in ids]
+            if not jobs:
+                del self.parked[task], self.parked_since[task]
 
     def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
         """Remove and return the jobs of the window for which ``leave`` is true."""

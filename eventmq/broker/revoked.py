@@ -20,6 +20,8 @@ class Revoked:
 
     def __init__(self) -> None:
         self._chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        #: Single deliveries that ended while their session was away: by session, with the chunk.
+        self._noted: dict[str, list[tuple[int, str, int]]] = {}
 
     def add(self, session: Session, lease: Lease) -> None:
         """Note a chunk before it is given back."""
@@ -33,11 +35,21 @@ class Revoked:
             if job is not None
         ]
 
+    def note(self, session: Session, number: int, job_id: str, delivery: int) -> None:
+        """Note one delivery that was cancelled while its session is away."""
+        if session.id not in self._noted and len(self._noted) >= MOST:
+            del self._noted[next(iter(self._noted))]
+        noted = self._noted.setdefault(session.id, [])
+        noted.append((number, job_id, delivery))
+        del noted[:-MOST]
+
     def take(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
         """Return and forget the deliveries of chunks that the session still holds."""
+        numbers = set(held)
+        noted = self._noted.pop(session.id, ())
         return [
             entry
-            for number in held
+            for number in numbers
             if number not in session.leases
             for entry in self._chunks.pop((session.id, number), [])
-        ]
+        ] + [(job_id, delivery) for number, job_id, delivery in noted if number in numbers]

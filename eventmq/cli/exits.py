@@ -12,6 +12,7 @@ from eventmq.errors import (
     EventMQError,
     JobNotFound,
     PluginNotFound,
+    QueueNotFound,
     SettingsError,
 )
 
@@ -55,6 +56,7 @@ MEANINGS: Mapping[int, str] = {
 _CODES: tuple[tuple[type[EventMQError], int], ...] = (
     (BrokerUnavailable, NO_BROKER),
     (JobNotFound, NOT_FOUND),
+    (QueueNotFound, NOT_FOUND),
     (SettingsError, WRONG_USAGE),
     (AppNotFound, WRONG_USAGE),
     (PluginNotFound, WRONG_USAGE),

@@ -135,7 +135,8 @@ class Job(Generic[T]):
 
         Returns:
             id, task, queue, state, attempt, delivery, priority, created, due, expires,
-            finished, leased (Unix times, 0.0 for none), worker, error, headers and others: see
+            finished, leased (Unix times, 0.0 for none), worker, error, headers, attempts (the last
+            ten that failed, whose errors `eventmq.wire.results.decode_error` reads) and others: see
             ``info`` in the table of calls on the protocol page.
 
         Raises:
@@ -148,15 +149,31 @@ class Job(Generic[T]):
         """Do the same as `info` in a coroutine."""
         return await self._results.ainfo(self)
 
-    # Not yet
+    # Cancelling
 
-    def cancel(self) -> bool:
-        """Cancel the job: not supported by this version yet.
+    def cancel(self, reason: str = "") -> bool:
+        """Cancel the job, whether it waits or runs. Doing it twice is harmless.
+
+        It has ended at once, and whoever waits gets `JobCancelled`. A worker that runs it is told
+        to stop; what it still answers changes nothing.
+
+        Args:
+            reason: For those who wait.
+
+        Returns:
+            Whether it is cancelled now; False if it had ended in another way.
 
         Raises:
-            NotAllowed: Always.
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``; it may be cancelled.
         """
-        raise NotAllowed("job.cancel() is not supported by this version yet")
+        return self._results.cancel(self, reason)
+
+    async def acancel(self, reason: str = "") -> bool:
+        """Do the same as `cancel` in a coroutine."""
+        return await self._results.acancel(self, reason)
+
+    # Not yet
 
     def stream(self, timeout: float | Default | None = DEFAULT) -> Iterator[Any]:
         """Iterate over what a generator task yields: not supported by this version yet.

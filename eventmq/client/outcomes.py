@@ -124,7 +124,9 @@ def _unsuccessful(row: Row) -> EventMQError:
     if row.state == "failed":
         return failure(row)
     if row.state == "cancelled":
-        return JobCancelled(f"job {job_id} was cancelled", job_id=job_id)
+        reason = decode_error(row.data).message if row.data else ""
+        said = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
+        return JobCancelled(said, job_id=job_id, reason=reason)
     if row.state == "expired":
         return JobExpired(f"job {job_id} expired before a worker started it", job_id=job_id)
     if not row.state:

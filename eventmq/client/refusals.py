@@ -10,6 +10,7 @@ from eventmq.errors import (
     NotAllowed,
     ProtocolError,
     QueueFull,
+    QueueNotFound,
     RateLimited,
     SubmitError,
 )
@@ -34,4 +35,6 @@ def refusal(code: str, text: str, job_id: str) -> EventMQError:
         return NotAllowed(text)
     if code == "job-not-found":
         return JobNotFound(job_id)
+    if code == "queue-not-found":
+        return QueueNotFound(text)
     return ProtocolError(f"the broker refused: {text}", code=code)

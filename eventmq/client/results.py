@@ -164,6 +164,18 @@ class Results:
         """Do the same as `info` in a coroutine."""
         return dict(await self.runner.aask(self._question(job, "info", {"id": job.id})))
 
+    def cancel(self, job: Job[Any], reason: str) -> bool:
+        """Cancel a job; return whether it is cancelled now."""
+        arguments = {"ids": [job.id], "reason": reason}
+        rows = self.runner.ask(self._question(job, "cancel", arguments))
+        return _cancelled(job, rows)
+
+    async def acancel(self, job: Job[Any], reason: str) -> bool:
+        """Do the same as `cancel` in a coroutine."""
+        arguments = {"ids": [job.id], "reason": reason}
+        rows = await self.runner.aask(self._question(job, "cancel", arguments))
+        return _cancelled(job, rows)
+
     def _question(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> Question:
         origin = self.sent(job)
         question = self.runner.question(
@@ -231,6 +243,10 @@ class Results:
 def _where(job: Job[Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return the calls that say where a job is."""
     return ("info", {"id": job.id}), ("queues", {}), ("workers", {})
+
+
+def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:
+    return _state(job, [row[:2] for row in rows]) == "cancelled"
 
 
 def _state(job: Job[Any], rows: list[list[str]]) -> str:

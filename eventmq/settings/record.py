@@ -93,6 +93,12 @@ class Settings:
         _DAY, at_least(0), "How long the id of a finished job is refused.", unit="s"
     )
     result_ttl: float = _set(_DAY, at_least(0), "How long a result is kept.", unit="s")
+    failed_age: float = _set(
+        30 * _DAY, at_least(0), "How long a failed job is kept, to be retried.", unit="s"
+    )
+    failed_bytes: int = _set(
+        1024 * _MIB, at_least(0), "What failed jobs may take; the oldest go.", unit="bytes"
+    )
     unknown_task_grace: float = _set(
         300.0, at_least(0), "How long a job waits for a worker that knows its task.", unit="s"
     )

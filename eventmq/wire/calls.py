@@ -58,14 +58,15 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {"id": "str"},
         "map with id task queue state attempt delivery priority created due expires started ran "
-        "finished worker error content_type headers leased; ERROR "
+        "finished worker error content_type headers leased attempts; these are maps with attempt "
+        "delivery at started ran worker content_type error of the last ten that failed; ERROR "
         "job-not-found for an unknown id",
         "Say what is known of one job, without body and result.",
     ),
     "jobs": CallSpec(
         "client",
         {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
-        "map with jobs (list of maps as in info) and cursor ('' at the end)",
+        "map with jobs (list of maps as in info, without attempts) and cursor ('' at the end)",
         "List jobs page by page, at most 1,000 rows each, those with the largest ids first: ids "
         "made by our clients begin with the time, so these are the newest.",
     ),
@@ -90,6 +91,70 @@ CALLS: dict[str, CallSpec] = {
         "Say how the broker is.",
     ),
     "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
+    "cancel": CallSpec(
+        "client",
+        {"ids": "list of str, at most 1,000", "reason": "str?"},
+        "list of [id, state, state before]; both are '' for an unknown id, and the same for a job "
+        "that had ended",
+        "End jobs as cancelled, whether they wait or run.",
+    ),
+    "sweep": CallSpec(
+        "admin",
+        {
+            "id": "str",
+            "action": "str?, cancel, retry or drop",
+            "queue": "str?",
+            "task": "str?",
+            "state": "str?, of jobs to cancel",
+            "running": "bool?, cancel these too",
+            "reason": "str?",
+            "error": "str?, type",
+            "since": "float?",
+            "until": "float?",
+        },
+        "map with id action done (bool) count (of jobs touched so far); ERROR queue-not-found",
+        "Cancel unfinished jobs, or retry or drop failed ones, by filters and slice by slice. It "
+        "returns at once; asked again with the same id it says how far that is. It goes on over a "
+        "restart of the broker.",
+    ),
+    "failed": CallSpec(
+        "client",
+        {
+            "queue": "str?",
+            "task": "str?",
+            "error": "str?, type",
+            "since": "float?",
+            "until": "float?",
+            "cursor": "str?",
+            "limit": "int?",
+        },
+        "map with failed (list of maps as in ``jobs``) and cursor ('' at the end)",
+        "List failed jobs page by page, at most 1,000 rows each, the last failed first.",
+    ),
+    "retry": CallSpec(
+        "admin",
+        {"ids": "list of str, at most 1,000"},
+        "list of [id, state, state before] as in ``cancel``; state is queued where it was done",
+        "Queue failed jobs again, each under its id as its next attempt.",
+    ),
+    "drop": CallSpec(
+        "admin",
+        {"ids": "list of str, at most 1,000"},
+        "list of [id, state, state before] as in ``cancel``; state is dropped where it was done",
+        "Forget failed jobs.",
+    ),
+    "pause": CallSpec(
+        "admin",
+        {"queue": "str"},
+        "nil; ERROR queue-not-found",
+        "Hand out no jobs of a queue until ``resume``, also after a restart.",
+    ),
+    "resume": CallSpec(
+        "admin",
+        {"queue": "str"},
+        "nil; ERROR queue-not-found",
+        "Hand out jobs of a queue again.",
+    ),
     "subscribe": CallSpec(
         "client",
         {"topics": "list of str, prefixes as in ZeroMQ"},

@@ -71,7 +71,7 @@ def plain_result(state: JobState, result: bytes | None) -> bytes:
     """
     if state is JobState.SUCCEEDED:
         return result if result and is_text(result) else _plain(value=True)
-    if not result:
+    if not result or state is JobState.CANCELLED:
         return _plain(state.value)
     error = decode_error(result)
     if error.type.endswith("TimeLimitExceeded"):

@@ -1,0 +1,218 @@
+"""What operators do with jobs and queues: the calls ``cancel retry drop failed pause resume``.
+
+A job that is cancelled has ended in the store at once, wherever it is. Whoever waits for it is told
+so; of a running one the lease is over, so what its worker still says changes nothing, and the
+worker is asked to stop. What goes slice by slice over many jobs is in `eventmq.broker.sweeps`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.arguments import limit, text, texts, time
+from eventmq.entries import Finished
+from eventmq.errors import ProtocolError
+from eventmq.job import JobState
+from eventmq.operations import Act, ListFailed, Operation, Pause, Stamp
+from eventmq.wire.bulk import pack
+from eventmq.wire.commands import Cancel
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.broker.calls import Calls
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.peers import Lease, Peer, Session
+    from eventmq.broker.sessions import Sessions
+    from eventmq.broker.state import State
+    from eventmq.entries import Found
+    from eventmq.job import Job
+    from eventmq.operations import Acted
+
+__all__ = ["Operations", "failed_filter"]
+
+#: A longer reason is cut.
+_REASON = 500
+
+#: Where nobody says why.
+NO_REASON = "no reason was given"
+
+
+def failed_filter(arguments: Mapping[str, Any]) -> Operation:
+    """Return the filters of a call about failed jobs."""
+    return Operation(
+        "",
+        queue=text(arguments, "queue"),
+        task=text(arguments, "task"),
+        error=text(arguments, "error"),
+        since=time(arguments, "since"),
+        until=time(arguments, "until"),
+    )
+
+
+class Operations:
+    """Acts on jobs and queues."""
+
+    def __init__(self, state: State, outcomes: Outcomes, sessions: Sessions, calls: Calls) -> None:
+        self.state = state
+        self.outcomes = outcomes
+        self.sessions = sessions
+        self.calls = calls
+        calls.add({
+            "cancel": self._cancel,
+            "retry": lambda peer, call, args: self._act(peer, call, args, "retry"),
+            "drop": lambda peer, call, args: self._act(peer, call, args, "drop"),
+            "failed": self._failed,
+            "pause": lambda peer, call, args: self._pause(peer, call, args, paused=True),
+            "resume": lambda peer, call, args: self._pause(peer, call, args, paused=False),
+        })  # fmt: skip
+
+    # Calls
+
+    def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        reason = text(arguments, "reason")[:_REASON] or NO_REASON
+        ids = list(dict.fromkeys(texts(arguments, "ids")))
+        stamp = self.stamp(reason=reason)
+
+        def settle(acted: Acted) -> None:
+            was = {job.id: self._state_of(job) for job in acted.jobs}
+            self.cancelled(acted.jobs, stamp, reason)
+            rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
+            self.state.reply(peer, pack(rows), call)
+
+        self._write(peer, call, Act("cancel", ids, stamp), settle)
+
+    def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
+        ids = list(dict.fromkeys(texts(arguments, "ids")))
+        now = {"retry": "queued", "drop": "dropped"}[action]
+
+        def settle(acted: Acted) -> None:
+            self.acted(action, acted.jobs)
+            done = {job.id for job in acted.jobs}
+            rows = [(i, now, "failed") if i in done else _other(i, acted) for i in ids]
+            self.state.reply(peer, pack(rows), call)
+
+        self._write(peer, call, Act(action, ids, self.stamp(seqs=len(ids))), settle)
+
+    def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        filters = failed_filter(arguments)
+
+        def settle(verdict: tuple[list[Found], str]) -> None:
+            rows, cursor = verdict
+            answer = {"failed": [self.calls.row(found) for found in rows], "cursor": cursor}
+            self.state.reply(peer, pack(answer), call)
+
+        entry = ListFailed(filters, text(arguments, "cursor"), limit(arguments))
+        self._write(peer, call, entry, settle)
+
+    def _pause(self, peer: Peer, call: str, arguments: Mapping[str, Any], *, paused: bool) -> None:
+        queue = self.known_queue(text(arguments, "queue"))
+
+        def settle(_: None) -> None:
+            counts = self.state.queue(queue).counts
+            counts.paused = paused
+            self.state.reply(peer, pack(None), call)
+
+        self._write(peer, call, Pause(queue, paused), settle)
+
+    def known_queue(self, name: str) -> str:
+        """Return the name of a queue, or refuse an unknown one."""
+        if name not in self.state.queues:
+            raise ProtocolError(f"there is no queue {name[:80]!r}", code="queue-not-found")
+        return name
+
+    def _write(self, peer: Peer, call: str, entry: Any, settle: Callable[[Any], None]) -> None:
+        """Write an entry of a call; the caller learns of it where the disk has no space."""
+
+        def undo() -> None:
+            text = "the disk is full; nothing was done"
+            self.state.error(peer, call, "store-full", text)
+
+        self.state.write(entry, settle, undo)
+
+    # For sweeps too
+
+    def stamp(self, *, reason: str = "", seqs: int = 0) -> Stamp:
+        """Return what is written about jobs now, and reserve numbers for as many as given."""
+        state = self.state
+        seq = state.next_seq
+        state.next_seq += seqs
+        error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
+        return Stamp(
+            state.now, state.limits.result_ttl, ERROR_TYPE, error, seq, state.limits.priority_step
+        )
+
+    def _state_of(self, job: Job) -> str:
+        entry = self.state.running.get(job.id)
+        leased = entry is not None and entry[1].jobs[entry[2]] is not None
+        return JobState.RUNNING.value if leased else job.state.value
+
+    def cancelled(self, jobs: Sequence[Job], stamp: Stamp, reason: str) -> None:
+        """Forget cancelled jobs, end their leases, tell their workers and those who wait."""
+        state = self.state
+        queues: dict[str, set[str]] = {}
+        for job in jobs:
+            queue = state.queue(job.queue)
+            if job.state is JobState.DELAYED:  # `finished` takes it from the waiting ones
+                queue.counts.delayed -= 1
+                queue.counts.waiting += 1
+            live = state.jobs.get(job.id)
+            if live is None:
+                continue
+            live.state = JobState.CANCELLED  # whatever is on its way to disk: it does not go back
+            if job.id in state.running:
+                self._end_lease(job.id, reason)
+            else:
+                queues.setdefault(job.queue, set()).add(job.id)
+        for name, ids in queues.items():
+            state.queues[name].forget(ids)
+        end = JobState.CANCELLED
+        rows = [
+            Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)
+            for job in jobs
+        ]
+        self.outcomes.finished(rows, {})
+
+    def _end_lease(self, job_id: str, reason: str) -> None:
+        session, lease, place = self.state.running[job_id]
+        if lease.jobs[place] is None:
+            return  # answered meanwhile, too late
+        lease.jobs[place] = None
+        if session.plain and lease.sent:
+            return  # it cannot be told; the lease stands for its slot until that is free
+        lease.left -= 1
+        if session.plain:
+            session.free += 1
+        else:
+            self._tell(session, lease, place, job_id, reason)
+        if not lease.left:
+            self.outcomes.close(session, lease)
+
+    def _tell(self, session: Session, lease: Lease, place: int, job_id: str, reason: str) -> None:
+        delivery = lease.deliveries[place]
+        if session.peer is None:
+            self.sessions.revoked.note(session, lease.number, job_id, delivery)
+            return
+        message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
+        self.state.send(session.peer, message.frames())
+
+    def acted(self, action: str, jobs: Sequence[Job]) -> None:
+        """Keep the counts right of failed jobs that were retried or dropped."""
+        state = self.state
+        state.counters["failed_retried" if action == "retry" else "failed_dropped"] += len(jobs)
+        for job in jobs:
+            queue = state.queue(job.queue)
+            queue.counts.failed -= 1
+            if action == "retry":
+                queue.counts.waiting += 1
+        if action == "retry":
+            for name in {job.queue for job in jobs}:
+                state.queues[name].rewind()
+                state.busy[name] = state.queues[name]
+
+
+def _other(job_id: str, acted: Acted) -> tuple[str, str, str]:
+    """Return the row of a job to which nothing was done."""
+    state = acted.others.get(job_id, "")
+    return job_id, state, state
