@@ -10,6 +10,7 @@ import pytest
 
 from eventmq.entries import Admit, Claim, Finish, ListJobs, Promote, Requeue, Verdict
 from eventmq.job import JobState
+from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
 from eventmq.testing.suites.store_harness import fields
 
@@ -23,7 +24,7 @@ _FIRST = (-(2**63), -1)
 _ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
 
 
-class QueueStoreSuite(RecoveryTests):
+class QueueStoreSuite(OperationTests, RecoveryTests):
     """Subclass it and return your store from `open_store`.
 
     ``dedupe_window`` is what your store is opened with; ``durable`` is False for a store that

@@ -1,0 +1,330 @@
+"""What every queue store must do when operators act on jobs and queues, and with histories."""
+
+# ruff: noqa: S101 - suites assert
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.entries import Admit, Attempt, Claim, Finish, History, QueueCounts, Requeue, Verdict
+from eventmq.job import JobState
+from eventmq.operations import (
+    Act,
+    Acted,
+    BeginSweep,
+    ListFailed,
+    Operation,
+    Pause,
+    PruneFailed,
+    Stamp,
+    Sweep,
+    SweepSlice,
+)
+from eventmq.testing.suites.store_harness import StoreHarness
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from eventmq.interfaces import QueueStore
+    from eventmq.job import Job
+
+__all__ = ["OperationTests"]
+
+_FIRST = (-(2**63), -1)
+_ANY = Operation("")
+
+
+class OperationTests(StoreHarness):
+    """Part of `QueueStoreSuite`."""
+
+    def act(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> Acted:
+        """Do something with jobs by id."""
+        stamp = Stamp(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
+        acted: Acted = self.commit(store, Act(action, ids, stamp))[0]
+        return acted
+
+    def broken(self, store: QueueStore, n: int, **changes: object) -> list[Job]:
+        """Admit jobs and let them fail, a second after the other."""
+        jobs = self.admitted(store, n, **changes)
+        for job in jobs:
+            self.finish(store, self.end(job, JobState.FAILED, result=b"error"))
+            self.clock.advance(1.0)
+        return jobs
+
+    def sweep(
+        self, store: QueueStore, operation: Operation, bound: int, *, begin: bool = True
+    ) -> list[int]:
+        """Sweep to the end, two jobs at a time; return how many each slice touched."""
+        mark = Sweep("s", operation, self.clock.now(), bound)
+        if begin:
+            self.commit(store, BeginSweep(mark))
+        sizes: list[int] = []
+        for _ in range(100):
+            acted, sweep = self.slice(store, seq=20_000 + 100 * len(sizes))
+            sizes.append(len(acted.jobs))
+            if sweep.done:
+                return sizes
+        raise AssertionError("the sweep never ends")
+
+    def slice(
+        self, store: QueueStore, keep: Collection[int] = (), seq: int = 20_000
+    ) -> tuple[Acted, Sweep]:
+        """Do one slice of two jobs."""
+        stamp = Stamp(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
+        verdict: tuple[Acted, Sweep] = self.commit(store, SweepSlice("s", stamp, keep, 2))[0]
+        return verdict
+
+    # Cancelling
+
+    def test_cancelled_jobs_have_ended_as_they_were(self) -> None:
+        """Queued or delayed; the verdict has their state before, their number and queue."""
+        store = self.begin()
+        queued, delayed = self.job(), self.delayed(60.0)
+        self.commit(store, Admit([queued, delayed]))
+        acted = self.act(store, "cancel", queued.id, delayed.id, "nobody")
+        assert [(j.id, j.state, j.queue, j.seq) for j in acted.jobs] == [
+            (queued.id, JobState.QUEUED, "q", queued.seq),
+            (delayed.id, JobState.DELAYED, "q", delayed.seq),
+        ]
+        assert acted.others == {}
+        found = self.find(store, queued, delayed)
+        assert {f.job.state for f in found.values()} == {JobState.CANCELLED}
+        assert {(f.content_type, f.result) for f in found.values()} == {("error", b"why")}
+        assert self.commit(store, Claim("q", _FIRST, 9, 999))[0] == ([], False)
+        _, recovered = self.reopen(store)
+        assert recovered.counts == {"q": QueueCounts()}
+
+    def test_ended_jobs_are_not_cancelled(self) -> None:
+        """Their states are said; doing it twice changes nothing."""
+        store = self.begin()
+        jobs = self.admitted(store, 3)
+        self.finish(store, self.end(jobs[0]), self.end(jobs[1], JobState.FAILED))
+        self.act(store, "cancel", jobs[2].id)
+        acted = self.act(store, "cancel", *(job.id for job in jobs))
+        states = ["succeeded", "failed", "cancelled"]
+        expected = {job.id: state for job, state in zip(jobs, states, strict=True)}
+        assert acted == Acted([], expected)
+
+    def test_a_cancelled_job_ends_no_second_time(self) -> None:
+        """Its lease is over: an answer of the same commit is stale, and so is a hand-back."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        stamp = Stamp(self.clock.now(), 60.0)
+        entries = (Act("cancel", [job.id], stamp), Requeue([job]), Finish([self.end(job)]))
+        acted, _, verdict = self.commit(store, *entries)
+        assert len(acted.jobs) == 1
+        assert verdict == {0: Verdict("stale_lease")}
+        assert self.state(store, job) is JobState.CANCELLED
+
+    # Retrying and dropping
+
+    def test_a_failed_job_is_queued_again_as_its_next_attempt(self) -> None:
+        """Under a new number, with its body, its error being a part of its history."""
+        store = self.begin()
+        (job,) = self.broken(store, 1, body=b"body", deaths=2, delivery=4)
+        acted = self.act(store, "retry", job.id, seq=77)
+        assert [(j.id, j.seq, j.attempt, j.deaths) for j in acted.jobs] == [(job.id, 77, 2, 0)]
+        found = self.find(store, job)[job.id].job
+        assert (found.state, found.body, found.attempt) == (JobState.QUEUED, b"body", 2)
+        (claimed,), _ = self.commit(store, Claim("q", _FIRST, 9, 999))[0]
+        assert (claimed.id, claimed.seq) == (job.id, 77)
+        (attempt,) = self.commit(store, History(job.id))[0]
+        assert (attempt.attempt, attempt.error, attempt.worker) == (1, b"error", "worker-1")
+        store, recovered = self.reopen(store)
+        assert recovered.counts == {"q": QueueCounts(waiting=1)}
+        assert recovered.next_seq > 77  # noqa: PLR2004 - the number above
+
+    def test_a_dropped_job_is_unknown(self) -> None:
+        """Its id may be used again."""
+        store = self.begin()
+        one, two = self.broken(store, 2)
+        acted = self.act(store, "drop", one.id)
+        assert [job.id for job in acted.jobs] == [one.id]
+        assert set(self.find(store, one, two)) == {two.id}
+        assert self.commit(store, Admit([self.job(id=one.id)])) == [{}]
+        _, recovered = self.reopen(store)
+        assert recovered.counts == {"q": QueueCounts(waiting=1, failed=1)}
+
+    @pytest.mark.parametrize("action", ["retry", "drop"])
+    def test_only_failed_jobs_are_retried_or_dropped(self, action: str) -> None:
+        """The states of others are said."""
+        store = self.begin()
+        waiting, ended = self.admitted(store, 2)
+        self.finish(store, self.end(ended))
+        acted = self.act(store, action, waiting.id, ended.id, "nobody")
+        assert acted == Acted([], {waiting.id: "queued", ended.id: "succeeded"})
+
+    # Sweeping
+
+    def test_a_sweep_goes_slice_by_slice_over_what_fits(self) -> None:
+        """Other queues, later jobs and those to keep are left alone."""
+        store = self.begin()
+        first = self.admitted(store, 3)
+        self.admitted(store, 2, queue="other")
+        last = self.admitted(store, 2)
+        late = self.admitted(store, 1)
+        operation = Operation("cancel", queue="q")
+        self.commit(store, BeginSweep(Sweep("s", operation, self.clock.now(), last[1].seq)))
+        acted, sweep = self.slice(store, keep={first[0].seq})
+        assert [job.id for job in acted.jobs] == [first[1].id]
+        assert (sweep.touched, sweep.done) == (1, False)
+        sizes = self.sweep(store, operation, 0, begin=False)
+        assert sum(sizes) == 3  # noqa: PLR2004 - what is left of five
+        states = [self.state(store, job) for job in (*first, *last, *late)]
+        cancelled = JobState.CANCELLED
+        assert states == [JobState.QUEUED, *[cancelled] * 4, JobState.QUEUED]
+
+    def test_a_sweep_goes_on_after_opening_again(self) -> None:
+        """From the durable mark; what was done is counted once."""
+        store = self.begin()
+        jobs = self.admitted(store, 5)
+        operation = Operation("cancel", queue="q", reason="purged")
+        mark = Sweep("s", operation, self.clock.now(), jobs[-1].seq)
+        (begun,) = self.commit(store, BeginSweep(mark))
+        assert (begun.id, begun.operation, begun.done) == ("s", operation, False)
+        self.slice(store)
+        store, recovered = self.reopen(store)
+        (sweep,) = recovered.sweeps
+        assert (sweep.operation, sweep.touched, sweep.done) == (operation, 2, False)
+        assert sum(self.sweep(store, operation, 0, begin=False)) == 3  # noqa: PLR2004
+        store, recovered = self.reopen(store)
+        (sweep,) = recovered.sweeps
+        assert (sweep.touched, sweep.done) == (5, True)
+        assert {self.state(store, job) for job in jobs} == {JobState.CANCELLED}
+
+    def test_a_sweep_begins_once(self) -> None:
+        """A caller may resend: the verdict is how far it is. An unknown one has no slices."""
+        store = self.begin()
+        jobs = self.admitted(store, 2)
+        operation = Operation("cancel", queue="q")
+        self.sweep(store, operation, jobs[-1].seq)
+        again = Sweep("s", Operation("cancel", task="t"), 0.0, 0)
+        (sweep,) = self.commit(store, BeginSweep(again))
+        assert (sweep.operation, sweep.touched, sweep.done) == (operation, 2, True)
+        entry = SweepSlice("other", Stamp(0.0), (), 2)
+        assert self.commit(store, entry) == [(Acted([], {}), None)]
+
+    def test_a_sweep_of_waiting_jobs_keeps_to_task_and_state(self) -> None:
+        """Filters are joined by and."""
+        store = self.begin()
+        self.admitted(store, 2)
+        fits = self.delayed(60.0)
+        others = [self.job(headers="task:u"), self.delayed(60.0, headers="task:u")]
+        self.commit(store, Admit([fits, *others]))
+        operation = Operation("cancel", task="t", state=JobState.DELAYED)
+        assert sum(self.sweep(store, operation, others[-1].seq)) == 1
+        assert self.state(store, fits) is JobState.CANCELLED
+
+    @pytest.mark.parametrize("action", ["retry", "drop"])
+    def test_a_sweep_of_failed_jobs_keeps_to_its_filters(self, action: str) -> None:
+        """Each is touched once, although a retried one may fail again."""
+        store = self.begin()
+        start = self.clock.now()
+        jobs = self.broken(store, 5)
+        other = self.broken(store, 1, queue="other")
+        operation = Operation(action, queue="q", since=start + 1.0, until=start + 4.0)
+        assert sum(self.sweep(store, operation, other[0].seq)) == 3  # noqa: PLR2004
+        failed = JobState.FAILED
+        gone = None if action == "drop" else JobState.QUEUED
+        states = [self.state(store, job) for job in (*jobs, *other)]
+        assert states == [failed, gone, gone, gone, failed, failed]
+
+    # Queues
+
+    def test_a_paused_queue_is_paused_after_opening_again(self) -> None:
+        """Also one that has no job yet."""
+        store = self.begin()
+        self.admitted(store, 1)
+        assert self.commit(store, Pause("q", True), Pause("new", True)) == [None, None]  # noqa: FBT003
+        store, recovered = self.reopen(store)
+        assert recovered.counts == {
+            "q": QueueCounts(waiting=1, paused=True),
+            "new": QueueCounts(paused=True),
+        }
+        self.commit(store, Pause("q", False))  # noqa: FBT003
+        _, recovered = self.reopen(store)
+        assert recovered.counts["q"] == QueueCounts(waiting=1)
+
+    # Failed jobs
+
+    def test_failed_jobs_are_listed_the_last_first(self) -> None:
+        """Page by page, without bodies, with their errors."""
+        store = self.begin()
+        jobs = self.broken(store, 5, body=b"long")
+        seen, cursor = [], ""
+        for _ in range(3):
+            rows, cursor = self.commit(store, ListFailed(_ANY, cursor, 2))[0]
+            seen += rows
+        assert [found.job.id for found in seen] == [job.id for job in reversed(jobs)]
+        assert {(f.job.body, f.result, f.job.state) for f in seen} == {
+            (b"", b"error", JobState.FAILED)
+        }
+        assert cursor == ""
+        assert self.commit(store, ListFailed(Operation("", queue="no"), "", 2)) == [([], "")]
+
+    def test_failed_jobs_are_forgotten_by_age(self) -> None:
+        """The oldest first, and no more in one commit than allowed."""
+        store = self.begin()
+        start = self.clock.now()
+        jobs = self.broken(store, 4)
+        (pruned,) = self.commit(store, PruneFailed(start + 2.5, 10**9, 2))
+        assert (pruned.queues, pruned.more, pruned.oldest) == ({"q": 2}, True, start + 2.0)
+        (pruned,) = self.commit(store, PruneFailed(start + 2.5, 10**9, 2))
+        assert (pruned.queues, pruned.more, pruned.oldest) == ({"q": 1}, False, start + 3.0)
+        assert set(self.find(store, *jobs)) == {jobs[3].id}
+        _, recovered = self.reopen(store)
+        assert recovered.counts == {"q": QueueCounts(failed=1)}
+
+    def test_failed_jobs_are_forgotten_by_bytes(self) -> None:
+        """Also those of an earlier opening; a dropped one takes nothing any more."""
+        store = self.begin()
+        jobs = self.broken(store, 4, body=b"x" * 1000)
+        self.act(store, "drop", jobs[3].id)
+        store, _ = self.reopen(store)
+        (pruned,) = self.commit(store, PruneFailed(0.0, 2500, 100))
+        assert (pruned.queues, pruned.more) == ({"q": 1}, False)
+        assert set(self.find(store, *jobs)) == {jobs[1].id, jobs[2].id}
+        (pruned,) = self.commit(store, PruneFailed(0.0, 0, 100))
+        assert (pruned.queues, pruned.oldest) == ({"q": 2}, None)
+
+    # Histories
+
+    def attempt(self, job: Job, number: int) -> Attempt:
+        """Return a failed attempt."""
+        now = self.clock.now()
+        return Attempt(job.id, number, number, now, now - 2.0, 1.5, "w", "error", b"%d" % number)
+
+    def test_the_last_ten_failed_attempts_are_kept(self) -> None:
+        """The oldest first, over an opening, and after the end of the job."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        attempts = [self.attempt(job, number) for number in range(1, 14)]
+        for attempt in attempts:
+            job.attempt += 1
+            self.commit(store, Requeue([job], [attempt]))
+        assert self.commit(store, History(job.id), History("nobody")) == [attempts[3:], []]
+        store, _ = self.reopen(store)
+        self.finish(store, self.end(job))
+        assert self.commit(store, History(job.id)) == [attempts[3:]]
+
+    def test_a_job_that_is_gone_gets_no_history(self) -> None:
+        """Its end came first."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        self.finish(store, self.end(job))
+        self.commit(store, Requeue([job], [self.attempt(job, 1)]))
+        assert self.commit(store, History(job.id)) == [[]]
+
+    def test_the_history_of_a_forgotten_job_is_forgotten(self) -> None:
+        """Dropped, or failed too long ago."""
+        store = self.begin()
+        jobs = self.admitted(store, 2)
+        for job in jobs:
+            job.attempt = 2
+            self.commit(store, Requeue([job], [self.attempt(job, 1)]))
+            self.finish(store, self.end(job, JobState.FAILED))
+        self.act(store, "drop", jobs[0].id)
+        self.commit(store, PruneFailed(self.clock.now() + 1.0, 10**9, 10))
+        assert self.commit(store, *(History(job.id) for job in jobs)) == [[], []]
