@@ -9,6 +9,7 @@ import click
 
 from eventmq.cli.command import Command
 from eventmq.cli.exits import NO_BROKER, NOT_FOUND
+from eventmq.cli.history import attempts_of, error_of, show_attempts, traceback_of
 from eventmq.cli.output import show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.job import JobState
@@ -151,19 +152,10 @@ def _pages(app: EventMQ, filters: Mapping[str, str], limit: int) -> Iterator[dic
 
 def _job(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job as a flat object: times that have not come are None, the error is a text."""
-    flat = {**row, "error": _error(row.get("error"))}
+    flat = {**row, "error": error_of(row.get("error"))}
     for name in ("created", "due", "expires", "started", "ran", "finished"):
         flat[name] = flat.get(name) or None
     return flat
-
-
-def _error(data: bytes | None) -> str | None:
-    from eventmq.wire.results import decode_error
-
-    if not data:
-        return None
-    error = decode_error(data)
-    return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ")
 
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "no job with this id"})
@@ -171,22 +163,20 @@ def _error(data: bytes | None) -> str | None:
 @takes_json
 @takes_target
 def job(target: Target, job_id: str, as_json: bool) -> None:
-    """Show what is known of one job.
+    """Show what is known of one job, with its failed attempts.
 
     Its arguments and its result are not shown.
     """
     with target.asking() as app:
         info = app.job(job_id).info()
     row = _job(info)
-    row["traceback"] = _traceback(info.get("error"))
-    shown = row if as_json else {name: value for name, value in row.items() if value is not None}
-    show_object(shown, as_json=as_json)
-
-
-def _traceback(data: bytes | None) -> str | None:
-    from eventmq.wire.results import decode_error
-
-    return (decode_error(data).traceback or None) if data else None
+    del row["attempts"]  # shown below
+    row["traceback"] = traceback_of(info.get("error"))
+    if as_json:
+        show_object({**row, "attempts": attempts_of(info)}, as_json=True)
+        return
+    show_object({name: value for name, value in row.items() if value is not None}, as_json=False)
+    show_attempts(info)
 
 
 COMMANDS = (ping, status, queues, workers, jobs, job)

@@ -12,7 +12,7 @@ from eventmq.cli.exits import MEANINGS
 from eventmq.cli.program import program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["document"]
 
@@ -56,10 +56,18 @@ def document() -> str:
     """Return the text of ``docs/reference/cli.rst``."""
     parts = [_PAGE, *_options(program), _CODES]
     parts += [f"``{code}``\n    {text}\n" for code, text in MEANINGS.items()]
-    for name, command in program.commands.items():
-        if isinstance(command, Command):
-            parts += ["\n", *_section(name, command)]
+    for name, command in _flat(program.commands):
+        parts += ["\n", *_section(name, command)]
     return "".join(parts)
+
+
+def _flat(commands: Mapping[str, click.Command], above: str = "") -> Iterator[tuple[str, Command]]:
+    """Yield the commands with their whole names, those of a group after each other."""
+    for name, command in commands.items():
+        if isinstance(command, click.Group):
+            yield from _flat(command.commands, f"{above}{name} ")
+        elif isinstance(command, Command):
+            yield f"{above}{name}", command
 
 
 def _section(name: str, command: Command) -> Iterator[str]:

@@ -17,6 +17,8 @@ from tests.broker_harness import Broker, chunks, row
 
 WORKERS = ("w0", "w1", "w2")
 
+ALIVE = frozenset({"queued", "delayed", "running"})
+
 
 @dataclass
 class Held:
@@ -76,6 +78,54 @@ class BrokerMachine(RuleBasedStateMachine):
     def resend(self, data: st.DataObject) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.confirmed)))
         self.broker.submit_batch([job_id])
+        self.collect()
+
+    # Operators
+
+    @precondition(lambda self: self.confirmed)
+    @rule(data=st.data(), n=st.integers(1, 4))
+    def cancel(self, data: st.DataObject, n: int) -> None:
+        """Cancel some jobs, wherever they are; twice is as once."""
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.confirmed)), min_size=1, max_size=n))
+        for _ in range(2):
+            rows = self.broker.call("cancel", client=b"boss", ids=ids)
+            for _, state, was in rows:
+                assert state == ("cancelled" if was in ALIVE else was)
+        self.collect()
+
+    @precondition(lambda self: self.confirmed)
+    @rule(running=st.booleans())
+    def purge(self, running: bool) -> None:
+        """Cancel all jobs of the queue but, unless it is said, the running ones."""
+        self.generation += 1
+        self.broker.call(
+            "sweep",
+            client=b"boss",
+            id=f"sweep{self.generation}",
+            action="cancel",
+            queue="default",
+            running=running,
+        )
+        [queue] = self.broker.call("queues", client=b"boss")
+        assert (queue["waiting"], queue["delayed"]) == (0, 0)
+        assert not running or not queue["running"]
+        self.collect()
+
+    @precondition(lambda self: "failed" in self.confirmed.values())
+    @rule(data=st.data(), swept=st.booleans())
+    def retry(self, data: st.DataObject, swept: bool) -> None:
+        """Queue failed jobs again, one or all."""
+        failed = [job_id for job_id, state in self.confirmed.items() if state == "failed"]
+        if swept:
+            self.generation += 1
+            name = f"sweep{self.generation}"
+            self.broker.call("sweep", client=b"boss", id=name, action="retry")
+        else:
+            failed = [data.draw(st.sampled_from(sorted(failed)))]
+            rows = self.broker.call("retry", client=b"boss", ids=failed)
+            assert rows == [[failed[0], "queued", "failed"]]
+        for job_id in failed:
+            self.confirmed[job_id] = "waiting"
         self.collect()
 
     # Workers

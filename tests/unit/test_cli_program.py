@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 COMMANDS = [
     "demo", "broker", "worker", "dev", "call", "ping", "status", "queues", "workers", "jobs",
-    "job", "publish", "subscribe", "plugins", "settings", "version",
+    "job", "failed", "cancel", "purge", "pause", "resume", "drain", "publish", "subscribe",
+    "plugins", "settings", "version",
 ]  # fmt: skip
 
 HELLO = """

@@ -1,0 +1,144 @@
+"""Acts on jobs and queues: ``cancel purge pause resume drain``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED, NO_BROKER, NOT_FOUND, say_error
+from eventmq.cli.output import show_object, show_rows
+from eventmq.cli.sweep import in_parts, sweep
+from eventmq.cli.target import takes_json, takes_target
+from eventmq.errors import JobNotFound, QueueNotFound
+
+if TYPE_CHECKING:
+    from eventmq.app import EventMQ
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+#: Seconds between two looks at a queue that is being drained.
+LOOK_EVERY = 0.2
+
+_NO_QUEUE = "no queue with this name"
+
+
+@click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "an id or the queue is not known"})
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--queue", metavar="NAME", help="All unfinished jobs of this queue.")
+@click.option("--task", metavar="NAME", help="All unfinished jobs of this task.")
+@click.option(
+    "--state", type=click.Choice(["blocked", "delayed", "queued"]), help="Only in this state.",
+)  # fmt: skip
+@click.option("--running", is_flag=True, help="With --queue or --task: running ones as well.")
+@click.option("--reason", metavar="TEXT", default="", help="For those who wait for them.")
+@takes_json
+@takes_target
+def cancel(
+    *, target: Target, ids: tuple[str, ...], reason: str, as_json: bool, **filters: Any
+) -> int | None:
+    """Cancel jobs, by id or all of a queue or task.
+
+    They have ended at once. A worker that runs one is told to stop, and what it still answers
+    changes nothing. By id it is done to running jobs too; with --queue or --task only to waiting
+    and delayed ones, unless --running says otherwise.
+    """
+    chosen = {name: value for name, value in filters.items() if value}
+    if bool(ids) == bool(chosen.get("queue") or chosen.get("task")) or (ids and chosen):
+        raise click.UsageError("name jobs by their ids, or by --queue or --task")
+    with target.asking() as app:
+        if not ids:
+            count = sweep(app, "cancel", reason=reason, **chosen)
+            _say(count, "cancelled", as_json=as_json)
+            return None
+        answers = in_parts(app, "cancel", ids, reason=reason)
+    known = [{"id": i, "state": state, "was": was} for i, state, was in answers if state]
+    show_rows(known, ("id", "state", "was"), as_json=as_json)
+    missing = [i for i, state, _ in answers if not state]
+    for job_id in missing:
+        say_error(JobNotFound(job_id))
+    return NOT_FOUND if missing else None
+
+
+def _say(count: int, what: str, *, as_json: bool) -> None:
+    if as_json:
+        show_object({what: count}, as_json=True)
+    else:
+        click.echo(f"{count} {'job' if count == 1 else 'jobs'} {what}")
+
+
+@click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: _NO_QUEUE})
+@click.argument("queue")
+@takes_json
+@takes_target
+def purge(target: Target, queue: str, as_json: bool) -> None:
+    """Empty a queue: cancel what waits and what is delayed.
+
+    Running jobs go on, and so do those that come after the begin. Whoever waits for a job is told
+    that it was purged.
+    """
+    with target.asking() as app:
+        count = sweep(app, "cancel", queue=queue, reason="purged")
+    _say(count, "cancelled", as_json=as_json)
+
+
+@click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: _NO_QUEUE})
+@click.argument("queue")
+@takes_target
+def pause(target: Target, queue: str) -> None:
+    """Hand out no jobs of a queue, until it is resumed.
+
+    Jobs are taken as ever, and those that workers have already go on. It is kept over a restart of
+    the broker.
+    """
+    with target.asking() as app:
+        app.ask("pause", {"queue": queue})
+
+
+@click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: _NO_QUEUE})
+@click.argument("queue")
+@takes_target
+def resume(target: Target, queue: str) -> None:
+    """Hand out jobs of a paused queue again."""
+    with target.asking() as app:
+        app.ask("resume", {"queue": queue})
+
+
+_DRAIN_EXITS = {FAILED: "it was not empty in time", NO_BROKER: "", NOT_FOUND: _NO_QUEUE}
+
+
+@click.command(cls=Command, exits=_DRAIN_EXITS)
+@click.argument("queue")
+@click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Wait at most so long.")
+@click.option("--delayed", is_flag=True, help="Wait for delayed jobs as well.")
+@takes_target
+def drain(target: Target, queue: str, timeout: float | None, delayed: bool) -> int | None:
+    """Wait until no job of a queue waits or runs.
+
+    New jobs are taken meanwhile; whoever wants the queue to become empty stops what fills it.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    with target.asking() as app:
+        while left := _left(app, queue, delayed=delayed):
+            rest = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
+            if rest <= 0:
+                click.echo(f"error: the queue {queue!r} is not empty: {left}", err=True)
+                return FAILED
+            time.sleep(rest)
+    return None
+
+
+def _left(app: EventMQ, name: str, *, delayed: bool) -> str:
+    """Return what a queue still has, "" for nothing."""
+    for row in app.ask("queues"):
+        if row["name"] == name:
+            kinds = ("waiting", "running", "delayed") if delayed else ("waiting", "running")
+            left = ", ".join(f"{row[kind]} {kind}" for kind in kinds if row[kind])
+            return f"{left}, and it is paused" if left and row["paused"] else left
+    raise QueueNotFound(f"there is no queue {name!r}")
+
+
+COMMANDS = (cancel, purge, pause, resume, drain)

@@ -1,0 +1,218 @@
+"""Looks at failed jobs and acts on them: ``failed list show retry drop``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import NO_BROKER, NOT_FOUND, say_error
+from eventmq.cli.history import attempts_of, error_of, show_attempts
+from eventmq.cli.moments import read_moment
+from eventmq.cli.output import show_object, show_rows
+from eventmq.cli.sweep import in_parts, sweep
+from eventmq.cli.target import takes_json, takes_target
+from eventmq.errors import EventMQError, JobNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from eventmq.app import EventMQ
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+_COLUMNS = (
+    "id", "task", "queue", "attempt", "delivery", "created", "started", "ran", "finished",
+    "worker", "error",
+)  # fmt: skip
+#: What of `_COLUMNS` fits into a terminal.
+_FOR_PEOPLE = ("id", "task", "queue", "attempt", "finished", "worker", "error")
+
+_TIMES = ("created", "started", "finished")
+
+#: Rows that ``failed list`` shows unless told.
+ROWS = 100
+
+_EXITS = {NO_BROKER: "", NOT_FOUND: "a job is not among the failed ones, or no such queue"}
+
+
+def _takes_filters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose among failed jobs."""
+    for option in (
+        click.option("--until", callback=read_moment, metavar="WHEN", help="Failed before it."),
+        click.option(
+            "--since", callback=read_moment, metavar="WHEN",
+            help="Failed after it: 2h for two hours ago, or 2026-01-31T12:00.",
+        ),
+        click.option("--error", metavar="TYPE", help="With an error of this type: ValueError."),
+        click.option("--task", metavar="NAME", help="Of this task."),
+        click.option("--queue", metavar="NAME", help="Of this queue."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.group(
+    epilog="Exit codes: 0 done, 2 wrong usage, 3 broker not reachable, 4 a job is not among the "
+    "failed ones."
+)
+def failed() -> None:
+    """Look at failed jobs, queue them again, or forget them.
+
+    A job that has failed for good is kept with its arguments, its error and the history of its
+    attempts, until it is dropped, or as long as "failed_age" and "failed_bytes" allow.
+    """
+
+
+@failed.command("list", cls=Command, exits={NO_BROKER: ""})
+@_takes_filters
+@click.option(
+    "--limit", type=click.IntRange(1), default=ROWS, show_default=True, metavar="N",
+    help="At most so many.",
+)  # fmt: skip
+@takes_json
+@takes_target
+def list_failed(target: Target, limit: int, as_json: bool, **filters: Any) -> None:
+    """List failed jobs, the last failed first."""
+    with target.asking() as app:
+        rows = [_flat(row) for row in _pages(app, _given(filters), limit)]
+    columns = _COLUMNS if as_json else _FOR_PEOPLE
+    show_rows(rows, columns, as_json=as_json, empty="no such jobs")
+    if len(rows) == limit and not as_json:
+        click.echo(f"the last {limit}; --limit shows more", err=True)
+
+
+def _given(filters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in filters.items() if value is not None}
+
+
+def _pages(app: EventMQ, filters: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:
+    """Yield rows page by page until the end, or the limit."""
+    from eventmq.wire.calls import MAX_ROWS
+
+    cursor = ""
+    while limit:
+        page = app.ask("failed", {**filters, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
+        yield from page["failed"]
+        limit -= len(page["failed"])
+        cursor = page["cursor"]
+        if not cursor:
+            return
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a failed job as a flat object: times that never came are None."""
+    times = {name: row[name] or None for name in _TIMES}
+    return {**row, **times, "error": error_of(row["error"])}
+
+
+@failed.command("show", cls=Command, exits=_EXITS)
+@click.argument("job_id", metavar="ID")
+@takes_json
+@takes_target
+def show(target: Target, job_id: str, as_json: bool) -> int | None:
+    """Show one failed job with the errors and tracebacks of its attempts.
+
+    Its arguments are not shown.
+    """
+    with target.asking() as app:
+        info = app.job(job_id).info()
+    if info["state"] != "failed":
+        return _not_failed(job_id, info["state"])
+    row = {name: value for name, value in _flat(info).items() if name in _COLUMNS}
+    if as_json:
+        show_object({**row, "attempts": attempts_of(info)}, as_json=True)
+    else:
+        show_object({name: value for name, value in row.items() if value}, as_json=False)
+        show_attempts(info, tracebacks=True)
+    return None
+
+
+def _not_failed(job_id: str, state: str) -> int:
+    say_error(EventMQError(f"job {job_id} is not among the failed jobs: it is {state}"))
+    return NOT_FOUND
+
+
+def _takes_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what ``retry`` and ``drop`` have in common."""
+    for option in (
+        takes_target,
+        takes_json,
+        click.option("--all", "everything", is_flag=True, help="All failed jobs."),
+        click.option(
+            "--limit", type=click.IntRange(1), metavar="N", help="Only the last N failed of them."
+        ),
+        _takes_filters,
+        click.argument("ids", metavar="[ID]...", nargs=-1),
+    ):
+        function = option(function)
+    return function
+
+
+@failed.command("retry", cls=Command, exits=_EXITS)
+@_takes_jobs
+def retry(**options: Any) -> int | None:
+    """Queue failed jobs again, by id or by filters.
+
+    Each keeps its id and its history and goes to the back of its queue as its next attempt. If it
+    fails again, it is tried again only where its task's "retries" still allow that.
+    """
+    return _act("retry", "queued", **options)
+
+
+@failed.command("drop", cls=Command, exits=_EXITS)
+@_takes_jobs
+def drop(**options: Any) -> int | None:
+    """Forget failed jobs, by id or by filters.
+
+    They cannot be had back.
+    """
+    return _act("drop", "dropped", **options)
+
+
+def _act(
+    action: str,
+    done: str,
+    *,
+    target: Target,
+    ids: tuple[str, ...],
+    limit: int | None,
+    everything: bool,
+    as_json: bool,
+    **filters: Any,
+) -> int | None:
+    chosen = _given(filters)
+    if sum((bool(ids), bool(chosen) or limit is not None, everything)) != 1:
+        raise click.UsageError("name jobs by their ids, by filters, or say --all")
+    with target.asking() as app:
+        if not ids and limit is None:
+            count = sweep(app, action, **chosen)
+        else:
+            wanted = ids or tuple(row["id"] for row in _pages(app, chosen, limit or 0))
+            answers = in_parts(app, action, wanted)
+            count = sum(state == done for _, state, _ in answers)
+            if ids:
+                return _show_answers(answers, done, as_json=as_json)
+    if as_json:
+        show_object({done: count}, as_json=True)
+    else:
+        click.echo(f"{count} {'job' if count == 1 else 'jobs'} {done}")
+    return None
+
+
+def _show_answers(answers: list[list[str]], done: str, *, as_json: bool) -> int | None:
+    rows = [{"id": i, "state": state, "was": was} for i, state, was in answers if state == done]
+    show_rows(rows, ("id", "state", "was"), as_json=as_json)
+    code = None
+    for job_id, state, _ in answers:
+        if not state:
+            code = NOT_FOUND
+            say_error(JobNotFound(job_id))
+        elif state != done:
+            code = _not_failed(job_id, state)
+    return code
+
+
+COMMANDS = (failed,)

@@ -1,0 +1,63 @@
+"""The failed attempts of a job, as ``job`` and ``failed show`` print them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.output import printable, show_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["attempts_of", "error_of", "show_attempts", "traceback_of"]
+
+_COLUMNS = ("attempt", "delivery", "finished", "started", "ran", "worker", "error")
+
+
+def error_of(data: bytes | None) -> str | None:
+    """Return an encoded error as one text, None for none."""
+    from eventmq.wire.results import decode_error
+
+    if not data:
+        return None
+    error = decode_error(data)
+    return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ")
+
+
+def traceback_of(data: bytes | None) -> str | None:
+    """Return the traceback of an encoded error, None if there is none."""
+    from eventmq.wire.results import decode_error
+
+    return (decode_error(data).traceback or None) if data else None
+
+
+def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the failed attempts of a job as flat objects, the first one first."""
+    return [
+        {
+            "attempt": row["attempt"],
+            "delivery": row["delivery"],
+            "finished": row["at"] or None,
+            "started": row["started"] or None,
+            "ran": row["ran"],
+            "worker": row["worker"],
+            "error": error_of(row["error"]),
+            "traceback": traceback_of(row["error"]),
+        }
+        for row in info.get("attempts", ())
+    ]
+
+
+def show_attempts(info: Mapping[str, Any], *, tracebacks: bool = False) -> None:
+    """Print the failed attempts of a job for people; nothing if there are none."""
+    attempts = attempts_of(info)
+    if not attempts:
+        return
+    click.echo("\nfailed attempts:")
+    show_rows(attempts, _COLUMNS, as_json=False)
+    for row in attempts if tracebacks else ():
+        if row["traceback"]:
+            click.echo(f"\ntraceback of attempt {row['attempt']}:")
+            click.echo("\n".join(map(printable, row["traceback"].splitlines())))

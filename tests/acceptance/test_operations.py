@@ -1,0 +1,228 @@
+"""What operators do with real processes, with a broker that is killed in the middle of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.errors import EventMQError, JobCancelled
+from tests.acceptance.shell import DEADLINE, Shell, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SHOP = """
+import os
+import pathlib
+import time
+
+from eventmq import EventMQ
+
+app = EventMQ("shop")
+
+
+@app.task(queue="orders")
+def order(number):
+    if not pathlib.Path("stock").exists():
+        raise ValueError(f"no stock for {number}")
+    return number
+
+
+@app.task(queue="mail", retries=2, retry_policy="none")
+def mail(to):
+    raise OSError(f"nobody at {to}")
+
+
+@app.task(queue="slow")
+def slow(seconds):
+    pathlib.Path("started").write_text(str(os.getpid()))
+    time.sleep(seconds)
+    pathlib.Path("finished").touch()
+"""
+
+
+class System(Shell):
+    """A shell with a broker that can be killed and started again at its address."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        (folder / "shop.py").write_text(SHOP)
+        self.bind = f"tcp://127.0.0.1:{free_port()}"
+        self.environ["EVENTMQ_BROKER"] = self.bind
+        self.app = EventMQ("client", broker=self.bind, submit_timeout=20.0)
+        self.broker = self.start("broker", "--bind", self.bind)
+        self.broker.ready()
+
+    def worker(self) -> None:
+        options = ("-A", "shop", "-c", "1", "-Q", "orders,mail,slow")
+        self.start("worker", *options).ready()
+
+    def crash(self) -> None:
+        """Kill the broker as nobody can prepare for, and start it again."""
+        self.broker.stop(signal.SIGKILL)
+        self.broker = self.start("broker", "--bind", self.bind)
+        self.broker.ready()
+
+    def queue(self, name: str) -> dict[str, Any]:
+        [row] = [row for row in self.app.ask("queues") if row["name"] == name]
+        return dict(row)
+
+    def close(self) -> None:
+        self.app.close()
+        super().close()
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    yield system
+    system.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until a condition holds, and fail by name if it never does."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
+        time.sleep(0.02)
+
+
+def test_cancel_retry_and_purge_survive_a_broker_that_is_killed(system: System) -> None:
+    """kill -9 in the middle: what was done stays done, what was begun goes on, nothing is lost."""
+    system.worker()
+    jobs = [system.app.send("shop.order", (n,), queue="orders") for n in range(20)]
+    until(lambda: system.queue("orders")["failed"] == 20, "all orders have failed")
+    rows = system.json("failed", "list", "--queue", "orders", "--error", "ValueError")
+    assert {job.id for job in jobs} == {row["id"] for row in rows}
+    running = system.app.send("shop.slow", (600,), queue="slow")
+    until((system.folder / "started").exists, "the slow job runs")
+    waiting = [system.app.send("shop.slow", (0,), queue="slow") for _ in range(3)]
+    count = 30_000
+    for start in range(0, count, 1000):
+        with system.app.batch():
+            for n in range(start, start + 1000):
+                system.app.send("shop.order", (n,), queue="bulk")
+
+    told: list[Exception] = []
+    waiter = threading.Thread(target=lambda: told.append(_get(running)))
+    waiter.start()
+    assert running.cancel("the shop is closed")
+    waiter.join(DEADLINE)
+    assert [type(error) for error in told] == [JobCancelled]
+    assert "the shop is closed" in str(told[0])
+    system.output("cancel", waiting[0].id)
+    (system.folder / "stock").touch()
+    purge = system.start("purge", "bulk", "--json")
+    until(lambda: system.queue("bulk")["waiting"] < count, "the purge has begun")
+    system.crash()
+    assert 0 == purge.wait()
+    assert {"cancelled": count} == json.loads("".join(_lines(purge)))
+    assert 0 == system.queue("bulk")["waiting"]
+
+    states = [system.app.job(job.id).state for job in (running, waiting[0])]
+    assert ["cancelled"] * 2 == states
+    retried = system.json("failed", "retry", "--queue", "orders", "--error", "ValueError")
+    assert {"queued": 20} == retried
+    system.crash()
+    with suppress(ProcessLookupError):  # else its worker is busy for ten minutes, unless it is told
+        os.kill(int((system.folder / "started").read_text()), signal.SIGKILL)
+    results = [system.app.job(job.id).get(timeout=DEADLINE) for job in jobs]
+    assert list(range(20)) == results
+    info = system.json("job", jobs[0].id)
+    assert (2, ["ValueError: no stock for 0"]) == (
+        info["attempt"],
+        [attempt["error"] for attempt in info["attempts"]],
+    )
+    assert 0 == system.queue("orders")["failed"]
+    assert [None, None] == [system.app.job(job.id).get(timeout=DEADLINE) for job in waiting[1:]]
+    assert "cancelled" == system.app.job(running.id).state
+
+
+def _get(job: Any) -> Exception:
+    try:
+        job.get(timeout=DEADLINE)
+    except EventMQError as error:
+        return error
+    raise AssertionError("it ended by success")
+
+
+def _lines(program: Any) -> Iterator[str]:
+    while (line := program.out.get(timeout=DEADLINE)) is not None:
+        yield line
+
+
+def test_a_paused_queue_waits_over_a_kill_and_is_drained_when_it_is_resumed(
+    system: System,
+) -> None:
+    (system.folder / "stock").touch()
+    jobs = [system.app.send("shop.order", (n,), queue="orders") for n in range(5)]
+    system.output("pause", "orders")
+    system.worker()
+    system.crash()
+    code, message = system.error("drain", "orders", "--timeout", "0.5")
+    assert 1 == code
+    assert "5 waiting, and it is paused" in message
+    assert {"orders"} == {row["name"] for row in system.json("queues") if row["paused"]}
+    system.output("resume", "orders")
+    system.output("drain", "orders", "--timeout", str(DEADLINE))
+    assert ["succeeded"] * 5 == [job.state for job in jobs]
+
+
+def test_failed_jobs_are_shown_with_all_their_attempts(system: System) -> None:
+    system.worker()
+    job = system.app.send("shop.mail", ("nobody@nowhere",), queue="mail", retries=2)
+    until(lambda: system.queue("mail")["failed"] == 1, "the mail has failed")
+    [row] = system.json("failed", "list", "--since", "1h", "--limit", "5")
+    assert (job.id, "OSError: nobody at nobody@nowhere") == (row["id"], row["error"])
+    assert [] == system.json("failed", "list", "--until", "1h")
+    shown = system.json("failed", "show", job.id)
+    assert [1, 2, 3][: len(shown["attempts"])] == [a["attempt"] for a in shown["attempts"]]
+    assert "raise OSError" in shown["attempts"][0]["traceback"]
+    text = system.output("failed", "show", job.id)
+    assert "failed attempts:" in text
+    assert "raise OSError" in text
+    assert [{"id": job.id, "state": "dropped", "was": "failed"}] == system.json(
+        "failed", "drop", job.id
+    )
+    for command in (["failed", "show"], ["job"], ["cancel"], ["failed", "retry"]):
+        code, message = _error(system, *command, job.id)
+        assert (4, True) == (code, job.id in message), command
+
+
+def _error(system: System, *arguments: str) -> tuple[int, str]:
+    done = system.run(*arguments)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "purge", "drain"])
+def test_an_unknown_queue_is_exit_code_4(system: System, command: str) -> None:
+    code, message = system.error(command, "nosuch")
+    assert 4 == code
+    assert "nosuch" in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cancel"],
+        ["cancel", "x", "--queue", "y"],
+        ["cancel", "--running"],
+        ["failed", "retry"],
+        ["failed", "drop", "x", "--all"],
+        ["failed", "drop", "--all", "--queue", "x"],
+        ["failed", "list", "--since", "yesterday"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_clear_is_exit_code_2(system: System, arguments: list[str]) -> None:
+    code, _ = system.error(*arguments)
+    assert 2 == code
