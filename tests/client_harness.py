@@ -28,6 +28,7 @@ from eventmq.wire.commands import (
     decode,
 )
 from eventmq.wire.features import Features
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.wire.socket import new_context, open_router
 
 if TYPE_CHECKING:
@@ -123,6 +124,9 @@ class FakeBroker:
             case "state":
                 rows = [[i, self._state(i)] for i in arguments["ids"]]
                 return [(peer, Reply("b", pack(rows), message.id).frames())]
+            case "cancel":
+                rows = [[i, *self._cancel(i, arguments["reason"])] for i in arguments["ids"]]
+                return [(peer, Reply("b", pack(rows), message.id).frames()), *self.flush()]
             case "info" if self._state(arguments["id"]):
                 info = {"id": arguments["id"], "state": self._state(arguments["id"])}
                 return [(peer, Reply("b", pack(info), message.id).frames())]
@@ -141,6 +145,13 @@ class FakeBroker:
         if job_id in self.results:
             return self.results[job_id][0]
         return "queued" if job_id in self.jobs else ""
+
+    def _cancel(self, job_id: str, reason: str) -> tuple[str, str]:
+        was = self._state(job_id)
+        if was == "queued":
+            error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
+            self.finish(job_id, "cancelled", ERROR_TYPE, error)
+        return self._state(job_id), was
 
     def finish(
         self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b""

@@ -213,6 +213,40 @@ def test_a_broker_that_does_not_answer_is_unavailable(bench: Bench) -> None:
         _ = job.state
 
 
+# Cancelling
+
+
+def test_a_cancelled_job_raises_with_its_reason(bench: Bench) -> None:
+    job = bench.job()
+    assert job.cancel("out of stock") is True
+    with pytest.raises(JobCancelled, match="job j1 was cancelled: out of stock") as caught:
+        job.get()
+    assert (caught.value.job_id, caught.value.reason) == ("j1", "out of stock")
+
+
+def test_cancelling_says_whether_it_is_cancelled_now(bench: Bench) -> None:
+    """Twice is as once; a job that ended in another way keeps its end."""
+    job = bench.job()
+    assert [job.cancel(), job.cancel()] == [True, True]
+    bench.job("j2")
+    bench.end("j2", "succeeded")
+    assert bench.job("j2").cancel() is False
+
+
+def test_an_unknown_job_cannot_be_cancelled(bench: Bench) -> None:
+    job: Job[Any] = Job("nobody", bench.results, Origin())
+    with pytest.raises(JobNotFound):
+        job.cancel()
+    with pytest.raises(JobNotFound):
+        asyncio.run(job.acancel())
+
+
+def test_a_coroutine_cancels_as_well(bench: Bench) -> None:
+    job = bench.job()
+    assert asyncio.run(job.acancel("no")) is True
+    assert job.state == "cancelled"
+
+
 def test_what_later_versions_do_says_so(bench: Bench) -> None:
     with pytest.raises(NotAllowed, match="not supported by this version yet"):
         bench.job().stream()
