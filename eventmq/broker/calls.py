@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "status_keys"]
 
+#: States of jobs that have an error, or the reason why they were cancelled.
+_WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
+
 #: Attempts that ``info`` has, the last ones.
 MAX_ATTEMPTS = 10
 
@@ -119,7 +122,7 @@ class Calls:
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
             "created": job.created, "due": job.due, "expires": job.expires,
             "started": found.started, "ran": found.ran, "finished": found.at, "worker": worker,
-            "error": found.result if job.state is JobState.FAILED else None,
+            "error": found.result if job.state in _WITH_ERROR else None,
             "content_type": found.content_type, "headers": job.headers,
             "leased": entry[1].sent if entry is not None else 0.0,
         }  # fmt: skip

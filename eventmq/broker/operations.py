@@ -7,6 +7,7 @@ worker is asked to stop. What goes slice by slice over many jobs is in `eventmq.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.arguments import limit, text, texts, time
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Operations", "failed_filter"]
 
+logger = logging.getLogger("eventmq.broker")
+
 #: A longer reason is cut.
 _REASON = 500
+
+_DID = {"retry": "queued again", "drop": "dropped"}
 
 #: Where nobody says why.
 NO_REASON = "no reason was given"
@@ -78,6 +83,8 @@ class Operations:
         def settle(acted: Acted) -> None:
             was = {job.id: self._state_of(job) for job in acted.jobs}
             self.cancelled(acted.jobs, stamp, reason)
+            for job_id, state in was.items():
+                logger.info("job %s, %s, was cancelled: %s", job_id, state, reason)
             rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
@@ -85,11 +92,13 @@ class Operations:
 
     def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
         ids = list(dict.fromkeys(texts(arguments, "ids")))
-        now = {"retry": "queued", "drop": "dropped"}[action]
+        now = "queued" if action == "retry" else "dropped"
 
         def settle(acted: Acted) -> None:
             self.acted(action, acted.jobs)
             done = {job.id for job in acted.jobs}
+            for job_id in done:
+                logger.info("failed job %s was %s", job_id, _DID[action])
             rows = [(i, now, "failed") if i in done else _other(i, acted) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
@@ -112,6 +121,7 @@ class Operations:
         def settle(_: None) -> None:
             counts = self.state.queue(queue).counts
             counts.paused = paused
+            logger.info("queue %s is %s", queue, "paused" if paused else "resumed")
             self.state.reply(peer, pack(None), call)
 
         self._write(peer, call, Pause(queue, paused), settle)

@@ -17,6 +17,7 @@ from eventmq.client.topics import Message
 from eventmq.errors import (
     AppNotFound,
     BrokerUnavailable,
+    JobCancelled,
     JobFailed,
     JobNotFound,
     NotAllowed,
@@ -347,6 +348,20 @@ def test_two_apps_in_one_process_have_nothing_in_common() -> None:
         assert job.get() == 1
         with pytest.raises(JobNotFound):
             second.job(job.id)
+
+
+def test_a_job_is_cancelled_by_its_id() -> None:
+    """Also in a coroutine, and twice."""
+    with EventMQ(broker="memory://") as app:
+        task = app.task(name="t")(lambda: 1)
+        jobs = [task.apply_async(countdown=60) for _ in range(2)]
+        assert app.cancel(jobs[0].id, "changed my mind") is True
+        assert app.cancel(jobs[0].id) is True
+        assert asyncio.run(app.acancel(jobs[1].id)) is True
+        with pytest.raises(JobCancelled, match="changed my mind"):
+            jobs[0].get()
+        with pytest.raises(JobNotFound):
+            app.cancel("nobody")
 
 
 def test_memory_stands_alone() -> None:

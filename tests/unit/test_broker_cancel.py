@@ -80,6 +80,14 @@ def test_who_waits_is_told_at_once_with_the_reason(broker: Broker) -> None:
     assert decode_error(error).message == "out of stock"
 
 
+def test_the_reason_is_there_later_too(broker: Broker) -> None:
+    """For whoever asks why it never ran."""
+    job_id, _ = broker.submit()
+    cancel(broker, job_id, reason="out of stock")
+    broker.crash()
+    assert decode_error(broker.call("info", id=job_id)["error"]).message == "out of stock"
+
+
 def test_a_plain_client_is_told_the_state(broker: Broker) -> None:
     """It reads text only."""
     job_id = broker.new_id()
