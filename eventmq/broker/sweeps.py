@@ -82,7 +82,7 @@ class Sweeps:
         def settle(sweep: Sweep) -> None:
             self._note(sweep)
             self._answer(peer, call, sweep)
-            logger.info("sweep %s begins: %s", sweep.id, sweep.operation)
+            logger.info("sweep %s begins: %s", sweep.id, _said(sweep.operation))
 
         def undo() -> None:
             self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
@@ -163,3 +163,9 @@ class Sweeps:
         if sweep.done:
             self._open.remove(sweep_id)
             logger.info("sweep %s is done: %d jobs", sweep_id, sweep.touched)
+
+
+def _said(operation: Operation) -> str:
+    """Return an operation as people read it: its action, and what it is limited to."""
+    filters = zip(operation._fields[1:], operation[1:], strict=True)
+    return ", ".join([operation.action, *(f"{name} {value}" for name, value in filters if value)])

@@ -176,7 +176,8 @@ def job(target: Target, job_id: str, as_json: bool) -> None:
         show_object({**row, "attempts": attempts_of(info)}, as_json=True)
         return
     show_object({name: value for name, value in row.items() if value is not None}, as_json=False)
-    show_attempts(info)
+    if info["attempt"] > 1 or info["state"] != "failed":  # else it was shown above
+        show_attempts(info)
 
 
 COMMANDS = (ping, status, queues, workers, jobs, job)
