@@ -25,6 +25,7 @@ from eventmq.broker.topics import Topics
 from eventmq.broker.waits import Waits
 from eventmq.entries import Find, History, ListJobs, Promote
 from eventmq.errors import ProtocolError, QueueFull
+from eventmq.operations import ListFailed
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -341,7 +342,7 @@ class BrokerCore:
         for undo in reversed(undos):
             undo()
         for entry, settle, undo in zip(entries, settles, undos, strict=True):
-            if isinstance(entry, (Find, ListJobs, History)):
+            if isinstance(entry, (Find, ListJobs, ListFailed, History)):
                 state.write(entry, settle, undo)
         self.waits.flush()
 

@@ -113,7 +113,7 @@ class Operations:
             self.state.reply(peer, pack(answer), call)
 
         entry = ListFailed(filters, text(arguments, "cursor"), limit(arguments))
-        self._write(peer, call, entry, settle)
+        self.state.write(entry, settle)
 
     def _pause(self, peer: Peer, call: str, arguments: Mapping[str, Any], *, paused: bool) -> None:
         queue = self.known_queue(text(arguments, "queue"))

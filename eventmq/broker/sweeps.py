@@ -28,8 +28,8 @@ __all__ = ["SLICE", "Sweeps"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Jobs that one turn touches at most.
-SLICE = 5000
+#: Jobs that one turn looks at, so that it takes some 30 ms.
+SLICE = 2000
 
 #: Sweeps that are not done; more are refused.
 MOST = 100
@@ -131,8 +131,9 @@ class Sweeps:
         sweep_id = self._open.pop(0)
         self._open.append(sweep_id)
         operation = self._sweeps[sweep_id].operation
-        seqs = SLICE if operation.action == "retry" else 0
-        stamp = self.operations.stamp(reason=operation.reason, seqs=seqs)
+        retry = operation.action == "retry"  # which takes three times as long
+        limit = max(1, SLICE // 3) if retry else SLICE
+        stamp = self.operations.stamp(reason=operation.reason, seqs=limit if retry else 0)
         keep = frozenset() if operation.running else self._leased()
         self._busy = True
 
@@ -146,7 +147,7 @@ class Sweeps:
             self._went_on(sweep_id, sweep)
 
         self.state.write(
-            SweepSlice(sweep_id, stamp, keep, SLICE),
+            SweepSlice(sweep_id, stamp, keep, limit),
             settle,
             lambda: setattr(self, "_busy", False),
         )

@@ -69,6 +69,17 @@ def test_a_question_is_answered_although_its_commit_had_no_space(broker: Broker)
     assert [m.request for m in broker.took(b"c") if isinstance(m, Reply)] == ["7"]
 
 
+@pytest.mark.parametrize("name", ["info", "failed"])
+def test_every_question_is_asked_again_after_a_commit_without_space(
+    broker: Broker, name: str
+) -> None:
+    job_id, _ = broker.submit()
+    broker.put(b"c", Call("7", name, pack({"id": job_id} if name == "info" else {})))
+    turn_without_space(broker)
+    broker.turn()
+    assert [m.request for m in broker.took(b"c") if isinstance(m, Reply)] == ["7"]
+
+
 def test_the_broker_pauses_dispatch_when_there_is_no_space(broker: Broker) -> None:
     """It does not spin; it goes on by itself."""
     broker.submit()

@@ -33,7 +33,7 @@ class Failures:
         sql = f"""SELECT {FAILED_COLUMNS} FROM failed WHERE (at, seq) < (?, ?)
                   ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
         rows: list[Found] = []
-        for looked, row in enumerate(self.tables.db.execute(sql, (at, seq)).fetchall(), 1):
+        for looked, row in enumerate(self.tables.db.execute(sql, (at, seq)), 1):
             found = self.tables.failed(row)
             if fits(found, entry.operation):
                 rows.append(found)

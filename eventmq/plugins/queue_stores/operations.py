@@ -166,7 +166,7 @@ class Operations:
         columns = _NO_BODY if table == "jobs" else FAILED_COLUMNS
         sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY seq LIMIT ?"
         looked, jobs = [], []
-        for row in tables.db.execute(sql, (*values, limit)).fetchall():
+        for row in tables.db.execute(sql, (*values, limit)):
             looked.append(row[0])
             if table == "jobs":
                 job = tables.job(row)
