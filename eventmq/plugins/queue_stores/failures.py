@@ -46,27 +46,28 @@ class Failures:
         tables = self.tables
         sql = "SELECT seq, id, queue, at, size FROM failed ORDER BY at, seq LIMIT ?"
         gone: list[tuple[int, str, int]] = []
-        oldest = None
-        for seq, job_id, queue, at, size in tables.db.execute(sql, (entry.limit + 1,)).fetchall():
-            oldest = at
+        more, oldest = False, None
+        # Row by row: mostly the first one stays, and behind it are large ones.
+        cursor = tables.db.execute(sql, (entry.limit + 1,))
+        for seq, job_id, queue, at, size in cursor:
             too_much = at < entry.before or tables.failed_bytes > entry.max_bytes
             if not too_much or len(gone) == entry.limit:
-                return self._forget(gone, more=too_much, oldest=oldest)
+                more, oldest = too_much, at
+                break
             tables.failed_bytes -= size
             gone.append((seq, job_id, queue))
-        return self._forget(gone, more=False, oldest=None)
+        cursor.close()
+        return Pruned(self._forget(gone), more, oldest)
 
-    def _forget(
-        self, gone: list[tuple[int, str, int]], *, more: bool, oldest: float | None
-    ) -> Pruned:
+    def _forget(self, gone: list[tuple[int, str, int]]) -> dict[str, int]:
+        """Delete failed jobs; return how many those were, by queue."""
         tables = self.tables
         tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in gone])
         self.attempts.drop([job_id for _, job_id, _ in gone])
         queues = Counter(queue for _, _, queue in gone)
         for queue, n in queues.items():
             tables.count(queue, failed=-n)
-        names = {tables.queue_name(queue): n for queue, n in queues.items()}
-        return Pruned(names, more, oldest)
+        return {tables.queue_name(queue): n for queue, n in queues.items()}
 
 
 def _position(cursor: str) -> tuple[float, int]:
