@@ -203,6 +203,23 @@ def _error(system: System, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+def test_the_last_failed_are_retried_by_number(system: System) -> None:
+    """The others stay."""
+    system.worker()
+    for n in range(3):
+        system.app.send("shop.order", (n,), queue="orders")
+        until(lambda: system.queue("orders")["failed"] == n + 1, "it has failed")  # noqa: B023
+    (system.folder / "stock").touch()
+    assert {"queued": 1} == system.json("failed", "retry", "--queue", "orders", "--limit", "1")
+    system.output("drain", "orders", "--timeout", str(DEADLINE))
+    left = system.json("failed", "list")
+    assert ["ValueError: no stock for 1", "ValueError: no stock for 0"] == [
+        row["error"] for row in left
+    ]
+    assert "2 jobs dropped" in system.output("failed", "drop", "--all")
+    assert [] == system.json("failed", "list")
+
+
 @pytest.mark.parametrize("command", ["pause", "resume", "purge", "drain"])
 def test_an_unknown_queue_is_exit_code_4(system: System, command: str) -> None:
     code, message = system.error(command, "nosuch")

@@ -283,6 +283,46 @@ def test_a_job_that_is_submitted_and_cancelled_in_one_turn_is_not_handed_out(
     assert len(chunks(broker.took(b"worker"))) == 1
 
 
+# A broker that is killed
+
+
+def commit_and_die(broker: Broker) -> None:
+    """End a turn with its commit, and nothing after it."""
+    broker.core.decide(broker.clock.now())
+    entries, _ = broker.core.take_batch()
+    assert entries
+    broker.store.submit(entries)
+    broker.crash()
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_broker_killed_right_after_the_commit_has_cancelled(broker: Broker, leased: bool) -> None:
+    """The caller asks again and hears so; the worker's answer changes nothing."""
+    job_id, _ = broker.submit()
+    if leased:
+        broker.worker()
+    call = Call("7", "cancel", pack({"ids": [job_id]}))
+    broker.put(b"boss", call)
+    commit_and_die(broker)
+    assert cancel(broker, job_id) == [[job_id, "cancelled", "cancelled"]]
+    broker.worker(received=1, held=(1,) if leased else ())
+    if leased:
+        answers = broker.answer(b"worker", broker.dispatched[-1], [row()])
+        assert [type(message) for message in answers] == [Ack]
+    assert states(broker, job_id) == ["cancelled"]
+    assert counts(broker) == (0, 0, 0)
+
+
+def test_a_broker_killed_right_before_the_commit_has_not(broker: Broker) -> None:
+    """The caller asks again, and then it is done."""
+    job_id, _ = broker.submit()
+    broker.put(b"boss", Call("7", "cancel", pack({"ids": [job_id]})))
+    broker.core.decide(broker.clock.now())
+    broker.crash()
+    assert states(broker, job_id) == ["queued"]
+    assert cancel(broker, job_id) == [[job_id, "cancelled", "queued"]]
+
+
 # Plain workers
 
 

@@ -345,6 +345,22 @@ def test_a_retry_survives_a_crash(broker: Broker) -> None:
     assert len(ask(broker, "info", id=job_id)["attempts"]) == 1
 
 
+@pytest.mark.parametrize(("name", "expected"), [("retry", "queued"), ("drop", "")])
+def test_a_broker_killed_right_after_the_commit_has_done_it(
+    broker: Broker, name: str, expected: str
+) -> None:
+    """Before its answer; whoever asks again hears what is."""
+    [job_id] = failed(broker, 1)
+    ask(broker, "pause", queue="default")
+    broker.put(b"boss", Call("7", name, pack({"ids": [job_id]})))
+    broker.core.decide(broker.clock.now())
+    entries, _ = broker.core.take_batch()
+    broker.store.submit(entries)
+    broker.crash()
+    assert ask(broker, name, ids=[job_id]) == [[job_id, expected, expected]]
+    assert (queue(broker)["failed"], queue(broker)["waiting"]) == (0, int(name == "retry"))
+
+
 def test_what_cannot_be_retried_or_dropped_says_its_state(broker: Broker) -> None:
     job_id, _ = broker.submit()
     for name in ("retry", "drop"):
