@@ -84,7 +84,7 @@ class Operations:
             was = {job.id: self._state_of(job) for job in acted.jobs}
             self.cancelled(acted.jobs, stamp, reason)
             for job_id, state in was.items():
-                logger.info("job %s, %s, was cancelled: %s", job_id, state, reason)
+                logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
             self.state.reply(peer, pack(rows), call)
 

@@ -169,4 +169,6 @@ class Sweeps:
 def _said(operation: Operation) -> str:
     """Return an operation as people read it: its action, and what it is limited to."""
     filters = zip(operation._fields[1:], operation[1:], strict=True)
-    return ", ".join([operation.action, *(f"{name} {value}" for name, value in filters if value)])
+    return ", ".join(
+        [operation.action, *(f"{name} {str(value)!r}" for name, value in filters if value)]
+    )

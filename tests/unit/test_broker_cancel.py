@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,6 +87,19 @@ def test_the_reason_is_there_later_too(broker: Broker) -> None:
     cancel(broker, job_id, reason="out of stock")
     broker.crash()
     assert decode_error(broker.call("info", id=job_id)["error"]).message == "out of stock"
+
+
+def test_a_reason_cannot_forge_a_line_of_the_log(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes from whoever cancels, and is cut."""
+    job_id, _ = broker.submit()
+    with caplog.at_level(logging.INFO, "eventmq.broker"):
+        cancel(broker, job_id, reason="no\nERROR the disk burns" + "x" * 1000)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert job_id in line
+    assert "\n" not in line
+    assert len(line) < 700
 
 
 def test_a_plain_client_is_told_the_state(broker: Broker) -> None:
