@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
+    from eventmq.broker.volatile import Volatile
     from eventmq.broker.waits import Waits
     from eventmq.entries import Verdict
     from eventmq.headers import Headers
@@ -40,9 +41,10 @@ class _Arrival(NamedTuple):
 class Admission:
     """Admits jobs."""
 
-    def __init__(self, state: State, waits: Waits) -> None:
+    def __init__(self, state: State, waits: Waits, volatile: Volatile) -> None:
         self.state = state
         self.waits = waits
+        self.volatile = volatile
 
     def request(self, peer: Peer, message: Request) -> None:
         """Admit the job or the batch of a REQUEST."""
@@ -55,7 +57,10 @@ class Admission:
             self._batch(peer, message, headers.batch)
             return
         self._check_sizes(message.id, message.queue, message.body)
+        volatile = headers.guarantee is False
         refusal = self._queue_refusal(message.queue, 1)
+        if volatile:
+            refusal = refusal or self.volatile.refusal(headers)
         if refusal:
             state.error(peer, message.id, *refusal)
             return
@@ -64,7 +69,12 @@ class Admission:
         wants = headers.reply_requested or headers.ack_requested or bool(headers.guarantee)
         if headers.reply_requested:
             self.waits.reply_later(job.id, peer)
-        self._admit(_Arrival(peer, message.id, wants, False, [job], [0], {}))  # noqa: FBT003
+        arrival = _Arrival(peer, message.id, wants, False, [job], [0], {})  # noqa: FBT003
+        if volatile:
+            refusal = self.volatile.admit(job)
+            self._receipt(arrival, {0: refusal} if refusal else {})
+        else:
+            self._admit(arrival)
 
     def _headers(self, text: str) -> Headers:
         if len(text) > self.state.limits.max_headers:
@@ -134,7 +144,10 @@ class Admission:
         longest = self.state.limits.max_id
         if any(len(queue) > longest for queue, _ in templates):
             raise ProtocolError(f"a queue name has at most {longest} characters", code="too-large")
-        makers = [self._maker(queue, text, self._headers(text)) for queue, text in templates]
+        headers = [self._headers(text) for _, text in templates]
+        makers = [
+            self._maker(queue, text, h) for (queue, text), h in zip(templates, headers, strict=True)
+        ]
         per_template = [0] * len(templates)
         for _, place, _ in rows:
             per_template[place] += 1
@@ -155,7 +168,13 @@ class Admission:
                 places.append(i)
             else:
                 refused[i] = refusal
-        self._admit(_Arrival(peer, message.id, True, True, jobs, places, refused))  # noqa: FBT003
+        if any(h.guarantee is False for h in headers):
+            jobs, places = self.volatile.sift(jobs, places, refused)
+        arrival = _Arrival(peer, message.id, True, True, jobs, places, refused)  # noqa: FBT003
+        if jobs:
+            self._admit(arrival)
+        else:
+            self._receipt(arrival, refused)
 
     def _admit(self, arrival: _Arrival) -> None:
         state = self.state

@@ -85,6 +85,7 @@ class Calls:
         ids = texts(arguments, "ids")
 
         def settle(found: Mapping[str, Found]) -> None:
+            found = {**self.state.volatile.find(ids, self.state.now), **found}
             rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
             self._answer(peer, call, rows)
 
@@ -101,6 +102,7 @@ class Calls:
         known: dict[str, Found] = {}
 
         def settle(history: Sequence[Attempt]) -> None:
+            known.update({**self.state.volatile.find([job_id], self.state.now), **known})
             if job_id in known:
                 row = {**self.row(known[job_id]), "attempts": _attempts(known[job_id], history)}
                 self._answer(peer, call, row)
@@ -141,7 +143,7 @@ class Calls:
         )  # fmt: skip
 
         def settle(verdict: tuple[list[Found], str]) -> None:
-            rows, cursor = verdict
+            rows, cursor = self.state.volatile.merge(entry, *verdict)
             maps = [self.row(found) for found in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
             self._answer(peer, call, {"jobs": maps, "cursor": cursor})
@@ -152,12 +154,13 @@ class Calls:
 
     def _queues(self) -> list[dict[str, Any]]:
         sessions = self.state.sessions.values()
+        volatile = self.state.volatile.counts()
         return [
             {
                 "name": queue.name,
-                "waiting": queue.counts.waiting - queue.running,
-                "delayed": queue.counts.delayed,
-                "running": queue.running,
+                "waiting": queue.counts.waiting - queue.running + volatile[queue.name, "queued"],
+                "delayed": queue.counts.delayed + volatile[queue.name, "delayed"],
+                "running": queue.running + volatile[queue.name, "running"],
                 "failed": queue.counts.failed,
                 "paused": queue.counts.paused,
                 "workers": sum(
@@ -231,6 +234,7 @@ def _attempts(found: Found, history: Sequence[Attempt]) -> list[dict[str, Any]]:
 
 def status_keys(state: State) -> dict[str, Any]:
     """Return what STATUS of the administration port says, keys as in deployed software."""
+    volatile = state.volatile.counts()
     return {
         "connected_workers": [s.name for s in state.sessions.values() if s.peer is not None],
         "connected_queues": sorted({n for s in state.sessions.values() for _, n in s.queues}),
@@ -238,6 +242,7 @@ def status_keys(state: State) -> dict[str, Any]:
             p.key.identity.hex() for p in state.peers.values() if p.role == "scheduler"
         ],
         "waiting_messages_by_queue": {
-            queue.name: queue.counts.waiting - queue.running for queue in state.queues.values()
+            queue.name: queue.counts.waiting - queue.running + volatile[queue.name, "queued"]
+            for queue in state.queues.values()
         },
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.administration import answer
 from eventmq.broker.admission import Admission
 from eventmq.broker.calls import Calls
-from eventmq.broker.dispatch import Dispatch
+from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
@@ -22,6 +22,7 @@ from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
 from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
+from eventmq.broker.volatile import Volatile
 from eventmq.broker.waits import Waits
 from eventmq.entries import Find, History, ListJobs, Promote
 from eventmq.errors import ProtocolError, QueueFull
@@ -82,9 +83,10 @@ class BrokerCore:
     ) -> None:
         self.state = state = State(limits, version=version)
         self.waits = Waits(state)
-        self.admission = Admission(state, self.waits)
-        self.outcomes = Outcomes(state, self.waits)
-        self.dispatch = Dispatch(state, routing, self.outcomes)
+        self.volatile = Volatile(state, self.waits)
+        self.admission = Admission(state, self.waits, self.volatile)
+        self.outcomes = Outcomes(state, self.waits, self.volatile)
+        self.dispatch = Dispatch(state, routing, self.outcomes, self.volatile)
         self.parking = Parking(state, self.outcomes)
         self.sessions = Sessions(
             state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
@@ -177,6 +179,7 @@ class BrokerCore:
         if not self.state.closing:  # a DISCONNECT has said it already
             self.state.closing = True
             self.sessions.say_goodbye()
+        self.volatile.close()
 
     # In
 
@@ -280,9 +283,11 @@ class BrokerCore:
             self.sessions.tick()
             self.parking.tick()
             self.retention.tick()
+            self.volatile.tick(admits)
         due = state.next_due is not None and state.next_due <= now
         if due and not self._promoting and now >= state.hold_until:
             self._promote(now)
+        self.volatile.promote()
         self.sweeps.run()
         self.dispatch.run()
 
@@ -308,8 +313,8 @@ class BrokerCore:
     def wake_at(self, now: float) -> float:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
         wake = now + self.state.limits.lease_interval / 2
-        due = self.state.next_due
-        return wake if due is None else min(wake, due)
+        dues = (self.state.next_due, self.state.volatile.next_due)
+        return min([wake, *(due for due in dues if due is not None)])
 
     # Out
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
+    from eventmq.broker.volatile import Volatile
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import Job
 
@@ -46,10 +47,13 @@ def admits(session: Session, text: str) -> bool:
 class Dispatch:
     """Leases jobs to sessions."""
 
-    def __init__(self, state: State, routing: RoutingStrategy, outcomes: Outcomes) -> None:
+    def __init__(
+        self, state: State, routing: RoutingStrategy, outcomes: Outcomes, volatile: Volatile
+    ) -> None:
         self.state = state
         self.routing = routing
         self.outcomes = outcomes
+        self.volatile = volatile
 
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
@@ -71,6 +75,7 @@ class Dispatch:
     def _round(self) -> bool:
         state = self.state
         ready = {q.name for q in state.busy.values() if q.ready and not q.counts.paused}
+        ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
         if not ready:
             return False
         votes: dict[str, list[Session]] = {}
@@ -124,7 +129,11 @@ class Dispatch:
     # Leases
 
     def _lease(self, queue: Queue, session: Session) -> bool:
+        if self._lease_volatile(queue, session):
+            return True
         jobs = self._take(queue, session)
+        if not jobs and self._lease_volatile(queue, session, anyway=True):
+            return True
         if not jobs:
             session.blocked[queue.name] = queue.version
             return False
@@ -139,13 +148,41 @@ class Dispatch:
         )
         return True
 
+    def _lease_volatile(self, queue: Queue, session: Session, *, anyway: bool = False) -> bool:
+        """Lease jobs without guarantee where they rank first, or anyway; it needs no commit."""
+        state = self.state
+        window = state.volatile.windows.get(queue.name)
+        if not window:
+            return False
+        judge, refuses = self._judge(queue, session), self._refuses(session)
+        limit = self._limit(session, len(window))
+        stored = None if anyway else queue.head
+        jobs = self.volatile.take(queue.name, judge, refuses, limit, stored)
+        if not jobs:
+            return False
+        weight = next((w for w, name in session.queues if name == queue.name), 1)
+        session.order.charge(queue.name, weight, len(jobs))
+        unsent = any(not lease.sent for lease in session.leases.values())
+        lease = self._open(queue, session, jobs, volatile=True)
+        if not unsent:
+            self._send(session, lease)
+        else:  # behind the stored chunks of the turn: a worker takes their numbers in order
+            state.write(
+                Finish([]),
+                lambda _: self._send(session, lease),
+                lambda: self.volatile.undo(session, lease),
+            )
+        return True
+
+    def _limit(self, session: Session, waiting: int) -> int:
+        share = 1 if session.plain else max(1, -(-waiting // max(1, session.room)))
+        return min(self.state.limits.chunk_jobs, share)
+
     def _take(self, queue: Queue, session: Session) -> list[Job]:
         limits = self.state.limits
         judge, refuses = self._judge(queue, session), self._refuses(session)
         arriving = not len(queue) and not queue.outside
-        waiting = len(queue.arriving) if arriving else len(queue)
-        share = 1 if session.plain else max(1, -(-waiting // max(1, session.room)))
-        limit = min(limits.chunk_jobs, share)
+        limit = self._limit(session, len(queue.arriving) if arriving else len(queue))
         if arriving:
             return self._take_arriving(queue, judge, refuses, limit)
         room, now = limits.max_frame // 2, self.state.now
@@ -209,17 +246,20 @@ class Dispatch:
             return None
         return lambda job: session.id in refusals.get(job.id, ())
 
-    def _open(self, queue: Queue, session: Session, jobs: list[Job]) -> Lease:
+    def _open(
+        self, queue: Queue, session: Session, jobs: list[Job], *, volatile: bool = False
+    ) -> Lease:
         number = session.next_number
         session.next_number = number + 1
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
-        running = self.state.running
+        lease.volatile = volatile
+        running = self.state.volatile.running if volatile else self.state.running
         for place, job in enumerate(jobs):
             job.delivery += 1
             lease.deliveries.append(job.delivery)
             running[job.id] = (session, lease, place)
-        queue.running += len(jobs)
+        queue.running += 0 if volatile else len(jobs)
         session.leases[number] = lease
         if session.plain:
             session.free -= 1
@@ -254,6 +294,7 @@ class Dispatch:
     def send_again(self, session: Session, lease: Lease) -> None:
         """Send a chunk that did not arrive, under its number."""
         self.state.counters["resent_chunks"] += 1
+        lease.resent = True
         self._send(session, lease)
 
     @staticmethod
@@ -303,7 +344,7 @@ class Dispatch:
         """A chunk could not be sent: its jobs are queued again in the next commit."""
         if session.plain:
             session.free = 0
-        self.outcomes.give_back(session, lease)
+        self.outcomes.give_back(session, lease, unstarted=not lease.resent)
 
     # Refill
 

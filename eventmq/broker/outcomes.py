@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
+    from eventmq.broker.volatile import Volatile
     from eventmq.broker.waits import Waits
     from eventmq.entries import Attempt, Verdict
     from eventmq.job import Job
@@ -69,9 +70,10 @@ class _Answers:
 class Outcomes:
     """Ends jobs, or puts them back."""
 
-    def __init__(self, state: State, waits: Waits) -> None:
+    def __init__(self, state: State, waits: Waits, volatile: Volatile) -> None:
         self.state = state
         self.waits = waits
+        self.volatile = volatile
 
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
@@ -89,6 +91,11 @@ class Outcomes:
         if lease is None:
             self._stale(len(rows))
             self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
+            return
+        if lease.volatile:
+            for task, times in self.volatile.answered(session, lease, rows).items():
+                self._measured(task, sum(times) / len(times))
+            self.state.ack(peer, message.id)
             return
         answers = _Answers(session, lease)
         self._sort(answers, rows)
@@ -223,6 +230,9 @@ class Outcomes:
                 self.state.error(peer, message.id, "inform-again", "say INFORM first")
             return
         owner, lease, job = found
+        if lease.volatile:
+            self.volatile.plain(owner, lease, job, message.result)
+            return
         lease.jobs[0] = None
         lease.left = 0
         answers = _Answers(owner, lease)
@@ -245,7 +255,8 @@ class Outcomes:
         self, session: Session | None, message: Reply
     ) -> tuple[Session, Lease, Job] | None:
         """The leased job of that id, else, of five frames, the oldest lease of the session."""
-        entry = self.state.running.get(message.request or message.id)
+        job_id = message.request or message.id
+        entry = self.state.running.get(job_id) or self.state.volatile.running.get(job_id)
         if entry is not None and entry[0].plain:
             job = entry[1].jobs[entry[2]]
             return (entry[0], entry[1], job) if job is not None else None
@@ -354,8 +365,17 @@ class Outcomes:
             else:
                 state.joined(job)
 
-    def give_back(self, session: Session, lease: Lease) -> None:
-        """Queue again what is left of a chunk: its session does not have it any more."""
+    def give_back(self, session: Session, lease: Lease, *, unstarted: bool = False) -> None:
+        """Queue again what is left of a chunk: its session does not have it any more.
+
+        Args:
+            session: Who had it.
+            lease: The chunk.
+            unstarted: None of it was started for certain, which matters without a guarantee.
+        """
+        if lease.volatile:
+            self.volatile.give_back(session, lease, unstarted=unstarted)
+            return
         answers = _Answers(session, lease)
         for place, job in enumerate(lease.jobs):
             if job is not None:

@@ -83,6 +83,8 @@ class Lease:
         sent: When it was sent, 0.0 before.
         until: For plain peers, when the lease ends by itself.
         left: Positions not answered yet.
+        volatile: Its jobs are without guarantee, and the chunk is not stored.
+        resent: It was sent more than once.
     """
 
     number: int
@@ -93,6 +95,8 @@ class Lease:
     sent: float = 0.0
     until: float = 0.0
     left: int = 0
+    volatile: bool = False
+    resent: bool = False
 
 
 @dataclass(slots=True, eq=False)

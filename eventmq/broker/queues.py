@@ -78,6 +78,13 @@ class Queue:
         """Whether there may be a job to dispatch now."""
         return len(self._items) > self._head or bool(self.arriving)
 
+    @property
+    def head(self) -> tuple[int, int] | None:
+        """The (rank, seq) of the best ranked job in memory, None for none."""
+        if len(self):
+            return self._items[self._head][:2]
+        return min(((job.rank, job.seq) for job in self.arriving), default=None)
+
     def join(self, job: Job) -> list[Job]:
         """Add a queued job; return the jobs that leave memory for it, perhaps itself."""
         key = (job.rank, job.seq)

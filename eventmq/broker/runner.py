@@ -200,6 +200,7 @@ class BrokerRunner:
             all_read = self._read({source for source, _ in ready}, wall)
             core.decide(wall, judge=all_read)
             if core.has_writes:
+                self._send()  # what needs no disk does not wait for it
                 self._commit()
                 self._send()
                 core.decide(clock.now(), judge=False)

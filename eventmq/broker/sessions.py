@@ -188,7 +188,7 @@ class Sessions:
                 continue
             if lease.number <= received:
                 if lease.number not in held:
-                    self.outcomes.give_back(session, lease)
+                    self.outcomes.give_back(session, lease, unstarted=True)
             elif resend or self.state.now - lease.sent >= patience:
                 self.dispatch.send_again(session, lease)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.queues import Queue
+from eventmq.broker.volatile_jobs import VolatileJobs
 from eventmq.wire.commands import Ack, Error, Reply
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class State:
     refusals: dict[str, set[str]] = field(default_factory=dict)
     #: Task -> measured seconds per job.
     run_time: dict[str, float] = field(default_factory=dict)
+    #: The jobs without guarantee; none of them is in ``jobs`` or ``running``.
+    volatile: VolatileJobs = field(init=False)
     next_seq: int = 1
     next_due: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
@@ -77,6 +80,9 @@ class State:
     _settles: list[Callable[[Any], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
     _message: int = 0
+
+    def __post_init__(self) -> None:
+        self.volatile = VolatileJobs(self.limits)
 
     # Out
 

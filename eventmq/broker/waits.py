@@ -46,6 +46,11 @@ class Waits:
         for job_id in wanted:
             state.waiters.setdefault(job_id, []).append((peer, call))
         unknown = [job_id for job_id in wanted if job_id not in state.jobs]
+        volatile = state.volatile.find(unknown, state.now)
+        if volatile:
+            self._found(peer, call, list(volatile), volatile)
+            self.flush()
+            unknown = [job_id for job_id in unknown if job_id not in volatile]
         if unknown:
             state.write(Find(unknown), lambda found: self._found(peer, call, unknown, found))
 
@@ -53,7 +58,7 @@ class Waits:
         for job_id in ids:
             known = found.get(job_id)
             if known is None:
-                if job_id not in self.state.jobs:
+                if job_id not in self.state.jobs and job_id not in self.state.volatile.jobs:
                     self._answer(peer, call, (job_id, "", "", None))
             elif known.job.state in TERMINAL:
                 state = known.job.state.value
@@ -77,7 +82,12 @@ class Waits:
 
     def look_again(self, job_id: str) -> None:
         """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
-        if job_id in self.state.reply_to:
+        if job_id not in self.state.reply_to:
+            return
+        volatile = self.state.volatile.find([job_id], self.state.now)
+        if volatile:
+            self._late(job_id, volatile)
+        else:
             self.state.write(Find([job_id]), lambda found: self._late(job_id, found))
 
     def _late(self, job_id: str, found: Mapping[str, Found]) -> None:

@@ -51,7 +51,6 @@ _NOT_YET: dict[str, object] = {
     "unique": None,
     "rate_limit": None,
     "max_concurrency": None,
-    "guarantee": True,
     "schedule": None,
     "replayable": False,
     "majordomo": None,
@@ -62,8 +61,8 @@ _NOT_YET: dict[str, object] = {
 class TaskOptions:
     """The options of a task, checked.
 
-    ``timeout soft_timeout unique rate_limit max_concurrency guarantee schedule replayable
-    majordomo`` are known by name; this version refuses any other value than the default.
+    ``timeout soft_timeout unique rate_limit max_concurrency schedule replayable majordomo`` are
+    known by name; this version refuses any other value than the default.
 
     Attributes:
         name: What messages call the task; by default ``module.function``.
@@ -74,6 +73,8 @@ class TaskOptions:
         no_retry_on: Exceptions after which it is not; these win.
         priority: 0 to 255; higher first.
         expires: Seconds after which a job that has not started must not start; None for never.
+        guarantee: False keeps its jobs in the broker's memory only: at most once instead of at
+            least once, gone with the broker or the worker; not together with ``retries``.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
@@ -113,6 +114,8 @@ class TaskOptions:
         values.whole("retries", self.retries)
         values.whole("priority", self.priority, 255)
         values.flag("ignore_result", self.ignore_result)
+        values.flag("guarantee", self.guarantee)
+        values.no_guarantee(guarantee=self.guarantee, retries=self.retries)
         values.seconds("result_ttl", self.result_ttl)
         if self.expires is not None:
             values.seconds("expires", self.expires, zero=False)

@@ -85,10 +85,13 @@ def make_template(host: Host, name: str, options: TaskOptions, call: CallOptions
         expires_in = options.expires or 0.0
     ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
     ignored = call.ignore_result
+    retries = options.retries if call.retries is None else call.retries
+    values.no_guarantee(guarantee=options.guarantee, retries=retries)
     headers = Headers(
+        guarantee=None if options.guarantee else False,
         task=name,
         content_type=content_type,
-        retry_count=options.retries if call.retries is None else call.retries,
+        retry_count=retries,
         priority=options.priority if call.priority is None else call.priority,
         countdown=countdown,
         eta=eta,

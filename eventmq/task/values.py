@@ -21,6 +21,7 @@ __all__ = [
     "headers",
     "known",
     "moment",
+    "no_guarantee",
     "refuse",
     "seconds",
     "span",
@@ -162,3 +163,13 @@ def headers(value: object) -> tuple[tuple[str, str], ...]:
     if not good:
         refuse("headers", value, "a mapping of text to text")
     return tuple(value.items())  # type: ignore[attr-defined]  # it is a mapping
+
+
+def no_guarantee(*, guarantee: bool, retries: int) -> None:
+    """Refuse what jobs without guarantee cannot have: they are handed out once."""
+    if not guarantee and retries:
+        msg = (
+            f"guarantee=False and retries={retries} exclude each other: a job without guarantee "
+            "is run at most once; allowed is one of them"
+        )
+        raise SettingsError(msg)

@@ -393,7 +393,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
         {"unique": "key"},
         {"rate_limit": "100/m"},
         {"max_concurrency": 1},
-        {"guarantee": False},
         {"schedule": "nightly"},
         {"replayable": True},
         {"majordomo": "service"},
@@ -404,6 +403,24 @@ def test_an_option_of_a_later_version_is_refused_and_never_ignored(
 ) -> None:
     with pytest.raises(NotAllowed, match="not supported by this version yet"):
         app.task(add, **options)
+
+
+def test_a_job_without_guarantee_says_so_in_its_headers(app: FakeApp) -> None:
+    app.task(add, guarantee=False).delay(1, 2)
+    assert "guarantee:False" in app.broker.received[-1].headers
+
+
+def test_retries_and_no_guarantee_exclude_each_other(app: FakeApp) -> None:
+    """Both options are named, at the declaration and at the call; nothing is sent."""
+    words = "guarantee=False and retries=2 exclude each other"
+    with pytest.raises(SettingsError, match=words):
+        app.task(add, guarantee=False, retries=2)
+    task = app.task(add, guarantee=False)
+    with pytest.raises(SettingsError, match=words):
+        task.options(retries=2).delay(1, 2)
+    with pytest.raises(SettingsError, match=words):
+        task.apply_async((1, 2), retries=2)
+    assert app.broker.received[1:] == []
 
 
 def test_defaults_may_be_said() -> None:

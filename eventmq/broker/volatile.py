@@ -1,0 +1,310 @@
+"""What happens to jobs without guarantee: admitted, handed out at most once, never written.
+
+A chunk is volatile or stored, never both. A volatile one that was never started for certain (it
+could not be sent, the worker says that it never had it, or hands it back) may be handed out again.
+Of any other whose session is gone nobody knows: its jobs end as `WorkerLost`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Finished, Found
+from eventmq.headers import parse_headers
+from eventmq.job import JobState, OutcomeKind
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.broker.peers import Lease, Session
+    from eventmq.broker.state import State
+    from eventmq.broker.volatile_jobs import Window
+    from eventmq.broker.waits import Waits
+    from eventmq.headers import Headers
+    from eventmq.job import Job
+    from eventmq.wire.bulk import OutcomeRow
+
+__all__ = ["Volatile"]
+
+logger = logging.getLogger("eventmq.broker")
+
+_ENDS = {
+    int(OutcomeKind.SUCCEEDED): JobState.SUCCEEDED,
+    int(OutcomeKind.FAILED): JobState.FAILED,
+    int(OutcomeKind.RETRY): JobState.FAILED,  # there is no second attempt
+    int(OutcomeKind.EXPIRED): JobState.EXPIRED,
+    int(OutcomeKind.CANCELLED): JobState.CANCELLED,
+}
+
+#: Kinds whose seconds say how long the task takes.
+_RAN = {int(OutcomeKind.SUCCEEDED), int(OutcomeKind.FAILED), int(OutcomeKind.RETRY)}
+
+#: Microseconds of rank by which a volatile job may overtake a stored one of the same queue, so
+#: that chunks have more than one job where both arrive together.
+_OVERTAKE = 20_000
+
+#: Seconds between two looks for jobs whose task nobody knows.
+_LOOK = 1.0
+
+
+class Volatile:
+    """Takes, gives out and ends the jobs of `State.volatile`."""
+
+    def __init__(self, state: State, waits: Waits) -> None:
+        self.state = state
+        self.waits = waits
+        self.memory = state.volatile
+        self._looked = 0.0
+
+    # Admission
+
+    @staticmethod
+    def refusal(headers: Headers) -> tuple[str, str] | None:
+        """Return why headers that say ``guarantee:False`` are refused, or None."""
+        if headers.retry_count:
+            return "bad-header", "guarantee:False and retry-count exclude each other"
+        return None
+
+    def admit(self, job: Job) -> tuple[str, str] | None:
+        """Keep a job in memory; return the refusal, or None if the broker has it."""
+        memory = self.memory
+        if job.id in memory.jobs or memory.results.get(job.id, self.state.now):
+            self.state.counters["duplicates"] += 1
+            self.waits.look_again(job.id)
+            return None
+        refusal = memory.full(job)
+        if refusal is None:
+            memory.add(job)
+            self.state.counters["admitted_volatile"] += 1
+            self.state.queue(job.queue).version += 1
+        else:
+            self.waits.reply_never(job.id)
+        return refusal
+
+    def sift(
+        self, jobs: list[Job], places: list[int], refused: dict[int, tuple[str, str]]
+    ) -> tuple[list[Job], list[int]]:
+        """Admit the jobs of a batch that want no guarantee; return the others with their places."""
+        stored: list[Job] = []
+        at: list[int] = []
+        for job, place in zip(jobs, places, strict=True):
+            headers = parse_headers(job.headers)
+            if headers.guarantee is not False:
+                stored.append(job)
+                at.append(place)
+            elif (refusal := self.refusal(headers) or self.admit(job)) is not None:
+                refused[place] = refusal
+        return stored, at
+
+    # Time
+
+    def promote(self) -> None:
+        """Queue the delayed jobs whose time has come."""
+        for job in self.memory.due(self.state.now):
+            self._back(job)
+
+    def tick(self, admits: Callable[[Session, str], bool]) -> None:
+        """Forget old results, and fail what no worker of its queue has known for the grace."""
+        now = self.state.now
+        if now - self._looked < _LOOK:
+            return
+        self._looked = now
+        self.memory.results.prune(now)
+        for name, window in self.memory.windows.items():
+            if len(window):
+                self._look(name, window, admits)
+
+    def _look(self, name: str, window: Window, admits: Callable[[Session, str], bool]) -> None:
+        state = self.state
+        sessions = [s for s in state.sessions.values() if any(n == name for _, n in s.queues)]
+        since = state.now - state.limits.unknown_task_grace
+
+        def hopeless(job: Job) -> bool:
+            refused = state.refusals.get(job.id, ())
+            known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
+            return max(job.created, job.due) <= since and not known
+
+        if sessions:
+            self._fail_unknown(window.drop(hopeless))
+
+    def _fail_unknown(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            task = parse_headers(job.headers).task
+            msg = f"no worker of the queue {job.queue!r} knows the task {task!r}"
+            self._fail([job], "eventmq.errors.UnknownTask", msg, "")
+
+    # Dispatch
+
+    def take(
+        self,
+        queue: str,
+        judge: Callable[[str], float],
+        refuses: Callable[[Job], bool] | None,
+        limit: int,
+        stored: tuple[int, int] | None,
+    ) -> list[Job]:
+        """Remove and return the jobs of a chunk.
+
+        Args:
+            queue: Name.
+            judge: Header text -> seconds that such a job costs, below 0 if it does not suit.
+            refuses: Asked for each job in addition, or None.
+            limit: Jobs.
+            stored: The (rank, seq) of the first stored job of the queue, None for none.
+        """
+        window = self.memory.windows.get(queue)
+        if window is None or not len(window) or (stored is not None and stored < window.head):
+            return []
+        limits = self.state.limits
+        bound = float("inf") if stored is None else stored[0] + _OVERTAKE
+        costs: dict[str, float] = {}
+
+        def cost(job: Job) -> float:
+            seconds = costs.get(job.headers)
+            if seconds is None:
+                seconds = costs[job.headers] = judge(job.headers)
+            return -1.0 if refuses is not None and refuses(job) else seconds
+
+        while True:
+            jobs = window.take(cost, limits.chunk_seconds, limit, limits.max_frame // 2, bound)
+            fresh = [job for job in jobs if not 0.0 < job.expires <= self.state.now]
+            if len(fresh) < len(jobs):
+                self._end([self._row(job, JobState.EXPIRED) for job in jobs if job not in fresh])
+            if fresh or not jobs:
+                return fresh
+
+    def undo(self, session: Session, lease: Lease) -> None:
+        """The commit before a chunk failed, so that it was not sent: its jobs wait again."""
+        if session.plain:
+            session.free += 1
+        self.give_back(session, lease, unstarted=True)
+
+    def give_back(self, session: Session, lease: Lease, *, unstarted: bool) -> None:
+        """End a lease: what was not started for certain waits again, the rest is lost."""
+        jobs = [job for job in lease.jobs if job is not None]
+        lease.jobs = [None] * len(lease.jobs)
+        lease.left = 0
+        session.leases.pop(lease.number, None)
+        for job in jobs:
+            self.memory.running.pop(job.id, None)
+        if unstarted or not lease.sent:
+            for job in jobs:
+                self._back(job)
+        else:
+            self._lost(jobs, session.name)
+
+    def _back(self, job: Job) -> None:
+        self.memory.running.pop(job.id, None)
+        self.memory.join(job)
+        self.state.queue(job.queue).version += 1
+
+    def _lost(self, jobs: Sequence[Job], worker: str) -> None:
+        if not jobs:
+            return
+        self.state.counters["volatile_lost"] += len(jobs)
+        logger.warning(
+            "%d jobs without guarantee are lost with their worker %s, the first is %s",
+            len(jobs), worker, jobs[0].id,
+        )  # fmt: skip
+        msg = f"the worker {worker} was lost, and a job without guarantee is not run again"
+        self._fail(jobs, "eventmq.errors.WorkerLost", msg, worker)
+
+    # Outcomes
+
+    def answered(
+        self, session: Session, lease: Lease, rows: Sequence[OutcomeRow]
+    ) -> dict[str, list[float]]:
+        """Take the outcomes of a chunk; return task -> seconds that its jobs ran."""
+        ran: dict[str, list[float]] = {}
+        ends: list[Finished] = []
+        for row in rows:
+            job = lease.jobs[row[0]] if 0 <= row[0] < len(lease.jobs) else None
+            if job is None:
+                self.state.counters["stale_outcomes"] += 1
+                continue
+            lease.jobs[row[0]] = None
+            lease.left -= 1
+            if row[1] in _RAN:
+                ran.setdefault(parse_headers(job.headers).task, []).append(row[3])
+            self._one(session, job, row, ends)
+        if not lease.left:
+            session.leases.pop(lease.number, None)
+        self._end(ends)
+        return ran
+
+    def _one(self, session: Session, job: Job, row: OutcomeRow, ends: list[Finished]) -> None:
+        _, kind, started, seconds, content_type, result, _ = row
+        if kind in _ENDS:
+            state = _ENDS[kind]
+            ends.append(
+                self._row(job, state, content_type, result, session.name)._replace(
+                    started=started, ran=seconds
+                )
+            )
+        elif kind == OutcomeKind.DIED:
+            self._lost([job], session.name)
+        elif kind == OutcomeKind.UNKNOWN_TASK:
+            self.state.refusals.setdefault(job.id, set()).add(session.id)
+            self._back(job)
+        else:
+            self.state.counters["handed_back"] += 1
+            self._back(job)
+
+    def plain(self, session: Session, lease: Lease, job: Job, result: bytes) -> None:
+        """Take the REPLY of a plain worker."""
+        lease.jobs[0] = None
+        lease.left = 0
+        session.leases.pop(lease.number, None)
+        self._end([self._row(job, JobState.SUCCEEDED, PLAIN_TYPE, result, session.name)])
+
+    # Ends
+
+    def _fail(self, jobs: Sequence[Job], kind: str, message: str, worker: str) -> None:
+        error = encode_error(RemoteError(kind, message))
+        rows = [self._row(job, JobState.FAILED, ERROR_TYPE, error, worker) for job in jobs]
+        self._end(rows)
+
+    def _row(
+        self,
+        job: Job,
+        state: JobState,
+        content_type: str = "",
+        result: bytes = b"",
+        worker: str = "",
+    ) -> Finished:
+        headers, limits = parse_headers(job.headers), self.state.limits
+        ttl = limits.result_ttl if headers.result_ttl is None else headers.result_ttl
+        if headers.ignore_result and state is JobState.SUCCEEDED:
+            ttl = 0.0
+        ttl = min(ttl, limits.volatile_result_ttl)
+        now = self.state.now
+        return Finished(job, state, now, ttl, content_type, result, worker=worker)
+
+    def _end(self, rows: Sequence[Finished]) -> None:
+        """Forget ended jobs but for their results, and tell whoever waits."""
+        if not rows:
+            return
+        state, memory = self.state, self.memory
+        for row in rows:
+            job = row.job
+            memory.remove(job)
+            state.refusals.pop(job.id, None)
+            if row.state is not JobState.SUCCEEDED:
+                state.counters[row.state.value] += 1
+            job.state, job.body = row.state, b""
+            result = row.result if row.ttl > 0 else None
+            found = Found(
+                job, row.at, row.content_type, result, row.started, row.ran, row.worker
+            )  # fmt: skip
+            memory.results.add(found, row.at + (row.ttl or state.limits.volatile_result_ttl))
+        state.counters["ended"] += len(rows)
+        self.waits.ended(rows)
+        self.waits.flush()
+
+    def close(self) -> None:
+        """Say what is gone with the broker."""
+        if self.memory.jobs:
+            n = len(self.memory.jobs)
+            logger.warning("%d unfinished jobs without guarantee are gone with the broker", n)

@@ -1,0 +1,252 @@
+"""The jobs without guarantee: in memory only, in rank order, with the results of the last ones.
+
+Not here: what happens to them (`eventmq.broker.volatile`). `State.volatile` is the one instance
+of a broker; calls and waits look jobs up in it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Found
+from eventmq.headers import parse_headers
+from eventmq.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from eventmq.broker.limits import Limits
+    from eventmq.broker.peers import Lease, Session
+    from eventmq.entries import ListJobs
+    from eventmq.job import Job
+
+__all__ = ["Results", "VolatileJobs", "Window"]
+
+
+class Window:
+    """The waiting volatile jobs of one queue, best rank first."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: list[tuple[int, int, Job]] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The (rank, seq) of the first job; there must be one."""
+        return self._items[0][:2]
+
+    def join(self, job: Job) -> None:
+        """Add a job."""
+        insort(self._items, (job.rank, job.seq, job))
+
+    def take(
+        self, cost: Callable[[Job], float], budget: float, limit: int, room: int, bound: float
+    ) -> list[Job]:
+        """Remove and return the best ranked jobs that suit a worker.
+
+        Args:
+            cost: Seconds that a job costs, below 0 if it does not suit.
+            budget: Seconds; the job that exceeds it is the last.
+            limit: Jobs.
+            room: Bytes of payload; the first job is taken whatever it has.
+            bound: Jobs of a larger rank stay.
+        """
+        taken: list[Job] = []
+        skipped: list[tuple[int, int, Job]] = []
+        place = 0
+        for entry in self._items:
+            rank, _, job = entry
+            if len(taken) >= limit or budget <= 0 or rank > bound:
+                break
+            seconds = cost(job)
+            if seconds < 0:
+                skipped.append(entry)
+            elif taken and len(job.body) > room:
+                break
+            else:
+                taken.append(job)
+                budget -= seconds
+                room -= len(job.body)
+            place += 1
+        if taken:
+            self._items[:place] = skipped
+        return taken
+
+    def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
+        """Remove and return the jobs for which ``leave`` is true."""
+        left = [entry[2] for entry in self._items if leave(entry[2])]
+        if left:
+            gone = set(map(id, left))
+            self._items = [entry for entry in self._items if id(entry[2]) not in gone]
+        return left
+
+
+class Results:
+    """How the last volatile jobs ended, bounded in number, bytes and time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most, self._most_bytes = limits.volatile_results, limits.volatile_result_bytes
+        self._kept: dict[str, tuple[float, Found]] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, found: Found, until: float) -> None:
+        """Keep an outcome until a time; the oldest ones make room."""
+        self._drop(found.job.id)
+        self._kept[found.job.id] = (until, found)
+        self._bytes += len(found.result or b"")
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, job_id: str) -> None:
+        entry = self._kept.pop(job_id, None)
+        if entry is not None:
+            self._bytes -= len(entry[1].result or b"")
+
+    def get(self, job_id: str, now: float) -> Found | None:
+        """Return what is kept of a job."""
+        until, found = self._kept.get(job_id, (0.0, None))
+        return found if until > now else None
+
+    def prune(self, now: float) -> None:
+        """Forget what is past its time, oldest first."""
+        for job_id, (until, _) in list(self._kept.items()):
+            if until > now:
+                return
+            self._drop(job_id)
+
+    def __iter__(self) -> Iterator[Found]:
+        return (found for _, found in self._kept.values())
+
+
+class VolatileJobs:
+    """All jobs without guarantee of a broker."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        #: Unfinished jobs by id.
+        self.jobs: dict[str, Job] = {}
+        #: Leased jobs: id -> (session, chunk, position).
+        self.running: dict[str, tuple[Session, Lease, int]] = {}
+        self.windows: dict[str, Window] = {}
+        self.results = Results(limits)
+        self.bytes = 0
+        self._delayed: list[tuple[float, int, Job]] = []
+
+    # Life
+
+    def add(self, job: Job) -> None:
+        """Keep a new job."""
+        self.jobs[job.id] = job
+        self.bytes += len(job.body)
+        if job.state is JobState.DELAYED:
+            heappush(self._delayed, (job.due, job.seq, job))
+        else:
+            self.join(job)
+
+    def join(self, job: Job) -> None:
+        """Make a job of the memory one that waits for a worker."""
+        window = self.windows.get(job.queue)
+        if window is None:
+            window = self.windows[job.queue] = Window()
+        window.join(job)
+
+    def remove(self, job: Job) -> None:
+        """Forget a job that has ended."""
+        self.running.pop(job.id, None)
+        if self.jobs.pop(job.id, None) is not None:
+            self.bytes -= len(job.body)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the first delayed job becomes ready."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def due(self, now: float) -> list[Job]:
+        """Remove and return the delayed jobs whose time has come."""
+        jobs = []
+        while self._delayed and self._delayed[0][0] <= now:
+            job = heappop(self._delayed)[2]
+            job.state = JobState.QUEUED
+            jobs.append(job)
+        return jobs
+
+    def full(self, job: Job) -> tuple[str, str] | None:
+        """Return why there is no room for a job, or None."""
+        limits = self.limits
+        if len(self.jobs) >= limits.volatile_jobs:
+            return "queue-full", f"the broker has its {limits.volatile_jobs} jobs without guarantee"
+        if self.bytes + len(job.body) > limits.volatile_bytes:
+            text = f"jobs without guarantee have at most {limits.volatile_bytes} bytes in all"
+            return "queue-full", text
+        return None
+
+    def ready(self) -> set[str]:
+        """Return the names of queues with a waiting job."""
+        return {name for name, window in self.windows.items() if len(window)}
+
+    # Looking
+
+    def find(self, ids: Iterable[str], now: float) -> dict[str, Found]:
+        """Return what is known of jobs, the unfinished and the ended ones."""
+        found = {}
+        for job_id in ids:
+            job = self.jobs.get(job_id)
+            known = self._live(job) if job is not None else self.results.get(job_id, now)
+            if known is not None:
+                found[job_id] = known
+        return found
+
+    def _live(self, job: Job) -> Found:
+        entry = self.running.get(job.id)
+        if entry is None:
+            return Found(job)
+        return Found(replace(job, state=JobState.RUNNING), worker=entry[0].name)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Return (queue, state) -> number of unfinished jobs."""
+        return Counter(
+            (job.queue, "running" if job.id in self.running else job.state.value)
+            for job in self.jobs.values()
+        )
+
+    def merge(self, entry: ListJobs, rows: list[Found], cursor: str) -> tuple[list[Found], str]:
+        """Add the jobs of the memory to a page of the store, the newest id first.
+
+        Args:
+            entry: What was asked.
+            rows: What the store found.
+            cursor: The last id that it looked at, "" if there is no more.
+        """
+        mine = [
+            found
+            for found in [*map(self._live, self.jobs.values()), *self.results]
+            if (not entry.cursor or found.job.id < entry.cursor)
+            and found.job.id >= cursor
+            and _matches(found, entry)
+        ]
+        if not mine:
+            return rows, cursor
+        rows = sorted([*rows, *mine], key=lambda found: found.job.id, reverse=True)
+        if len(rows) <= entry.limit:
+            return rows, cursor
+        return rows[: entry.limit], rows[entry.limit - 1].job.id
+
+
+def _matches(found: Found, entry: ListJobs) -> bool:
+    job = found.job
+    return (
+        (entry.state is None or job.state is entry.state)
+        and (entry.queue is None or job.queue == entry.queue)
+        and (entry.task is None or parse_headers(job.headers).task == entry.task)
+    )
