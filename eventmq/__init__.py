@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from eventmq.hookspecs import hookimpl
     from eventmq.plugins.retries.backoff import exponential, fixed
     from eventmq.task import shared_task
+    from eventmq.task.unique import Unique
     from eventmq.worker.context import current_job
     from eventmq.worker.signals import Reject, Retry
 
@@ -100,6 +101,7 @@ __all__ = [
     "StreamRestarted",
     "SubmitError",
     "TimeLimitExceeded",
+    "Unique",
     "UnknownTask",
     "WorkerLost",
     "__version__",
@@ -116,6 +118,7 @@ _WHERE = {
     "Job": "eventmq.client.handle",
     "Reject": "eventmq.worker.signals",
     "Retry": "eventmq.worker.signals",
+    "Unique": "eventmq.task.unique",
     "current_job": "eventmq.worker.context",
     "exponential": "eventmq.plugins.retries.backoff",
     "fixed": "eventmq.plugins.retries.backoff",

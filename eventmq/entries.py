@@ -8,14 +8,18 @@ for what operators do are in `eventmq.operations`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.job import TERMINAL, JobState
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
-    from eventmq.job import Job, JobState
+    from eventmq.job import Job
     from eventmq.operations import Sweep
 
 __all__ = [
@@ -35,27 +39,89 @@ __all__ = [
     "QueueCounts",
     "Recovered",
     "Requeue",
+    "UniqueRule",
     "Verdict",
     "Write",
+    "unique_rule",
 ]
+
+
+class UniqueRule(NamedTuple):
+    """What the headers of a job say about its unique key."""
+
+    key: str
+    #: ``reject``, ``replace`` or ``keep_last``.
+    mode: str
+    #: Seconds after its admission in which a job that ran blocks the key; 0.0 for none.
+    period: float
+    #: The states in which another job with the key counts.
+    states: frozenset[JobState]
+
+
+_MODES = ("reject", "replace", "keep_last")
+
+#: The states that count unless the headers say others.
+_UNFINISHED = frozenset(JobState) - TERMINAL
+
+
+def unique_rule(headers: str) -> UniqueRule | None:
+    """Return what a header text says about a unique key, None for most.
+
+    Raises:
+        ProtocolError: The mode or a state is none.
+    """
+    return _rule(headers) if "unique:" in headers else None
+
+
+@lru_cache(maxsize=1024)
+def _rule(text: str) -> UniqueRule | None:
+    headers = parse_headers(text)
+    if not headers.unique:
+        return None
+    mode = headers.unique_mode or "reject"
+    if mode not in _MODES:
+        msg = f"unique-mode is {mode[:80]!r}; allowed are {', '.join(_MODES)}"
+        raise ProtocolError(msg, code="bad-header")
+    names = [name for name in headers.unique_states.split("+") if name]
+    try:
+        states = frozenset(map(JobState, names)) or _UNFINISHED
+    except ValueError:
+        known = ", ".join(JobState)
+        msg = f"unique-states is {headers.unique_states[:80]!r}; allowed are {known}, joined by +"
+        raise ProtocolError(msg, code="bad-header") from None
+    return UniqueRule(headers.unique, mode, headers.unique_period, states)
 
 
 class Verdict(NamedTuple):
     """What the store says about one job of an entry that was not simply done."""
 
-    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``.
+    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
+    #: ``replaced`` or ``held``.
     code: str
-    #: For ``same_id`` the state, for ``unique_conflict`` the id of the other job.
+    #: For ``same_id`` the state, for ``unique_conflict``, ``replaced`` and ``held`` the id of the
+    #: other job.
     detail: str = ""
+    #: For ``replaced`` the jobs that ended in favour of this one.
+    ended: tuple[Finished, ...] = ()
 
 
 class Admit(NamedTuple):
-    """Store new jobs, as never delivered. Verdict: {index: Verdict} of those refused.
+    """Store new jobs, as never delivered. Verdict: {index: Verdict} of those refused or changed.
 
     A job may be leased by an `OpenChunk` of the same commit; its delivery is written by that.
+
+    A job with a `unique_rule` whose key another one has in a state that counts, or that ran and
+    was admitted within the period, is judged by the mode. ``reject``: ``unique_conflict``.
+    ``replace``: those that wait end as cancelled in the same commit, verdict ``replaced``; if one
+    is leased or has ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets
+    state, rank and due time of the one that waited; if one is leased and none waits, it is stored
+    as delayed with `eventmq.job.HELD` added to its due time, verdict ``held``, and a `Finish` of a
+    job with the key takes that off again. The same id is never a conflict with itself.
     """
 
     jobs: Sequence[Job]
+    #: Ids of the jobs that this broker has leased.
+    running: Container[str] = ()
 
 
 class Finished(NamedTuple):

@@ -252,15 +252,16 @@ class RateLimited(SubmitError):
 
 
 class DuplicateJob(SubmitError):
-    """A job with the same unique key exists.
+    """A job with the same unique key exists, or ran so recently that its period goes on.
 
     Attributes:
-        existing_id: The id of the job that holds the key.
+        job_id: The id of that job, not of the refused one.
     """
 
-    def __init__(self, message: str, *, job_id: str | None = None, existing_id: str = "") -> None:
-        super().__init__(message, job_id=job_id)
-        self.existing_id = existing_id
+    @property
+    def existing_id(self) -> str:
+        """The same id."""
+        return self.job_id or ""
 
 
 class BatchError(SubmitError):

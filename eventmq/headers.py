@@ -54,6 +54,11 @@ class Headers:
         created: Unix time at which the client made the job, 0.0 if it did not say.
         batch: Number of jobs in the body, 0 for none.
         chunk: Number of the chunk in the body, 0 for none.
+        unique: The key that no other job may have at the same time; empty for none.
+        unique_mode: What happens if one has it: ``reject``, ``replace`` or ``keep_last``.
+        unique_period: Seconds after admission in which the key stays taken, whatever happens.
+        unique_states: The states in which another job counts, joined by ``+``; empty for all
+            unfinished ones.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
     """
 
@@ -80,6 +85,10 @@ class Headers:
     created: float = 0.0
     batch: int = 0
     chunk: int = 0
+    unique: str = ""
+    unique_mode: str = ""
+    unique_period: float = 0.0
+    unique_states: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
 
 __all__ = [
+    "HELD",
     "STATE_CODES",
     "TERMINAL",
     "TRANSITIONS",
@@ -62,6 +63,10 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.CANCELLED: frozenset(),
     _S.EXPIRED: frozenset(),
 }
+
+#: Added to the due time of a delayed job that waits for the end of another with its unique key;
+#: more than any time on the wire.
+HELD = 1e12
 
 #: States that end a job.
 TERMINAL = frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLED, _S.EXPIRED})

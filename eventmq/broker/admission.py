@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.entries import Admit
+from eventmq.broker.uniqueness import Uniqueness
+from eventmq.entries import Admit, unique_rule
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import Job, JobState
@@ -45,6 +46,7 @@ class Admission:
         self.state = state
         self.waits = waits
         self.volatile = volatile
+        self.unique = Uniqueness(state, waits)
 
     def request(self, peer: Peer, message: Request) -> None:
         """Admit the job or the batch of a REQUEST."""
@@ -80,7 +82,13 @@ class Admission:
         if len(text) > self.state.limits.max_headers:
             msg = f"the headers are longer than {self.state.limits.max_headers} characters"
             raise ProtocolError(msg, code="too-large")
-        return parse_headers(text)
+        headers = parse_headers(text)
+        if headers.unique:
+            if len(headers.unique) > self.state.limits.max_unique:
+                msg = f"a unique key has at most {self.state.limits.max_unique} characters"
+                raise ProtocolError(msg, code="too-large")
+            unique_rule(text)
+        return headers
 
     def _check_sizes(self, job_id: str, queue: str, body: bytes) -> None:
         limits = self.state.limits
@@ -183,10 +191,10 @@ class Admission:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
                 state.busy[job.queue] = queue
-            if job.state is JobState.QUEUED:
+            if job.state is JobState.QUEUED and "unique:" not in job.headers:
                 queue.arriving.append(job)
         state.write(
-            Admit(arrival.jobs),
+            Admit(arrival.jobs, state.running),
             lambda verdict: self._settled(arrival, verdict),
             lambda: self._undone(arrival),
         )
@@ -195,9 +203,9 @@ class Admission:
     def _settled(self, arrival: _Arrival, verdict: Mapping[int, Verdict]) -> None:
         state = self.state
         running, queues, joined = state.running, state.queues, state.joined
-        state.counters["admitted"] += len(arrival.jobs) - len(verdict)
+        state.counters["admitted"] += len(arrival.jobs)
         for i, job in enumerate(arrival.jobs):
-            if i in verdict:
+            if i in verdict and not self.unique.admitted(job, verdict[i]):
                 self._not_stored(arrival, i, job, verdict[i])
                 continue
             queue = queues[job.queue]
@@ -226,6 +234,7 @@ class Admission:
 
     def _not_stored(self, arrival: _Arrival, i: int, job: Job, verdict: Verdict) -> None:
         state = self.state
+        state.counters["admitted"] -= 1
         self._withdraw(job)
         if verdict.code == "same_id":
             state.counters["duplicates"] += 1

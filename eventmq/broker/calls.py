@@ -8,7 +8,7 @@ from eventmq.broker.arguments import limit, text, texts
 from eventmq.entries import Attempt, Find, History, ListJobs
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
-from eventmq.job import JobState
+from eventmq.job import HELD, JobState
 from eventmq.wire.bulk import pack, unpack
 from eventmq.wire.calls import CALLS
 
@@ -122,7 +122,7 @@ class Calls:
         return {
             "id": job.id, "task": headers.task, "queue": job.queue, "state": self._now(found),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
-            "created": job.created, "due": job.due, "expires": job.expires,
+            "created": job.created, "due": job.due % HELD, "expires": job.expires,
             "started": found.started, "ran": found.ran, "finished": found.at, "worker": worker,
             "error": found.result if job.state in _WITH_ERROR else None,
             "content_type": found.content_type, "headers": job.headers,

@@ -16,6 +16,7 @@ class Limits:
         max_frames: A message of more frames is answered with ERROR ``frame-count``.
         max_headers: A longer header field is answered with ERROR ``too-large``.
         max_id: Longest id, queue name or topic in characters.
+        max_unique: Longest unique key in characters.
         max_queue_length: Jobs that one queue keeps; more are refused with ``queue-full``.
         max_queues: Queues that the broker knows; a job for another is refused with
             ``queue-full``.
@@ -59,6 +60,7 @@ class Limits:
     max_frames: int = 16
     max_headers: int = 64 * 1024
     max_id: int = 255
+    max_unique: int = 1024
     max_queue_length: int = 10_000_000
     max_queues: int = 10_000
     max_peers: int = 10_000

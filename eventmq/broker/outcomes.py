@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from eventmq.broker.failure import Failure
+from eventmq.broker.uniqueness import Uniqueness
 from eventmq.entries import CloseChunk, Finish, Finished, Requeue
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
@@ -74,6 +75,7 @@ class Outcomes:
         self.state = state
         self.waits = waits
         self.volatile = volatile
+        self.unique = Uniqueness(state, waits)
 
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
@@ -336,6 +338,7 @@ class Outcomes:
                 counters[row.state.value] += 1
                 queue.counts.failed += row.state is JobState.FAILED
         counters["ended"] += len(rows)
+        self.unique.ended(rows)
         self.waits.ended(rows)
 
     def _there(

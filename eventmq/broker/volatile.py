@@ -65,6 +65,8 @@ class Volatile:
         """Return why headers that say ``guarantee:False`` are refused, or None."""
         if headers.retry_count:
             return "bad-header", "guarantee:False and retry-count exclude each other"
+        if headers.unique:
+            return "bad-header", "guarantee:False and unique exclude each other"
         return None
 
     def admit(self, job: Job) -> tuple[str, str] | None:

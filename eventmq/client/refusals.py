@@ -21,13 +21,14 @@ _SUBMIT: dict[str, type[SubmitError]] = {
     "queue-full": QueueFull,
     "store-full": QueueFull,
     "too-large": MessageTooLarge,
-    "duplicate": DuplicateJob,
     "rate-limited": RateLimited,
 }
 
 
 def refusal(code: str, text: str, job_id: str) -> EventMQError:
     """Return the exception for an ERROR code; the table of codes is in the protocol page."""
+    if code == "duplicate":
+        return DuplicateJob(f"job {text} has the same unique key", job_id=text)
     kind = _SUBMIT.get(code)
     if kind is not None:
         return kind(text, job_id=job_id)

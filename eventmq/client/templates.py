@@ -43,6 +43,7 @@ class Template:
         encode: The serializer's.
         now: Reads Unix time.
         expires_in: Seconds until a job expires, counted from its submission; 0.0 for never.
+        key: Makes the unique key of a job of its arguments, None for none.
     """
 
     queue: str
@@ -51,6 +52,7 @@ class Template:
     encode: Callable[[object, Envelope], tuple[bytes, str]]
     now: Callable[[], float]
     expires_in: float = 0.0
+    key: Callable[[Sequence[Any], Mapping[str, Any]], str] | None = None
 
     @classmethod
     def make(
@@ -69,8 +71,11 @@ class Template:
 
         Raises:
             SerializationError: They cannot be encoded.
+            SettingsError: The template of the unique key cannot be filled in.
         """
         headers = self.headers
+        if self.key is not None:
+            headers = replace(headers, unique=self.key(args, kwargs))
         now = self.now()
         expires = now + self.expires_in if self.expires_in else headers.expires
         envelope = Envelope(job_id, headers.content_type, headers.task, self.queue, now, expires)
@@ -81,7 +86,7 @@ class Template:
             # differs from job to job costs the broker and the worker more than the job itself.
             own = replace(headers, created=now, expires=expires, signature=signature)
             text = format_headers(own)
-        elif self.expires_in:
+        elif self.expires_in or self.key is not None:
             text = format_headers(replace(headers, expires=expires))
         return Written(job_id, self.queue, text, body)
 
@@ -94,7 +99,7 @@ class Template:
         kind, task, expires = self.headers.content_type, self.headers.task, self.headers.expires
         now = self.now()
         for job_id, args in zip(ids, calls, strict=True):
-            if not self.expires_in:
+            if not self.expires_in and self.key is None:
                 envelope = Envelope(job_id, kind, task, queue, now, expires)
                 body, signature = encode([args, kwargs], envelope)
                 # The common case: all jobs share their headers.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ProtocolError, SettingsError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.task import values
+from eventmq.task.unique import Unique, read_unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         retries: int | None
         timeout: float | None
         job_id: str | None
-        unique: object
+        unique: str | Unique | None
         headers: Mapping[str, str] | None
         ignore_result: bool | None
         result_ttl: float | None
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 __all__ = ["NO_OPTIONS", "CallOptions"]
 
 #: Options that this version knows by name only.
-_NOT_YET = ("timeout", "unique")
+_NOT_YET = ("timeout",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
     """The options of one call, checked; None leaves to the task what it says.
 
-    ``timeout`` and ``unique`` are known by name; this version refuses them.
+    ``timeout`` is known by name; this version refuses it.
 
     Attributes:
         queue: Where the job waits.
@@ -55,6 +56,7 @@ class CallOptions:
         job_id: Its id, chosen by the caller. Submitting an id again does nothing while the broker
             knows it (the setting ``dedupe_window``): the receipt is the same, and the handle is
             that of the first job, whatever the arguments.
+        unique: As of the task, for this call.
         headers: More headers, for middleware and foreign peers.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
@@ -72,7 +74,7 @@ class CallOptions:
     retries: int | None = None
     timeout: float | None = None
     job_id: str | None = None
-    unique: object = None
+    unique: str | Unique | None = None
     headers: Mapping[str, str] | None = None
     ignore_result: bool | None = None
     result_ttl: float | None = None
@@ -80,6 +82,7 @@ class CallOptions:
     def __post_init__(self) -> None:
         for name in _NOT_YET:
             values.unsupported(name, getattr(self, name), None)
+        object.__setattr__(self, "unique", read_unique(self.unique))
         for name in ("queue", "job_id"):
             if getattr(self, name) is not None:
                 values.text(name, getattr(self, name))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import PluginError, SettingsError
 from eventmq.plugins.retries.backoff import Backoff
 from eventmq.task import values
+from eventmq.task.unique import Unique, read_unique
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         soft_timeout: float | None
         priority: int
         expires: float | None
-        unique: object
+        unique: str | Unique | None
         rate_limit: str | None
         max_concurrency: int | None
         guarantee: bool
@@ -48,7 +49,6 @@ RESULT_TTL = 86400.0
 _NOT_YET: dict[str, object] = {
     "timeout": None,
     "soft_timeout": None,
-    "unique": None,
     "rate_limit": None,
     "max_concurrency": None,
     "schedule": None,
@@ -61,7 +61,7 @@ _NOT_YET: dict[str, object] = {
 class TaskOptions:
     """The options of a task, checked.
 
-    ``timeout soft_timeout unique rate_limit max_concurrency schedule replayable majordomo`` are
+    ``timeout soft_timeout rate_limit max_concurrency schedule replayable majordomo`` are
     known by name; this version refuses any other value than the default.
 
     Attributes:
@@ -73,8 +73,11 @@ class TaskOptions:
         no_retry_on: Exceptions after which it is not; these win.
         priority: 0 to 255; higher first.
         expires: Seconds after which a job that has not started must not start; None for never.
+        unique: A key of which there is one job at a time: a template over the arguments, such as
+            ``"user:{to}"``, or `eventmq.Unique`.
         guarantee: False keeps its jobs in the broker's memory only: at most once instead of at
-            least once, gone with the broker or the worker; not together with ``retries``.
+            least once, gone with the broker or the worker; not together with ``retries`` or
+            ``unique``.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
@@ -94,7 +97,7 @@ class TaskOptions:
     soft_timeout: float | None = None
     priority: int = 0
     expires: float | None = None
-    unique: object = None
+    unique: str | Unique | None = None
     rate_limit: str | None = None
     max_concurrency: int | None = None
     guarantee: bool = True
@@ -115,7 +118,10 @@ class TaskOptions:
         values.whole("priority", self.priority, 255)
         values.flag("ignore_result", self.ignore_result)
         values.flag("guarantee", self.guarantee)
-        values.no_guarantee(guarantee=self.guarantee, retries=self.retries)
+        object.__setattr__(self, "unique", read_unique(self.unique))
+        values.no_guarantee(
+            guarantee=self.guarantee, retries=self.retries, unique=self.unique is not None
+        )
         values.seconds("result_ttl", self.result_ttl)
         if self.expires is not None:
             values.seconds("expires", self.expires, zero=False)

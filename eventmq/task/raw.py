@@ -9,9 +9,10 @@ from eventmq.client.templates import Written
 from eventmq.errors import NotAllowed, ProtocolError, SettingsError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.task import values
+from eventmq.task.arity import signature_of
 from eventmq.task.calls import CallOptions
 from eventmq.task.options import TaskOptions
-from eventmq.task.task import make_template
+from eventmq.task.template import make_template
 
 if TYPE_CHECKING:
     from eventmq.client.templates import Template
@@ -30,7 +31,12 @@ def named_template(
     """
     values.text("the name of the task", name)
     call = CallOptions.read(options)
-    return make_template(host, name, TaskOptions(), call), call.job_id
+    template = make_template(host, name, TaskOptions(), call, signature_of(_anything))
+    return template, call.job_id
+
+
+def _anything(*args: Any, **kwargs: Any) -> None:
+    """Stand for a function that nobody knows here: only keyword arguments have names."""
 
 
 def named_arguments(

@@ -8,13 +8,12 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from eventmq.client.main_module import real_name
-from eventmq.client.templates import Template
 from eventmq.errors import NotAllowed, SettingsError
-from eventmq.headers import Headers
 from eventmq.task import values
 from eventmq.task.arity import plain_arity, signature_of
 from eventmq.task.calls import NO_OPTIONS, CallOptions
-from eventmq.task.options import RESULT_TTL, TaskOptions
+from eventmq.task.template import make_template
+from eventmq.task.unique import key_maker, read_unique
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
@@ -25,10 +24,13 @@ if TYPE_CHECKING:
 
     from eventmq.client.handle import Job
     from eventmq.client.submitter import Submitter
+    from eventmq.client.templates import Template
     from eventmq.interfaces import Serializer
     from eventmq.task.calls import CallKeywords
+    from eventmq.task.options import TaskOptions
+    from eventmq.task.unique import Unique
 
-__all__ = ["AsyncTask", "BoundTask", "HasHost", "Host", "StreamTask", "Task", "make_template"]
+__all__ = ["AsyncTask", "BoundTask", "HasHost", "Host", "StreamTask", "Task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,42 +71,6 @@ def task_name(function: Callable[..., Any]) -> str:
     return f"{real_name(function.__module__)}.{qualname}"
 
 
-def make_template(host: Host, name: str, options: TaskOptions, call: CallOptions) -> Template:
-    """Return the common part of jobs of a task.
-
-    Args:
-        host: The app.
-        name: Of the task.
-        options: Of its declaration.
-        call: Of this call; these win.
-    """
-    content_type, serializer = host.content(options.serializer)
-    countdown, eta = call.ready()
-    expires_in, expires = call.expiry()
-    if call.expires is None:
-        expires_in = options.expires or 0.0
-    ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
-    ignored = call.ignore_result
-    retries = options.retries if call.retries is None else call.retries
-    values.no_guarantee(guarantee=options.guarantee, retries=retries)
-    headers = Headers(
-        guarantee=None if options.guarantee else False,
-        task=name,
-        content_type=content_type,
-        retry_count=retries,
-        priority=options.priority if call.priority is None else call.priority,
-        countdown=countdown,
-        eta=eta,
-        expires=expires,
-        ignore_result=options.ignore_result if ignored is None else ignored,
-        result_ttl=None if ttl == RESULT_TTL else ttl,
-        extra=call.own_headers(),
-    )
-    queue = call.queue or options.queue or host.default_queue
-    host.uses_queue(queue)
-    return Template.make(queue, headers, serializer, host.now, expires_in)
-
-
 class Task(Generic[P, R]):
     """A function that can be called here and now, and submitted. Made by ``@app.task``.
 
@@ -129,6 +95,9 @@ class Task(Generic[P, R]):
         self._template: tuple[weakref.ref[Host], Template] | None = None
         self._signature: inspect.Signature | None = None
         self._plain = range(0)
+        unique = read_unique(options.unique)
+        if unique is not None:
+            key_maker(unique, self.name, self.signature)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -183,7 +152,7 @@ class Task(Generic[P, R]):
         retries: int | None = None,
         timeout: float | None = None,
         job_id: str | None = None,
-        unique: object = None,
+        unique: str | Unique | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Job[R]:
         """Submit a job with any arguments and options, and return after the broker's receipt.
@@ -199,7 +168,7 @@ class Task(Generic[P, R]):
             retries: How often it is tried again when it failed.
             timeout: Not supported by this version yet.
             job_id: Its id; submitting the same id again does nothing, see `CallOptions`.
-            unique: Not supported by this version yet.
+            unique: A key of which there is one job at a time.
             headers: More headers.
 
         Raises:
@@ -276,20 +245,26 @@ class Task(Generic[P, R]):
         host = self._find_host()
         if self._template is not None and self._template[0]() is host:
             return self._template[1]
-        template = make_template(host, self.name, self.declared, NO_OPTIONS)
+        template = make_template(host, self.name, self.declared, NO_OPTIONS, self.signature)
         self._template = weakref.ref(host), template
         return template
 
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `TypeError` if the function does not take these arguments."""
+    @property
+    def signature(self) -> inspect.Signature:
+        """The signature of its function."""
         if self._signature is None:
             self._signature = signature_of(self.function)
             self._plain = plain_arity(self._signature)
+        return self._signature
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` if the function does not take these arguments."""
+        signature = self.signature
         # Binding costs 5 microseconds; most calls are as simple as this.
         if not kwargs and len(args) in self._plain:
             return
         try:
-            self._signature.bind(*args, **kwargs)
+            signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"task {self.name}: {error}") from None
 
@@ -372,7 +347,7 @@ class BoundTask(Generic[P, R]):
         host = task.host
         if self._template is not None and self._template[0]() is host:
             return self._template[1]
-        template = make_template(host, task.name, task.declared, self._call)
+        template = make_template(host, task.name, task.declared, self._call, task.signature)
         self._template = weakref.ref(host), template
         return template
 

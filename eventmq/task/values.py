@@ -165,11 +165,13 @@ def headers(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())  # type: ignore[attr-defined]  # it is a mapping
 
 
-def no_guarantee(*, guarantee: bool, retries: int) -> None:
-    """Refuse what jobs without guarantee cannot have: they are handed out once."""
-    if not guarantee and retries:
-        msg = (
-            f"guarantee=False and retries={retries} exclude each other: a job without guarantee "
-            "is run at most once; allowed is one of them"
-        )
-        raise SettingsError(msg)
+def no_guarantee(*, guarantee: bool, retries: int, unique: bool) -> None:
+    """Refuse what jobs without guarantee cannot have: they are handed out once, and not stored."""
+    if guarantee or not (retries or unique):
+        return
+    other = f"retries={retries}" if retries else "unique"
+    msg = (
+        f"guarantee=False and {other} exclude each other: a job without guarantee is run at most "
+        "once and is not stored; allowed is one of them"
+    )
+    raise SettingsError(msg)

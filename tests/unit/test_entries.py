@@ -35,9 +35,9 @@ def test_every_entry_is_public() -> None:
 def test_entries_are_tuples_of_what_their_names_say() -> None:
     """Made in hot loops, so nothing heavier."""
     job = Job("1", "q", "", b"")
-    assert Admit([job]) == ([job],)
+    assert Admit([job]) == ([job], ())
     assert OpenChunk(Chunk("s", 1, [(job, 2), (None, 0)])).chunk.leases[0] == (job, 2)
-    assert Verdict("full") == ("full", "")
+    assert Verdict("full") == ("full", "", ())
 
 
 def test_an_end_without_a_start_is_possible() -> None:

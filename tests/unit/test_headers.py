@@ -41,6 +41,10 @@ FORMS = [
     ("created:1795217419.5", {"created": 1795217419.5}),
     ("batch:100", {"batch": 100}),
     ("chunk:7", {"chunk": 7}),
+    ("unique:shop.send:a", {"unique": "shop.send:a"}),
+    ("unique-mode:keep_last", {"unique_mode": "keep_last"}),
+    ("unique-period:2.5", {"unique_period": 2.5}),
+    ("unique-states:queued+failed", {"unique_states": "queued+failed"}),
     ("x-tenant:a", {"extra": (("x-tenant", "a"),)}),
     ("x-flag", {"extra": (("x-flag", ""),)}),
 ]

@@ -25,6 +25,8 @@ from eventmq.job import IdFactory
 from eventmq.plugins.retries.backoff import exponential, fixed
 from eventmq.plugins.serializers.msgpack_ import Msgpack
 from eventmq.task import AsyncTask, CallOptions, Task, TaskOptions, shared, shared_task
+from eventmq.task.unique import Unique
+from eventmq.wire.bulk import decode_batch
 from tests.client_harness import FakeBroker, Net, NetRunner
 
 if TYPE_CHECKING:
@@ -390,7 +392,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
     [
         {"timeout": 5},
         {"soft_timeout": 5},
-        {"unique": "key"},
         {"rate_limit": "100/m"},
         {"max_concurrency": 1},
         {"schedule": "nightly"},
@@ -465,7 +466,7 @@ def test_a_wrong_option_of_a_call_is_an_error_before_anything_is_sent(
     assert app.broker.received[1:] == []
 
 
-@pytest.mark.parametrize("options", [{"timeout": 5.0}, {"unique": "key"}])
+@pytest.mark.parametrize("options", [{"timeout": 5.0}])
 def test_an_option_of_a_call_of_a_later_version_is_refused(
     app: FakeApp, options: dict[str, Any]
 ) -> None:
@@ -582,3 +583,114 @@ def test_two_functions_of_one_name_are_an_error_and_one_declared_twice_is_not(
     shared.add_task(tasks, app.task(add, name="x"))
     with pytest.raises(SettingsError, match="two tasks are called 'x'"):
         shared.add_task(tasks, app.task(double, name="x"))
+
+
+# Unique keys
+
+
+def keys(app: FakeApp) -> list[str]:
+    """Return the unique keys of the jobs that were sent one by one."""
+    return [parse_headers(request.headers).unique for request in app.broker.received[1:]]
+
+
+def test_a_key_is_made_of_the_arguments_however_they_are_given(app: FakeApp) -> None:
+    """By position, by keyword and by default, as the signature says."""
+
+    def send(to: str, subject: str = "hi", *rest: str, urgent: bool = False, **more: str) -> None:
+        """Take all kinds of arguments."""
+
+    task = app.task(send, name="send", unique="{to}/{subject}/{urgent}")
+    task.delay("a")
+    task.delay(to="a", subject="hi")
+    task.delay("a", "hi", urgent=True)
+    task.options(unique="{to}:{tenant}").delay("b", tenant="t")
+    task.options(unique="constant {{}}").delay("c")
+    task.options(unique="*:{to}").delay("d")
+    assert keys(app) == [
+        "send:a/hi/False", "send:a/hi/False", "send:a/hi/True", "send:b:t",
+        "send:constant {}", "*:d",
+    ]  # fmt: skip
+
+
+def test_a_key_says_its_mode_period_and_states(app: FakeApp) -> None:
+    unique = Unique("k", mode="keep_last", period=5, states=["queued", "delayed"])
+    app.task(add, unique=unique).delay(1, 2)
+    headers = parse_headers(app.broker.received[-1].headers)
+    assert (headers.unique_mode, headers.unique_period) == ("keep_last", 5.0)
+    assert headers.unique_states == "delayed+queued"
+
+
+def test_many_calls_have_a_key_each(app: FakeApp) -> None:
+    app.task(add, name="add", unique="{a}").map([(1, 2), (3, 4)])
+    [request] = app.broker.received[1:]
+    templates, _ = decode_batch(request.body, 2)
+    assert [parse_headers(text).unique for _, text in templates] == ["add:1", "add:3"]
+
+
+def test_a_long_key_is_cut_and_stays_different(app: FakeApp) -> None:
+    task = app.task(add, name="add", unique="{a}")
+    task.apply_async(("x" * 1000 + "1", 0))
+    task.apply_async(("x" * 1000 + "2", 0))
+    first, second = keys(app)
+    assert first != second
+    assert len(first) == len(second) == 255
+
+
+@pytest.mark.parametrize(
+    ("unique", "words"),
+    [
+        ("", "the key of unique is ''"),
+        (5, "a key template such as 'user:{to}'"),
+        ("{x", "is malformed"),
+        ("{}", "allowed is the name of an argument"),
+        ("{0}", "allowed is the name of an argument"),
+        ("{c}", "names 'c'; the arguments of the function are: a, b"),
+    ],
+)
+def test_a_bad_key_template_is_an_error_at_the_declaration(
+    app: FakeApp, unique: Any, words: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        app.task(add, unique=unique)
+    assert words in str(caught.value)
+    with pytest.raises(SettingsError) as caught:
+        app.task(add).options(unique=unique).delay(1, 2)
+    assert words in str(caught.value)
+    assert app.broker.received[1:] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "first"}, "'reject', 'replace', 'keep_last'"),
+        ({"period": 0}, "the period of unique is 0"),
+        ({"states": ["asleep"]}, "some of blocked, cancelled"),
+        ({"states": "queued"}, "some of blocked, cancelled"),
+        ({"states": []}, "some of blocked, cancelled"),
+    ],
+)
+def test_a_wrong_word_about_a_key_names_the_right_ones(options: Any, words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Unique("k", **options)
+    assert words in str(caught.value)
+
+
+def test_a_key_that_cannot_be_filled_in_sends_nothing(app: FakeApp) -> None:
+    """An argument of this call is missing, or has not what the template takes of it."""
+
+    def anything(**more: object) -> None:
+        """Take what comes."""
+
+    with pytest.raises(SettingsError, match="cannot be filled in: no argument 'to'"):
+        app.task(anything, unique="{to}").delay(cc="a")
+    with pytest.raises(SettingsError, match="cannot be filled in"):
+        app.task(add, unique="{a.name}").delay(1, 2)
+    assert app.broker.received[1:] == []
+
+
+def test_no_guarantee_and_a_key_exclude_each_other(app: FakeApp) -> None:
+    words = "guarantee=False and unique exclude each other"
+    with pytest.raises(SettingsError, match=words):
+        app.task(add, guarantee=False, unique="{a}")
+    with pytest.raises(SettingsError, match=words):
+        app.task(add, guarantee=False).options(unique="{a}").delay(1, 2)

@@ -12,10 +12,10 @@ import sqlite3
 
 from eventmq.errors import StoreError
 
-__all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_name", "buckets", "prepare"]
+__all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -60,6 +60,12 @@ CREATE TABLE sweeps (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, operation
   at REAL NOT NULL, bound INTEGER NOT NULL, cursor INTEGER NOT NULL, touched INTEGER NOT NULL,
   done INTEGER NOT NULL);
 """,
+    """
+ALTER TABLE jobs ADD COLUMN unique_key TEXT;
+ALTER TABLE failed ADD COLUMN unique_key TEXT;
+CREATE INDEX jobs_unique ON jobs (unique_key, created) WHERE unique_key IS NOT NULL;
+CREATE INDEX failed_unique ON failed (unique_key, created) WHERE unique_key IS NOT NULL;
+""",
 )
 
 
@@ -74,7 +80,15 @@ def bucket_ddl(bucket: int) -> str:
   id TEXT PRIMARY KEY, state INTEGER NOT NULL, at REAL NOT NULL, until REAL NOT NULL,
   content_type TEXT NOT NULL, result BLOB, queue INTEGER NOT NULL, task INTEGER NOT NULL,
   attempt INTEGER NOT NULL, delivery INTEGER NOT NULL, created REAL NOT NULL,
-  started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL) WITHOUT ROWID"""
+  started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL, unique_key TEXT)
+  WITHOUT ROWID"""
+
+
+def bucket_index(bucket: int) -> str:
+    """Return the statement that makes the index of unique keys of a bucket."""
+    name = bucket_name(bucket)
+    return f"""CREATE INDEX IF NOT EXISTS {name}_unique ON {name} (unique_key, created)
+  WHERE unique_key IS NOT NULL"""
 
 
 def buckets(db: sqlite3.Connection) -> list[int]:

@@ -42,6 +42,7 @@ from eventmq.plugins.queue_stores.reads import (
 )
 from eventmq.plugins.queue_stores.schema import prepare
 from eventmq.plugins.queue_stores.tables import Tables
+from eventmq.plugins.queue_stores.unique import prepare_buckets
 from eventmq.plugins.queue_stores.writes import Mismatch, Writes, id_horizon
 
 if TYPE_CHECKING:
@@ -123,11 +124,14 @@ class SqliteStore:
             self._checkpointer = Checkpointer(self._path, self._sync_every)
         db.execute("BEGIN IMMEDIATE")
         self._tables = tables = Tables(db, self._bucket_seconds)
+        prepare_buckets(tables)
+        self._writes = writes = Writes(tables, self._dedupe_window)
+        writes.unique.release_lonely()
         recovered = self._recover(tables)
         db.execute("COMMIT")
         if self._checkpointer is not None:
             self._checkpointer.start()
-        self._writes = writes = Writes(tables, recovered.epoch, self._dedupe_window)
+        writes.epoch = recovered.epoch
         now = self._clock.now()
         horizon = id_horizon(now)
         writes.high = highest_id(tables, horizon)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Found, QueueCounts
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.job import STATE_CODES, Job
-from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_name, buckets
+from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket_name, buckets
 
 if TYPE_CHECKING:
     import sqlite3
@@ -146,7 +146,7 @@ class Tables:
     def outcome(self, row: tuple[Any, ...], now: float) -> Found:
         """Return the outcome of a row of a bucket; a result past its time is None."""
         (job_id, state, at, until, content_type, result, queue, task, attempt, delivery, created,
-         started, ran, worker) = row  # fmt: skip
+         started, ran, worker, _) = row  # fmt: skip
         headers = format_headers(Headers(task=self.name(task)))
         job = Job(
             job_id, self._queue_names.get(queue, ""), headers, b"", 0, 0, _STATES[state],
@@ -167,6 +167,7 @@ class Tables:
     def _add_bucket(self, number: int) -> None:
         if number not in self.buckets:
             self.db.execute(bucket_ddl(number))
+            self.db.execute(bucket_index(number))
             self.buckets = sorted([*self.buckets, number])
 
     def buckets_of(self, made: float | None, now: float, skew: float) -> list[int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Verdict
+from eventmq.entries import Verdict, unique_rule
 from eventmq.job import STATE_CODES, JobState, id_time
 from eventmq.plugins.queue_stores.attempts import Attempts
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
+from eventmq.plugins.queue_stores.unique import Uniqueness
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _MARKS = ", ".join("?" * 13)
 _INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}) VALUES ({_MARKS})"
 _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, result, started, ran,
   worker, size) VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?)"""
-_OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)})"
+_OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)}, NULL)"
 
 
 def id_horizon(now: float) -> str:
@@ -54,11 +55,13 @@ class Mismatch(Exception):
 class Writes:
     """Handlers of `Admit`, `Finish`, `Requeue`, `OpenChunk`, `CloseChunk` and `Promote`."""
 
-    def __init__(self, tables: Tables, epoch: int, dedupe_window: float) -> None:
+    def __init__(self, tables: Tables, dedupe_window: float) -> None:
         self.tables = tables
         self.attempts = Attempts(tables)
-        self.epoch = epoch
         self.dedupe_window = dedupe_window
+        self.unique = Uniqueness(tables, self._store_outcomes, dedupe_window)
+        #: Number of this opening; set by the store.
+        self.epoch = 0
         #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
         self.early: set[str] = set()
         #: No version 7 id above this one was ever admitted, so it needs no look-up.
@@ -83,6 +86,7 @@ class Writes:
         sane, far = id_horizon(now), id_horizon(now + self.dedupe_window)
         refused: dict[int, Verdict] = {}
         rows: list[tuple[Any, ...]] = []
+        keyed: list[int] = []
         for i, j in enumerate(jobs):
             job_id = j.id
             if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
@@ -92,6 +96,9 @@ class Writes:
                 continue
             elif sane <= job_id < far:
                 early.add(job_id)
+            if "unique:" in j.headers and unique_rule(j.headers) is not None:
+                keyed.append(i)
+                continue
             rows.append((
                 j.seq, job_id, queue_id(j.queue), j.rank, _CODES[j.state], j.attempt, 0,
                 j.deaths, j.due, j.expires, j.created, j.headers, j.body,
@@ -99,12 +106,21 @@ class Writes:
         self.high = high
         count = self.tables.db.executemany(_INSERT, rows).rowcount if rows else 0
         if count < len(rows):
-            self._find_ignored(jobs, refused)
-        self._count_admitted(jobs, refused)
+            self._find_ignored(jobs, refused, keyed)
+        self._count_admitted(jobs, refused, keyed)
+        for i in keyed:
+            verdict = self.unique.admit(jobs[i], entry.running)
+            if verdict is not None:
+                refused[i] = verdict
         return refused
 
-    def _count_admitted(self, jobs: Sequence[Job], refused: dict[int, Verdict]) -> None:
-        there = jobs if not refused else [j for i, j in enumerate(jobs) if i not in refused]
+    def _count_admitted(
+        self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
+    ) -> None:
+        there = jobs
+        if refused or keyed:
+            others = {*refused, *keyed}
+            there = [job for i, job in enumerate(jobs) if i not in others]
         for (queue, state), n in Counter([(job.queue, job.state) for job in there]).items():
             delayed = n if state is JobState.DELAYED else 0
             self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
@@ -121,10 +137,12 @@ class Writes:
                 return state.value
         return None
 
-    def _find_ignored(self, jobs: Sequence[Job], refused: dict[int, Verdict]) -> None:
+    def _find_ignored(
+        self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
+    ) -> None:
         sql = "SELECT seq, state FROM jobs WHERE id = ?"
         for i, job in enumerate(jobs):
-            if i not in refused:
+            if i not in refused and i not in keyed:
                 seq, state = self.tables.db.execute(sql, (job.id,)).fetchone()
                 if seq != job.seq:
                     refused[i] = Verdict("same_id", list(JobState)[state].value)
@@ -199,6 +217,7 @@ class Writes:
         again = [row for row in rows if row.job.attempt > 1]
         if again:
             self.attempts.ended(again)
+        self.unique.ended(row for row in rows if "unique:" in row.job.headers)
         for (queue, was, now), n in counts.items():
             delayed = n if was is JobState.DELAYED else 0
             lost = n if now is JobState.FAILED else 0

@@ -12,6 +12,7 @@ from eventmq.entries import Admit, Claim, Finish, ListJobs, Promote, Requeue, Ve
 from eventmq.job import JobState
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
+from eventmq.testing.suites.queue_store_unique import UniqueTests
 from eventmq.testing.suites.store_harness import fields
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _FIRST = (-(2**63), -1)
 _ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
 
 
-class QueueStoreSuite(OperationTests, RecoveryTests):
+class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
     """Subclass it and return your store from `open_store`.
 
     ``dedupe_window`` is what your store is opened with; ``durable`` is False for a store that

@@ -1,0 +1,70 @@
+"""What the options of a task and of a call make of its jobs' headers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from eventmq.client.templates import Template
+from eventmq.headers import Headers
+from eventmq.task import values
+from eventmq.task.options import RESULT_TTL
+from eventmq.task.unique import key_maker, read_unique
+
+if TYPE_CHECKING:
+    import inspect
+
+    from eventmq.task.calls import CallOptions
+    from eventmq.task.options import TaskOptions
+    from eventmq.task.task import Host
+
+__all__ = ["make_template"]
+
+
+def make_template(
+    host: Host, name: str, options: TaskOptions, call: CallOptions, signature: inspect.Signature
+) -> Template:
+    """Return the common part of jobs of a task.
+
+    Args:
+        host: The app.
+        name: Of the task.
+        options: Of its declaration.
+        call: Of this call; these win.
+        signature: Of the function, for the unique key.
+    """
+    content_type, serializer = host.content(options.serializer)
+    expires_in, _ = call.expiry()
+    if call.expires is None:
+        expires_in = options.expires or 0.0
+    headers = _headers(name, content_type, options, call)
+    queue = call.queue or options.queue or host.default_queue
+    unique = read_unique(call.unique or options.unique)
+    values.no_guarantee(
+        guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
+    )
+    host.uses_queue(queue)
+    if unique is None:
+        return Template.make(queue, headers, serializer, host.now, expires_in)
+    key = key_maker(unique, name, signature)
+    template = Template.make(queue, unique.into(headers), serializer, host.now, expires_in)
+    return replace(template, key=key)
+
+
+def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptions) -> Headers:
+    countdown, eta = call.ready()
+    ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
+    ignored = call.ignore_result
+    return Headers(
+        guarantee=None if options.guarantee else False,
+        task=name,
+        content_type=content_type,
+        retry_count=options.retries if call.retries is None else call.retries,
+        priority=options.priority if call.priority is None else call.priority,
+        countdown=countdown,
+        eta=eta,
+        expires=call.expiry()[1],
+        ignore_result=options.ignore_result if ignored is None else ignored,
+        result_ttl=None if ttl == RESULT_TTL else ttl,
+        extra=call.own_headers(),
+    )

@@ -1,0 +1,166 @@
+"""Unique keys: what a declaration or a call says, and the key of one call's arguments.
+
+The broker decides whether a key is free; here the key is made and goes into the headers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from string import Formatter
+from typing import TYPE_CHECKING, Any, Literal
+
+from eventmq.errors import SettingsError
+from eventmq.job import JobState
+from eventmq.task import values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.headers import Headers
+
+__all__ = ["Unique", "key_maker", "read_unique"]
+
+#: What a template begins with whose keys are shared by all tasks.
+SHARED = "*:"
+
+#: A longer key is cut to this many characters and gets a digest of the whole.
+LONGEST = 255
+
+_MODES = ("reject", "replace", "keep_last")
+
+_ALLOWED = "a key template such as 'user:{to}', or Unique(key, mode=..., period=..., states=...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """At most one job with a key, for ``unique=`` of a task or of a call.
+
+    Args:
+        key: A template over the arguments of the call by their names, in the form of
+            `str.format`: ``"user:{to}"``. Text without braces is a constant key. Keys of different
+            tasks are different, unless the template begins with ``*:``.
+        mode: What happens when a job that counts has the key. ``"reject"``: the new one is refused
+            with `DuplicateJob`. ``"replace"``: a waiting one is cancelled and the new one takes its
+            place with its own due time (debounce); beside a running one the new one is refused.
+            ``"keep_last"``: a waiting one is cancelled and the new one gets its due time and its
+            place in the queue; beside a running one the new one waits for its end.
+        period: Seconds since the admission of an earlier job that ran, in which the key stays
+            taken although that job has ended; None for not at all. At most the broker's
+            ``dedupe_window`` counts.
+        states: The states in which an earlier job counts; by default the unfinished ones.
+
+    Raises:
+        SettingsError: A value is not allowed.
+    """
+
+    key: str
+    mode: Literal["reject", "replace", "keep_last"] = "reject"
+    period: float | None = None
+    states: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        values.text("the key of unique", self.key)
+        if self.mode not in _MODES:
+            values.refuse("the mode of unique", self.mode, ", ".join(map(repr, _MODES)))
+        if self.period is not None:
+            values.seconds("the period of unique", self.period, zero=False)
+        known = sorted(JobState)
+        if self.states is not None and (
+            isinstance(self.states, str) or not self.states or set(self.states) - set(known)
+        ):
+            values.refuse("states of unique", self.states, f"some of {', '.join(known)}")
+        _fields(self.key)
+
+    def into(self, headers: Headers) -> Headers:
+        """Return headers that say all but the key."""
+        return replace(
+            headers,
+            unique_mode="" if self.mode == "reject" else self.mode,
+            unique_period=float(self.period or 0.0),
+            unique_states="+".join(sorted(self.states or ())),
+        )
+
+
+def read_unique(value: object) -> Unique | None:
+    """Return what an option ``unique`` says.
+
+    Raises:
+        SettingsError: It is no template and no `Unique`.
+    """
+    if value is None or isinstance(value, Unique):
+        return value
+    if not isinstance(value, str):
+        values.refuse("unique", value, _ALLOWED)
+    return Unique(value)
+
+
+def _fields(template: str) -> list[str]:
+    """Return the names of the arguments in a template."""
+    try:
+        names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        msg = f"the key template {template!r} is malformed: {error}; allowed is {_ALLOWED}"
+        raise SettingsError(msg) from error
+    found = [name.partition(".")[0].partition("[")[0] for name in names]
+    for name in found:
+        if not name.isidentifier():
+            msg = (
+                f"the key template {template!r} has {{{name}}}; allowed is the name of an argument"
+            )
+            raise SettingsError(msg)
+    return found
+
+
+def _catch_all(signature: inspect.Signature) -> str | None:
+    """Return the name of ``**kwargs``."""
+    kinds = {p.kind: name for name, p in signature.parameters.items()}
+    return kinds.get(inspect.Parameter.VAR_KEYWORD)
+
+
+def key_maker(
+    unique: Unique, task: str, signature: inspect.Signature
+) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
+    """Return what makes the key of a call.
+
+    Args:
+        unique: The option.
+        task: Name of the task.
+        signature: Of its function.
+
+    Raises:
+        SettingsError: The template names an argument that the function does not have.
+    """
+    names, more = _fields(unique.key), _catch_all(signature)
+    for name in names:
+        if name not in signature.parameters and more is None:
+            has = ", ".join(signature.parameters) or "none"
+            msg = f"unique of task {task} names {name!r}; the arguments of the function are: {has}"
+            raise SettingsError(msg)
+    scope = "" if unique.key.startswith(SHARED) else f"{task}:"
+
+    def make(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        if not names:
+            return _short(scope + unique.key.format())
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if more is not None:
+            given = {**given[more], **given}
+        try:
+            return _short(scope + unique.key.format_map(given))
+        except Exception as error:
+            what = f"no argument {error}" if isinstance(error, KeyError) else str(error)
+            msg = f"the key template {unique.key!r} of task {task} cannot be filled in: {what}"
+            raise SettingsError(msg) from error
+
+    return make
+
+
+def _short(key: str) -> str:
+    if len(key) <= LONGEST:
+        return key
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+    return f"{key[: LONGEST - 65]}#{digest}"
