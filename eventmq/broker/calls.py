@@ -143,7 +143,7 @@ class Calls:
         )  # fmt: skip
 
         def settle(verdict: tuple[list[Found], str]) -> None:
-            rows, cursor = self.state.volatile.merge(entry, *verdict)
+            rows, cursor = self.state.volatile.merge(entry, *verdict, self.state.now)
             maps = [self.row(found) for found in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
             self._answer(peer, call, {"jobs": maps, "cursor": cursor})

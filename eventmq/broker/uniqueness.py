@@ -62,7 +62,9 @@ class Uniqueness:
 
     def ended(self, rows: Sequence[Finished]) -> None:
         """Look soon for delayed jobs: one may have waited for the end of these."""
-        if any("unique:" in row.job.headers for row in rows):
-            state = self.state
-            due = state.next_due
-            state.next_due = state.now if due is None else min(due, state.now)
+        state = self.state
+        for row in rows:
+            if "unique:" in row.job.headers:
+                due = state.next_due
+                state.next_due = state.now if due is None else min(due, state.now)
+                return

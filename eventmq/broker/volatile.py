@@ -114,9 +114,9 @@ class Volatile:
             return
         self._looked = now
         self.memory.results.prune(now)
-        for name, window in self.memory.windows.items():
-            if len(window):
-                self._look(name, window, admits)
+        for name, window in list(self.memory.windows.items()):
+            self._look(name, window, admits)
+            self.memory.tidy(name)
 
     def _look(self, name: str, window: Window, admits: Callable[[Session, str], bool]) -> None:
         state = self.state
@@ -175,6 +175,7 @@ class Volatile:
             if len(fresh) < len(jobs):
                 self._end([self._row(job, JobState.EXPIRED) for job in jobs if job not in fresh])
             if fresh or not jobs:
+                self.memory.tidy(queue)
                 return fresh
 
     def undo(self, session: Session, lease: Lease) -> None:

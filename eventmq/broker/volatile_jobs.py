@@ -7,7 +7,7 @@ of a broker; calls and waits look jobs up in it.
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -94,7 +94,8 @@ class Results:
 
     def __init__(self, limits: Limits) -> None:
         self._most, self._most_bytes = limits.volatile_results, limits.volatile_result_bytes
-        self._kept: dict[str, tuple[float, Found]] = {}
+        #: Ordered, because what goes first goes often: a dict would look for its first ever longer.
+        self._kept: OrderedDict[str, tuple[float, Found]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -120,13 +121,14 @@ class Results:
 
     def prune(self, now: float) -> None:
         """Forget what is past its time, oldest first."""
-        for job_id, (until, _) in list(self._kept.items()):
+        while self._kept:
+            job_id, (until, _) = next(iter(self._kept.items()))
             if until > now:
                 return
             self._drop(job_id)
 
-    def __iter__(self) -> Iterator[Found]:
-        return (found for _, found in self._kept.values())
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
 
 
 class VolatileJobs:
@@ -172,6 +174,12 @@ class VolatileJobs:
         """When the first delayed job becomes ready."""
         return self._delayed[0][0] if self._delayed else None
 
+    def tidy(self, queue: str) -> None:
+        """Forget the window of a queue if it is empty."""
+        window = self.windows.get(queue)
+        if window is not None and not len(window):
+            del self.windows[queue]
+
     def due(self, now: float) -> list[Job]:
         """Remove and return the delayed jobs whose time has come."""
         jobs = []
@@ -193,7 +201,7 @@ class VolatileJobs:
 
     def ready(self) -> set[str]:
         """Return the names of queues with a waiting job."""
-        return {name for name, window in self.windows.items() if len(window)}
+        return set(self.windows)
 
     # Looking
 
@@ -220,21 +228,26 @@ class VolatileJobs:
             for job in self.jobs.values()
         )
 
-    def merge(self, entry: ListJobs, rows: list[Found], cursor: str) -> tuple[list[Found], str]:
+    def merge(
+        self, entry: ListJobs, rows: list[Found], cursor: str, now: float
+    ) -> tuple[list[Found], str]:
         """Add the jobs of the memory to a page of the store, the newest id first.
 
         Args:
             entry: What was asked.
             rows: What the store found.
             cursor: The last id that it looked at, "" if there is no more.
+            now: Unix time.
         """
-        mine = [
-            found
-            for found in [*map(self._live, self.jobs.values()), *self.results]
-            if (not entry.cursor or found.job.id < entry.cursor)
-            and found.job.id >= cursor
-            and _matches(found, entry)
-        ]
+        first = entry.cursor
+        ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}
+        mine: list[Found] = []
+        for job_id in sorted(ids, reverse=True):
+            found = self.find([job_id], now).get(job_id)
+            if found is not None and _matches(found, entry):
+                mine.append(found)
+                if len(mine) > entry.limit:
+                    break
         if not mine:
             return rows, cursor
         rows = sorted([*rows, *mine], key=lambda found: found.job.id, reverse=True)

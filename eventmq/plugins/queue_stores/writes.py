@@ -217,7 +217,8 @@ class Writes:
         again = [row for row in rows if row.job.attempt > 1]
         if again:
             self.attempts.ended(again)
-        self.unique.ended(row for row in rows if "unique:" in row.job.headers)
+        if any("unique:" in headers for _, headers, _ in keys):
+            self.unique.ended(rows)
         for (queue, was, now), n in counts.items():
             delayed = n if was is JobState.DELAYED else 0
             lost = n if now is JobState.FAILED else 0
