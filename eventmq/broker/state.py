@@ -113,7 +113,7 @@ class State:
     def error(self, peer: Peer, request: str, code: str, text: str) -> None:
         """Send an ERROR if the peer can read it; count it and log the first per peer."""
         self.counters[f"errors.{code}"] += 1
-        if not peer.warned:
+        if not peer.warned and code != "duplicate":  # that a key is taken is no fault
             peer.warned = True
             logger.warning("message of peer %s refused: %s: %s", peer.key, code, text)
         if peer.reads_errors:

@@ -196,22 +196,22 @@ class Volatile:
             for job in jobs:
                 self._back(job)
         else:
-            self._lost(jobs, session.name)
+            self._lost(jobs, session.name, "was lost")
 
     def _back(self, job: Job) -> None:
         self.memory.running.pop(job.id, None)
         self.memory.join(job)
         self.state.queue(job.queue).version += 1
 
-    def _lost(self, jobs: Sequence[Job], worker: str) -> None:
+    def _lost(self, jobs: Sequence[Job], worker: str, what: str) -> None:
         if not jobs:
             return
         self.state.counters["volatile_lost"] += len(jobs)
         logger.warning(
-            "%d jobs without guarantee are lost with their worker %s, the first is %s",
-            len(jobs), worker, jobs[0].id,
+            "the worker %s %s: %d jobs without guarantee are lost, the first is %s",
+            worker, what, len(jobs), jobs[0].id,
         )  # fmt: skip
-        msg = f"the worker {worker} was lost, and a job without guarantee is not run again"
+        msg = f"the worker {worker} {what}, and a job without guarantee is not run again"
         self._fail(jobs, "eventmq.errors.WorkerLost", msg, worker)
 
     # Outcomes
@@ -247,7 +247,7 @@ class Volatile:
                 )
             )
         elif kind == OutcomeKind.DIED:
-            self._lost([job], session.name)
+            self._lost([job], session.name, "lost the process that ran it")
         elif kind == OutcomeKind.UNKNOWN_TASK:
             self.state.refusals.setdefault(job.id, set()).add(session.id)
             self._back(job)

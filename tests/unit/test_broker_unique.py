@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -286,6 +287,17 @@ def test_nonsense_about_keys_is_refused(broker: Broker, more: str, code: str) ->
     _, [error] = broker.submit(headers=f"unique:k,{more}")
     assert isinstance(error, Error)
     assert error.code == code
+
+
+def test_a_taken_key_is_no_warning_in_the_log(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is what the mode is for; it is counted."""
+    submit(broker)
+    with caplog.at_level(logging.WARNING, "eventmq.broker"):
+        refused(broker)
+    assert caplog.text == ""
+    assert broker.core.state.counters["errors.duplicate"] == 1
 
 
 def test_other_headers_are_no_key() -> None:
