@@ -83,6 +83,11 @@ class Operations:
         def settle(acted: Acted) -> None:
             was = {job.id: self._state_of(job) for job in acted.jobs}
             self.cancelled(acted.jobs, stamp, reason)
+
+            def tell(session: Session, lease: Lease, place: int, job_id: str) -> None:
+                self._tell(session, lease, place, job_id, reason)
+
+            was |= self.outcomes.volatile.cancel(ids, stamp.result, tell)
             for job_id, state in was.items():
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]

@@ -264,6 +264,41 @@ class Volatile:
 
     # Ends
 
+    def cancel(
+        self,
+        ids: Sequence[str],
+        error: bytes,
+        tell: Callable[[Session, Lease, int, str], None],
+    ) -> dict[str, str]:
+        """End unfinished jobs as cancelled; return the states that they had.
+
+        Args:
+            ids: Of any jobs.
+            error: The encoded error.
+            tell: Asks the worker of a chunk to stop the job at a position; not a plain worker,
+                whose lease goes on until its slot is free.
+        """
+        memory = self.memory
+        was: dict[str, str] = {}
+        rows: list[Finished] = []
+        for job in [memory.jobs[i] for i in ids if i in memory.jobs]:
+            entry = memory.running.get(job.id)
+            was[job.id] = JobState.RUNNING.value if entry is not None else job.state.value
+            if entry is not None:
+                session, lease, place = entry
+                lease.jobs[place] = None
+                if not session.plain:
+                    tell(session, lease, place, job.id)
+                    lease.left -= 1
+                    if not lease.left:
+                        session.leases.pop(lease.number, None)
+            rows.append(self._row(job, JobState.CANCELLED, ERROR_TYPE, error))
+        for name in {row.job.queue for row in rows if was[row.job.id] == "queued"}:
+            memory.windows[name].drop(lambda job: job.id in was)
+            memory.tidy(name)
+        self._end(rows)
+        return was
+
     def _fail(self, jobs: Sequence[Job], kind: str, message: str, worker: str) -> None:
         error = encode_error(RemoteError(kind, message))
         rows = [self._row(job, JobState.FAILED, ERROR_TYPE, error, worker) for job in jobs]

@@ -185,8 +185,9 @@ class VolatileJobs:
         jobs = []
         while self._delayed and self._delayed[0][0] <= now:
             job = heappop(self._delayed)[2]
-            job.state = JobState.QUEUED
-            jobs.append(job)
+            if self.jobs.get(job.id) is job:  # not cancelled meanwhile
+                job.state = JobState.QUEUED
+                jobs.append(job)
         return jobs
 
     def full(self, job: Job) -> tuple[str, str] | None:

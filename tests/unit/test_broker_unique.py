@@ -249,6 +249,24 @@ def test_a_job_of_a_lost_worker_keeps_its_key(broker: Broker) -> None:
     assert refused(broker) == first
 
 
+def test_a_cancelled_job_frees_its_key_and_who_waits_for_it(broker: Broker) -> None:
+    broker.worker()
+    first, second = submit(broker, "keep_last"), submit(broker, "keep_last")
+    broker.call("cancel", ids=[first])
+    broker.ready(b"worker", 1, received=1)
+    assert sent(broker) == [first, second]
+    assert counts(broker) == (0, 0, 1)
+
+
+def test_a_failed_job_that_is_queued_again_has_its_key_again(broker: Broker) -> None:
+    """An operator's word: it is not asked whether the key is free."""
+    broker.worker()
+    first = submit(broker)
+    broker.answer(b"worker", broker.dispatched[0], [row(0, OutcomeKind.FAILED)])
+    broker.call("retry", ids=[first])
+    assert refused(broker) == first
+
+
 def test_a_failed_commit_changes_nothing(broker: Broker) -> None:
     """The old one is there, and the new one can be sent again."""
     first = submit(broker, "replace")

@@ -10,7 +10,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import decode_exceptions, encode_batch, pack, unpack
-from eventmq.wire.commands import Ack, Call, Error, Inform, Kbai, Ready, Reply, Request
+from eventmq.wire.commands import Ack, Call, Cancel, Error, Inform, Kbai, Ready, Reply, Request
 from eventmq.wire.results import decode_error
 from tests.broker_harness import TASK, Broker, chunks, row
 
@@ -338,6 +338,42 @@ def test_a_worker_that_does_not_know_the_task_is_not_asked_twice(broker: Broker)
     assert len(broker.dispatched) == 1
     broker.worker(b"w2", "two")
     assert ids(broker) == [[job_id], [job_id]]
+
+
+# Cancelling
+
+
+def test_jobs_without_guarantee_can_be_cancelled(broker: Broker) -> None:
+    """Waiting, delayed or running: the worker is asked to stop, and its answer is stale."""
+    broker.worker()
+    running = submit(broker)
+    delayed = submit(broker, "countdown:5")
+    waiting, kept = submit(broker), submit(broker)
+    broker.sent.clear()
+    rows = broker.call("cancel", ids=[running, delayed, waiting, "nobody"], reason="enough")
+    assert rows[:3] == [
+        [running, "cancelled", "running"],
+        [delayed, "cancelled", "delayed"],
+        [waiting, "cancelled", "queued"],
+    ]
+    assert [m.job for m in broker.took(b"worker") if isinstance(m, Cancel)] == [running]
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    broker.ready(b"worker", 2, received=2, held=(2,))
+    broker.wait(6.0)
+    assert {result_of(broker, i)[0] for i in (running, delayed, waiting)} == {"cancelled"}
+    assert ids(broker) == [[running], [kept]]
+    assert broker.core.state.volatile.bytes == 1
+
+
+def test_a_paused_queue_gives_out_no_jobs_without_guarantee(broker: Broker) -> None:
+    broker.worker(window=0)
+    job_id = submit(broker)
+    broker.call("pause", queue="default")
+    broker.ready(b"worker", 1)
+    assert ids(broker) == []
+    broker.call("resume", queue="default")
+    broker.turn()
+    assert ids(broker) == [[job_id]]
 
 
 # Plain peers

@@ -81,8 +81,9 @@ class Operations:
 
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
-        sql = f"""INSERT INTO jobs ({JOB_COLUMNS}, unique_key) SELECT ?, id, queue, ?, {_code(JobState.QUEUED)},
-                  ?, delivery, 0, 0.0, ?, created, headers, body, unique_key FROM failed WHERE seq = ?"""
+        sql = f"""INSERT INTO jobs ({JOB_COLUMNS}, unique_key)
+                  SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, 0.0, ?,
+                  created, headers, body, unique_key FROM failed WHERE seq = ?"""
         retried = []
         for place, job in enumerate(jobs):
             self._remember(job)
