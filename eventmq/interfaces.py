@@ -23,6 +23,7 @@ __all__ = [
     "Factory",
     "Gateway",
     "JobContext",
+    "KeyedRouting",
     "Middleware",
     "PluginContext",
     "PoolEvent",
@@ -117,7 +118,7 @@ class WorkerView(NamedTuple):
     """What a routing strategy sees of a worker session."""
 
     session: str
-    #: How many more chunks it wants now; at least 1.
+    #: How many more chunks it wants now; at least 1 where `RoutingStrategy.choose` is asked.
     room: int
     #: How many chunks it holds.
     busy: int
@@ -130,6 +131,27 @@ class RoutingStrategy(Protocol):
         """Return the sessions of up to ``n`` chunks, none more often than it has room.
 
         ``workers`` is in the order in which they informed; ``n`` is at least 1.
+        """
+
+
+class KeyedRouting(RoutingStrategy, Protocol):
+    """A routing strategy that looks at jobs too, by what their headers say.
+
+    ``by_key`` is true. A job with a key goes only to the session that `prefer` names at that
+    time; jobs without one go as `choose` says.
+    """
+
+    by_key: bool
+
+    def key(self, queue: str, headers: str) -> str:
+        """Return the key of the jobs with this header text, "" for none. Pure."""
+
+    def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
+        """Return the session, with room, that gets the key's next chunk, or None to wait.
+
+        ``workers`` are all that may be given these jobs, also those whose room is 0; at least
+        one. It is asked again within moments, and must not let a key wait for ever while a
+        worker has room. ``now`` is Unix time.
         """
 
 

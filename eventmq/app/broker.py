@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from eventmq.app.routing import make_routing
 from eventmq.pluginmanager.plugin import own_distribution
 from eventmq.registry import (
     QUEUE_ORDER,
     QUEUE_STORE,
-    ROUTING_STRATEGY,
     scheme,
 )
 
@@ -62,7 +62,7 @@ def make_broker(
     return BrokerRunner(
         store=_make_store(app, store, store_options or {}),
         limits=limits_of(settings),
-        routing=plugins.make(ROUTING_STRATEGY, settings.routing, app=app),
+        routing=make_routing(app),
         queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order, app=app),
         binds=binds_of(settings) if binds is None else binds,
         clock=app.clock,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventmq.broker.affinity import Affinity
 from eventmq.broker.peers import Lease
 from eventmq.broker.state import Outgoing
 from eventmq.entries import Chunk, Claim, Finish, OpenChunk
@@ -52,6 +53,7 @@ class Dispatch:
     ) -> None:
         self.state = state
         self.routing = routing
+        self.affinity = Affinity.of(state, routing, admits)
         self.outcomes = outcomes
         self.volatile = volatile
 
@@ -60,6 +62,8 @@ class Dispatch:
         state = self.state
         held = state.now < state.hold_until
         if not state.closing and not held:
+            if self.affinity is not None:
+                self.affinity.look_again(state.busy.values())
             while self._round():
                 pass
         for queue in list(state.busy.values()):
@@ -122,7 +126,10 @@ class Dispatch:
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
         leased = False
-        for session_id in self.routing.choose(queue.name, views, len(sessions)):
+        chosen = self.routing.choose(queue.name, views, len(sessions))
+        if self.affinity is not None:  # nobody is passed over: keys decide
+            chosen = list(dict.fromkeys([*chosen, *by_id]))
+        for session_id in chosen:
             leased |= self._lease(queue, by_id[session_id])
         return leased
 
@@ -140,6 +147,8 @@ class Dispatch:
         weight = next((w for w, name in session.queues if name == queue.name), 1)
         session.order.charge(queue.name, weight, len(jobs))
         lease = self._open(queue, session, jobs)
+        if self.affinity is not None:
+            self.affinity.leased(queue, session)
         leases = [(job, job.delivery) for job in jobs]
         self.state.write(
             OpenChunk(Chunk(session.id, lease.number, leases)),
@@ -181,6 +190,8 @@ class Dispatch:
     def _take(self, queue: Queue, session: Session) -> list[Job]:
         limits = self.state.limits
         judge, refuses = self._judge(queue, session), self._refuses(session)
+        if self.affinity is not None:
+            judge = self.affinity.narrow(queue, session, judge)
         arriving = not len(queue) and not queue.outside
         limit = self._limit(session, len(queue.arriving) if arriving else len(queue))
         if arriving:

@@ -32,6 +32,8 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "serializers.dill_": (SERIALIZER, "dill"),
     "routing.least_recently_used": (ROUTING_STRATEGY, "least-recently-used"),
     "routing.round_robin": (ROUTING_STRATEGY, "round-robin"),
+    "routing.least_loaded": (ROUTING_STRATEGY, "least-loaded"),
+    "routing.sticky": (ROUTING_STRATEGY, "sticky"),
     "routing.weighted_fair": (QUEUE_ORDER, "weighted-fair"),
     "routing.strict": (QUEUE_ORDER, "strict"),
     "retries.none": (RETRY_POLICY, "none"),

@@ -206,6 +206,7 @@ class PluginManager:
         wanted: list[tuple[Kind[Any], str]] = [(SERIALIZER, name) for name in s.accept]
         wanted += [(MIDDLEWARE, name) for name in s.middleware]
         wanted += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing)]
+        wanted += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing]
         wanted += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
         wanted += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
         return self._made | {(kind.hook, scheme(text)) for kind, text in wanted}

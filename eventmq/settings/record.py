@@ -12,6 +12,7 @@ from eventmq.settings.values import (
     FLAG,
     NAMES,
     POSITIVE,
+    QUEUE_ROUTING,
     QUEUES,
     SIDE_BIND,
     SOME,
@@ -130,6 +131,9 @@ class Settings:
         30.0, at_least(0), "Time that running jobs get when a worker is told to end.", unit="s"
     )
     routing: str = _set("least-recently-used", TEXT, "Decides which worker gets the next jobs.")
+    queue_routing: tuple[tuple[str, str], ...] = _set(
+        (), QUEUE_ROUTING, 'Other `routing` for some queues, as "reports:sticky,media:round-robin".'
+    )
     queue_order: str = _set("weighted-fair", TEXT, "Decides which queue a worker is served from.")
     middleware: tuple[str, ...] = _set(
         ("log-context",), NAMES, "Wrapped around submission and execution, outermost first."

@@ -7,11 +7,12 @@ field's type and raise `ValueError` where they cannot.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "BIND",
@@ -21,6 +22,7 @@ __all__ = [
     "NAMES",
     "POSITIVE",
     "QUEUES",
+    "QUEUE_ROUTING",
     "READERS",
     "SIDE_BIND",
     "SOME",
@@ -64,6 +66,11 @@ def _queue_pairs(pairs: tuple[tuple[int, str], ...]) -> bool:
     return bool(pairs) and good and len(set(names)) == len(names)
 
 
+def _named_pairs(pairs: tuple[tuple[str, str], ...]) -> bool:
+    names = [name for name, _ in pairs]
+    return all(all(pair) for pair in pairs) and len(set(names)) == len(names)
+
+
 def choice(*names: str) -> Rule:
     """Return the rule that a value is one of ``names``."""
     return f"{', '.join(names[:-1])} or {names[-1]}", names.__contains__
@@ -85,6 +92,7 @@ BROKERS: Rule = (
     lambda urls: bool(urls) and all(map(_connects, urls)),
 )
 FLAG: Rule = ("true or false", lambda _: True)
+QUEUE_ROUTING: Rule = ("queue:strategy pairs, no queue twice", _named_pairs)
 QUEUES: Rule = ("name:weight pairs, weights from 1, no name twice", _queue_pairs)
 
 
@@ -133,6 +141,21 @@ def _pair(item: object) -> tuple[int, str]:
     raise ValueError(item)
 
 
+def _named(item: object) -> tuple[str, str]:
+    if isinstance(item, str):
+        name, _, value = item.rpartition(":")
+        return name, value
+    if isinstance(item, (list, tuple)):
+        name, value = item
+        return _text(name), _text(value)
+    raise ValueError(item)
+
+
+def _table(value: object) -> tuple[tuple[str, str], ...]:
+    """Read name:value pairs from text, or a table, as TOML has it."""
+    return tuple(map(_named, value.items() if isinstance(value, Mapping) else _split(value)))
+
+
 #: Type of a field as written -> its reader.
 READERS: Mapping[str, Callable[[object], object]] = {
     "str": _text,
@@ -141,13 +164,21 @@ READERS: Mapping[str, Callable[[object], object]] = {
     "bool": _boolean,
     "tuple[str, ...]": lambda value: tuple(map(_text, _split(value))),
     "tuple[tuple[int, str], ...]": lambda value: tuple(map(_pair, _split(value))),
+    "tuple[tuple[str, str], ...]": _table,
 }
+
+
+def _item(item: Any) -> str:
+    if not isinstance(item, tuple):
+        return str(item)
+    first, second = item
+    return f"{second}:{first}" if isinstance(first, int) else f"{first}:{second}"
 
 
 def show(value: object) -> str:
     """Write a value as its environment variable would say it."""
     if isinstance(value, tuple):
-        return ",".join(f"{v[1]}:{v[0]}" if isinstance(v, tuple) else v for v in value)
+        return ",".join(map(_item, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventmq.testing.clock import FakeClock
+    from eventmq.testing.suites.keyed_routing import KeyedRoutingSuite
     from eventmq.testing.suites.middleware import MiddlewareSuite
     from eventmq.testing.suites.queue_order import QueueOrderSuite
     from eventmq.testing.suites.queue_store import QueueStoreSuite
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FakeClock",
+    "KeyedRoutingSuite",
     "MiddlewareSuite",
     "QueueOrderSuite",
     "QueueStoreSuite",
@@ -38,6 +40,7 @@ __all__ = [
 
 _WHERE = {
     "FakeClock": "clock",
+    "KeyedRoutingSuite": "suites.keyed_routing",
     "MiddlewareSuite": "suites.middleware",
     "QueueOrderSuite": "suites.queue_order",
     "QueueStoreSuite": "suites.queue_store",

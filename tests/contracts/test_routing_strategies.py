@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from eventmq.app.routing import PerQueue
+from eventmq.plugins.routing.least_loaded import LeastLoaded
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.round_robin import RoundRobin
-from eventmq.testing import RoutingStrategySuite
+from eventmq.plugins.routing.sticky import Sticky
+from eventmq.testing import KeyedRoutingSuite, RoutingStrategySuite
 
 
 class TestLeastRecentlyUsed(RoutingStrategySuite):
@@ -15,3 +18,32 @@ class TestLeastRecentlyUsed(RoutingStrategySuite):
 class TestRoundRobin(RoutingStrategySuite):
     def make(self):
         return RoundRobin()
+
+
+class TestLeastLoaded(RoutingStrategySuite):
+    def make(self):
+        return LeastLoaded()
+
+
+class TestSticky(KeyedRoutingSuite):
+    def make(self):
+        return Sticky()
+
+    def headers(self, key):
+        return f"task:shop.add,routing-key:{key}"
+
+
+class TestStickyByTask(KeyedRoutingSuite):
+    def make(self):
+        return Sticky(header="task")
+
+    def headers(self, key):
+        return f"task:shop.{key}"
+
+
+class TestPerQueue(KeyedRoutingSuite):
+    def make(self):
+        return PerQueue(LeastRecentlyUsed(), {"q": Sticky(), "a": LeastLoaded(), "b": RoundRobin()})
+
+    def headers(self, key):
+        return f"task:shop.add,routing-key:{key}"

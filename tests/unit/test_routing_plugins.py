@@ -6,9 +6,17 @@ from collections import Counter
 
 import pytest
 
+from eventmq.app.routing import PerQueue
 from eventmq.errors import PluginError
 from eventmq.interfaces import PluginContext, WorkerView
-from eventmq.plugins.routing import least_recently_used, round_robin, strict, weighted_fair
+from eventmq.plugins.routing import (
+    least_loaded,
+    least_recently_used,
+    round_robin,
+    sticky,
+    strict,
+    weighted_fair,
+)
 from eventmq.testing import FakeClock
 
 
@@ -76,6 +84,127 @@ def test_round_robin_forgets_queues_that_nobody_uses(monkeypatch):
     for number in range(10):
         strategy.choose(str(number), workers(9), 1)
     assert list(strategy._turns) == ["7", "8", "9"]
+
+
+# Least loaded
+
+
+def test_least_loaded_fills_the_emptiest_first():
+    loaded = [WorkerView("a", 1, 3), WorkerView("b", 4, 0), WorkerView("c", 2, 2)]
+    assert text(least_loaded.LeastLoaded().choose("q", loaded, 1)) == "b"
+    assert text(least_loaded.LeastLoaded().choose("q", loaded, 4)) == "bbbc"
+
+
+def test_least_loaded_counts_what_a_worker_can_hold():
+    """Of a large worker and a small one, both with one chunk, the large one is emptier."""
+    loaded = [WorkerView("small", 1, 1), WorkerView("large", 7, 1)]
+    assert least_loaded.LeastLoaded().choose("q", loaded, 3) == ["large"] * 3
+
+
+def test_least_loaded_goes_round_among_equals():
+    strategy = least_loaded.LeastLoaded()
+    assert text(text(strategy.choose("q", workers(9, 9, 9), 1)) for _ in range(4)) == "abca"
+
+
+# Sticky
+
+KEYS = [f"tenant-{number}" for number in range(1000)]
+
+
+def owners(strategy, names, keys=KEYS):
+    idle = [WorkerView(name, 4, 0) for name in names]
+    return {key: strategy.prefer("q", key, idle, 0.0) for key in keys}
+
+
+def test_sticky_spreads_keys_over_all_workers():
+    shares = Counter(owners(sticky.Sticky(), "abcde").values())
+    assert set(shares) == set("abcde")
+    assert all(100 <= share <= 300 for share in shares.values())
+
+
+def test_sticky_moves_only_the_keys_of_a_worker_that_goes():
+    strategy = sticky.Sticky()
+    before, after = owners(strategy, "abcde"), owners(strategy, "abde")
+    assert {key for key in KEYS if before[key] != after[key]} == {
+        key for key in KEYS if before[key] == "c"
+    }
+
+
+def test_sticky_keeps_keys_over_a_restart_of_the_broker():
+    """Nothing random is in it."""
+    assert owners(sticky.Sticky(), "abc") == owners(sticky.Sticky(), "abc")
+
+
+def loads(strategy, key, **loads):
+    """Return whom a key goes to first, and views with the (room, busy) given by rank for it."""
+    names = list("abcd")
+    order = []
+    while names:
+        order.append(owners(strategy, names, [key])[key])
+        names.remove(order[-1])
+    ranks = dict(zip(("first", "second", "third", "fourth"), order, strict=True))
+    views = {ranks[rank]: WorkerView(ranks[rank], *load) for rank, load in loads.items()}
+    return ranks, [views.get(name, WorkerView(name, 4, 0)) for name in "abcd"]
+
+
+def test_sticky_waits_for_a_full_worker_and_then_goes_to_the_next():
+    """For ``patience`` seconds; when the worker has room again, its keys come back."""
+    strategy = sticky.Sticky(bound=100.0, patience=0.5)
+    ranks, full = loads(strategy, "k", first=(0, 4))
+    assert strategy.prefer("q", "k", full, 10.0) is None
+    assert strategy.prefer("q", "k", full, 10.4) is None
+    assert strategy.prefer("q", "k", full, 10.5) == ranks["second"]
+    _, free = loads(strategy, "k", first=(1, 3))
+    assert strategy.prefer("q", "k", free, 11.0) == ranks["first"]
+    assert strategy.prefer("q", "k", full, 11.1) is None
+
+
+def test_sticky_passes_over_a_worker_with_more_than_its_share():
+    strategy = sticky.Sticky(bound=2.0)
+    ranks, busy = loads(strategy, "k", first=(2, 4))
+    assert strategy.prefer("q", "k", busy, 10.0) == ranks["second"]
+    ranks, all_busy = loads(strategy, "k", first=(2, 4), second=(2, 4), third=(2, 4), fourth=(2, 4))
+    assert strategy.prefer("q", "k", all_busy, 10.0) == ranks["first"]
+
+
+def test_sticky_bounds_no_worker_that_is_less_than_half_full():
+    """One tenant alone stays where its caches are warm."""
+    strategy = sticky.Sticky(bound=1.0)
+    ranks, some = loads(strategy, "k", first=(4, 3))
+    assert strategy.prefer("q", "k", some, 10.0) == ranks["first"]
+
+
+def test_sticky_forgets_what_it_need_not_remember(monkeypatch):
+    monkeypatch.setattr(sticky, "REMEMBERED", 3)
+    strategy = sticky.Sticky()
+    for number in range(10):
+        strategy.prefer("q", "k", [WorkerView(str(number), 0, 1)], 0.0)
+    assert list(strategy._full) == ["7", "8", "9"]
+    assert len(strategy._rings) <= 5
+
+
+def test_sticky_takes_its_key_from_the_header_that_it_is_told():
+    text = "task:shop.add,tenant:7,routing-key:x"
+    assert sticky.Sticky(header="tenant").key("q", text) == "7"
+    assert sticky.Sticky(header="task").key("q", text) == "shop.add"
+    assert not sticky.Sticky(header="other").key("q", text)
+
+
+@pytest.mark.parametrize(
+    "options", [{"bound": 0.5}, {"bound": "inf"}, {"patience": -1.0}, {"header": ""}]
+)
+def test_sticky_refuses_options_that_mean_nothing(options):
+    (name,) = options
+    with pytest.raises(PluginError, match=name):
+        sticky.make_strategy(PluginContext("sticky", options, FakeClock()))
+
+
+def test_a_queue_can_have_a_strategy_of_its_own():
+    routing = PerQueue(round_robin.RoundRobin(), {"reports": sticky.Sticky()})
+    text = "task:shop.add,routing-key:x"
+    assert routing.by_key
+    assert (routing.key("reports", text), routing.key("other", text)) == ("x", "")
+    assert not PerQueue(round_robin.RoundRobin(), {"q": least_loaded.LeastLoaded()}).by_key
 
 
 # Queue orders

@@ -89,6 +89,7 @@ def test_settings_cannot_be_changed(load):
         ({"EVENTMQ_ADMIN_BIND": ""}, "admin_bind", ""),
         ({"EVENTMQ_QUEUES": "email:40,default"}, "queues", ((40, "email"), (10, "default"))),
         ({"EVENTMQ_QUEUES": "a:b:3"}, "queues", ((3, "a:b"),)),
+        ({"EVENTMQ_QUEUE_ROUTING": "a:sticky"}, "queue_routing", (("a", "sticky"),)),
         ({"EVENTMQ_INSECURE": "yes"}, "insecure", True),
         ({"EVENTMQ_INSECURE": "0"}, "insecure", False),
         ({"EVENTMQ_MAX_FRAME": "65536"}, "max_frame", 65536),
@@ -104,6 +105,13 @@ def test_a_file_may_hold_lists_and_pairs(load):
     settings = load(own="broker = ['tcp://a:1']\nqueues = [[40, 'email'], 'default:10']")
     assert settings.broker == ("tcp://a:1",)
     assert settings.queues == ((40, "email"), (10, "default"))
+
+
+def test_a_table_of_a_file_is_pairs(load):
+    settings = load(own='[queue_routing]\nreports = "sticky"\n')
+    assert settings.queue_routing == (("reports", "sticky"),)
+    shown = next(row for row in describe(settings) if row["name"] == "queue_routing")
+    assert shown["value"] == "reports:sticky"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +142,10 @@ def test_a_file_may_hold_lists_and_pairs(load):
         ("queues", [["a", 10]]),
         ("queues", [[1, 2, 3]]),
         ("queues", [7]),
+        ("queue_routing", "a"),
+        ("queue_routing", "a:sticky,a:strict"),
+        ("queue_routing", {"a": 7}),
+        ("queue_routing", [7]),
         ("imports", [""]),
         ("imports", 7),
         ("store", ""),

@@ -1,0 +1,101 @@
+"""Which jobs are meant for which session, where the routing strategy looks at keys.
+
+`Dispatch` asks it while it takes jobs from a queue; where the strategy has no keys, it is not
+there at all. What the strategy says depends on loads and on the time, so a session that found
+nothing looks again when another one is full, and from time to time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from eventmq.headers import parse_headers
+from eventmq.interfaces import WorkerView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from eventmq.broker.peers import Session
+    from eventmq.broker.queues import Queue
+    from eventmq.broker.state import State
+    from eventmq.interfaces import KeyedRouting, RoutingStrategy
+
+    Admits = Callable[[Session, str], bool]
+    Judge = Callable[[str], float]
+
+__all__ = ["Affinity"]
+
+#: Seconds after which sessions that found nothing look again.
+LOOK_AGAIN = 0.2
+
+
+class Affinity:
+    """Asks the strategy for whom keys are.
+
+    Args:
+        state: Of the broker.
+        routing: The strategy.
+        admits: Says whether a session may be offered a header text.
+    """
+
+    def __init__(self, state: State, routing: KeyedRouting, admits: Admits) -> None:
+        self._state = state
+        self._routing = routing
+        self._admits = admits
+        self._looked = 0.0
+
+    @classmethod
+    def of(cls, state: State, routing: RoutingStrategy, admits: Admits) -> Affinity | None:
+        """Return what asks this strategy, None if it has no keys."""
+        if not getattr(routing, "by_key", False):
+            return None
+        return cls(state, cast("KeyedRouting", routing), admits)
+
+    def narrow(self, queue: Queue, session: Session, judge: Judge) -> Judge:
+        """Return ``judge`` for the jobs of a queue that are meant for a session, or for anybody."""
+        routing, name, now = self._routing, queue.name, self._state.now
+        views: dict[str, list[WorkerView]] = {}
+
+        def narrowed(text: str) -> float:
+            cost = judge(text)
+            if cost < 0.0:
+                return cost
+            headers = parse_headers(text)
+            key = routing.key(name, text) if headers.content_type else ""
+            if not key:
+                return cost
+            workers = views.get(headers.task)
+            if workers is None:
+                workers = views[headers.task] = self._views(name, session, text)
+            return cost if routing.prefer(name, key, workers, now) == session.id else -1.0
+
+        return narrowed
+
+    def _views(self, name: str, session: Session, text: str) -> list[WorkerView]:
+        """Return all that may be given the jobs of a header text, whether or not they have room."""
+        refused = set().union(*self._state.refusals.values())
+        return [
+            WorkerView(s.id, max(s.room, 0), len(s.leases))
+            for s in self._state.sessions.values()
+            if s is session
+            or (
+                s.peer is not None
+                and not s.closing
+                and s.id not in refused
+                and any(own == name for _, own in s.queues)
+                and self._admits(s, text)
+            )
+        ]
+
+    def leased(self, queue: Queue, session: Session) -> None:
+        """Let others look again when a session was given its last chunk: it may pass keys on."""
+        if session.room <= 0:
+            queue.version += 1
+
+    def look_again(self, queues: Iterable[Queue]) -> None:
+        """Let sessions look again, if they did not for a while."""
+        now = self._state.now
+        if not 0.0 <= now - self._looked < LOOK_AGAIN:
+            self._looked = now
+            for queue in queues:
+                queue.version += 1
