@@ -13,7 +13,25 @@ if TYPE_CHECKING:
 
     from eventmq.worker.execution import Executor
 
-__all__ = ["load_executor"]
+__all__ = ["load_app", "load_executor"]
+
+
+def load_app(path: str) -> EventMQ:
+    """Import an app.
+
+    Args:
+        path: ``module:attribute`` of the app.
+
+    Raises:
+        AppNotFound: There is no app.
+    """
+    module, _, attribute = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, EventMQ):
+        raise AppNotFound(f"{path} is no app; name one as module:attribute")
+    return found
 
 
 def load_executor(*, path: str, overrides: Mapping[str, Any]) -> Executor:
@@ -26,12 +44,7 @@ def load_executor(*, path: str, overrides: Mapping[str, Any]) -> Executor:
     Raises:
         AppNotFound: There is no app.
     """
-    module, _, attribute = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, EventMQ):
-        raise AppNotFound(f"{path} is no app; name one as module:attribute")
-    found.override(**overrides)
-    found.load_tasks()
-    return found.make_executor()
+    app = load_app(path)
+    app.override(**overrides)
+    app.load_tasks()
+    return app.make_executor()

@@ -6,6 +6,8 @@ import atexit
 import os
 import threading
 import weakref
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.client.outcomes import OutcomeReader
@@ -18,7 +20,7 @@ from eventmq.pluginmanager import PluginManager
 from eventmq.registry import RESULT_BACKEND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from eventmq.app.application import EventMQ
     from eventmq.app.runner_embedded import Embedded
@@ -71,7 +73,6 @@ class Wiring:
     ) -> None:
         self.settings = settings
         self.closed = False
-        self.now = clock.now
         self.ids = IdFactory(clock)
         self._app = weakref.ref(app)
         self._name = name
@@ -80,6 +81,7 @@ class Wiring:
         self._lock = threading.RLock()
         self._plugins: PluginManager | None = None
         self._client: Client | None = None
+        self._make_runner: Callable[[], ClientRunner] = self._connected_runner
         self._embedded: Embedded | None = None
         self._queues: set[str] = set()
         _live.add(self)
@@ -123,18 +125,10 @@ class Wiring:
         return self._client
 
     def _make_client(self) -> Client:
-        from eventmq.client.runner import ClientRunner  # imports zmq
-
         settings, plugins = self.settings, self.plugins
         backend = plugins.get(RESULT_BACKEND, settings.result_backend)
         reader = OutcomeReader(plugins.serializer, settings.accept, backend)
-        runner = ClientRunner(
-            self._transport,
-            clock=self._clock,
-            name=f"{self._name}:{os.getpid()}",
-            heartbeat=settings.heartbeat_interval,
-            liveness=settings.liveness,
-        )
+        runner = self._make_runner()
         timeout = settings.submit_timeout
         results = Results(
             runner, reader, answer_timeout=timeout, result_timeout=settings.result_timeout
@@ -146,6 +140,17 @@ class Wiring:
             runner, reader, lambda: self.content(None), new_id=self.ids.new, timeout=timeout
         )
         return Client(runner, results, submitter, topics)
+
+    def _connected_runner(self) -> ClientRunner:
+        from eventmq.client.runner import ClientRunner  # imports zmq
+
+        return ClientRunner(
+            self._transport,
+            clock=self._clock,
+            name=f"{self._name}:{os.getpid()}",
+            heartbeat=self.settings.heartbeat_interval,
+            liveness=self.settings.liveness,
+        )
 
     def _transport(self) -> Transport:
         from eventmq.client.runner import Transport
@@ -163,7 +168,38 @@ class Wiring:
             self._embedded = Embedded(app)
             return self._embedded.start(self._queues)
 
+    @contextmanager
+    def lent(self, clock: Clock, make_runner: Callable[[], ClientRunner]) -> Iterator[None]:
+        """Let all that is submitted and asked go elsewhere for a ``with`` block, as tests do.
+
+        Args:
+            clock: The time there.
+            make_runner: Makes the client's runner at its first use. Its broker keeps results.
+
+        Raises:
+            NotAllowed: It is lent already.
+        """
+        with self._lock:
+            if self._make_runner != self._connected_runner:
+                raise NotAllowed(f"app {self._name!r} is used by another test")
+            before = self._client, self._clock, self.ids, self.settings
+            self._make_runner = make_runner
+            self._client, self._clock, self.ids = None, clock, IdFactory(clock)
+            self.settings = replace(self.settings, result_backend="broker")
+        try:
+            yield
+        finally:
+            with self._lock:
+                lent, self._make_runner = self._client, self._connected_runner
+                self._client, self._clock, self.ids, self.settings = before
+            if lent is not None:
+                lent.runner.close()
+
     # What tasks know
+
+    def now(self) -> float:
+        """Return Unix time."""
+        return self._clock.now()
 
     @property
     def submitter(self) -> Submitter:

@@ -1,5 +1,8 @@
 """What tests of apps and plugins use; nothing of EventMQ itself imports it.
 
+`use_app` runs the jobs of an app inside a test; the pytest plugin `eventmq.testing.plugin` has it
+as fixtures.
+
 The suites need pytest and load when they are first asked for, so that this package can be
 imported where pytest is not installed. A plugin's author subclasses the suite of an interface::
 
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventmq.testing.clock import FakeClock
+    from eventmq.testing.enqueued import Enqueued
+    from eventmq.testing.inline import InlineApp, use_app
     from eventmq.testing.suites.keyed_routing import KeyedRoutingSuite
     from eventmq.testing.suites.middleware import MiddlewareSuite
     from eventmq.testing.suites.queue_order import QueueOrderSuite
@@ -26,7 +31,9 @@ if TYPE_CHECKING:
     from eventmq.testing.suites.worker_pool import WorkerPoolSuite
 
 __all__ = [
+    "Enqueued",
     "FakeClock",
+    "InlineApp",
     "KeyedRoutingSuite",
     "MiddlewareSuite",
     "QueueOrderSuite",
@@ -36,10 +43,13 @@ __all__ = [
     "RoutingStrategySuite",
     "SerializerSuite",
     "WorkerPoolSuite",
+    "use_app",
 ]
 
 _WHERE = {
+    "Enqueued": "enqueued",
     "FakeClock": "clock",
+    "InlineApp": "inline",
     "KeyedRoutingSuite": "suites.keyed_routing",
     "MiddlewareSuite": "suites.middleware",
     "QueueOrderSuite": "suites.queue_order",
@@ -49,6 +59,7 @@ _WHERE = {
     "RoutingStrategySuite": "suites.routing",
     "SerializerSuite": "suites.serializer",
     "WorkerPoolSuite": "suites.worker_pool",
+    "use_app": "inline",
 }
 
 

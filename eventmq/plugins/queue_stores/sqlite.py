@@ -113,7 +113,13 @@ class SqliteStore:
             raise
 
     def _open(self) -> Recovered:
-        self._db = db = sqlite3.connect(self._path, isolation_level=None, cached_statements=256)
+        self._db = db = sqlite3.connect(
+            self._path,
+            isolation_level=None,
+            cached_statements=256,
+            # In memory, threads may take turns, as those of a test do.
+            check_same_thread=self._home is not None,
+        )
         prepare(db, self._path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")

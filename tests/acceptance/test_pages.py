@@ -1,0 +1,18 @@
+"""Runs the tests that stand on pages of the documentation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.page_files import run_pytest, write_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
+    names = write_files("howto/test-your-tasks.rst", tmp_path)
+    assert names == ["shop.py", "pytest.ini", "test_shop.py", "test_more.py"]
+    ran = run_pytest(tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "10 passed" in ran.stdout
