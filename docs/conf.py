@@ -35,7 +35,7 @@ napoleon_use_ivar = True
 # Names of other packages and of the standard library have no page here; ours must have one.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!eventmq\b).*"),
-    ("py:.*", r"eventmq\.(.*\.)?(P|R|T|T_co|Default|Decorator)"),
+    ("py:.*", r"eventmq\.(.*\.)?(F|P|R|T|T_co|Default|Decorator)"),
     # What a method returns and nobody makes by hand.
     (
         "py:.*",

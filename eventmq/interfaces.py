@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from eventmq.headers import parse_headers
+from eventmq.job import id_time
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -212,7 +215,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """The job that is being executed. ``delivery`` and ``attempt`` count from 1."""
+    """The job that is being executed. ``delivery`` and ``attempt`` count from 1.
+
+    ``headers`` is the header text; `header` reads it.
+    """
 
     id: str
     task: str
@@ -220,6 +226,15 @@ class JobContext:
     attempt: int
     delivery: int
     headers: str
+
+    @property
+    def created(self) -> float:
+        """Unix time at which the client made the job, 0.0 if neither headers nor id say so."""
+        return parse_headers(self.headers).created or id_time(self.id) or 0.0
+
+    def header(self, name: str, default: str = "") -> str:
+        """Return the value of a header that the caller or a middleware added."""
+        return dict(parse_headers(self.headers).extra).get(name, default)
 
 
 class Middleware(Protocol):

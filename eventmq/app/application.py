@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from eventmq.app.broker import make_broker
+from eventmq.app.runner_callbacks import WorkerCallbacks
 from eventmq.app.runner_wiring import Wiring
 from eventmq.app.runner_worker import WorkerOptions, make_executor, make_worker
 from eventmq.client.batches import Batch
@@ -43,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EventMQ:
+class EventMQ(WorkerCallbacks):
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first
@@ -75,6 +76,7 @@ class EventMQ:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
+        super().__init__()
         settings |= {"broker": broker, "serializer": serializer}
         settings |= {"result_backend": result_backend, "imports": imports}
         self.name = name or "eventmq"

@@ -92,6 +92,7 @@ def make_executor(app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None) -> 
         allow_callables=settings.allow_callables,
         backend=plugins.get(RESULT_BACKEND, settings.result_backend),
         max_result=max(settings.max_frame - _FRAME_SLACK, 1),
+        on_start=app.callbacks.child if app.callbacks.child_start else None,
     )
 
 
@@ -120,7 +121,7 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         liveness=settings.liveness,
         grace=settings.grace,
     )
-    return WorkerRunner(
+    runner = WorkerRunner(
         _make_pool(app, options, executor),
         brokers=settings.broker if options.brokers is None else options.brokers,
         info=info,
@@ -129,6 +130,8 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         clock=app.clock,
         on_ready=options.on_ready,
     )
+    runner.around = app.callbacks.worker
+    return runner
 
 
 def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> WorkerPool:

@@ -64,6 +64,7 @@ class Executor:
         allow_callables: Patterns of dotted paths that plain jobs may call.
         backend: Keeps results elsewhere, if it is not ``inline``.
         max_result: Longest result in bytes.
+        on_start: Called by `start`.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class Executor:
         allow_callables: Sequence[str] = (),
         backend: ResultBackend | None = None,
         max_result: int = MAX_RESULT,
+        on_start: Callable[[], None] | None = None,
     ) -> None:
         self.tasks = tasks
         self.allow_callables = tuple(allow_callables)
         self._max_result = max_result
+        self._on_start = on_start
         self._backend = None if backend is None or backend.inline else backend
         self._around = _compose([m.execute for m in middleware if hasattr(m, "execute")])
         self._now = clock.now
@@ -99,6 +102,15 @@ class Executor:
         if joblog.wants_everything():
             other.run = joblog.narrated(other.run)  # type: ignore[method-assign,assignment]
         return other
+
+    def start(self) -> None:
+        """Run what is to run in a process before its first job; a pool calls it in each of its own.
+
+        Raises:
+            EventMQError: It failed: this process must run no job.
+        """
+        if self._on_start is not None:
+            self._on_start()
 
     def close(self) -> None:
         """End the event loop of the slot, if a task needed one. Idempotent."""

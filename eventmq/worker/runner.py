@@ -12,7 +12,7 @@ import signal
 import socket
 import uuid
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from eventmq.worker.manager import LOOK, JobManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from eventmq.clock import Clock
@@ -63,6 +64,9 @@ class WorkerRunner:
         clock: Reads time.
         on_ready: Called once in the runner's thread when a broker first knows the worker.
     """
+
+    #: Makes the context in which `run` runs.
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(
         self,
@@ -116,6 +120,10 @@ class WorkerRunner:
         Raises:
             EventMQError: The pool cannot start: one sentence says why.
         """
+        with self.around():
+            self._run()
+
+    def _run(self) -> None:
         own = self._context is None
         context = self._context or new_context()
         link: Link | None = None

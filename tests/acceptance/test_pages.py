@@ -16,3 +16,11 @@ def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "10 passed" in ran.stdout
+
+
+def test_the_middleware_on_its_page_works(tmp_path: Path) -> None:
+    names = write_files("howto/middleware.rst", tmp_path)
+    assert names == ["tracing.py", "shop.py", "test_tracing.py"]
+    ran = run_pytest(tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout

@@ -65,6 +65,7 @@ class Child:
 
     def serve(self) -> None:
         """Run jobs; return when the manager wants no more."""
+        self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
         with open(self._pipes.work, "rb", buffering=1 << 17) as work:  # noqa: PTH123 - a descriptor

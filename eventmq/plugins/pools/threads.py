@@ -152,6 +152,7 @@ class ThreadsPool:
 
     def start(self) -> None:
         """Start the threads."""
+        self._executor.start()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)  # noqa: FBT003 - positional only
         self._wake.setblocking(False)  # noqa: FBT003 - positional only
