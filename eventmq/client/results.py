@@ -114,6 +114,8 @@ class Results:
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
     ) -> ResultTimeout:
         """Return the error with where the job is, if the broker says so within `PATIENCE`."""
+        if error.state:  # it says so already
+            return error
         deadline = self.runner.deadline(PATIENCE)
         answers: list[Any] = []
         with suppress(EventMQError):
@@ -127,6 +129,8 @@ class Results:
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
     ) -> ResultTimeout:
         """Do the same as `explained` in a coroutine."""
+        if error.state:  # it says so already
+            return error
         deadline = self.runner.deadline(PATIENCE)
         answers: list[Any] = []
         with suppress(EventMQError):

@@ -46,7 +46,7 @@ results, a task that does so included; *beat* is the scheduler. Set elsewhere, i
 _READERS = {
     "client": ("app/application.py", "app/runner_wiring.py"),
     "worker": ("app/runner_worker.py", "app/loading.py", "cli/worker.py"),
-    "broker": ("app/broker.py",),
+    "broker": ("app/broker.py", "app/routing.py"),
     "beat": ("app/*beat*.py", "app/*schedul*.py", "cli/beat.py"),
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from eventmq.client.errands import NEVER, Question
 from eventmq.client.runner import ClientRunner, Transport
 from eventmq.client.runner_waits import Waiter
-from eventmq.errors import BrokerUnavailable, NotAllowed
+from eventmq.errors import BrokerUnavailable, NotAllowed, ResultTimeout
 
 if TYPE_CHECKING:
     from eventmq.client.errands import Errand
@@ -88,26 +88,27 @@ class _Loop:
         self.ended = True
 
     def _give_up(self, question: Question) -> None:
-        reason = self._reason(next(iter(question.ids)))
+        job_id = next(iter(question.ids))
+        state, reason = self._reason(job_id)
         self.machine.forget(question)
-        question.error = question.failure(reason)
+        question.error = ResultTimeout(reason, job_id=job_id, state=state)
         self._stage.pump()
 
-    def _reason(self, job_id: str) -> str:
-        """Say what a job waits for."""
+    def _reason(self, job_id: str) -> tuple[str, str]:
+        """Return the state of a job and what it waits for."""
         question = Question(
             [], id=self.machine.message_id(), deadline=NEVER, name="info", arguments={"id": job_id}
         )
         self.begin(question)
         if question.error is not None or not question.answers:
-            return f"the broker does not know job {job_id}"
+            return "unknown", f"the broker does not know job {job_id}"
         info: dict[str, Any] = question.answers.popleft()
         state = info["state"]
-        what = f"nothing is left to run, and job {job_id} of {info['task'] or 'no task'} is {state}"
+        what = f"nothing is left to run, and job {job_id} of task {info['task']!r} is {state}"
         if state == "delayed":
             wait = info["due"] - self._stage.clock.now()
-            return f"{what}, due in {wait:.6g} s: travel there first"
-        return f"{what}: {_HINTS.get(state, 'it never will')}"
+            return state, f"{what}, due in {wait:.6g} s: travel there first"
+        return state, f"{what}: {_HINTS.get(state, 'it never will')}"
 
 
 class InlineRunner(ClientRunner):
