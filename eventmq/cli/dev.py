@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from eventmq.cli.children import Child, ChildFailed, interrupt_at_signals, ready_fields
 from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
-from eventmq.cli.output import paint
+from eventmq.cli.output import paint, printable
 from eventmq.cli.target import takes_app
+from eventmq.cli.watching import Watcher
 
 if TYPE_CHECKING:
     from eventmq.cli.target import Target
@@ -25,7 +27,10 @@ START_TIMEOUT = 90.0
 #: Seconds that the broker gets to end, and the worker beside its grace.
 STOP_TIMEOUT = 5.0
 
-_COLOURS = {"broker": "cyan", "worker": "magenta"}
+#: Files that a line about a change names.
+NAMED = 3
+
+_COLOURS = {"broker": "cyan", "worker": "magenta", "dev": "yellow"}
 
 
 @click.command(cls=Command, exits={FAILED: "one of them cannot start, or ended by itself"})
@@ -34,17 +39,22 @@ _COLOURS = {"broker": "cyan", "worker": "magenta"}
 @click.option("--pool", metavar="NAME", help="What runs jobs: prefork or threads.")
 @click.option("--bind", metavar="URL", help="Address of the broker; else the app's broker.")
 @click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq.")
+@click.option("--reload", is_flag=True, help="Start the worker again when code changes.")
 @takes_app(required=True)
 def dev(
     target: Target,
     bind: str | None,
     data_dir: str | None,
+    reload: bool,
     **options: str | int | None,
 ) -> int:
     """Run a broker and a worker together.
 
     Their log lines come on stderr, each with the name of who says it; Ctrl-C ends both. A line with
     "ready" comes on stdout when both are. There is no scheduler yet: nothing is run by the clock.
+
+    With --reload the worker is started again when a Python file in or below the working directory,
+    or a settings file in it, changes; what runs ends first, within its grace.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
@@ -55,7 +65,7 @@ def dev(
     worker = [*loud, "worker", *app, *_arguments(**options)]
     interrupt_at_signals()
     try:
-        _run(broker, worker, settings.grace)
+        _Both(worker, grace=settings.grace, reload=reload).run(broker)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
     return DONE
@@ -67,20 +77,81 @@ def _arguments(**options: str | int | None) -> list[str]:
     return [text for name, value in given.items() for text in (f"--{name}", str(value))]
 
 
-def _run(broker: list[str], worker: list[str], grace: float) -> None:
-    """Run both until one ends, which is an error; leave none behind."""
-    ended: SimpleQueue[Child] = SimpleQueue()
-    with ExitStack() as stack:
+class _Changed(NamedTuple):
+    """Files that changed."""
 
-        def start(name: str, arguments: list[str], patience: float) -> str:
-            child = Child(name, arguments, on_line=_Prefixed(name), on_end=ended.put)
-            stack.callback(child.stop, patience)
-            return child.wait_ready(START_TIMEOUT)
+    paths: list[str]
 
-        ready = start("broker", broker, STOP_TIMEOUT)
-        start("worker", [*worker, "--broker", ready_fields(ready)["main"]], grace + STOP_TIMEOUT)
-        click.echo(ready)
-        raise ChildFailed(ended.get().obituary())
+
+class _Both:
+    """A broker and a worker, which is replaced when code changes.
+
+    Args:
+        worker: Arguments of the worker.
+        grace: Seconds that running jobs get when it ends.
+        reload: Whether the worker is replaced, and may fail without ending everything.
+    """
+
+    def __init__(self, worker: list[str], *, grace: float, reload: bool) -> None:
+        self._arguments = worker
+        self._grace = grace
+        self._reload = reload
+        self._events: SimpleQueue[Child | _Changed] = SimpleQueue()
+        self._worker: Child | None = None
+
+    def run(self, broker: list[str]) -> None:
+        """Run both until one ends, which is an error; leave none behind."""
+        with ExitStack() as stack:
+            if self._reload:
+                watcher = Watcher(Path.cwd(), lambda paths: self._events.put(_Changed(paths)))
+                stack.callback(watcher.stop)
+            child = self._child("broker", broker)
+            stack.callback(child.stop, STOP_TIMEOUT)
+            ready = child.wait_ready(START_TIMEOUT)
+            self._arguments += ["--broker", ready_fields(ready)["main"]]
+            stack.callback(self._stop_worker)
+            self._start_worker()
+            click.echo(ready)
+            while True:
+                self._act_on(self._events.get())
+
+    def _child(self, name: str, arguments: list[str]) -> Child:
+        return Child(name, arguments, on_line=_Prefixed(name), on_end=self._events.put)
+
+    def _start_worker(self) -> None:
+        self._worker = child = self._child("worker", self._arguments)
+        child.wait_ready(START_TIMEOUT)
+
+    def _stop_worker(self) -> None:
+        child, self._worker = self._worker, None
+        if child is not None:
+            child.stop(self._grace + STOP_TIMEOUT)
+
+    def _act_on(self, event: Child | _Changed) -> None:
+        if isinstance(event, _Changed):
+            self._replace(event.paths)
+        elif event is self._worker and self._reload:
+            self._worker = None
+            self._say(f"{event.obituary()}; it starts again when a file changes")
+        elif event is self._worker or event.name != "worker":
+            raise ChildFailed(event.obituary())
+
+    def _replace(self, paths: list[str]) -> None:
+        """Start another worker with the new code, after what runs has ended."""
+        more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+        self._say(f"{', '.join(paths[:NAMED])}{more} changed; restarting the worker")
+        self._stop_worker()
+        try:
+            self._start_worker()
+        except ChildFailed as error:
+            self._stop_worker()
+            self._say(f"{error}; it starts again when a file changes")
+        else:
+            self._say("the worker has the new code")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        _Prefixed("dev")(f"{printable(text)}\n")
 
 
 class _Prefixed:
