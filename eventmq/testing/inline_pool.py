@@ -74,6 +74,8 @@ class InlinePool:
     """
 
     slots = 1
+    interrupts = False
+    abandoned = 0
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor.for_slot()
@@ -102,6 +104,15 @@ class InlinePool:
     def running_since(self, slot: int) -> float | None:
         """Return None: time stands still while a job runs."""
         return None
+
+    def running(self, slot: int) -> None:
+        """Return None, for the same reason."""
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Do nothing: what runs is below the caller."""
+
+    def kill(self, slot: int) -> None:
+        """Do nothing, for the same reason."""
 
     def poll(self) -> list[PoolEvent]:
         """Run the next job, if there is one."""
