@@ -70,7 +70,9 @@ def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
 def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
     """Provide routing strategies: which worker gets the next jobs of a queue.
 
-    Chosen by the setting ``routing``. The object is used from the broker's thread only.
+    Chosen by the setting ``routing``, and for single queues by ``queue_routing``. The object is
+    used from the broker's thread only. One that looks at the keys of jobs is a
+    `eventmq.interfaces.KeyedRouting`.
 
     Example::
 

@@ -124,3 +124,16 @@ def test_a_refused_key_goes_to_a_worker_that_did_not_refuse(broker):
         broker.answer(owner.encode(), chunk, [OutcomeRow(0, 6, 1.0, 0.0, "", b"")])
     broker.wait(1.0)
     assert job_id in held(broker, other)
+
+
+def test_a_task_that_nobody_knows_fails_as_ever(broker):
+    """Looking again and again does not keep its job from being put aside."""
+    join(broker, "a", "b", tasks=("shop.other",))
+    job_id = submit(broker, "k")
+    broker.wait(10.0)
+    assert broker.call("state", ids=[job_id])[0][1] == "queued"
+    for _ in range(int(broker.limits.unknown_task_grace / 5) + 1):
+        for name in (b"a", b"b"):
+            broker.ready(name, 4)
+        broker.wait(5.0)
+    assert broker.call("state", ids=[job_id])[0][1] == "failed"
