@@ -81,7 +81,7 @@ class Wiring:
         self._lock = threading.RLock()
         self._plugins: PluginManager | None = None
         self._client: Client | None = None
-        self._make_runner: Callable[[], ClientRunner] = self._connected_runner
+        self._make_runner: Callable[[], ClientRunner] | None = None
         self._embedded: Embedded | None = None
         self._queues: set[str] = set()
         _live.add(self)
@@ -128,7 +128,7 @@ class Wiring:
         settings, plugins = self.settings, self.plugins
         backend = plugins.get(RESULT_BACKEND, settings.result_backend)
         reader = OutcomeReader(plugins.serializer, settings.accept, backend)
-        runner = self._make_runner()
+        runner = (self._make_runner or self._connected_runner)()
         timeout = settings.submit_timeout
         results = Results(
             runner, reader, answer_timeout=timeout, result_timeout=settings.result_timeout
@@ -180,7 +180,7 @@ class Wiring:
             NotAllowed: It is lent already.
         """
         with self._lock:
-            if self._make_runner != self._connected_runner:
+            if self._make_runner is not None:
                 raise NotAllowed(f"app {self._name!r} is used by another test")
             before = self._client, self._clock, self.ids, self.settings
             self._make_runner = make_runner
@@ -190,7 +190,7 @@ class Wiring:
             yield
         finally:
             with self._lock:
-                lent, self._make_runner = self._client, self._connected_runner
+                lent, self._make_runner = self._client, None
                 self._client, self._clock, self.ids, self.settings = before
             if lent is not None:
                 lent.runner.close()

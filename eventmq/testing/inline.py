@@ -67,8 +67,9 @@ class InlineApp:
         if ran >= limit and any(job.state == "queued" for job in self.enqueued()):
             msg = f"drain() has run {ran} jobs and there are more: does a task submit itself? "
             raise AssertionError(msg + "drain(limit=...) sets another bound")
-        for job_id in self._stage.submitted if strict else ():
-            if job_id in self._ids("failed") - before:
+        failed = self._ids("failed") - before if strict else set()
+        for job_id in self._stage.submitted:
+            if job_id in failed:
                 self.app.job(job_id).get()
         return ran
 

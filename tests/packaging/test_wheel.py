@@ -74,6 +74,11 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert needed == {"click", "dill", "msgpack", "pluggy", "pyzmq", "rich", "tomli"}
 
 
-def test_the_wheel_brings_the_command(wheel: zipfile.ZipFile) -> None:
-    lines = wheel.read(f"{DIST_INFO}/entry_points.txt").decode().split()
-    assert lines == ["[console_scripts]", "eventmq", "=", "eventmq.cli:main"]
+def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFile) -> None:
+    lines = wheel.read(f"{DIST_INFO}/entry_points.txt").decode().splitlines()
+    assert [line for line in lines if line] == [
+        "[console_scripts]",
+        "eventmq = eventmq.cli:main",
+        "[pytest11]",
+        "eventmq.testing.plugin = eventmq.testing.plugin",
+    ]

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import weakref
 from configparser import ConfigParser
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -397,3 +398,12 @@ def test_the_plugin_imports_nothing_that_takes_time():
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_an_app_that_is_gone_is_gone_at_once():
+    """Else shared tasks could not tell which app is theirs."""
+    app = EventMQ("short")
+    with use_app(app):
+        app.task(name="add")(lambda a: a).delay(1)
+    wiring = weakref.ref(EventMQ("shorter").host)
+    assert wiring() is None
