@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from eventmq.plugins.routing.sticky import Sticky
 from eventmq.wire.bulk import OutcomeRow
+from eventmq.wire.commands import Heartbeat
 from tests import broker_harness
 from tests.broker_harness import Broker, chunks, row
 
@@ -137,3 +140,52 @@ def test_a_task_that_nobody_knows_fails_as_ever(broker):
             broker.ready(name, 4)
         broker.wait(5.0)
     assert broker.call("state", ids=[job_id])[0][1] == "failed"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_comes_and_goes_every_job_ends(broker, seed):
+    """Keys, jobs without one, workers of all sizes that come and go, answers in any order."""
+    random = Random(seed)
+    ids, names, number = [], set(), 0
+    for _ in range(300):
+        what = random.random()
+        if what < 0.5:
+            key = random.choice(["", *"abcdef"])
+            ids.append(submit(broker, key) if key else broker.submit()[0])
+        elif what < 0.6 and len(names) < 5:
+            number += 1
+            names.add(f"w{number}")
+            join(broker, f"w{number}", window=random.randint(1, 4))
+        elif what < 0.63 and len(names) > 1:
+            gone = random.choice(sorted(names))
+            names.remove(gone)
+            broker.core.sessions.lost(broker.core.state.sessions[gone])
+            broker.turn()
+        elif what < 0.9 and names:
+            answer_held(broker, random.choice(sorted(names)), random)
+        else:
+            live_on(broker, names, random.random())
+    join(broker, "last")
+    for _ in range(len(ids)):
+        for name in sorted({*names, "last"}):
+            answer_held(broker, name, random)
+        live_on(broker, {*names, "last"}, 0.5)
+    states = dict(broker.call("state", ids=ids))
+    assert [job_id for job_id in ids if states[job_id] != "succeeded"] == []
+
+
+def live_on(broker, names, seconds):
+    """Let time pass, in which workers show that they live."""
+    for name in sorted(names):
+        broker.put(name.encode(), Heartbeat(broker.new_id(), "1.0"))
+    broker.wait(seconds)
+
+
+def answer_held(broker, name, random):
+    """Answer one of the chunks that a session holds."""
+    session = broker.core.state.sessions[name]
+    if session.leases:
+        number = random.choice(sorted(session.leases))
+        sent = [m for m in broker.dispatched if m.id == f"{name}.{number}"][-1]
+        rows = [row(place) for place in range(len(session.leases[number].jobs))]
+        broker.answer(name.encode(), sent, rows)
