@@ -2,7 +2,7 @@
 
 `Dispatch` asks it while it takes jobs from a queue; where the strategy has no keys, it is not
 there at all. What the strategy says depends on loads and on the time, so a session that found
-nothing looks again when another one is full, and from time to time.
+nothing looks again when another one takes no more, and from time to time.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Affinity:
         self._routing = routing
         self._admits = admits
         self._looked = 0.0
+        #: Queue and session of those that took a chunk when they looked last.
+        self._taking: set[tuple[str, str]] = set()
 
     @classmethod
     def of(cls, state: State, routing: RoutingStrategy, admits: Admits) -> Affinity | None:
@@ -88,8 +90,15 @@ class Affinity:
         ]
 
     def leased(self, queue: Queue, session: Session) -> None:
-        """Let others look again when a session was given its last chunk: it may pass keys on."""
+        """Note that a session was given a chunk; with its last one it may begin to pass keys on."""
+        self._taking.add((queue.name, session.id))
         if session.room <= 0:
+            self.declined(queue, session)
+
+    def declined(self, queue: Queue, session: Session) -> None:
+        """Let others look again when a session takes no more: it may pass keys on."""
+        if (queue.name, session.id) in self._taking:
+            self._taking.remove((queue.name, session.id))
             queue.version += 1
 
     def look_again(self, queues: Iterable[Queue]) -> None:
@@ -97,5 +106,6 @@ class Affinity:
         now = self._state.now
         if not 0.0 <= now - self._looked < LOOK_AGAIN:
             self._looked = now
+            self._taking.clear()
             for queue in queues:
                 queue.version += 1

@@ -142,6 +142,8 @@ class Dispatch:
         if not jobs and self._lease_volatile(queue, session, anyway=True):
             return True
         if not jobs:
+            if self.affinity is not None:
+                self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
             return False
         weight = next((w for w, name in session.queues if name == queue.name), 1)

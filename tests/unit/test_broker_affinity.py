@@ -8,7 +8,8 @@ import pytest
 
 from eventmq.plugins.routing.sticky import Sticky
 from eventmq.wire.bulk import OutcomeRow
-from eventmq.wire.commands import Heartbeat
+from eventmq.wire.commands import Heartbeat, Ready
+from eventmq.wire.features import Status
 from tests import broker_harness
 from tests.broker_harness import Broker, chunks, row
 
@@ -85,6 +86,20 @@ def test_a_key_goes_to_another_worker_when_its_own_is_full_for_a_while(broker):
     assert second not in holders(broker, "a", "b")
     broker.wait(1.0)
     assert holders(broker, "a", "b")[second] == other
+
+
+def test_a_worker_with_more_than_its_share_passes_its_keys_on_at_once(broker):
+    """Also where others have looked already and found nothing for themselves."""
+    for _ in range(40):
+        submit(broker, "k")
+    join(broker, "a", "b", "c", "d", window=0)
+    for name in "abcd":
+        broker.put(name.encode(), Ready(broker.new_id(), Status(0, 4, ()).format()))
+    broker.turn()
+    held_by = sorted(len(held(broker, name)) for name in "abcd")
+    assert held_by == [0, 1, 4, 4]
+    broker.wait(1.0)
+    assert len(holders(broker, "a", "b", "c", "d")) == 16
 
 
 def test_a_job_without_a_key_waits_for_nobody(broker):
