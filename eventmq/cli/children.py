@@ -54,6 +54,9 @@ class Child:
         env: Its environment variables, those of this process if None.
     """
 
+    #: Whether Ctrl-C came while it was being stopped.
+    interrupted = False
+
     def __init__(
         self,
         name: str,
@@ -144,7 +147,8 @@ class Child:
             self._process.terminate()
         try:
             code = self._process.wait(timeout)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            self.interrupted = isinstance(error, KeyboardInterrupt)
             self._process.kill()
             code = self._process.wait()
         self._lifeline.close()

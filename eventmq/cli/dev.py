@@ -24,7 +24,7 @@ __all__ = ["COMMANDS"]
 #: Seconds within which each of them must be ready: a worker imports the whole app.
 START_TIMEOUT = 90.0
 
-#: Seconds that the broker gets to end, and the worker beside its grace.
+#: Seconds that the broker gets to end, and the others beside the grace of what they run.
 STOP_TIMEOUT = 5.0
 
 #: Files that a line about a change names.
@@ -65,7 +65,8 @@ def dev(
     worker = [*loud, "worker", *app, *_arguments(**options)]
     interrupt_at_signals()
     try:
-        _Both(worker, grace=settings.grace, reload=reload).run(broker)
+        patience = settings.grace + STOP_TIMEOUT
+        _Together({"worker": worker}, patience=patience, reload=reload).run(broker)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
     return DONE
@@ -83,24 +84,25 @@ class _Changed(NamedTuple):
     paths: list[str]
 
 
-class _Both:
-    """A broker and a worker, which is replaced when code changes.
+class _Together:
+    """A broker and what runs the app's code, which is replaced when that changes.
 
     Args:
-        worker: Arguments of the worker.
-        grace: Seconds that running jobs get when it ends.
-        reload: Whether the worker is replaced, and may fail without ending everything.
+        followers: Name and arguments of each, in the order of their start.
+        patience: Seconds that one gets to end.
+        reload: Whether they are replaced, and may fail without ending everything.
     """
 
-    def __init__(self, worker: list[str], *, grace: float, reload: bool) -> None:
-        self._arguments = worker
-        self._grace = grace
+    def __init__(self, followers: dict[str, list[str]], *, patience: float, reload: bool) -> None:
+        self._followers = followers
+        self._patience = patience
         self._reload = reload
         self._events: SimpleQueue[Child | _Changed] = SimpleQueue()
-        self._worker: Child | None = None
+        self._running: list[Child] = []
+        self._address = ""
 
     def run(self, broker: list[str]) -> None:
-        """Run both until one ends, which is an error; leave none behind."""
+        """Run all until one ends, which is an error; leave none behind."""
         with ExitStack() as stack:
             if self._reload:
                 watcher = Watcher(Path.cwd(), lambda paths: self._events.put(_Changed(paths)))
@@ -108,9 +110,9 @@ class _Both:
             child = self._child("broker", broker)
             stack.callback(child.stop, STOP_TIMEOUT)
             ready = child.wait_ready(START_TIMEOUT)
-            self._arguments += ["--broker", ready_fields(ready)["main"]]
-            stack.callback(self._stop_worker)
-            self._start_worker()
+            self._address = ready_fields(ready)["main"]
+            stack.callback(self._stop)
+            self._start()
             click.echo(ready)
             while True:
                 self._act_on(self._events.get())
@@ -118,36 +120,41 @@ class _Both:
     def _child(self, name: str, arguments: list[str]) -> Child:
         return Child(name, arguments, on_line=_Prefixed(name), on_end=self._events.put)
 
-    def _start_worker(self) -> None:
-        self._worker = child = self._child("worker", self._arguments)
-        child.wait_ready(START_TIMEOUT)
+    def _start(self) -> None:
+        for name, arguments in self._followers.items():
+            child = self._child(name, [*arguments, "--broker", self._address])
+            self._running.append(child)
+            child.wait_ready(START_TIMEOUT)
 
-    def _stop_worker(self) -> None:
-        child, self._worker = self._worker, None
-        if child is not None:
-            child.stop(self._grace + STOP_TIMEOUT)
+    def _stop(self) -> None:
+        while self._running:
+            child = self._running.pop()
+            child.stop(self._patience)
+            if child.interrupted:
+                raise KeyboardInterrupt
 
     def _act_on(self, event: Child | _Changed) -> None:
         if isinstance(event, _Changed):
             self._replace(event.paths)
-        elif event is self._worker and self._reload:
-            self._worker = None
-            self._say(f"{event.obituary()}; it starts again when a file changes")
-        elif event is self._worker or event.name != "worker":
+        elif event.name == "broker" or (event in self._running and not self._reload):
             raise ChildFailed(event.obituary())
+        elif event in self._running:
+            self._running.remove(event)
+            self._say(f"{event.obituary()}; it starts again when a file changes")
 
     def _replace(self, paths: list[str]) -> None:
-        """Start another worker with the new code, after what runs has ended."""
+        """Start others with the new code, after what runs has ended."""
         more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
-        self._say(f"{', '.join(paths[:NAMED])}{more} changed; restarting the worker")
-        self._stop_worker()
+        names = " and ".join(self._followers)
+        self._say(f"{', '.join(paths[:NAMED])}{more} changed; restarting the {names}")
+        self._stop()
         try:
-            self._start_worker()
+            self._start()
         except ChildFailed as error:
-            self._stop_worker()
+            self._stop()
             self._say(f"{error}; it starts again when a file changes")
         else:
-            self._say("the worker has the new code")
+            self._say(f"the {names} has the new code")
 
     @staticmethod
     def _say(text: str) -> None:

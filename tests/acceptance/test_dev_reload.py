@@ -123,3 +123,14 @@ def test_a_worker_that_dies_is_told_of_and_started_again(shell: Shell, dev: Prog
     (shell.folder / "prices.py").write_text("PRICE = 4444\n")
     saying(dev, "the worker has the new code")
     assert price(shell, address) == "4444"
+
+
+def test_ctrl_c_ends_all_also_while_a_job_is_waited_for(shell: Shell, dev: Program) -> None:
+    address = dev.ready()["main"]
+    shell.output("call", "-A", "shop", "--broker", address, "hold")
+    until_there(shell.folder / "held")
+    (shell.folder / "prices.py").write_text("PRICE = 22\n")
+    saying(dev, "restarting the worker")
+    assert dev.stop(signal.SIGINT) == 0
+    assert not (shell.folder / "ended").exists()
+    assert "stopped" in dev.said
