@@ -22,7 +22,7 @@ LIMIT = 10_000
 #: What to do about a job that nothing will end, by its state.
 _HINTS = {
     "blocked": "it waits for other jobs",
-    "queued": "no task of that name is registered in this app",
+    "queued": "its queue is paused, or it may not run now",
     "running": "it is the job that waits, or one below it",
 }
 
@@ -108,6 +108,8 @@ class _Loop:
         if state == "delayed":
             wait = info["due"] - self._stage.clock.now()
             return state, f"{what}, due in {wait:.6g} s: travel there first"
+        if state == "queued" and info["task"] not in self._stage.app.tasks:
+            return state, f"{what}: no task of that name is registered in this app"
         return state, f"{what}: {_HINTS.get(state, 'it never will')}"
 
 

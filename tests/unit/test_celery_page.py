@@ -58,6 +58,19 @@ def test_the_options_of_calls_are_there():
         assert callable(getattr(EventMQ, name))
 
 
+def test_the_commands_are_there():
+    """What stands after a comma leaves out the words before it."""
+    page = document()
+    for _, ours in [*rows("Commands and monitoring"), *rows("The worker")]:
+        known = ""
+        for word in words(ours):
+            command = re.match(r"eventmq ((?:failed )?[a-z]+)", word)
+            known = command[1] if command else known
+            name = known if command else f"{known.rpartition(' ')[0]} {word}".strip()
+            if command or (known.startswith("failed") and word.isalpha()):
+                assert f"\n   eventmq {name} " in page + " ", name
+
+
 def test_the_settings_are_there():
     named = {
         word

@@ -15,6 +15,7 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.errors import (
+    JobCancelled,
     JobFailed,
     NotAllowed,
     ResultTimeout,
@@ -407,3 +408,33 @@ def test_an_app_that_is_gone_is_gone_at_once():
         app.task(name="add")(lambda a: a).delay(1)
     wiring = weakref.ref(EventMQ("shorter").host)
     assert wiring() is None
+
+
+# What operators do
+
+
+def test_a_cancelled_job_does_not_run(inline, add):
+    job = add.delay(1)
+    assert job.cancel("not needed")
+    assert inline.drain() == 0
+    with pytest.raises(JobCancelled, match="not needed"):
+        job.get()
+    assert inline.enqueued() == []
+
+
+def test_a_paused_queue_is_said_to_be_one(inline, add):
+    job = add.delay(1)
+    inline.app.ask("pause", {"queue": "default"})
+    with pytest.raises(ResultTimeout, match="is queued: its queue is paused"):
+        job.get()
+    inline.app.ask("resume", {"queue": "default"})
+    assert job.get() == 1
+
+
+def test_a_failed_job_can_be_queued_again(inline, add):
+    job = add.delay(1, "x")
+    inline.drain()
+    assert job.state == "failed"
+    inline.app.ask("retry", {"ids": [job.id]})
+    assert inline.drain() == 1
+    assert job.info()["attempt"] == 2
