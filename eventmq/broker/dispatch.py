@@ -146,8 +146,7 @@ class Dispatch:
                 self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
             return False
-        weight = next((w for w, name in session.queues if name == queue.name), 1)
-        session.order.charge(queue.name, weight, len(jobs))
+        self._charge(queue, session, jobs)
         lease = self._open(queue, session, jobs)
         if self.affinity is not None:
             self.affinity.leased(queue, session)
@@ -171,8 +170,7 @@ class Dispatch:
         jobs = self.volatile.take(queue.name, judge, refuses, limit, stored)
         if not jobs:
             return False
-        weight = next((w for w, name in session.queues if name == queue.name), 1)
-        session.order.charge(queue.name, weight, len(jobs))
+        self._charge(queue, session, jobs)
         unsent = any(not lease.sent for lease in session.leases.values())
         lease = self._open(queue, session, jobs, volatile=True)
         if not unsent:
@@ -184,6 +182,11 @@ class Dispatch:
                 lambda: self.volatile.undo(session, lease),
             )
         return True
+
+    @staticmethod
+    def _charge(queue: Queue, session: Session, jobs: list[Job]) -> None:
+        weight = next((w for w, name in session.queues if name == queue.name), 1)
+        session.order.charge(queue.name, weight, len(jobs))
 
     def _limit(self, session: Session, waiting: int) -> int:
         share = 1 if session.plain else max(1, -(-waiting // max(1, session.room)))
