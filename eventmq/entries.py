@@ -42,8 +42,20 @@ __all__ = [
     "UniqueRule",
     "Verdict",
     "Write",
+    "lane_task",
     "unique_rule",
 ]
+
+
+@lru_cache(maxsize=4096)
+def lane_task(headers: str) -> str | None:
+    """Return the task by which a job is told apart in its queue, None for a plain job.
+
+    The jobs of a queue with the same task are a *lane*: what a worker takes, or does not know, it
+    takes or does not know as a whole.
+    """
+    known = parse_headers(headers)
+    return known.task if known.content_type else None
 
 
 class UniqueRule(NamedTuple):
@@ -208,12 +220,15 @@ class CloseChunk(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Read queued jobs that rank after (rank, seq). Verdict: (jobs in order, whether more).
+    """Read the queued jobs of a lane that rank after (rank, seq).
 
-    At most ``limit`` jobs, and no more after their bodies exceed ``max_bytes``.
+    Verdict: (jobs in order, whether more). At most ``limit`` jobs, and no more after their bodies
+    exceed ``max_bytes``.
     """
 
     queue: str
+    #: As `lane_task` says.
+    task: str | None
     after: tuple[int, int]
     limit: int
     max_bytes: int
@@ -316,6 +331,7 @@ class Recovered:
         chunks: Open chunks of earlier epochs, with their jobs.
         next_due: Unix time of the first delayed job, or None.
         sweeps: The marks that are kept, oldest first.
+        lanes: Queue and task (see `lane_task`) of those with queued jobs.
     """
 
     store_id: str
@@ -325,3 +341,4 @@ class Recovered:
     chunks: list[Chunk] = field(default_factory=list)
     next_due: float | None = None
     sweeps: list[Sweep] = field(default_factory=list)
+    lanes: list[tuple[str, str | None]] = field(default_factory=list)

@@ -218,7 +218,7 @@ class Admission:
             entry = running.get(job.id)
             if entry is not None and entry[1].jobs[entry[2]] is job:
                 state.jobs[job.id] = job
-            elif not queue.outside or job.rank <= queue.edge[0]:
+            elif queue.takes(job):
                 joined(job)
         self._receipt(arrival, arrival.refused)
 

@@ -131,11 +131,10 @@ class BrokerCore:
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
         self.sweeps.recover(recovered.sweeps)
         for name, counts in recovered.counts.items():
-            queue = state.queue(name)
-            queue.counts = counts
-            if counts.waiting:
-                queue.rewind()
-                state.busy[name] = queue
+            state.queue(name).counts = counts
+        for name, task in recovered.lanes:
+            queue = state.busy[name] = state.queue(name)
+            queue.rewind(task)
         for chunk in recovered.chunks:
             session = state.sessions.get(chunk.session)
             if session is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.affinity import Affinity
+from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
 from eventmq.broker.state import Outgoing
-from eventmq.entries import Chunk, Claim, Finish, OpenChunk
+from eventmq.entries import Chunk, Claim, Finish, OpenChunk, lane_task
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
@@ -17,6 +18,7 @@ from eventmq.wire.commands import Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventmq.broker.lanes import Lane
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import Job
 
-__all__ = ["Dispatch", "admits"]
+__all__ = ["Dispatch", "admits", "knows"]
 
 #: Seconds, as ``timeout`` for plain workers of a job without one: absent and 0 mean 300 s there.
 NO_TIMEOUT = 2_147_483_647
@@ -35,14 +37,16 @@ PLAIN_SLACK = 30.0
 PLAIN_DEFAULT = 300.0
 
 
+def knows(session: Session, task: str | None) -> bool:
+    """Say whether a session may be offered the jobs of a lane, by its task."""
+    if task is None:
+        return session.callables or session.plain
+    return not session.plain and (not session.tasks or task in session.tasks)
+
+
 def admits(session: Session, text: str) -> bool:
     """Say whether a session may be offered a job with this header text."""
-    headers = parse_headers(text)
-    if not headers.content_type:
-        return session.callables or session.plain
-    if session.plain:
-        return False
-    return not session.tasks or headers.task in session.tasks
+    return knows(session, lane_task(text))
 
 
 class Dispatch:
@@ -68,10 +72,10 @@ class Dispatch:
                 pass
         for queue in list(state.busy.values()):
             queue.arriving.clear()
-            if queue.outside:
-                if queue.wants_claim() and not held:
-                    self._claim(queue)
-            elif not queue.ready:
+            if not held:
+                for lane, jobs, size in queue.hungry():
+                    self._claim(queue, lane, jobs, size)
+            if queue.rest():
                 del state.busy[queue.name]
 
     # Choice
@@ -195,15 +199,16 @@ class Dispatch:
     def _take(self, queue: Queue, session: Session) -> list[Job]:
         limits = self.state.limits
         judge, refuses = self._judge(queue, session), self._refuses(session)
+        suits = self._knows(queue, session)
         if self.affinity is not None:
             judge = self.affinity.narrow(queue, session, judge)
         arriving = not len(queue) and not queue.outside
         limit = self._limit(session, len(queue.arriving) if arriving else len(queue))
         if arriving:
             return self._take_arriving(queue, judge, refuses, limit)
-        room, now = limits.max_frame // 2, self.state.now
+        load, now = Load(limits.chunk_seconds, limit, limits.max_frame // 2), self.state.now
         while True:
-            jobs = queue.take(judge, refuses, limits.chunk_seconds, limit, room)
+            jobs = queue.take(suits, judge, refuses, load)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
             if not stale:
                 return jobs
@@ -240,18 +245,20 @@ class Dispatch:
             queue.arriving = [job for job in queue.arriving if id(job) not in taken]
         return jobs
 
+    @staticmethod
+    def _knows(queue: Queue, session: Session) -> Callable[[str | None], bool]:
+        """Return what says whether a session may get jobs of a lane, by its task."""
+        orphan = all(name != queue.name for _, name in session.queues)
+        return lambda task: knows(session, task) and not (orphan and task is not None)
+
     def _judge(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
         run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
-        orphan = all(name != queue.name for _, name in session.queues)
+        suits = self._knows(queue, session)
 
         def judge(text: str) -> float:
-            if not admits(session, text):
-                return -1.0
-            headers = parse_headers(text)
-            if orphan and headers.content_type:
-                return -1.0
-            return run_time.get(headers.task, unmeasured)
+            task = lane_task(text)
+            return run_time.get(task or "", unmeasured) if suits(task) else -1.0
 
         return judge
 
@@ -364,25 +371,25 @@ class Dispatch:
 
     # Refill
 
-    def _claim(self, queue: Queue) -> None:
-        queue.claiming = True
-        room = queue.size_limit - len(queue)
-        entry = Claim(queue.name, queue.edge, room, queue.bytes_limit // 2)
+    def _claim(self, queue: Queue, lane: Lane, limit: int, max_bytes: int) -> None:
+        lane.claiming = True
+        entry = Claim(queue.name, lane.task, lane.edge, limit, max_bytes)
 
         def settle(verdict: tuple[list[Job], bool]) -> None:
-            queue.claiming = False
-            if queue.edge != entry.after:
+            lane.claiming = False
+            if lane.edge != entry.after:
                 return  # something was displaced meanwhile: the next turn claims from there
             jobs, more = verdict
-            self._claimed(queue, jobs, more=more)
+            self._claimed(queue, lane, jobs, more=more)
 
-        self.state.write(entry, settle, lambda: setattr(queue, "claiming", False))
+        self.state.write(entry, settle, lambda: setattr(lane, "claiming", False))
 
-    def _claimed(self, queue: Queue, jobs: list[Job], *, more: bool) -> None:
+    def _claimed(self, queue: Queue, lane: Lane, jobs: list[Job], *, more: bool) -> None:
         state = self.state
         if jobs:
-            queue.edge = (jobs[-1].rank, jobs[-1].seq)
-        queue.outside = more
+            lane.edge = (jobs[-1].rank, jobs[-1].seq)
+        lane.outside = more
+        queue.version += 1  # others may have waited for what this lane has
         for job in jobs:
             if job.id not in state.jobs:
                 state.joined(job)

@@ -1,17 +1,23 @@
-"""Jobs whose task no connected worker knows: out of the window, so that they stop nobody."""
+"""Jobs whose task no connected worker knows: they stop nobody, and fail after a grace.
+
+A worker knows the task of a lane or does not, so a lane that nobody knows just waits. A job that
+each worker of its queue refused by itself is put aside, out of the window.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.broker.dispatch import admits
+from eventmq.broker.dispatch import knows
 from eventmq.broker.unknown import UnknownTasks
-from eventmq.entries import Finish
+from eventmq.entries import Finish, lane_task
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
@@ -22,51 +28,28 @@ __all__ = ["Parking"]
 
 
 class Parking:
-    """Parks jobs, brings them back when a worker knows them, fails them after the grace."""
+    """Watches lanes that nobody knows and jobs that everybody refused."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
         self.outcomes = outcomes
-        #: Queues with parked jobs that are in the store only.
-        self._overflowed: set[str] = set()
         self._unknown = UnknownTasks()
 
     def session_changed(self, session: Session) -> None:
-        """A session came or went: parked jobs of its queues are looked at again."""
+        """A session came or went: what was put aside in its queues is looked at again."""
         for _, name in session.queues:
             queue = self.state.queues.get(name)
-            if queue is not None and (queue.parked or name in self._overflowed):
-                self._unpark(queue)
-
-    def _unpark(self, queue: Queue) -> None:
-        parked = [job for jobs in queue.parked.values() for job in jobs]
-        since = dict(queue.parked_since)
-        queue.parked.clear()
-        for job in parked:
-            self.state.joined(job)
-        self._rewind(queue)
-        self._park(queue, since)
-
-    def _rewind(self, queue: Queue) -> None:
-        if queue.name in self._overflowed:
-            self._overflowed.discard(queue.name)
-            queue.rewind()
-            self.state.busy[queue.name] = queue
+            if queue is not None:
+                self._look(queue)
+                self._bring_back(queue)
 
     def tick(self) -> None:
-        """Park what nobody knows where a worker is idle for it; fail what waited too long."""
+        """Look who knows what; fail what waited too long."""
         for queue in list(self.state.queues.values()):
-            if len(queue) and self._stuck(queue):
-                self._park(queue, queue.parked_since)
-            if queue.parked:
-                self._fail_old(queue)
-
-    def _stuck(self, queue: Queue) -> bool:
-        return any(
-            session.blocked.get(queue.name) == queue.version
-            for session in self._serving(queue)
-            if session.room > 0
-        )
+            if queue.lanes:
+                self._look(queue)
+            if queue.aside:
+                self._fail_aside(queue)
 
     def _serving(self, queue: Queue) -> list[Session]:
         return [
@@ -75,42 +58,65 @@ class Parking:
             if any(name == queue.name for _, name in session.queues)
         ]
 
-    def _park(self, queue: Queue, since: dict[str, float]) -> None:
-        state = self.state
+    # Lanes
+
+    def _look(self, queue: Queue) -> None:
+        """Note since when nobody knows a lane; fail its jobs when that is too long."""
         sessions = self._serving(queue)
-        if not sessions:
-            return
-        refusals = state.refusals
+        for lane in queue.lanes.values():
+            if any(knows(session, lane.task) for session in sessions):
+                lane.unknown_since = None
+            elif sessions and lane.unknown_since is None and lane.first is not None:
+                lane.unknown_since = self.state.now
+                grace = self.state.limits.unknown_task_grace
+                self._unknown.note(queue.name, lane.task or "", sessions, grace)
+            if lane.unknown_since is not None and self._too_long(lane.unknown_since):
+                self._fail(queue, lane.task or "", lane.drop(lambda _: True))
+        if self.state.refusals and sessions:
+            self._put_aside(queue, sessions)
+
+    def _too_long(self, since: float) -> bool:
+        return self.state.now - since >= self.state.limits.unknown_task_grace
+
+    # Single jobs
+
+    def _put_aside(self, queue: Queue, sessions: Sequence[Session]) -> None:
+        """Take jobs out of the way that every worker which knows their lane refused."""
+        refusals, now = self.state.refusals, self.state.now
 
         def nobody(job: Job) -> bool:
-            refused = refusals.get(job.id, ())
-            return not any(admits(s, job.headers) and s.id not in refused for s in sessions)
+            refused = refusals.get(job.id)
+            if not refused:
+                return False
+            task = lane_task(job.headers)
+            return not any(knows(s, task) and s.id not in refused for s in sessions)
 
-        unknown = queue.drop(nobody)
-        room = state.limits.window - sum(map(len, queue.parked.values()))
-        for job in unknown:
+        for job in queue.drop(nobody):
+            queue.aside[job.id] = (job, now)
             task = parse_headers(job.headers).task
-            queue.parked_since[task] = since.get(task, state.now)
-            self._unknown.note(queue.name, task, sessions, state.limits.unknown_task_grace)
-            if room > 0:
-                queue.parked.setdefault(task, []).append(job)
-                room -= 1
-            else:
-                state.jobs.pop(job.id, None)
-                self._overflowed.add(queue.name)
-        queue.parked_since = {
-            task: at for task, at in queue.parked_since.items() if task in queue.parked
-        }
+            self._unknown.note(queue.name, task, sessions, self.state.limits.unknown_task_grace)
 
-    def _fail_old(self, queue: Queue) -> None:
-        state = self.state
-        for task, at in list(queue.parked_since.items()):
-            if state.now - at >= state.limits.unknown_task_grace and task in queue.parked:
-                self._fail(queue, task, queue.parked.pop(task))
-                del queue.parked_since[task]
-                self._rewind(queue)
+    def _bring_back(self, queue: Queue) -> None:
+        """Let jobs wait in line again that a worker of now has not refused."""
+        sessions = self._serving(queue)
+        for job, _ in list(queue.aside.values()):
+            refused = self.state.refusals.get(job.id, ())
+            task = lane_task(job.headers)
+            if any(knows(s, task) and s.id not in refused for s in sessions):
+                del queue.aside[job.id]
+                self.state.joined(job)
 
-    def _fail(self, queue: Queue, task: str, jobs: list[Job]) -> None:
+    def _fail_aside(self, queue: Queue) -> None:
+        late = [job for job, since in queue.aside.values() if self._too_long(since)]
+        for job in late:
+            del queue.aside[job.id]
+        for task in dict.fromkeys(parse_headers(job.headers).task for job in late):
+            jobs = [job for job in late if parse_headers(job.headers).task == task]
+            self._fail(queue, task, jobs)
+
+    def _fail(self, queue: Queue, task: str, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
         msg = (
             f"no worker of the queue {queue.name!r} knows the task {task!r}: start one whose app "
             "has it, or look for a misspelt name"

@@ -1,216 +1,196 @@
-"""One queue: the window of its best ranked jobs in memory, and the edge to those in the store.
-
-Every queued job whose (rank, seq) is at or below ``edge`` is in memory: in the window, leased or
-parked. Those above are in the store only, as long as ``outside`` is true.
-"""
+"""One queue of the broker: its lanes, of which each worker takes what it knows, in rank order."""
 
 from __future__ import annotations
 
-from bisect import insort
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from eventmq.entries import QueueCounts
+from eventmq.broker.lanes import Lane, Picker
+from eventmq.entries import QueueCounts, lane_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
+    from eventmq.broker.lanes import Judge, Load, Refuses
     from eventmq.job import Job
 
-__all__ = ["BEFORE_ALL", "Queue"]
+__all__ = ["Queue"]
 
-#: A key below that of every job.
-BEFORE_ALL = (-(1 << 62), 0)
-
-#: The window's list is cut when so many taken entries stand before its head.
-_CUT = 4096
+#: Jobs that a lane may have in memory at least, however many lanes share the window.
+_LEAST = 16
 
 
 class Queue:
-    """A queue of the broker."""
+    """A queue of the broker.
+
+    Args:
+        name: Its name.
+        size_limit: Jobs that its lanes have in memory together, unless they are very many.
+        bytes_limit: Bytes of their bodies.
+        now: Unix time.
+    """
 
     __slots__ = (
-        "_bytes",
-        "_head",
-        "_items",
+        "_bytes_limit",
+        "_size_limit",
         "arriving",
-        "bytes_limit",
-        "claiming",
+        "aside",
         "counts",
-        "edge",
+        "lanes",
         "name",
-        "outside",
-        "parked",
-        "parked_since",
         "running",
         "served_at",
-        "size_limit",
         "version",
     )
 
     def __init__(self, name: str, size_limit: int, bytes_limit: int, now: float) -> None:
         self.name = name
-        self.size_limit = size_limit
-        self.bytes_limit = bytes_limit
-        self._items: list[tuple[int, int, Job]] = []
-        self._head = 0
-        self._bytes = 0
+        self._size_limit = size_limit
+        self._bytes_limit = bytes_limit
+        #: By task; a lane that is not here has no queued job, neither in memory nor in the store.
+        self.lanes: dict[str | None, Lane] = {}
+        #: Jobs that every worker of the queue refused: id -> job and since when.
+        self.aside: dict[str, tuple[Job, float]] = {}
         #: Jobs of this turn's commit, which may be leased in the same commit.
         self.arriving: list[Job] = []
-        self.edge = BEFORE_ALL
-        self.outside = False
-        self.claiming = False
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
-        #: Jobs whose task no connected worker knows, and since when.
-        self.parked: dict[str, list[Job]] = {}
-        self.parked_since: dict[str, float] = {}
         #: When a worker last served this queue.
         self.served_at = now
         #: Grows whenever a job joins, so that sessions know when to look again.
         self.version = 0
 
     def __len__(self) -> int:
-        return len(self._items) - self._head
+        return sum(map(len, self.lanes.values()))
 
     @property
     def ready(self) -> bool:
         """Whether there may be a job to dispatch now."""
-        return len(self._items) > self._head or bool(self.arriving)
+        return bool(self.arriving) or any(map(len, self.lanes.values()))
+
+    @property
+    def outside(self) -> bool:
+        """Whether queued jobs may be in the store only."""
+        return any(lane.outside for lane in self.lanes.values())
 
     @property
     def head(self) -> tuple[int, int] | None:
         """The (rank, seq) of the best ranked job in memory, None for none."""
-        if len(self):
-            return self._items[self._head][:2]
-        return min(((job.rank, job.seq) for job in self.arriving), default=None)
+        firsts = [lane.items[lane.head][:2] for lane in self.lanes.values() if len(lane)]
+        if not firsts:
+            firsts = [(job.rank, job.seq) for job in self.arriving]
+        return min(firsts, default=None)
+
+    def lane(self, task: str | None) -> Lane:
+        """Return a lane, making it if it is new."""
+        lane = self.lanes.get(task)
+        if lane is None:
+            lane = self.lanes[task] = Lane(task)
+        return lane
+
+    def takes(self, job: Job) -> bool:
+        """Say whether a queued job belongs into memory."""
+        lane = self.lanes.get(lane_task(job.headers))
+        return lane is None or lane.takes(job)
 
     def join(self, job: Job) -> list[Job]:
         """Add a queued job; return the jobs that leave memory for it, perhaps itself."""
-        key = (job.rank, job.seq)
-        if self.outside and key > self.edge:
+        lane = self.lane(lane_task(job.headers))
+        if not lane.takes(job):
             return [job]
-        items = self._items
-        if self._head == len(items):
-            items.clear()  # what stands before the head was taken
-            self._head = 0
-        entry = (job.rank, job.seq, job)
-        if not items or key > items[-1][:2]:
-            items.append(entry)
-        else:
-            insort(items, entry, lo=self._head)
-        self._bytes += len(job.body)
+        lane.join(job)
         self.version += 1
         displaced = []
-        while len(self) > 1 and (len(self) > self.size_limit or self._bytes > self.bytes_limit):
-            displaced.append(self._displace())
+        size, length = self._share()
+        while len(lane) > 1 and (len(lane) > size or lane.bytes > length):
+            displaced.append(lane.displace())
         return displaced
 
-    def _displace(self) -> Job:
-        rank, seq, job = self._items.pop()
-        self._bytes -= len(job.body)
-        self.outside = True
-        self.edge = (rank, seq - 1)
-        return job
+    def _share(self) -> tuple[int, int]:
+        """Return how many jobs and bytes a lane may have in memory."""
+        lanes = len(self.lanes)
+        if lanes < 2:  # noqa: PLR2004 - the usual case
+            return self._size_limit, self._bytes_limit
+        return max(_LEAST, self._size_limit // lanes), self._bytes_limit // lanes
 
-    def wants_claim(self) -> bool:
-        """Whether the window should be filled from the store."""
-        half = len(self) * 2 < self.size_limit and self._bytes * 2 < self.bytes_limit
-        return self.outside and not self.claiming and half
+    def hungry(self) -> Iterator[tuple[Lane, int, int]]:
+        """Yield the lanes to be filled from the store, with how many jobs and bytes to read."""
+        size, length = self._share()
+        for lane in self.lanes.values():
+            half = len(lane) * 2 < size and lane.bytes * 2 < length
+            if lane.outside and not lane.claiming and half:
+                yield lane, size - len(lane), max(1, length // 2)
 
-    # hot loop: benchmarks/drain.py
+    def rest(self) -> bool:
+        """Forget lanes without jobs; say whether none is left."""
+        idle = [task for task, lane in self.lanes.items() if lane.first is None]
+        for task in idle:
+            if not self.lanes[task].claiming:
+                del self.lanes[task]
+        return not self.lanes
+
     def take(
-        self,
-        judge: Callable[[str], float],
-        refuses: Callable[[Job], bool] | None,
-        budget: float,
-        limit: int,
-        max_bytes: int,
+        self, knows: Callable[[str | None], bool], judge: Judge, refuses: Refuses, load: Load
     ) -> list[Job]:
         """Remove and return the best ranked jobs that suit a worker.
 
-        Stops after ``limit`` jobs, or when their costs reach ``budget`` seconds or their bodies
-        ``max_bytes``; the first suitable job is always taken.
+        Nothing is taken that ranks after a job which is in the store only: first come, first
+        served.
 
         Args:
-            judge: Header text -> seconds that such a job costs, below 0 if it does not suit;
-                asked once per text.
-            refuses: Asked for each job in addition, or None.
-            budget: Seconds.
-            limit: Jobs.
-            max_bytes: Bytes of payload.
+            knows: Says whether the worker may get jobs of a lane, by its task.
+            judge: See `eventmq.broker.lanes.Picker`, as ``refuses``.
+            refuses: Asked for each job, or None.
+            load: What the chunk may hold.
         """
-        items = self._items
         taken: list[Job] = []
-        place = self._head
-        end = len(items)
-        size = 0
-        skipped: list[tuple[int, int, Job]] = []
-        costs: dict[str, float] = {}
-        while place < end and len(taken) < limit and budget > 0.0:
-            entry = items[place]
-            job = entry[2]
-            headers = job.headers
-            cost = costs.get(headers)
-            if cost is None:
-                cost = costs[headers] = judge(headers)
-            if cost < 0.0 or (refuses is not None and refuses(job)):
-                skipped.append(entry)
-                place += 1
-                continue
-            length = len(job.body)
-            if size + length > max_bytes and taken:
-                break
-            place += 1
-            size += length
-            taken.append(job)
-            budget -= cost
-        if taken:
-            self._bytes -= size
-            place -= len(skipped)
-            items[place : place + len(skipped)] = skipped
-            self._head = place
-            if place > _CUT:
-                del items[:place]
-                self._head = 0
+        lanes = [lane for lane in self.lanes.values() if lane.first is not None]
+        pickers = [Picker(lane, judge, refuses) for lane in lanes if knows(lane.task)]
+        if len(pickers) == 1:
+            pickers[0].take(taken, 0, load, None)
+        elif pickers:
+            _merge(pickers, taken, load)
+        for picker in pickers:
+            picker.close()
         return taken
 
     def remove(self, job: Job) -> bool:
-        """Remove a job from the window or from the parked; say whether it was there."""
-        parked = self.parked
-        for task, jobs in parked.items():
-            if job in jobs:
-                jobs.remove(job)
-                if not jobs:
-                    del parked[task], self.parked_since[task]
-                return True
-        for place in range(self._head, len(self._items)):
-            if self._items[place][2] is job:
-                del self._items[place]
-                self._bytes -= len(job.body)
-                return True
-        return False
+        """Remove a job that waits in memory; say whether it was there."""
+        if self.aside.pop(job.id, None) is not None:
+            return True
+        lane = self.lanes.get(lane_task(job.headers))
+        return lane is not None and lane.remove(job)
 
     def forget(self, ids: Collection[str]) -> None:
-        """Remove jobs by id from the window and from the parked."""
+        """Remove jobs that wait in memory by their ids."""
         self.drop(lambda job: job.id in ids)
-        for task, jobs in list(self.parked.items()):
-            jobs[:] = [job for job in jobs if job.id not in ids]
-            if not jobs:
-                del self.parked[task], self.parked_since[task]
+        for job_id in ids:
+            self.aside.pop(job_id, None)
 
     def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
-        """Remove and return the jobs of the window for which ``leave`` is true."""
-        kept: list[tuple[int, int, Job]] = []
-        left: list[tuple[int, int, Job]] = []
-        for entry in self._items[self._head :]:
-            (left if leave(entry[2]) else kept).append(entry)
-        if left:
-            self._items, self._head = kept, 0
-            self._bytes -= sum(len(entry[2].body) for entry in left)
-        return [entry[2] for entry in left]
+        """Remove and return the jobs of the windows for which ``leave`` is true."""
+        return [job for lane in self.lanes.values() for job in lane.drop(leave)]
 
-    def rewind(self) -> None:
-        """Forget the edge: the next claim starts at the best ranked job of the store."""
-        self.outside = True
-        self.edge = BEFORE_ALL
+    def rewind(self, task: str | None) -> None:
+        """Look into the store for the best ranked jobs of a task."""
+        self.lane(task).rewind()
+
+
+def _merge(pickers: list[Picker], taken: list[Job], load: Load) -> None:
+    """Take jobs of several lanes in the order of their ranks."""
+    heap = [(picker.next, place) for place, picker in enumerate(pickers) if picker.next]
+    heapify(heap)
+    size, left = 0, load.seconds
+    while heap and size >= 0:
+        _, place = heappop(heap)
+        picker = pickers[place]
+        if picker.dry:
+            return  # what comes next is in the store
+        before = picker.spent
+        bound = heap[0][0] if heap else None
+        size = picker.take(taken, size, load._replace(seconds=before + left), bound)
+        left -= picker.spent - before
+        following = picker.next
+        if following is not None:
+            heappush(heap, (following, place))

@@ -332,6 +332,10 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     broker.answer(b"worker", broker.dispatched[0], [row()])
     waiting, _ = broker.submit(queue="later")
     db = broker.store._db
+    db.execute("DROP INDEX jobs_ready")
+    db.execute("CREATE INDEX jobs_ready ON jobs (queue, rank, seq) WHERE state = 2")
+    db.execute("ALTER TABLE jobs DROP COLUMN lane")
+    db.execute("DROP TABLE lanes")
     for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:
         db.execute(f"DROP INDEX {table}_unique")
         db.execute(f"ALTER TABLE {table} DROP COLUMN unique_key")
@@ -339,5 +343,7 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     broker.crash()
     assert broker.store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     assert states(broker, ended, waiting) == ["succeeded", "queued"]
+    [(_, index)] = chunks(broker.worker(b"late", "late", queues='[[10, "later"]]'))
+    assert [entry.id for entry in index.entries] == [waiting]
     first = submit(broker, more="unique-period:9")
     assert refused(broker, more="unique-period:9") == first

@@ -81,16 +81,17 @@ class Operations:
 
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
-        sql = f"""INSERT INTO jobs ({JOB_COLUMNS}, unique_key)
+        sql = f"""INSERT INTO jobs ({JOB_COLUMNS}, unique_key, lane)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, 0.0, ?,
-                  created, headers, body, unique_key FROM failed WHERE seq = ?"""
+                  created, headers, body, unique_key, ? FROM failed WHERE seq = ?"""
         retried = []
         for place, job in enumerate(jobs):
             self._remember(job)
             rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
             expires = job.expires if job.expires > stamp.at else 0.0
             number, attempt = stamp.seq + place, job.attempt + 1
-            self.tables.db.execute(sql, (number, rank, attempt, expires, job.seq))
+            lane = self.tables.lane_id(job.queue, job.headers)
+            self.tables.db.execute(sql, (number, rank, attempt, expires, lane, job.seq))
             self._forget_failed(job)
             self.tables.count(self.tables.queue_id(job.queue), waiting=1)
             job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires

@@ -37,10 +37,10 @@ class Reads:
         self.clock = clock
 
     def claim(self, entry: Claim) -> tuple[list[Job], bool]:
-        """Read the next queued jobs of a queue in rank order."""
-        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2
+        """Read the next queued jobs of a lane in rank order."""
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE lane = ? AND state = 2
                   AND (rank, seq) > (?, ?) ORDER BY rank, seq LIMIT ?"""
-        key = self.tables.known_queue(entry.queue)
+        key = self.tables.known_lane(entry.queue, entry.task)
         jobs: list[Job] = []
         size = 0
         for row in self.tables.db.execute(sql, (key, *entry.after, entry.limit + 1)):

@@ -1,21 +1,22 @@
 """The tables of the SQLite queue store, and how an older file becomes a current one.
 
-Unfinished jobs are in ``jobs``; a lease is no write to a job but one row in ``chunks``. Failed
-jobs stay whole in ``failed``. Other outcomes go to one table per time bucket, so that forgetting
-them is dropping a table. ``attempts`` is the history of jobs that were tried again, ``sweeps`` has
-what operators do with many jobs, step by step. Times are Unix seconds.
+Unfinished jobs are in ``jobs``, each in one of the ``lanes``; a lease is no write to a job but one
+row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
+bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
+tried again, ``sweeps`` has what operators do with many jobs, step by step. Times are Unix seconds.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
+from eventmq.entries import lane_task
 from eventmq.errors import StoreError
 
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -65,6 +66,16 @@ ALTER TABLE jobs ADD COLUMN unique_key TEXT;
 ALTER TABLE failed ADD COLUMN unique_key TEXT;
 CREATE INDEX jobs_unique ON jobs (unique_key, created) WHERE unique_key IS NOT NULL;
 CREATE INDEX failed_unique ON failed (unique_key, created) WHERE unique_key IS NOT NULL;
+""",
+    """
+CREATE TABLE lanes (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, task TEXT);
+CREATE INDEX lanes_of ON lanes (queue, task);
+ALTER TABLE jobs ADD COLUMN lane INTEGER NOT NULL DEFAULT 0;
+INSERT INTO lanes (queue, task) SELECT DISTINCT queue, lane_task(headers) FROM jobs;
+UPDATE jobs SET lane = (SELECT id FROM lanes WHERE lanes.queue = jobs.queue
+  AND lanes.task IS lane_task(jobs.headers));
+DROP INDEX jobs_ready;
+CREATE INDEX jobs_ready ON jobs (lane, rank, seq) WHERE state = 2;
 """,
 )
 
@@ -118,6 +129,7 @@ def prepare(db: sqlite3.Connection, where: str) -> None:
     if application != APPLICATION_ID:
         msg = f"{where} is not a store of EventMQ: use another data directory"
         raise StoreError(msg)
+    db.create_function("lane_task", 1, lane_task, deterministic=True)
     for number in range(version, SCHEMA_VERSION):
         _run(db, number, _STEPS[number - 1])
 

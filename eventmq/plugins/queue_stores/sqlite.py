@@ -113,13 +113,11 @@ class SqliteStore:
             raise
 
     def _open(self) -> Recovered:
+        # In memory, threads may take turns, as those of a test do.
         self._db = db = sqlite3.connect(
-            self._path,
-            isolation_level=None,
-            cached_statements=256,
-            # In memory, threads may take turns, as those of a test do.
+            self._path, isolation_level=None, cached_statements=256,
             check_same_thread=self._home is not None,
-        )
+        )  # fmt: skip
         prepare(db, self._path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
@@ -154,8 +152,9 @@ class SqliteStore:
         (due,) = tables.db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
         chunks = recover_chunks(tables)
         return Recovered(
-            store_id, epoch, next_seq(tables), tables.counts(), chunks, due, sweeps(tables)
-        )
+            store_id, epoch, next_seq(tables), tables.counts(), chunks, due, sweeps(tables),
+            tables.lanes(),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the file and free the lock. Idempotent."""

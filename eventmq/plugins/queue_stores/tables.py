@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Found, QueueCounts
+from eventmq.entries import Found, QueueCounts, lane_task
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.job import STATE_CODES, Job
 from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket_name, buckets
@@ -20,6 +20,9 @@ JOB_COLUMNS = (
     "seq, id, queue, rank, state, attempt, delivery, deaths, due, expires, created, headers, body"
 )
 
+#: Names and lanes whose numbers are remembered.
+_CACHED = 10_000
+
 _STATES = {code: state for state, code in STATE_CODES.items()}
 
 
@@ -33,6 +36,7 @@ class Tables:
         self._queues: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         self._names: dict[str, int] = {}
+        self._lanes: dict[tuple[int, str | None], int] = {}
         self._deltas: dict[int, list[int]] = {}
         #: Bytes that failed jobs take.
         self.failed_bytes = 0
@@ -44,6 +48,7 @@ class Tables:
         self._queue_names = dict(self.db.execute("SELECT id, name FROM queues"))
         self._queues = {name: key for key, name in self._queue_names.items()}
         self._names.clear()
+        self._lanes.clear()
         self._deltas.clear()
         self.buckets = buckets(self.db)
         sql = "SELECT value FROM meta WHERE key = 'failed_bytes'"
@@ -69,13 +74,43 @@ class Tables:
         """Return the name of a queue's number."""
         return self._queue_names[key]
 
+    def lane_id(self, queue: str, headers: str) -> int:
+        """Return the number of the lane of a job, making it if it is new."""
+        key = (self.queue_id(queue), lane_task(headers))
+        found = self._lanes.get(key)
+        if found is None:
+            found = self.known_lane(queue, key[1])
+            if found < 0:
+                sql = "INSERT INTO lanes (queue, task) VALUES (?, ?)"
+                found = self.db.execute(sql, key).lastrowid
+                assert found is not None  # noqa: S101 - sqlite3 types it as optional
+            if len(self._lanes) > _CACHED:
+                self._lanes.clear()
+            self._lanes[key] = found
+        return found
+
+    def known_lane(self, queue: str, task: str | None) -> int:
+        """Return the number of a lane, or -1 if it was never used."""
+        sql = "SELECT id FROM lanes WHERE queue = ? AND task IS ?"
+        row = self.db.execute(sql, (self.known_queue(queue), task)).fetchone()
+        return row[0] if row else -1
+
+    def lanes(self) -> list[tuple[str, str | None]]:
+        """Return queue and task of the lanes with queued jobs."""
+        (known,) = self.db.execute("SELECT count(*) FROM lanes").fetchone()
+        if known > _CACHED:  # it reads all jobs
+            self.db.execute("DELETE FROM lanes WHERE id NOT IN (SELECT lane FROM jobs)")
+        sql = """SELECT queue, task FROM lanes
+                 WHERE EXISTS (SELECT 1 FROM jobs WHERE lane = lanes.id AND state = 2)"""
+        return [(self._queue_names[queue], task) for queue, task in self.db.execute(sql)]
+
     def name_id(self, name: str) -> int:
         """Return the number of a task's or worker's name, making it if it is new."""
         found = self._names.get(name)
         if found is None:
             self.db.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
             (found,) = self.db.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
-            if len(self._names) > 10_000:  # noqa: PLR2004 - a bound, not a tuning
+            if len(self._names) > _CACHED:
                 self._names.clear()
             self._names[name] = found
         return found

@@ -25,7 +25,8 @@ __all__ = ["Uniqueness", "prepare_buckets"]
 #: Ends that a period goes on after; a job that was cancelled or expired never ran.
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 
-_INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}, unique_key) VALUES ({', '.join('?' * 14)})"
+_INSERT = f"""INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}, unique_key, lane)
+  VALUES ({", ".join("?" * 15)})"""
 
 
 def prepare_buckets(tables: Tables) -> None:
@@ -114,7 +115,8 @@ class Uniqueness:
         state = JobState.DELAYED if hold else place.state
         row[3], row[4] = place.rank, STATE_CODES[state]
         row[8] = place.due + HELD if hold else place.due
-        self.tables.db.execute(_INSERT, (*row, rule.key))
+        lane = self.tables.lane_id(job.queue, job.headers)
+        self.tables.db.execute(_INSERT, (*row, rule.key, lane))
         delayed = state is JobState.DELAYED
         self.tables.count(self.tables.queue_id(job.queue), not delayed, delayed)
 

@@ -37,7 +37,7 @@ _QUEUED = STATE_CODES[JobState.QUEUED]
 _DELAYED = STATE_CODES[JobState.DELAYED]
 
 _MARKS = ", ".join("?" * 13)
-_INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}) VALUES ({_MARKS})"
+_INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}, lane) VALUES ({_MARKS}, ?)"
 _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, result, started, ran,
   worker, size) VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?)"""
 _OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)}, NULL)"
@@ -81,7 +81,8 @@ class Writes:
             return {i: Verdict("full", "the disk is nearly full") for i in range(len(jobs))}
         if not jobs:
             return {}
-        queue_id, high, early = self.tables.queue_id, self.high, self.early
+        high, early = self.high, self.early
+        places: dict[tuple[str, str], tuple[int, int]] = {}
         now = jobs[0].created
         sane, far = id_horizon(now), id_horizon(now + self.dedupe_window)
         refused: dict[int, Verdict] = {}
@@ -99,9 +100,12 @@ class Writes:
             if "unique:" in j.headers and unique_rule(j.headers) is not None:
                 keyed.append(i)
                 continue
+            place = places.get((j.queue, j.headers))
+            if place is None:
+                place = places[j.queue, j.headers] = self._place(j)
             rows.append((
-                j.seq, job_id, queue_id(j.queue), j.rank, _CODES[j.state], j.attempt, 0,
-                j.deaths, j.due, j.expires, j.created, j.headers, j.body,
+                j.seq, job_id, place[0], j.rank, _CODES[j.state], j.attempt, 0,
+                j.deaths, j.due, j.expires, j.created, j.headers, j.body, place[1],
             ))  # fmt: skip
         self.high = high
         count = self.tables.db.executemany(_INSERT, rows).rowcount if rows else 0
@@ -113,6 +117,11 @@ class Writes:
             if verdict is not None:
                 refused[i] = verdict
         return refused
+
+    def _place(self, job: Job) -> tuple[int, int]:
+        """Return the numbers of the queue and of the lane of a job."""
+        tables = self.tables
+        return tables.queue_id(job.queue), tables.lane_id(job.queue, job.headers)
 
     def _count_admitted(
         self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]

@@ -178,10 +178,16 @@ class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
         assert [fields(found[job.id].job) for job in (retried, returned)] == before
 
     def claim(
-        self, store: QueueStore, queue: str, after: tuple[int, int], limit: int, size: int
+        self,
+        store: QueueStore,
+        queue: str,
+        after: tuple[int, int],
+        limit: int,
+        size: int,
+        task: str | None = "t",
     ) -> tuple[list[Job], bool]:
         """Commit a claim; return jobs and whether there are more."""
-        jobs, more = self.commit(store, Claim(queue, after, limit, size))[0]
+        jobs, more = self.commit(store, Claim(queue, task, after, limit, size))[0]
         return list(jobs), more
 
     def test_claim_gives_queued_jobs_by_rank_and_number(self) -> None:
@@ -196,6 +202,18 @@ class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
         assert [fields(job) for job in claimed] == [fields(job) for job in expected]
         assert more is False
         assert self.claim(store, "never used", _FIRST, 100, 10**6) == ([], False)
+
+    def test_claim_is_about_one_task(self) -> None:
+        """Jobs of others, however many and well ranked, are passed over; plain ones are of none."""
+        store = self.begin()
+        self.admitted(store, 9, rank=-5)
+        [mine] = self.admitted(store, 1, rank=5, headers="content-type:json,task:mine")
+        [plain] = self.admitted(store, 1, rank=5, headers="")
+        claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, "mine")
+        assert ([job.id for job in claimed], more) == ([mine.id], False)
+        claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, None)
+        assert ([job.id for job in claimed], more) == ([plain.id], False)
+        assert self.claim(store, "q", _FIRST, 9, 10**6, "other") == ([], False)
 
     def test_claim_goes_on_after_a_place_and_says_whether_there_is_more(self) -> None:
         """The window is refilled from where it ends."""

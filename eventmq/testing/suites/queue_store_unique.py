@@ -51,7 +51,7 @@ class UniqueTests(StoreHarness):
 
     def waiting(self, store: QueueStore) -> list[str]:
         """Return the ids of the queued jobs in order."""
-        jobs, _ = self.commit(store, Claim("q", (-(1 << 60), 0), 100, 1 << 30))[0]
+        jobs, _ = self.commit(store, Claim("q", "t", (-(1 << 60), 0), 100, 1 << 30))[0]
         return [job.id for job in jobs]
 
     def test_a_rule_is_read_from_the_headers(self) -> None:

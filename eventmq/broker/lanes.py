@@ -1,0 +1,215 @@
+"""One lane: the jobs of a queue with the same task, of which the best ranked are in memory.
+
+Every queued job of the lane whose (rank, seq) is at or below ``edge`` is in memory: in the window,
+leased, or put aside. Those above are in the store only, as long as ``outside`` is true.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.job import Job
+
+    Judge = Callable[[str], float]
+    Refuses = Callable[[Job], bool] | None
+
+__all__ = ["BEFORE_ALL", "Lane", "Load", "Picker"]
+
+#: A key below that of every job.
+BEFORE_ALL = (-(1 << 62), 0)
+
+#: The window's list is cut when so many taken entries stand before its head.
+_CUT = 4096
+
+
+class Lane:
+    """A lane of a queue.
+
+    Args:
+        task: As `eventmq.entries.lane_task` says.
+    """
+
+    __slots__ = ("bytes", "claiming", "edge", "head", "items", "outside", "task", "unknown_since")
+
+    def __init__(self, task: str | None) -> None:
+        self.task = task
+        #: The window: (rank, seq, job), of which those before ``head`` were taken.
+        self.items: list[tuple[int, int, Job]] = []
+        self.head = 0
+        self.bytes = 0
+        self.edge = BEFORE_ALL
+        self.outside = False
+        self.claiming = False
+        #: Since when there are workers of the queue, of which none knows the task.
+        self.unknown_since: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.items) - self.head
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """The (rank, seq) before which no job of the lane waits, None where none waits at all."""
+        if len(self.items) > self.head:
+            return self.items[self.head][:2]
+        return self.edge if self.outside else None
+
+    def takes(self, job: Job) -> bool:
+        """Say whether a job belongs into memory."""
+        return not self.outside or (job.rank, job.seq) <= self.edge
+
+    def join(self, job: Job) -> None:
+        """Add a queued job that `takes` said to belong here."""
+        items = self.items
+        if self.head == len(items):
+            items.clear()  # what stands before the head was taken
+            self.head = 0
+        entry = (job.rank, job.seq, job)
+        if not items or entry[:2] > items[-1][:2]:
+            items.append(entry)
+        else:
+            insort(items, entry, lo=self.head)
+        self.bytes += len(job.body)
+
+    def displace(self) -> Job:
+        """Leave the job that ranks last to the store, and return it."""
+        rank, seq, job = self.items.pop()
+        self.bytes -= len(job.body)
+        edge = (rank, seq - 1)
+        self.edge = min(self.edge, edge) if self.outside else edge
+        self.outside = True
+        return job
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job from the window; say whether it was there."""
+        for place in range(self.head, len(self.items)):
+            if self.items[place][2] is job:
+                del self.items[place]
+                self.bytes -= len(job.body)
+                return True
+        return False
+
+    def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
+        """Remove and return the jobs of the window for which ``leave`` is true."""
+        kept: list[tuple[int, int, Job]] = []
+        left: list[tuple[int, int, Job]] = []
+        for entry in self.items[self.head :]:
+            (left if leave(entry[2]) else kept).append(entry)
+        if left:
+            self.items, self.head = kept, 0
+            self.bytes -= sum(len(entry[2].body) for entry in left)
+        return [entry[2] for entry in left]
+
+    def rewind(self) -> None:
+        """Forget the edge: the next claim starts at the best ranked job of the store."""
+        self.outside = True
+        self.edge = BEFORE_ALL
+
+
+class Load(NamedTuple):
+    """What a chunk may hold. The first job is always taken."""
+
+    #: That the jobs cost together.
+    seconds: float
+    jobs: int
+    #: Of their bodies.
+    bytes: int
+
+
+class Picker:
+    """Takes jobs of one lane, in rank order, for one chunk.
+
+    Args:
+        lane: The lane.
+        judge: Header text -> seconds that such a job costs, below 0 if it does not suit; asked
+            once per text.
+        refuses: Asked for each job in addition, or None.
+    """
+
+    __slots__ = ("_costs", "_judge", "_place", "_refuses", "_skipped", "lane", "spent")
+
+    def __init__(self, lane: Lane, judge: Judge, refuses: Refuses) -> None:
+        self.lane = lane
+        #: Seconds that the jobs taken so far cost.
+        self.spent = 0.0
+        self._judge = judge
+        self._refuses = refuses
+        self._place = lane.head
+        self._skipped: list[tuple[int, int, Job]] = []
+        self._costs: dict[str, float] = {}
+
+    @property
+    def next(self) -> tuple[int, int] | None:
+        """The (rank, seq) of what comes next: a lower bound where that is in the store only."""
+        if self._place < len(self.lane.items):
+            return self.lane.items[self._place][:2]
+        return self.lane.edge if self.lane.outside else None
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing more is in memory."""
+        return self._place >= len(self.lane.items)
+
+    # hot loop: benchmarks/drain.py
+    def take(
+        self,
+        taken: list[Job],
+        size: int,
+        load: Load,
+        before: tuple[int, int] | None,
+    ) -> int:
+        """Append jobs to ``taken``; return how many bytes their bodies have now, or -1 when full.
+
+        Args:
+            taken: The jobs of the chunk so far.
+            size: Bytes of their bodies.
+            load: What the chunk may hold; its seconds are for the jobs of this lane.
+            before: Stop at a job that ranks after this, None for no bound.
+        """
+        budget, limit, max_bytes = load
+        items, place, end = self.lane.items, self._place, len(self.lane.items)
+        costs, judge, refuses, spent = self._costs, self._judge, self._refuses, self.spent
+        full = False
+        while place < end:
+            if len(taken) >= limit or spent >= budget:
+                full = True
+                break
+            entry = items[place]
+            job = entry[2]
+            if before is not None and entry[:2] > before:
+                break
+            headers = job.headers
+            cost = costs.get(headers)
+            if cost is None:
+                cost = costs[headers] = judge(headers)
+            if cost < 0.0 or (refuses is not None and refuses(job)):
+                self._skipped.append(entry)
+                place += 1
+                continue
+            length = len(job.body)
+            if size + length > max_bytes and taken:
+                full = True
+                break
+            place += 1
+            size += length
+            self.lane.bytes -= length
+            taken.append(job)
+            spent += cost
+        self._place, self.spent = place, spent
+        return -1 if full else size
+
+    def close(self) -> None:
+        """Remove what was taken from the window."""
+        lane, place = self.lane, self._place
+        skipped = self._skipped
+        if place - lane.head == len(skipped):
+            return
+        place -= len(skipped)
+        lane.items[place : place + len(skipped)] = skipped
+        lane.head = place
+        if place > _CUT:
+            del lane.items[:place]
+            lane.head = 0
