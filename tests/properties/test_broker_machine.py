@@ -12,10 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
 from tests.broker_harness import Broker, chunks, row
 
 WORKERS = ("w0", "w1", "w2")
+
+TASKS = ("shop.add", "mail.send")
+
+#: What a worker may know; nothing means everything.
+KNOWN = ((), (), TASKS[:1], TASKS[1:], TASKS)
 
 ALIVE = frozenset({"queued", "delayed", "running"})
 
@@ -38,6 +44,7 @@ class ModelWorker:
     alive: bool = True
     received: int = 0
     held: dict[int, Held] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -49,6 +56,7 @@ class BrokerMachine(RuleBasedStateMachine):
         limits = Limits(window=3, chunk_jobs=3, max_deaths=3)
         self.broker = Broker(Path(self.folder.name), limits)
         self.confirmed: dict[str, str] = {}  # id -> waiting or a terminal state
+        self.tasks: dict[str, str] = {}
         self.order: list[str] = []
         self.first_seen: list[str] = []
         self.attempts: dict[str, int] = {}
@@ -62,10 +70,17 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # Clients
 
-    @rule(n=st.integers(1, 6))
-    def submit(self, n: int) -> None:
+    @rule(data=st.data(), n=st.integers(1, 6))
+    def submit(self, data: st.DataObject, n: int) -> None:
         ids = [self.broker.new_id() for _ in range(n)]
-        [ack] = self.broker.submit_batch(ids)
+        tasks = data.draw(st.lists(st.sampled_from(TASKS), min_size=n, max_size=n))
+        self.tasks.update(zip(ids, tasks, strict=True))
+        used = sorted(set(tasks))
+        templates = [("default", f"task:{task},content-type:msgpack") for task in used]
+        rows = [(i, used.index(task), b"x") for i, task in zip(ids, tasks, strict=True)]
+        body = encode_batch(templates, rows)
+        request = Request(self.broker.new_id(), "", f"batch:{n}", body)
+        [ack] = self.broker.tell(b"client", request)
         assert isinstance(ack, Ack)
         assert ack.extra is None
         for job_id in ids:
@@ -130,14 +145,15 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # Workers
 
-    @rule(name=st.sampled_from(WORKERS), window=st.integers(1, 3))
-    def connect(self, name: str, window: int) -> None:
+    @rule(name=st.sampled_from(WORKERS), window=st.integers(1, 3), knows=st.sampled_from(KNOWN))
+    def connect(self, name: str, window: int, knows: tuple[str, ...]) -> None:
         """Start the worker, or let it inform again over a new connection."""
         self.generation += 1
         identity = f"{name}.{self.generation}".encode()
         worker = self.workers.get(name)
         if worker is None or not worker.alive:
             worker = self.workers[name] = ModelWorker(f"{name}-{self.generation}", identity)
+            worker.tasks = knows
         worker.identity = identity
         self.note(
             worker,
@@ -147,6 +163,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 window=window,
                 received=worker.received,
                 held=tuple(worker.held),
+                tasks=worker.tasks,
             ),
         )
         self.collect()
@@ -224,6 +241,7 @@ class BrokerMachine(RuleBasedStateMachine):
             entries = [(e.id, e.delivery, e.attempt) for e in index.entries]
             for job_id, delivery, attempt in entries:
                 if job_id:
+                    assert not worker.tasks or self.tasks[job_id] in worker.tasks
                     self.delivered(job_id, delivery, attempt)
             if worker.alive and number > worker.received:
                 worker.received = number
@@ -251,14 +269,18 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def first_deliveries_are_fifo(self) -> None:
+        places = {job_id: place for place, job_id in enumerate(self.order)}
         for _, index in chunks(self.broker.dispatched):
+            new = [e.id for e in index.entries if e.id and e.id not in self.first_seen]
+            order = [places[job_id] for job_id in new]
+            assert order == sorted(order), "a worker of both tasks got one before its turn"
             for entry in index.entries:
                 if entry.id and entry.id not in self.first_seen:
                     self.first_seen.append(entry.id)
         self.broker.dispatched.clear()
-        places = {job_id: place for place, job_id in enumerate(self.order)}
-        seen = [places[job_id] for job_id in self.first_seen]
-        assert seen == sorted(seen)
+        for task in TASKS:
+            seen = [places[job_id] for job_id in self.first_seen if self.tasks[job_id] == task]
+            assert seen == sorted(seen)
 
     @invariant()
     def every_confirmed_job_is_known_and_the_counts_agree(self) -> None:
