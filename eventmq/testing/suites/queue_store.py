@@ -184,6 +184,7 @@ class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
         after: tuple[int, int],
         limit: int,
         size: int,
+        *,
         task: str | None = "t",
     ) -> tuple[list[Job], bool]:
         """Commit a claim; return jobs and whether there are more."""
@@ -209,11 +210,11 @@ class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
         self.admitted(store, 9, rank=-5)
         [mine] = self.admitted(store, 1, rank=5, headers="content-type:json,task:mine")
         [plain] = self.admitted(store, 1, rank=5, headers="")
-        claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, "mine")
+        claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task="mine")
         assert ([job.id for job in claimed], more) == ([mine.id], False)
-        claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, None)
+        claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task=None)
         assert ([job.id for job in claimed], more) == ([plain.id], False)
-        assert self.claim(store, "q", _FIRST, 9, 10**6, "other") == ([], False)
+        assert self.claim(store, "q", _FIRST, 9, 10**6, task="other") == ([], False)
 
     def test_claim_goes_on_after_a_place_and_says_whether_there_is_more(self) -> None:
         """The window is refilled from where it ends."""
