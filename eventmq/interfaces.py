@@ -35,6 +35,7 @@ __all__ = [
     "ResultBackend",
     "RetryPolicy",
     "RoutingStrategy",
+    "Running",
     "ScheduleStore",
     "Serializer",
     "Submission",
@@ -226,6 +227,18 @@ class JobContext:
     attempt: int
     delivery: int
     headers: str
+    #: What `check` asks; None where nothing can stop the job.
+    stop: Any = field(default=None, compare=False, repr=False)
+
+    def check(self) -> None:
+        """Let a long task be stopped here: call it now and then, it costs next to nothing.
+
+        Raises:
+            JobCancelled: Somebody cancelled the job.
+            SoftTimeLimitExceeded: Its ``soft_timeout`` has passed; raised once.
+        """
+        if self.stop is not None:
+            self.stop.check()
 
     @property
     def created(self) -> float:
@@ -275,7 +288,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Pool event: a slot's process ended. The pool replaces it by itself."""
+    """Pool event: a slot lost all that it was given and did not answer, by itself or by ``kill``.
+
+    The pool replaces its process or thread by itself. No answer of the old one comes after it.
+    """
 
     slot: int
     #: The chunk and the position of the job that was running, or (0, -1).
@@ -283,9 +299,23 @@ class Died:
     position: int
     #: For people: exit status or signal.
     reason: str
+    #: Number of the signal that ended the process, 0 where none did.
+    signal: int = 0
+    #: Bytes of memory that the process had, 0 where that is not known.
+    memory: int = 0
 
 
 PoolEvent = Answered | Died
+
+
+class Running(NamedTuple):
+    """The job that a slot runs."""
+
+    chunk: int
+    #: Its place in the chunk.
+    position: int
+    #: Monotonic time of its start.
+    since: float
 
 
 class WorkerPool(Protocol):
@@ -293,9 +323,22 @@ class WorkerPool(Protocol):
 
     A slot works off its chunks in the order of ``assign``. All methods are called from the job
     manager's thread and return without waiting; only ``start`` and ``stop`` may block.
+
+    Attributes:
+        slots: How many jobs run at once.
+        interrupts: Blocking code can be interrupted: ``soft_timeout`` is kept for any task, and
+            not only for ``async def`` ones.
     """
 
     slots: int
+    interrupts: bool
+
+    @property
+    def abandoned(self) -> int:
+        """How many threads or the like were given up by ``kill`` and still run.
+
+        They cannot be ended; the worker restarts when there are too many.
+        """
 
     def start(self) -> None:
         """Start the slots. Raises if a slot cannot be started."""
@@ -311,6 +354,23 @@ class WorkerPool(Protocol):
 
     def running_since(self, slot: int) -> float | None:
         """Return the monotonic start of the job that runs in the slot, None if none does."""
+
+    def running(self, slot: int) -> Running | None:
+        """Return the job that runs in the slot, None if none does."""
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Ask a cancelled job to end; nothing if the slot does not run it (any more).
+
+        Coroutines get CancelledError. Blocking code gets `JobCancelled`: at once in a process of
+        its own, else where it calls ``current_job().check()``. It may take its time.
+        """
+
+    def kill(self, slot: int) -> None:
+        """End what runs in the slot at once, or give it up where it cannot be ended.
+
+        `Died` follows, also for an idle slot, and names the job that ran then. Nothing of what the
+        slot had been given is answered after that.
+        """
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call, per slot in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
 
     settings = app.settings
     executor = make_executor(app, options.tasks)
+    pool = _make_pool(app, options, executor)
     info = SessionInfo(
         session="",
         queues=tuple(settings.queues if options.queues is None else options.queues),
@@ -120,18 +122,37 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         heartbeat=settings.heartbeat_interval,
         liveness=settings.liveness,
         grace=settings.grace,
+        cancel_grace=settings.cancel_grace,
+        max_abandoned=settings.max_abandoned or pool.slots,
     )
+    if options.tasks is None and not pool.interrupts:
+        _check_soft_limits(app, {name for _, name in info.queues})
     runner = WorkerRunner(
-        _make_pool(app, options, executor),
+        pool,
         brokers=settings.broker if options.brokers is None else options.brokers,
         info=info,
         max_frame=settings.max_frame,
         context=options.context,
         clock=app.clock,
         on_ready=options.on_ready,
+        judge=executor.for_slot().timed_out,
     )
     runner.around = app.callbacks.worker
     return runner
+
+
+def _check_soft_limits(app: EventMQ, served: set[str]) -> None:
+    """Raise `SettingsError` for a task whose ``soft_timeout`` the pool cannot keep."""
+    for name, task in sorted(app.tasks.items()):
+        declared = task.declared
+        blocking = not inspect.iscoroutinefunction(inspect.unwrap(task.function))
+        queue = declared.queue or app.settings.default_queue
+        if declared.soft_timeout is not None and blocking and queue in served:
+            msg = f"task {name!r} has a soft_timeout and is not async: the pool's threads cannot be"
+            raise SettingsError(
+                f"{msg} interrupted in blocking code; use the pool 'prefork', make the task "
+                "'async def', or leave soft_timeout out"
+            )
 
 
 def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> WorkerPool:

@@ -11,7 +11,7 @@ from eventmq.entries import CloseChunk, Finish, Finished, Requeue
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, parse_chunk_number
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -165,9 +165,7 @@ class Outcomes:
         elif kind == OutcomeKind.DIED:
             job.deaths += 1
             if job.deaths >= state.limits.max_deaths:
-                answers.ends.append(
-                    self._killer(job, failure.content_type, failure.error, session.name)
-                )
+                answers.ends.append(self._killer(job, failure.error, session.name))
                 return
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
@@ -200,15 +198,15 @@ class Outcomes:
             if any(name == job.queue for _, name in session.queues)
         )
 
-    def _killer(self, job: Job, content_type: str, result: bytes, worker: str) -> Finished:
+    def _killer(self, job: Job, result: bytes, worker: str) -> Finished:
         task = parse_headers(job.headers).task or "(plain)"
         what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
         logger.error(what, job.id, task, job.deaths, worker)
-        if not result:
-            msg = f"suspected killer: {job.deaths} processes died while they ran this job"
-            error = RemoteError("eventmq.errors.WorkerLost", msg)
-            content_type, result = ERROR_TYPE, encode_error(error)
-        return self.row(job, JobState.FAILED, content_type, result, worker)
+        msg = f"suspected killer: {job.deaths} processes died while they ran this job"
+        if result:
+            msg += f", the last like this: {decode_error(result).message}"
+        error = RemoteError("eventmq.errors.WorkerLost", msg)
+        return self.row(job, JobState.FAILED, ERROR_TYPE, encode_error(error), worker)
 
     def row(
         self,

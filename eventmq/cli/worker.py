@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -39,6 +41,21 @@ logger = logging.getLogger("eventmq.worker")
 )  # fmt: skip
 @click.option("--grace", type=float, metavar="S", help="Time for running jobs at SIGTERM.")
 @click.option(
+    "--cancel-grace", type=float, metavar="S", help="Time for a running job that is cancelled."
+)
+@click.option(
+    "--max-abandoned", type=click.IntRange(0), metavar="N",
+    help="Threads that may be given up, because their jobs do not end, before the worker restarts.",
+)  # fmt: skip
+@click.option(
+    "--max-jobs-per-child", type=click.IntRange(1), metavar="N",
+    help="Replace a process of the pool prefork after so many jobs.",
+)  # fmt: skip
+@click.option(
+    "--max-memory-per-child", type=click.IntRange(1), metavar="MIB",
+    help="Replace a process of the pool prefork, between two jobs, that has more memory.",
+)  # fmt: skip
+@click.option(
     "--pool-option", "pool_options", metavar="K=V", multiple=True,
     help="An option of the pool. Repeatable.",
 )  # fmt: skip
@@ -47,17 +64,22 @@ def worker(
     target: Target,
     allow_callables: tuple[str, ...],
     pool_options: tuple[str, ...],
+    max_jobs_per_child: int | None,
+    max_memory_per_child: int | None,
     **settings: str | float | None,
 ) -> None:
     """Run the jobs of an app's tasks.
 
     It lists its tasks, and prints "ready" on stdout when the broker knows it; for a broker that
     is not there yet it waits. At SIGTERM or Ctrl-C it takes no more jobs, hands back what was not
-    started, and gives what runs its grace; a second signal stops it at once.
+    started, and gives what runs its grace; a second signal stops it at once. With too many threads
+    given up it does the same by itself, and starts anew in the same process: "ready" comes again.
     """
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
-    options = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
+    options: dict[str, object] = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
+    wear = {"max_jobs_per_child": max_jobs_per_child, "max_memory_per_child": max_memory_per_child}
+    options |= {name: value for name, value in wear.items() if value is not None}
     app, path = target.serving(allow_callables=allow_callables or None, **settings)
     _list_tasks(app)
     runner = app.make_worker(
@@ -65,6 +87,9 @@ def worker(
     )
     runner.install_signal_handlers()
     runner.run()
+    if runner.worn_out:  # not by fork: nothing of the threads that were given up must be left
+        sys.stdout.flush()
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
 
 
 def _ready_line(app: EventMQ) -> str:

@@ -130,6 +130,21 @@ class Settings:
     grace: float = _set(
         30.0, at_least(0), "Time that running jobs get when a worker is told to end.", unit="s"
     )
+    cancel_grace: float = _set(
+        5.0,
+        at_least(0),
+        "Time that a running job gets to end when it is cancelled, before its process is killed "
+        "or its thread is given up.",
+        unit="s",
+    )
+    max_abandoned: int = _set(
+        0,
+        at_least(0),
+        "Threads that a worker may have given up, because their jobs ran past their timeout or "
+        "did not obey a cancel; with more it hands back what it has and restarts. 0: as many as "
+        "it has slots.",
+        unit="threads",
+    )
     routing: str = _set("least-recently-used", TEXT, "Decides which worker gets the next jobs.")
     queue_routing: tuple[tuple[str, str], ...] = _set(
         (), QUEUE_ROUTING, 'Other `routing` for some queues, as "reports:sticky,media:round-robin".'

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         expires: float | timedelta | datetime | None
         retries: int | None
         timeout: float | None
+        soft_timeout: float | None
         job_id: str | None
         unique: str | Unique | None
         headers: Mapping[str, str] | None
@@ -36,15 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_OPTIONS", "CallOptions"]
 
-#: Options that this version knows by name only.
-_NOT_YET = ("timeout",)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
     """The options of one call, checked; None leaves to the task what it says.
-
-    ``timeout`` is known by name; this version refuses it.
 
     Attributes:
         queue: Where the job waits.
@@ -53,6 +49,9 @@ class CallOptions:
         eta: The same as a moment: an aware datetime.
         expires: Seconds, a timedelta or an aware datetime after which it must not start.
         retries: How often it is tried again when it failed.
+        timeout: Seconds after which it is stopped from outside while it runs.
+        soft_timeout: Seconds after which `SoftTimeLimitExceeded` is raised inside the task; less
+            than ``timeout``.
         job_id: Its id, chosen by the caller. Submitting an id again does nothing while the broker
             knows it (the setting ``dedupe_window``): the receipt is the same, and the handle is
             that of the first job, whatever the arguments.
@@ -73,6 +72,7 @@ class CallOptions:
     expires: float | timedelta | datetime | None = None
     retries: int | None = None
     timeout: float | None = None
+    soft_timeout: float | None = None
     job_id: str | None = None
     unique: str | Unique | None = None
     headers: Mapping[str, str] | None = None
@@ -80,8 +80,7 @@ class CallOptions:
     result_ttl: float | None = None
 
     def __post_init__(self) -> None:
-        for name in _NOT_YET:
-            values.unsupported(name, getattr(self, name), None)
+        values.limits(self.timeout, self.soft_timeout)
         object.__setattr__(self, "unique", read_unique(self.unique))
         for name in ("queue", "job_id"):
             if getattr(self, name) is not None:
@@ -107,7 +106,7 @@ class CallOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
         if not given:
             return NO_OPTIONS
-        values.known("a call", given, (field.name for field in fields(cls)), _NOT_YET)
+        values.known("a call", given, (field.name for field in fields(cls)))
         return cls(**given)
 
     def ready(self) -> tuple[float, float]:

@@ -47,8 +47,6 @@ RESULT_TTL = 86400.0
 
 #: Options that this version knows by name only -> their default.
 _NOT_YET: dict[str, object] = {
-    "timeout": None,
-    "soft_timeout": None,
     "rate_limit": None,
     "max_concurrency": None,
     "schedule": None,
@@ -61,8 +59,8 @@ _NOT_YET: dict[str, object] = {
 class TaskOptions:
     """The options of a task, checked.
 
-    ``timeout soft_timeout rate_limit max_concurrency schedule replayable majordomo`` are
-    known by name; this version refuses any other value than the default.
+    ``rate_limit max_concurrency schedule replayable majordomo`` are known by name; this version
+    refuses any other value than the default.
 
     Attributes:
         name: What messages call the task; by default ``module.function``.
@@ -71,6 +69,10 @@ class TaskOptions:
         retry_policy: Name of a retry policy, or ``fixed(...)`` or ``exponential(...)``.
         retry_on: Exceptions after which a job is tried again.
         no_retry_on: Exceptions after which it is not; these win.
+        timeout: Seconds after which a running job is stopped from outside, and has failed with
+            `TimeLimitExceeded`; its retries are followed. None for no limit.
+        soft_timeout: Seconds after which `SoftTimeLimitExceeded` is raised inside the task; less
+            than ``timeout``. None for no limit.
         priority: 0 to 255; higher first.
         expires: Seconds after which a job that has not started must not start; None for never.
         unique: A key of which there is one job at a time: a template over the arguments, such as
@@ -125,6 +127,7 @@ class TaskOptions:
         values.seconds("result_ttl", self.result_ttl)
         if self.expires is not None:
             values.seconds("expires", self.expires, zero=False)
+        values.limits(self.timeout, self.soft_timeout)
         for name in ("retry_on", "no_retry_on"):
             object.__setattr__(self, name, values.exceptions(name, getattr(self, name)))
         object.__setattr__(self, "retry_policy", _policy(self.retry_policy))

@@ -166,7 +166,7 @@ class Task(Generic[P, R]):
             eta: The same as an aware datetime.
             expires: Seconds, or a moment, after which it must not start.
             retries: How often it is tried again when it failed.
-            timeout: Not supported by this version yet.
+            timeout: Seconds after which it is stopped from outside while it runs.
             job_id: Its id; submitting the same id again does nothing, see `CallOptions`.
             unique: A key of which there is one job at a time.
             headers: More headers.

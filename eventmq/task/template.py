@@ -55,6 +55,9 @@ def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptio
     countdown, eta = call.ready()
     ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
     ignored = call.ignore_result
+    timeout = options.timeout if call.timeout is None else call.timeout
+    soft = options.soft_timeout if call.soft_timeout is None else call.soft_timeout
+    values.limits(timeout, soft)
     return Headers(
         guarantee=None if options.guarantee else False,
         task=name,
@@ -66,5 +69,7 @@ def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptio
         expires=call.expiry()[1],
         ignore_result=options.ignore_result if ignored is None else ignored,
         result_ttl=None if ttl == RESULT_TTL else ttl,
+        timeout=float(timeout or 0.0),
+        soft_limit=float(soft or 0.0),
         extra=call.own_headers(),
     )

@@ -20,6 +20,7 @@ __all__ = [
     "flag",
     "headers",
     "known",
+    "limits",
     "moment",
     "no_guarantee",
     "refuse",
@@ -99,6 +100,19 @@ def span(name: str, value: object, *, zero: bool = True) -> float:
     length = value.total_seconds() if isinstance(value, timedelta) else value
     seconds(name, length, zero=zero)
     return float(length)  # type: ignore[arg-type]  # it was checked
+
+
+def limits(timeout: object, soft_timeout: object) -> None:
+    """Check the limits of a job's run; None is no limit."""
+    for name, value in (("timeout", timeout), ("soft_timeout", soft_timeout)):
+        if value is None:
+            continue
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and 0 < value <= MOST):  # type: ignore[operator]  # it is a number
+            refuse(name, value, f"seconds, more than 0 and at most {MOST}, or None for no limit")
+    if timeout is not None and soft_timeout is not None and soft_timeout >= timeout:  # type: ignore[operator]
+        allowed = f"less than timeout, which is {timeout!r}: the soft limit comes first"
+        refuse("soft_timeout", soft_timeout, allowed)
 
 
 def moment(name: str, value: object) -> float:

@@ -12,11 +12,17 @@ from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, SerializationError
+from eventmq.errors import (
+    EventMQError,
+    NotAllowed,
+    ResultTooLarge,
+    SerializationError,
+    TimeLimitExceeded,
+)
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, encode_error
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.context import current
 from eventmq.worker.coroutines import CoroutineRunner
@@ -24,6 +30,7 @@ from eventmq.worker.failures import describe, error_text, reason_of, retry_delay
 from eventmq.worker.plainjob import encode_plain, parse_plain, resolve
 from eventmq.worker.routes import RouteTable
 from eventmq.worker.signals import Retry
+from eventmq.worker.stopsign import StopSign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Middleware, ResultBackend, RetryPolicy, Serializer
     from eventmq.wire.bulk import ChunkEntry
     from eventmq.worker.routes import Route
+    from eventmq.worker.stopsign import Alarm
     from eventmq.worker.taskspec import TaskSpec
 
 __all__ = ["Executor"]
@@ -49,6 +57,7 @@ _FAILED = int(OutcomeKind.FAILED)
 _RETRY = int(OutcomeKind.RETRY)
 _EXPIRED = int(OutcomeKind.EXPIRED)
 _UNKNOWN = int(OutcomeKind.UNKNOWN_TASK)
+_CANCELLED = int(OutcomeKind.CANCELLED)
 
 
 class Executor:
@@ -65,6 +74,10 @@ class Executor:
         backend: Keeps results elsewhere, if it is not ``inline``.
         max_result: Longest result in bytes.
         on_start: Called by `start`.
+
+    Attributes:
+        stop: Whether the job that runs is to stop.
+        alarm: Raises in blocking code at its soft limit; None where nothing can.
     """
 
     def __init__(
@@ -91,6 +104,8 @@ class Executor:
         self._monotonic = clock.monotonic
         self._offset = clock.now() - clock.monotonic()
         self._coroutines = CoroutineRunner()
+        self.stop = StopSign(clock.monotonic)
+        self.alarm: Alarm | None = None
         self._routes = RouteTable(tasks, serializer, retry_policy, accept)
 
     def for_slot(self) -> Executor:
@@ -98,6 +113,7 @@ class Executor:
         other = copy(self)
         other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
         other._coroutines = CoroutineRunner()  # noqa: SLF001
+        other.stop = StopSign(self._monotonic)
         vars(other).pop("run", None)
         if joblog.wants_everything():
             other.run = joblog.narrated(other.run)  # type: ignore[method-assign,assignment]
@@ -148,7 +164,8 @@ class Executor:
         job_id = entry.id
         task = route.task
         queue = route.queue
-        job = JobContext(job_id, task, queue, entry.attempt, entry.delivery, route.text)
+        stop = self.stop
+        job = JobContext(job_id, task, queue, entry.attempt, entry.delivery, route.text, stop)
         token = current.set(job)
         try:
             if route.plain:
@@ -165,11 +182,9 @@ class Executor:
             # The call. SystemExit and KeyboardInterrupt end the job, never the slot.
             try:
                 if self._around is None:
-                    value = route.spec.function(*args, **kwargs)
-                    if type(value) is CoroutineType:
-                        value = self._coroutines.run(value)
+                    value = self._call(route.spec.function, args, kwargs, route.soft)
                 else:
-                    call = partial(self._call, route.spec.function, args, kwargs)
+                    call = partial(self._call, route.spec.function, args, kwargs, route.soft)
                     value = self._around(job, call)
             except BaseException as error:  # noqa: BLE001
                 return self._failed(route, position, job, start, error)
@@ -180,9 +195,73 @@ class Executor:
         finally:
             current.reset(token)
 
-    def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
-        value = function(*args, **kwargs)
-        return self._coroutines.run(value) if type(value) is CoroutineType else value
+    def _call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
+    ) -> Any:
+        stop = self.stop
+        stop.inside = True
+        try:
+            if soft:
+                return self._call_limited(function, args, kwargs, soft)
+            value = function(*args, **kwargs)
+            return self._coroutines.run(value) if type(value) is CoroutineType else value
+        finally:
+            stop.inside = False
+
+    def _call_limited(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
+    ) -> Any:
+        """Call what has a soft limit: coroutines end by their loop, blocking code by an alarm."""
+        alarm, stop = self.alarm, self.stop
+        stop.limit(soft)
+        try:
+            if alarm is not None:
+                alarm.arm(soft)
+            value = function(*args, **kwargs)
+            if alarm is not None:
+                alarm.disarm()
+            if type(value) is CoroutineType:
+                return self._coroutines.run(value, soft)
+            if alarm is None and stop.late:
+                joblog.not_kept(current.get())
+            return value
+        finally:
+            if alarm is not None:
+                alarm.disarm()
+            stop.limit(0.0)
+
+    def cancel(self) -> bool:
+        """Cancel the job that runs; say whether its coroutine hears of it by itself.
+
+        From any thread or signal handler. Blocking code hears of it where it checks.
+        """
+        self.stop.requested = True
+        return self._coroutines.cancel()
+
+    def timed_out(
+        self, queue: str, text: str, position: int, entry: ChunkEntry, ran: float
+    ) -> OutcomeRow:
+        """Return the outcome of a job that was stopped after its hard limit.
+
+        For the job manager: whoever ran the job is gone.
+
+        Args:
+            queue: Of the job.
+            text: Its headers.
+            position: Its place in its chunk.
+            entry: Id, attempt and limit.
+            ran: Seconds that it ran.
+        """
+        route = self._routes.route(queue, text)
+        now = self._monotonic()
+        self._offset = self._now() - now
+        job = JobContext(entry.id, route.task, queue, entry.attempt, entry.delivery, text)
+        msg = f"the job was stopped after its timeout of {entry.timeout:g} s"
+        row = self._failed(route, position, job, now - ran, TimeLimitExceeded(msg))
+        if route.plain:  # the broker makes of it what deployed clients know
+            error = RemoteError("eventmq.errors.TimeLimitExceeded", msg)
+            row = row._replace(content_type=ERROR_TYPE, result=encode_error(error))
+        return row
 
     def _succeeded(  # noqa: PLR0917 - called once, in the hot loop
         self,
@@ -273,6 +352,9 @@ class Executor:
         """Return the outcome of an exception that left the task."""
         ran = self._monotonic() - start
         started = start + self._offset
+        if job.stop is not None and job.stop.requested:  # whatever came of it
+            joblog.cancelled(job, ran)
+            return OutcomeRow(position, _CANCELLED, started, ran, "", b"")
         policy: Any = route.policy
         delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
         reason = reason_of(error, route.retries, again=delay is not None)
@@ -302,7 +384,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - an import can raise anything
             return self._failed(route, position, job, start, error)
         try:
-            bound = partial(self._call, function, call.args, call.kwargs)
+            bound = partial(self._call, function, call.args, call.kwargs, route.soft)
             value = bound() if self._around is None else self._around(job, bound)
             result = encode_plain(value)
             self._check_size(result)

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "aborted",
+    "cancelled",
     "died",
     "failed",
     "named",
     "narrated",
+    "not_kept",
+    "overdue",
     "refused",
     "result_too_large",
     "retried",
@@ -88,6 +91,35 @@ def retried(job: JobContext, error: RemoteError, delay: float, *, asked: bool) -
             "attempt %d of job %s of task %s failed: %s; the next is in %.3g s",
             job.attempt, job.id, _task(job.task), _what(error), delay,
         )  # fmt: skip
+
+
+def cancelled(job: JobContext, ran: float) -> None:
+    """A job was cancelled while it ran, and has ended."""
+    with suppress(Exception):
+        _log.info("job %s of task %s was cancelled after %.3g s", job.id, _task(job.task), ran)
+
+
+def not_kept(job: JobContext) -> None:
+    """A job ran on past its soft limit, because nothing here can interrupt it."""
+    with suppress(Exception):
+        _log.warning(
+            "job %s of task %s ran past its soft_timeout: this pool cannot interrupt blocking "
+            "code; use the pool prefork, or call current_job().check() in the task",
+            job.id, _task(job.task),
+        )  # fmt: skip
+
+
+def overdue(index: ChunkIndex, position: int, why: str) -> None:
+    """A job is stopped from outside.
+
+    Args:
+        index: Of the job's chunk.
+        position: The job's place in it.
+        why: What it did not obey.
+    """
+    with suppress(Exception):
+        job, task = named(index, position)
+        _log.warning("job %s of task %s is stopped: %s", job, _task(task), why)
 
 
 def refused(job: str, task: str, attempt: int, kind: int, error: RemoteError) -> None:

@@ -23,6 +23,7 @@ from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.ledger import HeldChunk, Ledger
 from eventmq.worker.lookahead import LONG_JOB, LookAhead
+from eventmq.worker.overseer import Overseer, fail
 from eventmq.worker.session import Session
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from eventmq.clock import Clock
     from eventmq.interfaces import Died, PoolEvent, WorkerPool
+    from eventmq.worker.overseer import Judge
     from eventmq.worker.session import SessionInfo
 
 __all__ = ["JobManager"]
@@ -51,26 +53,38 @@ def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
     return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
 
 
+def _last_words(event: Died) -> str:
+    """Return how a process ended, for people."""
+    memory = f"; it had {event.memory / 2**20:.0f} MiB of memory" if event.memory else ""
+    return event.reason + memory
+
+
 class JobManager:
     """One session with its chunks.
 
     Args:
         info: What INFORM says, and the intervals.
-        pool: Runs the jobs; only its ``assign``, ``take_back`` and ``running_since`` are used.
+        pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt`` and
+            ``kill`` are used.
         clock: For the text of a HEARTBEAT.
+        judge: Says what becomes of a job that was stopped at its hard limit; without it such a
+            job fails.
 
     Attributes:
         overdue: The grace has passed: kill what runs, then call `interrupted`.
         done: Everything is said: send the outbox and close.
     """
 
-    def __init__(self, info: SessionInfo, *, pool: WorkerPool, clock: Clock) -> None:
+    def __init__(
+        self, info: SessionInfo, *, pool: WorkerPool, clock: Clock, judge: Judge = fail
+    ) -> None:
         self.overdue = False
         self.done = False
         self._info = info
         self._pool = pool
         self._ledger = Ledger(pool.slots)
         self._session = Session(info, self._ledger, clock)
+        self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
         self._look_ahead = LookAhead()
         #: Slots whose job has run longer than `LONG_JOB`.
         self._long: set[int] = set()
@@ -143,6 +157,7 @@ class JobManager:
         if now >= self._look_due:
             self._look_due = now + LOOK
             self._look(now)
+        self._enforce(now)
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
         if not self.done:
@@ -186,7 +201,7 @@ class JobManager:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        due = self._session.due()
+        due = min(self._session.due(), self._overseer.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
         if self._restless():
@@ -234,22 +249,33 @@ class JobManager:
         self._session.reply(chunk, event.outcomes, now)
 
     def _died(self, event: Died, now: float) -> None:
-        """Answer for a slot whose process ended: one job may have killed it, the others not."""
+        """Answer for a slot that has lost all it had.
+
+        One job may have killed its process, or was to be stopped; the others did nothing.
+        """
         self._long.discard(event.slot)
-        error = RemoteError("eventmq.errors.WorkerLost", event.reason)
+        ours = self._overseer.ended(event.slot)
         taken = self._ledger.take_all(event.slot)
+        others = sum(len(part) for _, part in taken) - 1
         for chunk, positions in taken:
-            rows = [_row(position, _HANDED_BACK) for position in positions]
-            if chunk.number == event.chunk and event.position in positions:
-                others = sum(len(part) for _, part in taken) - 1
-                joblog.died(event.reason, chunk.index, event.position, others)
-                died = _row(event.position, _DIED, encode_error(error))
-                rows[event.position - positions.start] = died
+            rows = [
+                self._overseer.outcome(chunk, position, now) or _row(position, _HANDED_BACK)
+                for position in positions
+            ]
+            place = event.position - positions.start
+            charged = not ours and chunk.number == event.chunk and event.position in positions
+            if charged and rows[place].kind == _HANDED_BACK:
+                reason = _last_words(event)
+                joblog.died(reason, chunk.index, event.position, others)
+                error = RemoteError("eventmq.errors.WorkerLost", reason)
+                rows[place] = _row(event.position, _DIED, encode_error(error))
             self._session.reply(chunk, encode_outcomes(rows), now)
+        self._overseer.forget(event.slot)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:
-        """End a job that has not started. Those beside it go back: they are withdrawn together."""
-        chunk = self._ledger.find(job, int(delivery) if delivery.isdecimal() else -1)
+        """End a job. Those that wait beside it go back: they are withdrawn together."""
+        number = int(delivery) if delivery.isdecimal() else -1
+        chunk = self._ledger.find(job, number)
         if chunk is None:
             return
         for taken, positions in self._ledger.take(chunk.slot, self._pool.take_back(chunk.slot)):
@@ -257,6 +283,10 @@ class JobManager:
             kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
             rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
             self._session.reply(taken, encode_outcomes(rows), now)
+        for position in range(chunk.next, chunk.end):  # it has started, then
+            entry = chunk.index.entries[position]
+            if (entry.id, entry.delivery) == (job, number):
+                self._overseer.cancel(chunk, position, now)
 
     def _take_back(self, slot: int, now: float) -> None:
         if self._ledger.jobs[slot]:
@@ -270,13 +300,25 @@ class JobManager:
     def _look(self, now: float) -> None:
         """Take back what waits behind a job that runs long."""
         for slot, jobs in enumerate(self._ledger.jobs):
-            since = self._pool.running_since(slot) if jobs else None
-            if since is None or now - since <= LONG_JOB:
+            running = self._pool.running(slot) if jobs else None
+            if running is not None:
+                self._overseer.watch(slot, running)
+            if slot in self._overseer.killed:  # no new job for it until it is there again
+                self._long.add(slot)
+                continue
+            if running is None or now - running.since <= LONG_JOB:
                 self._long.discard(slot)
                 continue
             self._long.add(slot)
             if jobs > 1:
                 self._take_back(slot, now)
+
+    def _enforce(self, now: float) -> None:
+        """Stop what has run into its limit, or was cancelled and did not obey."""
+        for slot in self._overseer.tick(now):
+            self._take_back(slot, now)
+            self._overseer.kill(slot)
+            self._long.add(slot)
 
     # The end
 

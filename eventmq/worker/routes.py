@@ -53,6 +53,7 @@ class Route:
         "result_type",
         "retries",
         "signature",
+        "soft",
         "spec",
         "task",
         "text",
@@ -68,6 +69,7 @@ class Route:
         self.expires = headers.expires
         self.signature = headers.signature
         self.retries = headers.retry_count
+        self.soft = headers.soft_limit
         self.result_ttl = headers.result_ttl
         self.ignore_result = headers.ignore_result or spec.ignore_result
         self.plain = not headers.content_type

@@ -24,6 +24,7 @@ from eventmq.wire.socket import new_context, open_dealer
 from eventmq.worker import joblog
 from eventmq.worker.contact import Contact
 from eventmq.worker.manager import LOOK, JobManager
+from eventmq.worker.overseer import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.interfaces import WorkerPool
     from eventmq.wire.socket import Link
+    from eventmq.worker.overseer import Judge
     from eventmq.worker.session import SessionInfo
 
 __all__ = ["WorkerRunner"]
@@ -52,6 +54,14 @@ LONGEST_WAIT = 1.0
 GO_ON, GRACEFULLY, AT_ONCE = range(3)
 
 
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets that never wait."""
+    pair = socket.socketpair()
+    for sock in pair:
+        sock.setblocking(False)  # noqa: FBT003 - positional only
+    return pair
+
+
 class WorkerRunner:
     """One worker: connects to the first of its brokers that answers and runs its jobs.
 
@@ -63,6 +73,10 @@ class WorkerRunner:
         context: Of the process, where there is one; needed for ``inproc://`` addresses.
         clock: Reads time.
         on_ready: Called once in the runner's thread when a broker first knows the worker.
+        judge: Says what becomes of jobs that were stopped at their hard limit.
+
+    Attributes:
+        worn_out: It ended because too many threads were given up: start another one.
     """
 
     #: Makes the context in which `run` runs.
@@ -78,6 +92,7 @@ class WorkerRunner:
         context: zmq.Context[Any] | None = None,
         clock: Clock | None = None,
         on_ready: Callable[[], None] | None = None,
+        judge: Judge = fail,
     ) -> None:
         self._pool = pool
         self._brokers = deque(brokers)
@@ -86,22 +101,22 @@ class WorkerRunner:
         self._context = context
         self._clock = clock or SystemClock()
         self._on_ready = on_ready
+        self._judge = judge
+        self.worn_out = False
         self._asked = self._obeyed = GO_ON
-        self._pool_runs = False
+        self._pool_runs = self._broken = False
         #: When the pool is asked without having called: it has answers that wait for others.
         self._pool_due = 0.0
         self._pool_fds: Sequence[int] = ()
         self._connections = 0
-        self._broken = False
         self._contact = Contact()
         self._backlog: deque[list[bytes]] = deque()
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)  # noqa: FBT003 - positional only
-        self._wake.setblocking(False)  # noqa: FBT003
+        self._woken, self._wake = _pair()
 
     def stop(self, *, now: bool = False) -> None:
         """End: gracefully, or with ``now`` at once. From any thread or signal handler."""
         self._asked = max(self._asked, AT_ONCE if now else GRACEFULLY)
+        self.worn_out = False
         with suppress(OSError):  # full: it is awake; closed: it has ended
             self._wake.send(b"!")
 
@@ -155,6 +170,8 @@ class WorkerRunner:
         if self._pool_runs and (now >= self._pool_due or not ready.isdisjoint(self._pool_fds)):
             self._pool_due = now + LOOK
             manager.pool_events(self._pool.poll(), now)
+            if self._info.max_abandoned and self._asked == GO_ON and not self.worn_out:
+                self._count_abandoned(now)
         self._obey(now)
         if link.monitor in ready and self._back(link):
             manager.connected(now)
@@ -204,6 +221,17 @@ class WorkerRunner:
                 self._woken.recv(4096)
         return ready
 
+    def _count_abandoned(self, now: float) -> None:
+        """End where more threads were given up than this process should carry."""
+        if self._pool.abandoned > self._info.max_abandoned:
+            self.worn_out = True
+            _log.error(
+                "%d threads were given up and still run, more than max_abandoned allows (%d); "
+                "the worker hands back what it has and restarts",
+                self._pool.abandoned, self._info.max_abandoned,
+            )  # fmt: skip
+            self._manager.terminate(now)
+
     def _obey(self, now: float) -> None:
         """Do what `stop` was called for."""
         asked = self._asked
@@ -244,7 +272,7 @@ class WorkerRunner:
 
     def _new_manager(self) -> JobManager:
         info = replace(self._info, session=uuid.uuid4().hex)
-        return JobManager(info, pool=self._pool, clock=self._clock)
+        return JobManager(info, pool=self._pool, clock=self._clock, judge=self._judge)
 
     def _connect(self, context: zmq.Context[Any]) -> Link:
         """Open a socket with an identity of its own, so that no half-open one is in its way."""

@@ -39,6 +39,9 @@ class SessionInfo:
         heartbeat: Between two signs of life.
         liveness: A broker that is silent for so long is taken for dead.
         grace: For running jobs, when the worker is told to end.
+        cancel_grace: For a running job, when it is cancelled.
+        max_abandoned: Threads of the pool that may have been given up; with more the worker ends
+            as if it were told to, to be started anew. 0 for any number.
     """
 
     session: str
@@ -49,6 +52,8 @@ class SessionInfo:
     heartbeat: float = 3.0
     liveness: float = 15.0
     grace: float = 30.0
+    cancel_grace: float = 5.0
+    max_abandoned: int = 0
 
 
 class Session:

@@ -390,8 +390,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
 @pytest.mark.parametrize(
     "options",
     [
-        {"timeout": 5},
-        {"soft_timeout": 5},
         {"rate_limit": "100/m"},
         {"max_concurrency": 1},
         {"schedule": "nightly"},
@@ -455,6 +453,15 @@ def test_defaults_may_be_said() -> None:
         ({"ignore_result": "yes"}, "ignore_result is 'yes'"),
         ({"result_ttl": "long"}, "result_ttl is 'long'"),
         ({"counddown": 1}, "did you mean 'countdown'?"),
+        ({"timeout": 0}, "timeout is 0; allowed is: seconds, more than 0"),
+        ({"timeout": -5}, "timeout is -5"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"timeout": 10**12}, "at most 1000000000, or None for no limit"),
+        ({"timeout": "1m"}, "timeout is '1m'"),
+        ({"timeout": True}, "timeout is True"),
+        ({"soft_timeout": 0}, "soft_timeout is 0"),
+        ({"timeout": 5, "soft_timeout": 5}, "allowed is: less than timeout, which is 5"),
     ],
 )
 def test_a_wrong_option_of_a_call_is_an_error_before_anything_is_sent(
@@ -464,16 +471,6 @@ def test_a_wrong_option_of_a_call_is_an_error_before_anything_is_sent(
         app.task(add).options(**options)
     assert words in str(caught.value)
     assert app.broker.received[1:] == []
-
-
-@pytest.mark.parametrize("options", [{"timeout": 5.0}])
-def test_an_option_of_a_call_of_a_later_version_is_refused(
-    app: FakeApp, options: dict[str, Any]
-) -> None:
-    with pytest.raises(NotAllowed, match="not supported by this version yet"):
-        app.task(add).options(**options)
-    with pytest.raises(NotAllowed, match="not supported by this version yet"):
-        app.task(add).apply_async((1,), **options)
 
 
 def test_no_options_are_the_same_object() -> None:
@@ -694,3 +691,36 @@ def test_no_guarantee_and_a_key_exclude_each_other(app: FakeApp) -> None:
         app.task(add, guarantee=False, unique="{a}")
     with pytest.raises(SettingsError, match=words):
         app.task(add, guarantee=False).options(unique="{a}").delay(1, 2)
+
+
+# Limits
+
+
+def test_limits_travel_in_the_headers(app: FakeApp) -> None:
+    task = app.task(add, timeout=30, soft_timeout=20.5)
+    headers = task.template.headers
+    assert (headers.timeout, headers.soft_limit) == (30.0, 20.5)
+    headers = task.options(timeout=40, soft_timeout=35).template().headers
+    assert (headers.timeout, headers.soft_limit) == (40.0, 35.0)
+
+
+def test_limits_of_a_call_must_fit_those_of_the_task(app: FakeApp) -> None:
+    task = app.task(add, timeout=30, soft_timeout=20)
+    with pytest.raises(SettingsError, match="soft_timeout is 20; allowed is: less than timeout"):
+        task.options(timeout=10).delay(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": 0}, "timeout is 0; allowed is: seconds, more than 0"),
+        ({"soft_timeout": -1}, "soft_timeout is -1"),
+        ({"timeout": 5, "soft_timeout": 6}, "soft_timeout is 6; allowed is: less than timeout"),
+    ],
+)
+def test_wrong_limits_are_an_error_at_the_declaration(
+    app: FakeApp, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        app.task(add, **options)
+    assert words in str(caught.value)

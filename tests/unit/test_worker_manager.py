@@ -6,13 +6,14 @@ import logging
 
 import pytest
 
-from eventmq.interfaces import Answered, Died
+from eventmq.interfaces import Answered, Died, Running
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk, encode_outcomes
 from eventmq.wire.features import Features, Status
 from eventmq.wire.results import decode_error
 from eventmq.worker.manager import JobManager
+from eventmq.worker.overseer import fail
 from eventmq.worker.session import SessionInfo
 
 SUCCEEDED, BACK, DIED, CANCELLED = (
@@ -38,7 +39,10 @@ class NotingPool:
         self.slots = slots
         self.waiting = [0] * slots
         self.since = [None] * slots
+        self.current = [(0, 0)] * slots
         self.assigned = []
+        self.interrupted = []
+        self.killed = []
 
     def assign(self, slot, chunk, body, count):
         self.assigned.append((slot, chunk, count))
@@ -48,17 +52,26 @@ class NotingPool:
         taken, self.waiting[slot] = self.waiting[slot], 0
         return taken
 
-    def running_since(self, slot):
-        return self.since[slot]
+    def running(self, slot):
+        since = self.since[slot]
+        return None if since is None else Running(*self.current[slot], since)
+
+    def interrupt(self, slot, chunk, position):
+        self.interrupted.append((slot, chunk, position))
+
+    def kill(self, slot):
+        self.killed.append(slot)
 
 
 class World:
     """A manager, its pool, and a broker that is the test."""
 
-    def __init__(self, slots=2, **info):
+    def __init__(self, slots=2, judge=fail, **info):
         self.pool = NotingPool(slots)
         info = {"session": "s" * 32, "queues": ((10, "default"),), "tasks": ("t",), **info}
-        self.manager = JobManager(SessionInfo(**info), pool=self.pool, clock=StillClock())
+        self.manager = JobManager(
+            SessionInfo(**info), pool=self.pool, clock=StillClock(), judge=judge
+        )
         self.now = 100.0
         self.sent = []
 

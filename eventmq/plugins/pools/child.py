@@ -15,11 +15,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.plugins.pools.pipes import NOTE, RESULT, RUN, WORK
+from eventmq.plugins.pools.signals import SignalAlarm, obey_cancels
 from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
 
 if TYPE_CHECKING:
     import mmap
 
+    from eventmq.plugins.pools.wear import Wear
     from eventmq.worker.execution import Executor
 
 __all__ = ["Child", "ChildPipes"]
@@ -48,15 +50,22 @@ class Child:
         pipes: Its ends.
         notes: Shared with the manager.
         offset: Where in it this child's note is.
+        wear: Says when the process has served long enough, None for never.
     """
 
     def __init__(
-        self, executor: Executor, pipes: ChildPipes, notes: mmap.mmap, offset: int
+        self,
+        executor: Executor,
+        pipes: ChildPipes,
+        notes: mmap.mmap,
+        offset: int,
+        wear: Wear | None = None,
     ) -> None:
         self._executor = executor
         self._pipes = pipes
         self._notes = notes
         self._offset = offset
+        self._wear = wear
         self._lock = threading.Lock()
         self._chunk = 0
         self._rows: list[OutcomeRow] = []
@@ -67,6 +76,8 @@ class Child:
         """Run jobs; return when the manager wants no more."""
         self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
+        self._executor.alarm = SignalAlarm(self._executor.stop)
+        obey_cancels(self._executor, self._notes, self._offset)
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
         with open(self._pipes.work, "rb", buffering=1 << 17) as work:  # noqa: PTH123 - a descriptor
             while len(header := work.read(WORK.size)) == WORK.size:
@@ -83,6 +94,8 @@ class Child:
         queue, templates, entries, base = decode_chunk(body)
         routes = self._executor.routes(queue, templates)
         run = self._executor.run
+        stop = self._executor.stop
+        wear = self._wear
         read = os.read
         token = self._pipes.token
         monotonic = time.monotonic
@@ -113,6 +126,8 @@ class Child:
             row = run(routes[entry.template], position, entry, payload)
             append(row)
             size += len(row.result)
+            if stop.requested or (wear is not None and wear.out()):
+                return self._leave()
             if size > FLUSH_BYTES:
                 self.flush()
                 size = 0
@@ -122,6 +137,13 @@ class Child:
         note(notes, offset, chunk, 0, 0.0)
         self.flush()
         return True
+
+    def _leave(self) -> bool:
+        """Make room for a new process: what this one was given beyond that goes back."""
+        if not self._disowned:
+            NOTE.pack_into(self._notes, self._offset, self._chunk, 0, 0.0)
+            self.flush()
+        return False
 
     def _await_token(self) -> bytes:
         poller = select.poll()

@@ -37,10 +37,18 @@ class ForkServerHandle:
         loader: ``module:function`` that returns the executor.
         arguments: Its keyword arguments, plain data.
         notes: Descriptor of the shared notes.
+        wear: Jobs and bytes of memory after which a child is replaced, 0 for never.
     """
 
-    def __init__(self, loader: str, arguments: Mapping[str, Any], notes: int) -> None:
-        self._config = {"path": sys.path, "loader": loader, "arguments": dict(arguments)}
+    def __init__(
+        self, loader: str, arguments: Mapping[str, Any], notes: int, wear: tuple[int, int]
+    ) -> None:
+        self._config = {
+            "path": sys.path,
+            "loader": loader,
+            "arguments": dict(arguments),
+            "wear": wear,
+        }
         self._notes = notes
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None

@@ -23,6 +23,7 @@ from eventmq.errors import EventMQError, PluginError
 from eventmq.plugins.pools import control
 from eventmq.plugins.pools.child import Child, ChildPipes
 from eventmq.plugins.pools.pipes import NOTE_SIZE
+from eventmq.plugins.pools.wear import Wear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,15 +67,19 @@ def _load(config: dict[str, Any]) -> Executor:
     return executor
 
 
-def _reason(status: int) -> str:
-    """Say what `os.waitpid` says."""
+def _end(status: int, peak: int) -> dict[str, Any]:
+    """Return what `os.wait4` says: how a child ended, and how many bytes it had at most."""
     code = os.waitstatus_to_exitcode(status)
+    if sys.platform != "darwin":  # KiB there
+        peak *= 1024
     if code >= 0:
-        return f"the process exited with status {code}"
-    try:
-        return f"the process was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"the process was killed by signal {-code}"
+        reason = f"the process exited with status {code}"
+    else:
+        try:
+            reason = f"the process was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            reason = f"the process was killed by signal {-code}"
+    return {"reason": reason, "code": code, "memory": peak}
 
 
 def _fork() -> int:
@@ -87,10 +92,13 @@ def _fork() -> int:
 class ForkServer:
     """Forks children on request and reports their ends. One thread."""
 
-    def __init__(self, sock: socket.socket, notes: mmap.mmap, executor: Executor) -> None:
+    def __init__(
+        self, sock: socket.socket, notes: mmap.mmap, executor: Executor, wear: Sequence[int]
+    ) -> None:
         self._socket = sock
         self._notes = notes
         self._executor = executor
+        self._wear = wear
         self._children: dict[int, int] = {}
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)  # noqa: FBT003 - positional only
@@ -121,7 +129,8 @@ class ForkServer:
             pid = _fork()
         except OSError as error:
             pid = -1
-            answer = {"exited": slot, "pid": 0, "reason": f"no process could be started: {error}"}
+            reason = f"no process could be started: {error}"
+            answer = {"exited": slot, "pid": 0, "reason": reason, "code": 1, "memory": 0}
         if pid == 0:
             self._be_child(slot, pipes)
         for fd in fds:
@@ -139,7 +148,9 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for sock in (self._socket, self._woken, self._waker):
                 sock.close()
-            Child(self._executor.for_slot(), pipes, self._notes, slot * NOTE_SIZE).serve()
+            wear = Wear(*self._wear) if any(self._wear) else None
+            offset = slot * NOTE_SIZE
+            Child(self._executor.for_slot(), pipes, self._notes, offset, wear).serve()
             code = 0
         except BrokenPipeError:
             code = 1  # the manager is gone
@@ -150,11 +161,11 @@ class ForkServer:
 
     def _reap(self) -> None:
         for pid, slot in list(self._children.items()):
-            found, status = os.waitpid(pid, os.WNOHANG)
+            found, status, used = os.wait4(pid, os.WNOHANG)
             if found:
                 del self._children[pid]
-                message = {"exited": slot, "pid": pid, "reason": _reason(status)}
-                control.send(self._socket, message)
+                end = _end(status, used.ru_maxrss)
+                control.send(self._socket, {"exited": slot, "pid": pid, **end})
 
     def _kill(self) -> None:
         for pid in self._children:
@@ -200,5 +211,5 @@ def main(control_fd: int, notes_fd: int) -> None:
     gc.collect()
     gc.freeze()
     control.send(sock, {"ready": True})
-    ForkServer(sock, notes, executor).run()
+    ForkServer(sock, notes, executor, config["wear"]).run()
     _leave(0)

@@ -9,7 +9,8 @@ A child has four pipes of its own and a note in shared memory:
 - *result*, child to manager: outcomes, each frame after a `RESULT` header.
 - *poke*, manager to child: a byte asks for outcomes that a long job keeps waiting, and its end
   means that the manager is gone.
-- *note*: which job runs since when, written by the child before each call.
+- *note*: which job runs since when, written by the child before each call; behind it the
+  manager's *order*: which job SIGTERM is to cancel.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from __future__ import annotations
 import os
 from struct import Struct
 
-__all__ = ["NOTE", "NOTE_SIZE", "RESULT", "RUN", "SKIP", "WORK", "PipeWriter"]
+__all__ = [
+    "NOTE",
+    "NOTE_SIZE",
+    "ORDER",
+    "ORDER_OFFSET",
+    "RESULT",
+    "RUN",
+    "SKIP",
+    "WORK",
+    "PipeWriter",
+]
 
 #: Number of the chunk, number of its jobs, length of the body.
 WORK = Struct("!QII")
@@ -27,6 +38,12 @@ RESULT = Struct("!QIdI")
 
 #: Number of the chunk, position of the job, monotonic start in seconds (0.0: nothing runs).
 NOTE = Struct("@QQd")
+
+#: Number of the chunk and position of the job that was cancelled, (0, 0) for none.
+ORDER = Struct("@QQ")
+
+#: Bytes from a note to the order.
+ORDER_OFFSET = 32
 
 #: Bytes from one child's note to the next: a cache line of its own.
 NOTE_SIZE = 64

@@ -1,7 +1,8 @@
 """The ``prefork`` pool: jobs run in child processes. The default on Linux and macOS.
 
 Options, beside those that the app gives (``concurrency``, ``loader``, ``arguments``):
-``start_timeout``, seconds within which the app must be loaded (60).
+``start_timeout``, seconds within which the app must be loaded (60); ``max_jobs_per_child`` and
+``max_memory_per_child`` (MiB), after which a process is replaced between two jobs (0: never).
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
     if not hasattr(os, "fork"):
         msg = "the pool 'prefork' needs fork, which this system has not; use --pool threads"
         raise PluginError(msg)
-    options = PoolOptions.of(context, {"start_timeout": START_TIMEOUT})
+    defaults = {
+        "start_timeout": START_TIMEOUT,
+        "max_jobs_per_child": 0,
+        "max_memory_per_child": 0,
+    }
+    options = PoolOptions.of(context, defaults)
+    jobs, memory = (options.own[f"max_{what}_per_child"] for what in ("jobs", "memory"))
+    if min(jobs, memory) < 0:
+        msg = "max_jobs_per_child and max_memory_per_child of the pool 'prefork' are numbers from 0"
+        raise PluginError(f"{msg}; 0 is no limit")
     start_timeout = options.own["start_timeout"]
     if not 0.0 < start_timeout < float("inf"):
         raise PluginError("start_timeout of the pool 'prefork' is seconds, more than 0")
@@ -46,6 +56,7 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
         loader=options.loader,
         arguments=options.arguments,
         start_timeout=start_timeout,
+        wear=(jobs, memory * 1024 * 1024),
     )
 
 

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.interfaces import Died
+from eventmq.interfaces import Died, Running
 from eventmq.plugins.pools.forkclient import ForkServerHandle, shared_notes
 from eventmq.plugins.pools.pipes import NOTE_SIZE
 from eventmq.plugins.pools.slot import Slot
@@ -43,7 +43,11 @@ class PreforkPool:
         loader: ``module:function``, called in the fork server; returns the `Executor`.
         arguments: Keyword arguments of the loader, plain data (they travel as JSON).
         start_timeout: Seconds within which the app must be loaded.
+        wear: Jobs and bytes of memory after which a child is replaced, 0 for never.
     """
+
+    interrupts = True
+    abandoned = 0
 
     def __init__(
         self,
@@ -52,11 +56,13 @@ class PreforkPool:
         loader: str,
         arguments: Mapping[str, Any],
         start_timeout: float = 60.0,
+        wear: tuple[int, int] = (0, 0),
     ) -> None:
         self.slots = concurrency
         self._loader = loader
         self._arguments = arguments
         self._start_timeout = start_timeout
+        self._wear = wear
         self._slots: list[Slot] = []
         self._events: list[PoolEvent] = []
         self._early_deaths = 0
@@ -76,7 +82,7 @@ class PreforkPool:
         self._notes_fd = shared_notes(self.slots * NOTE_SIZE)
         self._notes = mmap.mmap(self._notes_fd, 0)
         self._selector = selectors.DefaultSelector()
-        self._server = ForkServerHandle(self._loader, self._arguments, self._notes_fd)
+        self._server = ForkServerHandle(self._loader, self._arguments, self._notes_fd, self._wear)
         self._state = "running"
         try:
             self._start_server()
@@ -98,7 +104,7 @@ class PreforkPool:
             except EOFError:
                 raise PluginError("the process that starts the worker's children ended") from None
             if "spawned" in message:
-                self._slots[message["spawned"]].pid = message["pid"]
+                self._slots[message["spawned"]].born(message["pid"])
             else:
                 raise PluginError(message["reason"])
 
@@ -170,6 +176,19 @@ class PreforkPool:
         """Return the monotonic start of the job that runs in the slot, None if none does."""
         return self._slots[slot].note()[2] or None
 
+    def running(self, slot: int) -> Running | None:
+        """Return the job that runs in the slot, None if none does."""
+        note = self._slots[slot].note()
+        return Running(*note) if note[2] else None
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Raise `JobCancelled` in the job by SIGTERM; the child is replaced when it has ended."""
+        self._slots[slot].interrupt(chunk, position)
+
+    def kill(self, slot: int) -> None:
+        """Kill the child of a slot; `Died` follows."""
+        self._slots[slot].kill()
+
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call, per slot in order.
 
@@ -222,11 +241,14 @@ class PreforkPool:
         except EOFError:
             return self._lose_server()
         if "spawned" in message:
-            self._slots[message["spawned"]].pid = message["pid"]
+            self._slots[message["spawned"]].born(message["pid"])
             return []
-        return self._bury(self._slots[message["exited"]], message["reason"])
+        slot = self._slots[message["exited"]]
+        return self._bury(slot, message["reason"], message["code"], message["memory"])
 
-    def _bury(self, slot: Slot, reason: str) -> list[PoolEvent]:
+    def _bury(
+        self, slot: Slot, reason: str, code: int = -signal.SIGKILL, memory: int = 0
+    ) -> list[PoolEvent]:
         """Return the last answers of a child and its end; make room for the next child."""
         events: list[PoolEvent] = list(slot.answers())
         chunk, position, _ = slot.note()
@@ -240,10 +262,13 @@ class PreforkPool:
         if self._early_deaths >= MAX_EARLY_DEATHS:
             msg = f"the worker's processes end as soon as they are started: {reason}"
             raise PluginError(msg)
-        _log.warning("slot %d: %s; it is replaced", slot.number, reason)
+        # A child that has served long enough, or was cancelled, ends by itself between jobs.
+        quiet = slot.condemned or (not code and position < 0 and slot.served)
+        level = logging.DEBUG if quiet else logging.WARNING
+        _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
         self._renew(slot)
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
-        return [*events, Died(slot.number, chunk, position, reason)]
+        return [*events, Died(slot.number, chunk, position, reason, max(0, -code), memory)]
 
     def _renew(self, slot: Slot) -> None:
         self._selector.unregister(slot.result)
@@ -263,8 +288,7 @@ class PreforkPool:
         self._selector.unregister(self._server.fileno())
         events: list[PoolEvent] = []
         for slot in self._slots:
-            if slot.pid is not None:
-                _kill(slot.pid)
+            slot.signal(signal.SIGKILL)
             if slot.alive:
                 slot.served = True  # its end says nothing about it
                 events += self._bury(slot, "the process was killed: the fork server had ended")
@@ -272,10 +296,3 @@ class PreforkPool:
         if self._state == "running":
             self._start_server()
         return events
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

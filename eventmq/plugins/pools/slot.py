@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from eventmq.interfaces import Answered
 from eventmq.plugins.pools.child import FLUSH_AFTER, ChildPipes
-from eventmq.plugins.pools.pipes import NOTE, NOTE_SIZE, RESULT, RUN, SKIP, WORK, PipeWriter
+from eventmq.plugins.pools.pipes import (
+    NOTE,
+    NOTE_SIZE,
+    ORDER,
+    ORDER_OFFSET,
+    RESULT,
+    RUN,
+    SKIP,
+    WORK,
+    PipeWriter,
+)
 
 if TYPE_CHECKING:
     import mmap
@@ -72,7 +84,10 @@ class Slot:
         self._answered = (0, 0)
         self._poked = (0, -1)
         self.served = False
+        #: It is to be killed, or was.
+        self.condemned = False
         NOTE.pack_into(self._notes, self._offset, 0, 0, 0.0)
+        ORDER.pack_into(self._notes, self._offset + ORDER_OFFSET, 0, 0)
 
     def renew(self) -> None:
         """Open new pipes for the next child."""
@@ -154,6 +169,29 @@ class Slot:
             if again == note:
                 return note if note[2] else (0, -1, 0.0)
             note = again
+
+    def interrupt(self, chunk: int, position: int) -> None:
+        """Let the child cancel a job if it is the one that runs."""
+        if self.pid is not None and self.note()[:2] == (chunk, position):
+            ORDER.pack_into(self._notes, self._offset + ORDER_OFFSET, chunk, position)
+            self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the child, now or as soon as its process id is known. Idempotent."""
+        self.condemned = True
+        self.signal(signal.SIGKILL)
+
+    def signal(self, signum: int) -> None:
+        """Send the child a signal, if it is there."""
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    def born(self, pid: int) -> None:
+        """Take note of the child's process id."""
+        self.pid = pid
+        if self.condemned:
+            self.kill()
 
     def poke(self) -> None:
         """Ask for outcomes that the running job keeps waiting, once per job."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import Answered
+from eventmq.interfaces import Answered, Died, Running
 from eventmq.plugins.pools.options import PoolOptions
 from eventmq.wire.bulk import decode_chunk, encode_outcomes
 
@@ -47,7 +47,7 @@ class _Chunk:
 
 
 class _Thread:
-    """A slot: a thread and the jobs that it is to run.
+    """A slot's thread and the jobs that it is to run.
 
     Whoever takes a job out of the deque has it: the thread takes the first and runs it,
     `take_back` takes the last. The deque decides, one job at a time.
@@ -59,12 +59,20 @@ class _Thread:
         self._jobs: deque[tuple[_Chunk, int]] = deque()
         #: True for every chunk, False for the end.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.since: float | None = None
+        self._current: Running | None = None
+        #: Guards what `interrupt` and `abandon` decide about the job that runs.
+        self._lock = threading.Lock()
+        self._abandoned = False
         self._wake = wake
         self._rows: list[tuple[int, OutcomeRow]] = []
         self._woken = 0.0
         name = f"eventmq-slot-{number}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    @property
+    def current(self) -> Running | None:
+        """What it runs."""
+        return self._current
 
     def assign(self, chunk: _Chunk) -> None:
         self._jobs.extend((chunk, position) for position in range(chunk.count))
@@ -82,35 +90,59 @@ class _Thread:
         except IndexError:
             return taken
 
+    def interrupt(self, chunk: int, position: int) -> None:
+        """Let a job hear that it was cancelled, if it is the one that runs."""
+        with self._lock:
+            if self._current is not None and self._current[:2] == (chunk, position):
+                self.executor.cancel()
+
+    def abandon(self) -> Running | None:
+        """Let the thread end after what it runs, whose answer is dropped; return what that is."""
+        with self._lock:
+            self._abandoned = True
+            self._jobs.clear()
+            if self._current is not None:
+                self.executor.cancel()  # best effort: a coroutine ends, and so the thread
+        self.end()
+        return self._current
+
     def _serve(self) -> None:
         while self._calls.get():
             self._work_off()
         self.executor.close()
 
     def _work_off(self) -> None:
-        jobs = self._jobs
-        while True:
-            try:
-                chunk, position = jobs.popleft()
-            except IndexError:
-                return
-            self.since = time.monotonic()
-            self._run(chunk, position)
-            self.since = None
+        while (job := self._next()) is not None:
+            chunk, position = job
+            row = self._run(chunk, position)
+            with self._lock:
+                self._current = None
+                self.executor.stop.requested = False
+                if self._abandoned:
+                    return
+                self._rows.append((chunk.number, row))
             # The manager is woken at the end of what there is, or from time to time.
             now = time.monotonic()
-            if not jobs or now - self._woken > WAKE_AFTER:
+            if not self._jobs or now - self._woken > WAKE_AFTER:
                 self._woken = now
                 self._notify()
 
-    def _run(self, chunk: _Chunk, position: int) -> None:
+    def _next(self) -> tuple[_Chunk, int] | None:
+        with self._lock:
+            try:
+                chunk, position = self._jobs.popleft()
+            except IndexError:
+                return None
+            self._current = Running(chunk.number, position, time.monotonic())
+        return chunk, position
+
+    def _run(self, chunk: _Chunk, position: int) -> OutcomeRow:
         if chunk.index is None:
             chunk.index = decode_chunk(chunk.body)
             chunk.routes = self.executor.routes(chunk.index.queue, chunk.index.templates)
         entry = chunk.index.entries[position]
         payload = chunk.index.payload(chunk.body, entry)
-        row = self.executor.run(chunk.routes[entry.template], position, entry, payload)
-        self._rows.append((chunk.number, row))
+        return self.executor.run(chunk.routes[entry.template], position, entry, payload)
 
     def _notify(self) -> None:
         try:
@@ -136,18 +168,24 @@ class _Thread:
 class ThreadsPool:
     """Implements `eventmq.interfaces.WorkerPool` with threads.
 
-    A thread cannot be killed: one that still runs after the grace is left behind, and ends with
-    the process.
+    A thread cannot be killed: one whose job must end, or runs still after the grace, is abandoned
+    and ends with its job or with the process. What it answers is dropped. Nothing is raised from
+    outside in a thread's code: PyThreadState_SetAsyncExc can hit any line, also in the middle of
+    what releases a lock. Tasks ask with ``current_job().check()``.
 
     Args:
         concurrency: Number of slots.
         executor: Runs the jobs; each slot has its own copy.
     """
 
+    interrupts = False
+
     def __init__(self, *, concurrency: int, executor: Executor) -> None:
         self.slots = concurrency
         self._executor = executor
         self._threads: list[_Thread] = []
+        self._abandoned: list[_Thread] = []
+        self._events: list[PoolEvent] = []
         self._state = "new"
 
     def start(self) -> None:
@@ -158,9 +196,19 @@ class ThreadsPool:
         self._wake.setblocking(False)  # noqa: FBT003 - positional only
         self._state = "running"
         for number in range(self.slots):
-            thread = _Thread(number, self._executor.for_slot(), self._wake)
-            self._threads.append(thread)
-            thread.thread.start()
+            self._threads.append(self._begin(number))
+
+    def _begin(self, number: int) -> _Thread:
+        thread = _Thread(number, self._executor.for_slot(), self._wake)
+        thread.thread.start()
+        return thread
+
+    @property
+    def abandoned(self) -> int:
+        """How many threads were given up and still run."""
+        if self._abandoned:
+            self._abandoned = [thread for thread in self._abandoned if thread.thread.is_alive()]
+        return len(self._abandoned)
 
     def filenos(self) -> Sequence[int]:
         """Return the descriptor of a socket that threads write to."""
@@ -176,14 +224,39 @@ class ThreadsPool:
 
     def running_since(self, slot: int) -> float | None:
         """Return the monotonic start of the job that runs in the slot, None if none does."""
-        return self._threads[slot].since
+        running = self._threads[slot].current
+        return None if running is None else running.since
+
+    def running(self, slot: int) -> Running | None:
+        """Return the job that runs in the slot, None if none does."""
+        return self._threads[slot].current
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Cancel the job's coroutine, or let its next ``check()`` raise."""
+        self._threads[slot].interrupt(chunk, position)
+
+    def kill(self, slot: int) -> None:
+        """Abandon the thread of a slot, which goes on with a new one."""
+        thread = self._threads[slot]
+        running = thread.abandon()
+        self._events += thread.answers()
+        chunk, position = running[:2] if running is not None else (0, -1)
+        reason = "its thread was given up"
+        self._events.append(Died(slot, chunk, position, reason))
+        self._abandoned.append(thread)
+        self._threads[slot] = self._begin(slot)
+        with suppress(OSError):
+            self._wake.send(b"!")
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call, per slot in order."""
         if self._state == "running":
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
-        return [answer for thread in self._threads for answer in thread.answers()]
+        events, self._events = self._events, []
+        for thread in self._threads:
+            events += thread.answers()
+        return events
 
     def stop(self, grace: float) -> None:
         """Let running jobs finish within ``grace`` seconds. Idempotent."""

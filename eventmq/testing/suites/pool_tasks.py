@@ -6,12 +6,15 @@ A pool in other processes loads ``eventmq.testing.suites.pool_tasks:make_executo
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.clock import SystemClock
+from eventmq.errors import SoftTimeLimitExceeded
 from eventmq.pluginmanager import PluginManager
 from eventmq.settings import load_settings
+from eventmq.worker.context import current_job
 from eventmq.worker.execution import Executor
 from eventmq.worker.taskspec import TaskSpec
 
@@ -44,7 +47,59 @@ def die() -> None:
     os._exit(3)
 
 
-_TASKS: tuple[Callable[..., Any], ...] = (add, fail, wait, die)
+def _sign(path: str) -> None:
+    Path(path).touch()
+
+
+def spin(path: str) -> None:
+    """Run until told otherwise, checking now and then; say that it runs by making a file."""
+    Path(path).touch()
+    while True:
+        current_job().check()
+        time.sleep(0.01)
+
+
+def block(path: str, seconds: float) -> str:
+    """Block, without checking; say that it runs by making a file."""
+    Path(path).touch()
+    time.sleep(seconds)
+    return "blocked"
+
+
+async def linger(path: str) -> None:
+    """Wait in a coroutine for ever; say that it runs, and that it was told to end."""
+    import asyncio
+
+    _sign(path)
+    try:
+        await asyncio.sleep(3600.0)
+    except asyncio.CancelledError:
+        _sign(path + ".cancelled")
+        raise
+
+
+async def late(path: str) -> str:
+    """Wait in a coroutine; return the exception that ended the wait."""
+    import asyncio
+
+    _sign(path)
+    try:
+        await asyncio.sleep(3600.0)
+    except SoftTimeLimitExceeded as error:
+        return type(error).__name__
+    return "not told"
+
+
+_TASKS: tuple[Callable[..., Any], ...] = (
+    add,
+    fail,
+    wait,
+    die,
+    spin,
+    block,
+    linger,
+    late,
+)
 
 
 def make_executor() -> Executor:

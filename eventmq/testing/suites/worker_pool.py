@@ -5,117 +5,28 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
 
 from eventmq.interfaces import Answered, Died
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk
+from eventmq.testing.suites.pool_harness import DEADLINE, make_chunk
+from eventmq.testing.suites.worker_pool_limits import WorkerPoolLimits
+from eventmq.wire.bulk import decode_outcomes
 from eventmq.wire.results import decode_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from eventmq.interfaces import PoolEvent, WorkerPool
 
 __all__ = ["WorkerPoolSuite"]
 
-#: Seconds that any of these jobs may take.
-_DEADLINE = 30.0
 
-Call = tuple[str, tuple[Any, ...]]
-
-
-def _chunk(calls: Sequence[Call], expires: float = 0.0) -> bytes:
-    rows = [
-        (
-            f"job-{i}",
-            1,
-            1,
-            f"task:{task},content-type:msgpack",
-            0.0,
-            expires,
-            msgpack.packb([args, {}]),
-        )
-        for i, (task, args) in enumerate(calls)
-    ]
-    return encode_chunk("q", rows)
-
-
-class WorkerPoolSuite:
+class WorkerPoolSuite(WorkerPoolLimits):
     """Subclass it and return your pool from `make`.
 
     The pool runs `eventmq.testing.suites.pool_tasks`; ``processes`` is False where all slots
     share the process of the tests, so that none can die alone.
     """
-
-    processes = True
-
-    def make(self, slots: int) -> WorkerPool:
-        """Return a pool of so many slots, not started."""
-        raise NotImplementedError
-
-    @pytest.fixture(autouse=True)
-    def _around(self, tmp_path: Path) -> Iterator[None]:
-        self.path = tmp_path
-        self.pools: list[WorkerPool] = []
-        self.events: list[PoolEvent] = []
-        yield
-        for pool in self.pools:
-            pool.stop(0.0)
-
-    def begin(self, slots: int = 1) -> WorkerPool:
-        """Return a pool that runs."""
-        pool = self.make(slots)
-        self.pools.append(pool)
-        pool.start()
-        return pool
-
-    def give(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> None:
-        """Give a slot a chunk of calls."""
-        pool.assign(slot, chunk, _chunk(calls), len(calls))
-
-    def pump(self, pool: WorkerPool, done: Callable[[], bool]) -> None:
-        """Poll as the job manager does until it is done."""
-        deadline = time.monotonic() + _DEADLINE
-        while not done():
-            assert time.monotonic() < deadline, f"the pool said only {self.events}"
-            select.select(pool.filenos(), [], [], 0.02)
-            self.events += pool.poll()
-
-    def rows(self, slot: int, chunk: int) -> list[OutcomeRow]:
-        """Return the outcomes of a chunk that came so far."""
-        return [
-            OutcomeRow(*row)
-            for event in self.events
-            if isinstance(event, Answered) and (event.slot, event.chunk) == (slot, chunk)
-            for row in decode_outcomes(event.outcomes)
-        ]
-
-    def run(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> list[OutcomeRow]:
-        """Give a slot a chunk and return all of its outcomes."""
-        self.give(pool, slot, chunk, *calls)
-        self.pump(pool, lambda: len(self.rows(slot, chunk)) >= len(calls))
-        return self.rows(slot, chunk)
-
-    def block(self, pool: WorkerPool, slot: int, chunk: int, *others: Call) -> str:
-        """Give a slot a chunk whose first job waits, and return when it runs."""
-        pipe = str(self.path / f"pipe-{slot}-{chunk}")
-        os.mkfifo(pipe)
-        self.give(pool, slot, chunk, ("wait", (pipe,)), *others)
-        self.pump(pool, lambda: pool.running_since(slot) is not None)
-        return pipe
-
-    def release(self, pipe: str) -> None:
-        """Let the job that waits end."""
-        with open(pipe, "w", encoding="utf-8") as writer:  # noqa: PTH123 - a pipe, not a file
-            writer.write("released")
 
     # Running
 
@@ -134,7 +45,7 @@ class WorkerPoolSuite:
         assert (row.position, row.kind) == (0, OutcomeKind.SUCCEEDED)
         assert (row.content_type, msgpack.unpackb(row.result)) == ("msgpack", 5)
         assert before - 1.0 < row.started < time.time() + 1.0
-        assert 0.0 <= row.ran < _DEADLINE
+        assert 0.0 <= row.ran < DEADLINE
 
     def test_jobs_are_answered_in_the_order_of_their_chunks(self) -> None:
         """Positions without gaps, chunk after chunk; ``count`` is how many an event has."""
@@ -187,7 +98,7 @@ class WorkerPoolSuite:
         ]
         error = decode_error(failed.result)
         assert (error.type.rpartition(".")[2], error.message) == ("ValueError", "no")
-        pool.assign(0, 2, _chunk([("add", (1, 1))], expires=1.0), 1)
+        pool.assign(0, 2, make_chunk([("add", (1, 1))], expires=1.0), 1)
         self.pump(pool, lambda: bool(self.rows(0, 2)))
         assert self.rows(0, 2)[0].kind == OutcomeKind.EXPIRED
 
@@ -277,7 +188,7 @@ class WorkerPoolSuite:
         pool = self.begin()
         pipe = self.block(pool, 0, 1, ("add", (1, 1)))
         self.release(pipe)
-        pool.stop(_DEADLINE)
+        pool.stop(DEADLINE)
         self.events += pool.poll()
         rows = self.rows(0, 1)
         assert rows[0].kind == OutcomeKind.SUCCEEDED
@@ -289,6 +200,6 @@ class WorkerPoolSuite:
         pipe = self.block(pool, 0, 1)
         before = time.monotonic()
         pool.stop(0.1)
-        assert time.monotonic() - before < _DEADLINE / 2
+        assert time.monotonic() - before < DEADLINE / 2
         if not self.processes:
             self.release(pipe)

@@ -1,0 +1,58 @@
+"""When a child has served long enough: after so many jobs, or with so much memory.
+
+For tasks that leak: a new process begins with the memory of the fork server.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+__all__ = ["Wear", "resident"]
+
+#: Seconds between two looks at the memory: a look costs some microseconds.
+LOOK = 0.05
+
+_STATM = Path("/proc/self/statm")
+
+
+def resident() -> int:
+    """Return how many bytes of memory this process has; its peak where there is no /proc."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        import resource
+        import sys
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Wear:
+    """Counts jobs, and looks at the memory between them.
+
+    Args:
+        jobs: So many are enough; 0 for any number.
+        memory: So many bytes are too much; 0 for any size.
+    """
+
+    __slots__ = ("_due", "_left", "_memory")
+
+    def __init__(self, jobs: int, memory: int) -> None:
+        self._left = jobs or -1
+        self._memory = memory
+        self._due = 0.0
+
+    def out(self) -> bool:
+        """Take note of a job that has ended; say whether the process should end."""
+        self._left -= 1
+        if not self._left:
+            return True
+        if not self._memory:
+            return False
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due = now + LOOK
+        return resident() > self._memory

@@ -1,0 +1,79 @@
+"""Whether the job that runs in a slot is to stop: what tasks, signal handlers and pools look at.
+
+A pool asks with `request`; the task hears of it as an exception: from its event loop, from a signal
+in its process, or where it calls ``current_job().check()``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from eventmq.errors import JobCancelled, SoftTimeLimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Alarm", "StopSign", "cancelled", "past_soft_limit"]
+
+
+class Alarm(Protocol):
+    """Raises `SoftTimeLimitExceeded` in blocking code. Where a pool has none, nothing can."""
+
+    def arm(self, seconds: float) -> None:
+        """Raise it after so many seconds in the code that runs then."""
+
+    def disarm(self) -> None:
+        """Raise nothing any more. Idempotent."""
+
+
+def cancelled() -> JobCancelled:
+    """Return what is raised in a task that somebody cancelled."""
+    return JobCancelled("the job was cancelled while it ran")
+
+
+def past_soft_limit(seconds: float) -> SoftTimeLimitExceeded:
+    """Return what is raised in a task whose ``soft_timeout`` has passed."""
+    return SoftTimeLimitExceeded(f"the job has run for its soft_timeout of {seconds:g} s")
+
+
+class StopSign:
+    """One per slot, or per job where jobs share a thread.
+
+    Args:
+        monotonic: Reads the time.
+
+    Attributes:
+        requested: Somebody cancelled the job.
+        inside: The task's own code runs: only there may a signal raise.
+    """
+
+    __slots__ = ("_monotonic", "_soft", "_soft_due", "inside", "requested")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.requested = False
+        self.inside = False
+        self._monotonic = monotonic
+        self._soft = self._soft_due = 0.0
+
+    def limit(self, seconds: float) -> None:
+        """Begin the soft limit of a job; 0.0 ends it."""
+        self._soft = seconds
+        self._soft_due = self._monotonic() + seconds if seconds else 0.0
+
+    @property
+    def late(self) -> bool:
+        """Whether the soft limit has passed."""
+        return bool(self._soft_due) and self._monotonic() >= self._soft_due
+
+    def check(self) -> None:
+        """Raise what stops the task, if something does.
+
+        Raises:
+            JobCancelled: Somebody cancelled the job.
+            SoftTimeLimitExceeded: Its soft limit has passed; raised once.
+        """
+        if self.requested:
+            raise cancelled()
+        if self.late:
+            self._soft_due = 0.0
+            raise past_soft_limit(self._soft)
