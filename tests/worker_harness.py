@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from eventmq.clock import SystemClock
-from eventmq.errors import AppNotFound, PluginError, SerializationError
+from eventmq.errors import AppNotFound, JobCancelled, PluginError, SerializationError
 from eventmq.interfaces import Answered, Died
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk
@@ -108,6 +108,16 @@ def sleep(seconds):
     time.sleep(seconds)
 
 
+def stubborn(path):
+    """Say that it runs; when it is cancelled, say so and go on."""
+    Path(path).touch()
+    try:
+        time.sleep(600.0)
+    except JobCancelled:
+        Path(path + ".told").touch()
+        time.sleep(600.0)
+
+
 def leave(status):
     os._exit(status)
 
@@ -150,6 +160,7 @@ def load(fail: str = "") -> Executor:
         pid,
         hold,
         sleep,
+        stubborn,
         leave,
         shoot_self,
         give_up,

@@ -17,6 +17,7 @@ import pytest
 from eventmq.clock import SystemClock
 from eventmq.errors import AppNotFound, PluginError
 from eventmq.interfaces import PluginContext
+from eventmq.job import OutcomeKind
 from eventmq.plugins.pools import processes
 from eventmq.plugins.pools.prefork import make_prefork_pool
 from tests.worker_harness import OK, Driver, call, options, wait_for
@@ -241,6 +242,85 @@ def test_children_end_with_their_manager(tmp_path):
     wait_for(lambda: all(map(is_gone, pids)))
 
 
+# Who is stopped
+
+
+def test_blocking_code_is_cancelled_at_once_and_its_process_replaced(driver, tmp_path):
+    before = driver.pool.pids()
+    driver.assign(1, call("hold", str(tmp_path / "never")), NOOP)
+    wait_for((tmp_path / "never.runs").exists)
+    driver.pool.interrupt(0, 1, 0)
+    driver.until(lambda: driver.deaths)
+    (death,) = driver.deaths
+    assert [row.kind for row in driver.rows[1]] == [OutcomeKind.CANCELLED]
+    assert (death.chunk, death.position, death.signal) == (0, -1, 0), "it ended by itself"
+    assert run(driver, 2, call("pid")) != before[:1]
+
+
+def test_a_task_that_swallows_the_cancel_is_killed_as_the_manager_wants(driver, tmp_path):
+    driver.assign(1, call("stubborn", str(tmp_path / "runs")))
+    wait_for((tmp_path / "runs").exists)
+    driver.pool.interrupt(0, 1, 0)
+    wait_for((tmp_path / "runs.told").exists)
+    assert driver.deaths == []
+    driver.pool.kill(0)
+    driver.until(lambda: driver.deaths)
+    assert (driver.deaths[0].position, driver.deaths[0].signal) == (0, signal.SIGKILL)
+    assert driver.deaths[0].memory > 1 << 20
+    assert run(driver, 2, call("echo", 1)) == [1]
+
+
+def test_a_child_is_killed_before_its_process_id_is_known(driver):
+    driver.pool.kill(0)
+    driver.until(lambda: driver.deaths)
+    driver.pool.kill(0)
+    driver.pool.kill(0)
+    driver.until(lambda: len(driver.deaths) == 2)
+    assert run(driver, 2, call("echo", 1)) == [1]
+
+
+def test_a_signal_to_the_group_cancels_no_job_that_was_not_cancelled(driver, tmp_path):
+    """Nor one that runs after another job of its process was."""
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)))
+    wait_for((tmp_path / "gate.runs").exists)
+    driver.pool.interrupt(0, 1, 1)
+    driver.pool.interrupt(0, 2, 0)
+    os.kill(driver.pool.pids()[0], signal.SIGTERM)
+    gate.touch()
+    driver.until_answered(1, 1)
+    assert driver.rows[1][0].kind == OK
+
+
+def test_a_soft_limit_that_passes_after_the_call_hits_nobody(driver):
+    text, payload = call("sleep", 0.04, headers="soft-limit:0.05")
+    for chunk in range(1, 21):
+        driver.assign(chunk, (text, payload), call("sleep", 0.02))
+    driver.until(lambda: sum(map(len, driver.rows.values())) == 40)
+    assert {row.kind for rows in driver.rows.values() for row in rows} == {OK}
+    assert driver.deaths == []
+
+
+# Who has served long enough
+
+
+@pytest.mark.parametrize("option", ["max_jobs_per_child", "max_memory_per_child"])
+def test_a_worn_child_is_replaced_between_two_jobs(option):
+    pool = make_pool(concurrency=1, **{option: 1 if "memory" in option else 3})
+    pool.start()
+    try:
+        driver = Driver(pool)
+        driver.assign(1, *[call("pid")] * 5)
+        driver.until(lambda: driver.deaths)
+        served = 1 if "memory" in option else 3
+        assert len(driver.rows[1]) == served, "the others were not started"
+        assert (driver.deaths[0].chunk, driver.deaths[0].position) == (0, -1)
+        (new,) = run(driver, 2, call("pid"))
+        assert new not in driver.results(1)
+    finally:
+        pool.stop(0.0)
+
+
 # Start and stop
 
 
@@ -282,7 +362,15 @@ def test_a_loader_that_returns_something_else_is_named():
 
 @pytest.mark.parametrize(
     "values",
-    [{"concurrency": 0}, {"loader": ""}, {"start_timeout": "soon"}, {"start_timeout": 0}, {"x": 1}],
+    [
+        {"concurrency": 0},
+        {"loader": ""},
+        {"start_timeout": "soon"},
+        {"start_timeout": 0},
+        {"x": 1},
+        {"max_jobs_per_child": -1},
+        {"max_memory_per_child": "much"},
+    ],
 )
 def test_wrong_options_are_refused(values):
     with pytest.raises(PluginError):

@@ -555,3 +555,27 @@ def test_a_job_of_an_open_batch_cannot_be_asked_yet(ask: Any) -> None:
             ask(app, job)
     assert job.get(timeout=DEADLINE) == 7
     app.close()
+
+
+# Limits
+
+
+def test_a_worker_of_threads_refuses_a_soft_limit_that_it_cannot_keep() -> None:
+    """With the task's name and what would be right; other queues and coroutines are no matter."""
+    app = EventMQ("shop", broker="tcp://127.0.0.1:1", pool="threads", concurrency=1)
+
+    @app.task(name="shop.wait", soft_timeout=5)
+    async def wait() -> None: ...
+
+    @app.task(name="shop.elsewhere", soft_timeout=5, queue="elsewhere")
+    def elsewhere() -> None: ...
+
+    worker = app.make_worker()
+    worker.stop(now=True)
+    worker.run()
+
+    @app.task(name="shop.block", soft_timeout=5)
+    def block() -> None: ...
+
+    with pytest.raises(SettingsError, match=r"'shop\.block' has a soft_timeout .* 'prefork'"):
+        app.make_worker()

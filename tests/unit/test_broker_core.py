@@ -27,7 +27,7 @@ from eventmq.wire.commands import (
     Schedule,
 )
 from eventmq.wire.features import Features
-from eventmq.wire.results import decode_error
+from eventmq.wire.results import RemoteError, decode_error, encode_error
 from tests.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
@@ -259,6 +259,22 @@ def test_the_third_death_fails_the_job_as_suspected_killer(
     assert line.getMessage() == (
         f"job {job_id} of task shop.add failed for good: suspected killer of 3 processes, "
         "the last of w"
+    )
+
+
+def test_a_suspected_killer_says_how_its_last_process_died(broker: Broker) -> None:
+    """Signal and memory, as the worker told them."""
+    job_id, _ = broker.submit()
+    messages = broker.worker()
+    for signal in ("SIGBUS", "SIGBUS", "SIGSEGV"):
+        error = encode_error(RemoteError("x", f"killed by {signal}; it had 9 MiB of memory"))
+        [(chunk, _)] = chunks(messages)
+        messages = broker.answer(b"worker", chunk, [row(kind=OutcomeKind.DIED, result=error)])
+    error = decode_error(broker.call("info", id=job_id)["error"])
+    assert error.type == "eventmq.errors.WorkerLost"
+    assert error.message == (
+        "suspected killer: 3 processes died while they ran this job, the last like this: "
+        "killed by SIGSEGV; it had 9 MiB of memory"
     )
 
 

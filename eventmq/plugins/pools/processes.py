@@ -98,13 +98,16 @@ class PreforkPool:
 
     def _await_children(self) -> None:
         """Wait until every slot has its first child."""
-        while any(slot.pid is None for slot in self._slots):
+        while any(slot.alive and slot.pid is None for slot in self._slots):
             try:
                 message = self._server.message()
             except EOFError:
                 raise PluginError("the process that starts the worker's children ended") from None
             if "spawned" in message:
                 self._slots[message["spawned"]].born(message["pid"])
+            elif message["pid"]:  # one has ended already
+                slot = self._slots[message["exited"]]
+                self._events += self._bury(slot, message["reason"], message["code"])
             else:
                 raise PluginError(message["reason"])
 

@@ -1,0 +1,107 @@
+"""Jobs that run too long, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.errors import JobFailed, SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLost
+from tests.acceptance.system import DEADLINE, System, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from eventmq.app import EventMQ
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    yield system
+    system.stop()
+
+
+def slow(app: EventMQ) -> Any:
+    """Return the worker's task, declared without its code."""
+
+    def declared(number: int, seconds: float) -> int:
+        raise NotImplementedError
+
+    return app.task(declared, name="survivor.slow")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_job_past_its_timeout_fails_after_its_retries_and_the_others_run(
+    system: System, pool: str
+) -> None:
+    """Each attempt is stopped at the limit; what waits behind it is not harmed."""
+    system.broker()
+    system.worker("--pool", pool, "--max-abandoned", "9")
+    task = slow(system.app())
+    late = task.options(timeout=0.5, retries=1).delay(1, 6.0)
+    fine = task.map([(number, 0.01) for number in range(2, 40)])
+    assert [job.get(timeout=DEADLINE) for job in fine] == list(range(2, 40))
+    with pytest.raises(TimeLimitExceeded, match=r"its timeout of 0\.5 s"):
+        late.get(timeout=DEADLINE)
+    assert (late.info()["state"], late.info()["attempt"]) == ("failed", 2)
+    assert system.executed()["1"] == 0 or pool == "threads"
+
+
+def test_the_soft_limit_is_an_exception_in_the_task(system: System) -> None:
+    """In blocking code of a process."""
+    system.broker()
+    system.worker()
+    job = slow(system.app()).options(soft_timeout=0.3, timeout=30).delay(1, 20.0)
+    with pytest.raises(JobFailed) as caught:
+        job.get(timeout=DEADLINE)
+    assert isinstance(caught.value.__cause__, SoftTimeLimitExceeded)
+
+
+def test_a_worker_with_too_many_lost_threads_restarts_and_goes_on(system: System) -> None:
+    """Its second ready line comes from the same process; the jobs after it run."""
+    system.broker()
+    worker = system.worker("--pool", "threads", "--max-abandoned", "1")
+    task = slow(system.app())
+    jobs = [task.options(timeout=0.3).delay(number, 60.0) for number in range(2)]
+    for job in jobs:
+        with pytest.raises(TimeLimitExceeded):
+            job.get(timeout=DEADLINE)
+    assert "ready" in system.ready(worker)
+    assert task.delay(7, 0.0).get(timeout=DEADLINE) == 7
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(DEADLINE) == 0
+
+
+def test_the_third_death_names_the_signal_and_the_memory(system: System) -> None:
+    """What the failed job says is what its author needs."""
+    system.broker()
+    system.worker()
+    app = system.app()
+    job = slow(app).delay(1, 60.0)
+    killed: set[int] = set()
+    for _ in range(3):
+        until(lambda: system.started().get("1", 0) not in {0, *killed}, "a new run of the job")
+        pid = system.started()["1"]
+        killed.add(pid)
+        os.kill(pid, signal.SIGSEGV)
+    with pytest.raises(WorkerLost, match="suspected killer: 3 processes died") as caught:
+        job.get(timeout=DEADLINE)
+    assert "killed by SIGSEGV; it had " in str(caught.value)
+    assert "MiB of memory" in str(caught.value)
+
+
+def test_processes_are_replaced_after_so_many_jobs(system: System) -> None:
+    """Between two jobs; each job runs once."""
+    system.broker()
+    system.worker("--max-jobs-per-child", "5")
+    jobs = slow(system.app()).map([(number, 0.0) for number in range(60)])
+    began = time.monotonic()
+    assert [job.get(timeout=DEADLINE) for job in jobs] == list(range(60))
+    assert time.monotonic() - began < DEADLINE
+    assert set(system.executed().values()) == {1}
+    assert len(set(system.started().values())) >= 6
