@@ -251,7 +251,11 @@ class JobContext:
 
 
 class Middleware(Protocol):
-    """Wraps submission and execution; a missing method costs nothing. Thread-safe."""
+    """Wraps submission and execution; a missing method costs nothing. Thread-safe.
+
+    For the pool ``asyncio`` a middleware with ``execute`` also has ``async def aexecute(self, job,
+    proceed)``, which runs around a coroutine and returns what ``await proceed()`` returns.
+    """
 
     def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:
         """Run around a submission in the caller's thread; return what ``proceed`` returns."""

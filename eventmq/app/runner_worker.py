@@ -29,6 +29,9 @@ __all__ = ["LiveSpecs", "WorkerOptions", "make_executor", "make_worker"]
 #: What a REPLY has around a result at most.
 _FRAME_SLACK = 64 * 1024
 
+#: Jobs at once in the pool ``asyncio``, unless told.
+COROUTINES = 1000
+
 #: Loads the executor in another process.
 _LOADER = "eventmq.app.loading:load_executor"
 
@@ -160,8 +163,9 @@ def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> Work
     if name == "prefork" and not options.path:
         msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
         raise SettingsError(msg + "name it as path='module:attribute', or use the pool 'threads'")
+    own = COROUTINES if name == "asyncio" else os.cpu_count() or 1
     given = {
-        "concurrency": options.concurrency or app.settings.concurrency or os.cpu_count() or 1,
+        "concurrency": options.concurrency or app.settings.concurrency or own,
         "executor": executor,
         "loader": _LOADER,
         "arguments": {"path": options.path, "overrides": app.overrides},

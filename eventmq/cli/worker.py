@@ -31,9 +31,11 @@ logger = logging.getLogger("eventmq.worker")
 )  # fmt: skip
 @click.option(
     "-c", "--concurrency", type=click.IntRange(1), metavar="N",
-    help="Jobs that run at once; else one per CPU.",
+    help="Jobs that run at once; else one per CPU, or 1,000 in the pool asyncio.",
 )  # fmt: skip
-@click.option("--pool", metavar="NAME", help="What runs jobs: prefork (the default) or threads.")
+@click.option(
+    "--pool", metavar="NAME", help="What runs jobs: prefork (the default), threads or asyncio."
+)
 @click.option(
     "--allow-callables", metavar="PATTERN", multiple=True,
     help="Let messages name functions, not only tasks, whose dotted path fits, as in "

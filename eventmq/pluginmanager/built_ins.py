@@ -43,6 +43,7 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "result_backends.memory": (RESULT_BACKEND, "memory"),
     "queue_stores.sqlite": (QUEUE_STORE, "sqlite"),
     "queue_stores.memory": (QUEUE_STORE, "memory"),
+    "pools.asyncio": (WORKER_POOL, "asyncio"),
     "pools.prefork": (WORKER_POOL, "prefork"),
     "pools.threads": (WORKER_POOL, "threads"),
     "middleware.log_context": (MIDDLEWARE, "log-context"),

@@ -121,7 +121,10 @@ class Settings:
         'Queues of a worker, as "email:40,default:10"; a weight not given is 10.',
     )
     concurrency: int = _set(
-        0, at_least(0), "Jobs that a worker runs at once; 0: one per CPU.", unit="jobs"
+        0,
+        at_least(0),
+        "Jobs that a worker runs at once; 0: one per CPU, or 1,000 in the pool asyncio.",
+        unit="jobs",
     )
     pool: str = _set("prefork", TEXT, "Runs jobs inside a worker.")
     allow_callables: tuple[str, ...] = _set(

@@ -24,6 +24,7 @@ from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
+from eventmq.worker.chain import compose
 from eventmq.worker.context import current
 from eventmq.worker.coroutines import CoroutineRunner
 from eventmq.worker.failures import describe, error_text, reason_of, retry_delay
@@ -78,6 +79,7 @@ class Executor:
     Attributes:
         stop: Whether the job that runs is to stop.
         alarm: Raises in blocking code at its soft limit; None where nothing can.
+        around: The middlewares that wrap execution.
     """
 
     def __init__(
@@ -99,7 +101,8 @@ class Executor:
         self._max_result = max_result
         self._on_start = on_start
         self._backend = None if backend is None or backend.inline else backend
-        self._around = _compose([m.execute for m in middleware if hasattr(m, "execute")])
+        self.around = tuple(m for m in middleware if hasattr(m, "execute"))
+        self._around = compose([m.execute for m in self.around])
         self._now = clock.now
         self._monotonic = clock.monotonic
         self._offset = clock.now() - clock.monotonic()
@@ -392,21 +395,3 @@ class Executor:
             return self._failed(route, position, job, start, error)
         ran = self._monotonic() - start
         return OutcomeRow(position, _SUCCEEDED, started, ran, PLAIN_TYPE, result)
-
-
-def _compose(
-    executes: Sequence[Callable[..., Any]],
-) -> Callable[[JobContext, Callable[[], Any]], Any] | None:
-    """Join the ``execute`` of all middlewares, outermost first; None where there is none."""
-    if not executes:
-        return None
-    chain = executes[-1]
-    for execute in reversed(executes[:-1]):
-        chain = partial(_nest, execute, chain)
-    return chain
-
-
-def _nest(
-    outer: Callable[..., Any], inner: Callable[..., Any], job: JobContext, call: Callable[[], Any]
-) -> Any:
-    return outer(job, partial(inner, job, call))

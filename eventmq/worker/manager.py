@@ -85,7 +85,7 @@ class JobManager:
         self._ledger = Ledger(pool.slots)
         self._session = Session(info, self._ledger, clock)
         self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
-        self._look_ahead = LookAhead()
+        self._look_ahead = LookAhead(pool.slots)
         #: Slots whose job has run longer than `LONG_JOB`.
         self._long: set[int] = set()
         self._look_due = 0.0
@@ -236,6 +236,8 @@ class JobManager:
         """Return the slot with the least to do; one with a long job only if all have one."""
         jobs = self._ledger.jobs
         long = self._long
+        if 0 in jobs and (idle := jobs.index(0)) not in long:
+            return idle
         return min(range(len(jobs)), key=lambda slot: (slot in long, jobs[slot]))
 
     def _answered(self, event: Answered, now: float) -> None:

@@ -23,10 +23,12 @@ DEADLINE = 50.0
 
 #: The app that workers load; it appends what it executes, and in whose worker, to the file RECORD.
 APP = """
+import asyncio
 import os
 import time
 
 from eventmq import EventMQ
+from eventmq.errors import SoftTimeLimitExceeded
 
 app = EventMQ("survivor")
 
@@ -49,6 +51,15 @@ def slow(number, seconds):
     note(f"start {number} {os.getpid()}")
     time.sleep(seconds)
     note(number)
+    return number
+
+
+@app.task
+async def nap(number, seconds):
+    try:
+        await asyncio.sleep(seconds)
+    except SoftTimeLimitExceeded:
+        return "soft"
     return number
 
 

@@ -26,13 +26,13 @@ def system(tmp_path: Path) -> Iterator[System]:
     system.stop()
 
 
-def slow(app: EventMQ) -> Any:
+def slow(app: EventMQ, name: str = "slow") -> Any:
     """Return the worker's task, declared without its code."""
 
     def declared(number: int, seconds: float) -> int:
         raise NotImplementedError
 
-    return app.task(declared, name="survivor.slow")
+    return app.task(declared, name=f"survivor.{name}")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -60,6 +60,22 @@ def test_the_soft_limit_is_an_exception_in_the_task(system: System) -> None:
     with pytest.raises(JobFailed) as caught:
         job.get(timeout=DEADLINE)
     assert isinstance(caught.value.__cause__, SoftTimeLimitExceeded)
+
+
+def test_thousands_of_coroutines_wait_in_one_worker(system: System) -> None:
+    """Twenty seconds of waiting each second and thread, a timeout and a soft limit among them."""
+    system.broker()
+    system.worker("--pool", "asyncio", "-c", "1000")
+    task = slow(system.app(), "nap")
+    began = time.monotonic()
+    late = task.options(timeout=1.0).delay(-1, 60.0)
+    soft = task.options(soft_timeout=0.5).delay(-2, 60.0)
+    jobs = task.map([(number, 0.5) for number in range(2000)])
+    assert [job.get(timeout=DEADLINE) for job in jobs] == list(range(2000))
+    with pytest.raises(TimeLimitExceeded):
+        late.get(timeout=DEADLINE)
+    assert soft.get(timeout=DEADLINE) == "soft"
+    assert time.monotonic() - began < DEADLINE / 2, "one after the other they take 1,000 s"
 
 
 def test_a_worker_with_too_many_lost_threads_restarts_and_goes_on(system: System) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from eventmq.interfaces import PluginContext
-from eventmq.plugins.pools import prefork, threads
+from eventmq.plugins.pools import asyncio, prefork, threads
 from eventmq.testing import FakeClock, WorkerPoolSuite
 from eventmq.testing.suites.pool_tasks import LOADER, make_executor
 
@@ -25,3 +25,11 @@ class TestThreads(WorkerPoolSuite):
     def make(self, slots):
         options = {"concurrency": slots, "executor": make_executor()}
         return threads.make_threads_pool(PluginContext("threads", options, FakeClock()))
+
+
+class TestAsyncio(WorkerPoolSuite):
+    processes = False
+
+    def make(self, slots):
+        options = {"concurrency": slots, "executor": make_executor()}
+        return asyncio.make_asyncio_pool(PluginContext("asyncio", options, FakeClock()))

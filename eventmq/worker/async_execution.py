@@ -1,0 +1,134 @@
+"""Runs the coroutine of one job among many, in an event loop that they share.
+
+What `execution` does for one job after the other, with the same outcomes. Thousands may be under
+way; each has its own stop sign, and its own context variables, since each is a task of asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError
+from eventmq.interfaces import Envelope, JobContext
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import OutcomeRow
+from eventmq.worker.chain import compose
+from eventmq.worker.context import current
+from eventmq.worker.execution import Executor
+from eventmq.worker.stopsign import StopSign, past_soft_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from eventmq.wire.bulk import ChunkEntry
+    from eventmq.worker.coroutines import Interruptible
+    from eventmq.worker.routes import Route
+
+    Body = Callable[[Coroutine[Any, Any, Any], str], Interruptible]
+
+__all__ = ["AsyncExecutor", "is_coroutine_task"]
+
+_SUCCEEDED = int(OutcomeKind.SUCCEEDED)
+_EXPIRED = int(OutcomeKind.EXPIRED)
+
+
+def is_coroutine_task(route: Route) -> bool:
+    """Say whether jobs of a route are coroutines, which wait without blocking."""
+    return inspect.iscoroutinefunction(inspect.unwrap(route.spec.function))
+
+
+def _envelope(route: Route, job: JobContext) -> Envelope:
+    about = (job.id, route.content_type, job.task, job.queue)
+    return Envelope(*about, route.created, route.expires, route.signature)
+
+
+class AsyncExecutor(Executor):
+    """Runs jobs beside each other; one per event loop. Made by `of`."""
+
+    _body: Body
+    _awaits: Callable[..., Any] | None
+
+    @classmethod
+    def of(cls, executor: Executor, body: Body) -> AsyncExecutor:
+        """Return one for the same tasks.
+
+        Args:
+            executor: Knows them.
+            body: Makes what awaits a coroutine, given the name of its task.
+
+        Raises:
+            PluginError: A middleware has ``execute`` and no ``aexecute``.
+        """
+        other = cls.__new__(cls)
+        vars(other).update(vars(executor.for_slot()))
+        other._body = body  # noqa: SLF001 - its own kind
+        for middleware in executor.around:
+            if not hasattr(middleware, "aexecute"):
+                name = type(middleware).__name__
+                msg = (
+                    f"the middleware {name} has execute and no aexecute: it cannot wrap coroutines"
+                )
+                raise PluginError(f"{msg} of the pool 'asyncio'; use the pool prefork or threads")
+        calls = [m.aexecute for m in executor.around]  # type: ignore[attr-defined]
+        other._awaits = compose(calls)  # noqa: SLF001
+        return other
+
+    def new_stop(self) -> StopSign:
+        """Return the stop sign of one job."""
+        return StopSign(self._monotonic)
+
+    async def arun(
+        self, route: Route, position: int, entry: ChunkEntry, payload: bytes, stop: StopSign
+    ) -> OutcomeRow:
+        """Run one job to its end, in a task of its own. Raises nothing, whatever the job does.
+
+        Args:
+            route: Of the job's queue and header text; see `is_coroutine_task`.
+            position: The job's place in its chunk.
+            entry: Id, delivery, attempt and expiry.
+            payload: The encoded ``[args, kwargs]``.
+            stop: Says whether it was cancelled.
+        """
+        start = self._monotonic()
+        started = start + self._offset
+        if entry.expires and entry.expires < started:
+            return OutcomeRow(position, _EXPIRED, 0.0, 0.0, "", b"")
+        if route.refusal is not None:
+            return self._refused(route, position, entry, started)
+        about = (entry.id, route.task, route.queue, entry.attempt, entry.delivery, route.text)
+        job = JobContext(*about, stop)
+        current.set(job)
+        envelope = _envelope(route, job)
+        try:
+            args, kwargs = route.decode(payload, envelope)
+        except Exception as error:  # noqa: BLE001 - serializers are plugins
+            return self._unreadable(route, position, job, start, error)
+        try:
+            value = await self._await(route, job, args, kwargs)
+        except BaseException as error:  # noqa: BLE001 - also a cancellation
+            return self._failed(route, position, job, start, error)
+        ran = self._monotonic() - start
+        if route.ignore_result:
+            return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
+        end = (route, position, job, value, started, ran, envelope)
+        if self._backend is None:
+            return self._succeeded(*end)
+        return await asyncio.to_thread(self._succeeded, *end)  # it may block
+
+    async def _await(self, route: Route, job: JobContext, args: Any, kwargs: Any) -> Any:
+        body = self._body(route.spec.function(*args, **kwargs), route.task)
+        call = body if self._awaits is None else self._awaits(job, lambda: body)
+        if not route.soft:
+            return await call
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - see arun
+        job.stop.limit(route.soft)
+        error = past_soft_limit(route.soft)
+        timer = asyncio.get_running_loop().call_later(route.soft, body.interrupt, task, error)
+        try:
+            return await call
+        finally:
+            timer.cancel()
+            job.stop.limit(0.0)

@@ -1,0 +1,229 @@
+"""The asyncio pool: many coroutines in one loop, and blocking functions beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from eventmq.clock import SystemClock
+from eventmq.errors import PluginError
+from eventmq.interfaces import PluginContext
+from eventmq.job import OutcomeKind
+from eventmq.plugins.pools.asyncio import make_asyncio_pool
+from eventmq.worker.context import current_job
+from tests.worker_harness import OK, Driver, add, call, hold, make_executor, noop, sleep, wait_for
+
+BLOCKED = "blocked the event loop"
+
+
+async def nap(seconds):
+    await asyncio.sleep(seconds)
+    return current_job().id
+
+
+async def hog(seconds):
+    time.sleep(seconds)  # noqa: ASYNC251 - what this is about
+
+
+async def where():
+    return threading.current_thread().name
+
+
+async def give_up():
+    raise SystemExit(1)
+
+
+async def cling(path):
+    """Not end when it is cancelled, until a file is there."""
+    while True:
+        try:
+            while True:
+                Path(path + ".runs").touch()  # noqa: ASYNC240
+                await asyncio.sleep(0.01)
+                if Path(path).exists():  # noqa: ASYNC240
+                    return
+        except asyncio.CancelledError:
+            continue
+
+
+def make_pool(slots=2, middleware=(), **options):
+    tasks = (nap, hog, where, give_up, cling, noop, add, hold, sleep)
+    given = {
+        "concurrency": slots,
+        "executor": make_executor(*tasks, middleware=middleware),
+        **options,
+    }
+    return make_asyncio_pool(PluginContext("asyncio", given, SystemClock()))
+
+
+@pytest.fixture
+def start():
+    drivers = []
+
+    def begin(*args, **options):
+        driver = Driver(make_pool(*args, **options))
+        driver.pool.start()
+        drivers.append(driver)
+        return driver
+
+    yield begin
+    for driver in drivers:
+        driver.pool.stop(5.0)
+        driver.pool.stop(5.0)
+
+
+def test_a_thousand_coroutines_wait_together(start):
+    driver = start(1000)
+    began = time.monotonic()
+    for slot in range(1000):
+        driver.assign(slot + 1, call("nap", 0.3), slot=slot)
+    driver.until(lambda: len(driver.rows) == 1000)
+    assert time.monotonic() - began < 10.0, "one after the other they take 300 s"
+    assert {row.kind for rows in driver.rows.values() for row in rows} == {OK}
+
+
+def test_each_coroutine_has_its_own_current_job(start):
+    driver = start(3)
+    for slot in range(3):
+        driver.assign(slot + 1, call("nap", 0.05), call("nap", 0.0), slot=slot)
+    assert [driver.until_answered(chunk, 2) for chunk in (1, 2, 3)] == [["j0", "j1"]] * 3
+
+
+def test_coroutines_share_one_thread_and_functions_run_beside_it(start, tmp_path):
+    driver = start(3)
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)), slot=0)
+    driver.assign(2, call("add", 1, 2), call("where"), slot=1)
+    driver.assign(3, call("where"), slot=2)
+    assert driver.until_answered(2, 2) == [3, "eventmq-loop"]
+    assert driver.until_answered(3, 1) == ["eventmq-loop"]
+    gate.touch()
+    driver.until_answered(1, 1)
+
+
+def test_no_more_functions_run_at_once_than_there_are_threads(start, tmp_path):
+    driver = start(3, threads=1)
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)), slot=0)
+    wait_for((tmp_path / "gate.runs").exists)
+    driver.assign(2, call("noop"), slot=1)
+    driver.assign(3, call("nap", 0.0), slot=2)
+    driver.until_answered(3, 1)
+    assert driver.pool.running(1) is None, "its time has not begun"
+    gate.touch()
+    driver.until_answered(2, 1)
+
+
+def test_a_function_that_waits_for_a_thread_can_be_given_up(start, tmp_path):
+    driver = start(2, threads=1)
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)), slot=0)
+    wait_for((tmp_path / "gate.runs").exists)
+    driver.assign(2, call("add", 1, 1), slot=1)
+    driver.assign(3, call("nap", 0.0), slot=0)
+    driver.pool.kill(1)
+    gate.touch()
+    driver.until_answered(3, 1)
+    driver.assign(4, call("add", 2, 2), slot=1)
+    assert driver.until_answered(4, 1) == [4]
+    assert 2 not in driver.rows
+
+
+def test_a_thread_that_is_given_up_is_replaced(start, tmp_path):
+    driver = start(2, threads=1)
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)), slot=0)
+    wait_for((tmp_path / "gate.runs").exists)
+    driver.pool.kill(0)
+    assert driver.pool.abandoned == 1
+    driver.assign(2, call("add", 2, 2), slot=0)
+    assert driver.until_answered(2, 1) == [4]
+    gate.touch()
+    wait_for(lambda: driver.pool.abandoned == 0)
+
+
+def test_a_task_that_blocks_the_loop_is_named(start, caplog):
+    driver = start()
+    with caplog.at_level(logging.WARNING):
+        driver.assign(1, call("hog", 0.15), call("hog", 0.15))
+        driver.until_answered(1, 2)
+    (line,) = [r.getMessage() for r in caplog.records if BLOCKED in r.getMessage()]
+    assert line.startswith("task hog blocked the event loop for "), "once, not for every job"
+
+
+def test_a_task_that_blocks_the_loop_for_long_is_named_before_its_end(start, caplog):
+    driver = start()
+    driver.assign(1, call("hog", 1.6))
+    with caplog.at_level(logging.WARNING):
+        driver.until(lambda: "task hog has blocked the event loop for 1." in caplog.text)
+    assert 1 not in driver.rows
+    driver.until_answered(1, 1)
+    wait_for(lambda: driver.pool.watch.lag > 0.1)
+
+
+def test_a_task_that_would_end_the_process_ends_its_job_only(start):
+    driver = start()
+    driver.assign(1, call("give_up"), call("nap", 0.0))
+    driver.until(lambda: len(driver.rows.get(1, [])) == 2)
+    assert [row.kind for row in driver.rows[1]] == [OutcomeKind.FAILED, OK]
+
+
+def test_a_coroutine_that_will_not_end_is_counted_as_abandoned(start, tmp_path):
+    driver = start()
+    gate = tmp_path / "gate"
+    driver.assign(1, call("cling", str(gate)))
+    wait_for((tmp_path / "gate.runs").exists)
+    driver.pool.kill(0)
+    assert driver.pool.abandoned == 0, "it may be ending"
+    wait_for(lambda: driver.pool.abandoned == 1)
+    gate.touch()
+    wait_for(lambda: driver.pool.abandoned == 0)
+    driver.assign(2, call("nap", 0.0))
+    driver.until_answered(2, 1)
+    assert 1 not in driver.rows
+
+
+class Around:
+    """A middleware for functions and coroutines."""
+
+    def __init__(self):
+        self.seen = []
+
+    def execute(self, job, proceed):
+        self.seen.append(("function", job.task))
+        return proceed()
+
+    async def aexecute(self, job, proceed):
+        value = await proceed()
+        self.seen.append(("coroutine", job.task, value))
+        return value
+
+
+class OnlySync:
+    def execute(self, job, proceed):
+        return proceed()
+
+
+def test_middleware_wraps_coroutines_and_functions(start):
+    middleware = [Around(), Around()]
+    driver = start(middleware=middleware)
+    driver.assign(1, call("nap", 0.0), call("add", 1, 2))
+    assert driver.until_answered(1, 2) == ["j0", 3]
+    for around in middleware:
+        assert around.seen == [("coroutine", "nap", "j0"), ("function", "add")]
+
+
+def test_a_middleware_that_cannot_wrap_coroutines_is_refused():
+    with pytest.raises(PluginError, match="OnlySync has execute and no aexecute"):
+        make_pool(middleware=[OnlySync()])
+
+
+@pytest.mark.parametrize("values", [{"threads": 0}, {"executor": None}, {"size": 1}])
+def test_wrong_options_are_refused(values):
+    with pytest.raises(PluginError):
+        make_pool(**values)
