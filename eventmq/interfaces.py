@@ -369,6 +369,9 @@ class WorkerPool(Protocol):
         its own, else where it calls ``current_job().check()``. It may take its time.
         """
 
+    def scale(self, slots: int) -> None:
+        """Have processes for the first ``slots`` slots only; the others are idle, and stay so."""
+
     def kill(self, slot: int) -> None:
         """End what runs in the slot at once, or give it up where it cannot be ended.
 

@@ -127,6 +127,7 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         grace=settings.grace,
         cancel_grace=settings.cancel_grace,
         max_abandoned=settings.max_abandoned or pool.slots,
+        slots=_least(app, options, pool.slots),
     )
     if options.tasks is None and not pool.interrupts:
         _check_soft_limits(app, {name for _, name in info.queues})
@@ -158,14 +159,28 @@ def _check_soft_limits(app: EventMQ, served: set[str]) -> None:
             )
 
 
+def _least(app: EventMQ, options: WorkerOptions, most: int) -> int:
+    """Return how many slots the worker has at least, 0 where the number is fixed."""
+    least = app.settings.min_concurrency
+    if options.concurrency is not None or least == most:
+        return 0
+    if least > most:
+        msg = f"setting 'min_concurrency' is {least}, more than the {most} slots of the worker"
+        raise SettingsError(f"{msg}; allowed is: at most concurrency")
+    return least
+
+
 def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> WorkerPool:
     name = options.pool or app.settings.pool
     if name == "prefork" and not options.path:
         msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
         raise SettingsError(msg + "name it as path='module:attribute', or use the pool 'threads'")
     own = COROUTINES if name == "asyncio" else os.cpu_count() or 1
+    most = options.concurrency or app.settings.concurrency or own
+    least = _least(app, options, most)
     given = {
-        "concurrency": options.concurrency or app.settings.concurrency or own,
+        "concurrency": most,
+        **({"initial": least} if least else {}),
         "executor": executor,
         "loader": _LOADER,
         "arguments": {"path": options.path, "overrides": app.overrides},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,14 +24,26 @@ __all__ = ["COMMANDS"]
 logger = logging.getLogger("eventmq.worker")
 
 
+def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Read N or MIN-MAX."""
+    if value is None:
+        return None
+    least, dash, most = value.partition("-")
+    numbers = [int(text) if text.isascii() and text.isdigit() else 0 for text in (least, most)]
+    if not numbers[0] or (dash and numbers[1] < numbers[0]):
+        raise click.BadParameter(f"{value!r} is neither a number from 1 nor two such as 2-8")
+    return (numbers[0], numbers[1]) if dash else (0, numbers[0])
+
+
 @click.command(cls=Command, exits={FAILED: "the pool cannot start"})
 @click.option(
     "-Q", "--queues", metavar="NAME:WEIGHT,...",
     help="Queues, with the weights by which they share the worker; else default.",
 )  # fmt: skip
 @click.option(
-    "-c", "--concurrency", type=click.IntRange(1), metavar="N",
-    help="Jobs that run at once; else one per CPU, or 1,000 in the pool asyncio.",
+    "-c", "--concurrency", metavar="N|MIN-MAX", callback=_slots,
+    help="Jobs that run at once; else one per CPU, or 1,000 in the pool asyncio. "
+    "With two numbers as many as have work.",
 )  # fmt: skip
 @click.option(
     "--pool", metavar="NAME", help="What runs jobs: prefork (the default), threads or asyncio."
@@ -66,9 +78,8 @@ def worker(
     target: Target,
     allow_callables: tuple[str, ...],
     pool_options: tuple[str, ...],
-    max_jobs_per_child: int | None,
-    max_memory_per_child: int | None,
-    **settings: str | float | None,
+    concurrency: tuple[int, int] | None,
+    **settings: Any,
 ) -> None:
     """Run the jobs of an app's tasks.
 
@@ -80,8 +91,10 @@ def worker(
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
     options: dict[str, object] = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
-    wear = {"max_jobs_per_child": max_jobs_per_child, "max_memory_per_child": max_memory_per_child}
+    wear = {name: settings.pop(name) for name in ("max_jobs_per_child", "max_memory_per_child")}
     options |= {name: value for name, value in wear.items() if value is not None}
+    if concurrency is not None:
+        settings["min_concurrency"], settings["concurrency"] = concurrency
     app, path = target.serving(allow_callables=allow_callables or None, **settings)
     _list_tasks(app)
     runner = app.make_worker(

@@ -126,6 +126,13 @@ class Settings:
         "Jobs that a worker runs at once; 0: one per CPU, or 1,000 in the pool asyncio.",
         unit="jobs",
     )
+    min_concurrency: int = _set(
+        0,
+        at_least(0),
+        "Slots that a worker has at least: it uses up to `concurrency` of them while all are busy, "
+        "and fewer after quiet times. 0: always all.",
+        unit="jobs",
+    )
     pool: str = _set("prefork", TEXT, "Runs jobs inside a worker.")
     allow_callables: tuple[str, ...] = _set(
         (), NAMES, "Patterns of dotted paths that a message may name instead of a task."

@@ -21,6 +21,7 @@ from eventmq.wire import commands
 from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
+from eventmq.worker.autoscale import Autoscaler
 from eventmq.worker.ledger import HeldChunk, Ledger
 from eventmq.worker.lookahead import LONG_JOB, LookAhead
 from eventmq.worker.overseer import Overseer, fail
@@ -64,8 +65,8 @@ class JobManager:
 
     Args:
         info: What INFORM says, and the intervals.
-        pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt`` and
-            ``kill`` are used.
+        pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt``,
+            ``kill`` and ``scale`` are used.
         clock: For the text of a HEARTBEAT.
         judge: Says what becomes of a job that was stopped at its hard limit; without it such a
             job fails.
@@ -86,6 +87,9 @@ class JobManager:
         self._session = Session(info, self._ledger, clock)
         self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
         self._look_ahead = LookAhead(pool.slots)
+        #: Slots that are used: the first so many.
+        self._active = info.slots or pool.slots
+        self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
         #: Slots whose job has run longer than `LONG_JOB`.
         self._long: set[int] = set()
         self._look_due = 0.0
@@ -113,7 +117,7 @@ class JobManager:
         if self._drain_until is not None:
             return 0
         long = len(self._long)
-        return long + (self._pool.slots - long) * self._look_ahead.depth
+        return long + max(0, self._active - long) * self._look_ahead.depth
 
     # What comes in
 
@@ -158,6 +162,8 @@ class JobManager:
             self._look_due = now + LOOK
             self._look(now)
         self._enforce(now)
+        if self._scaler is not None and self._drain_until is None:
+            self._scale(now, self._scaler)
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
         if not self.done:
@@ -236,6 +242,8 @@ class JobManager:
         """Return the slot with the least to do; one with a long job only if all have one."""
         jobs = self._ledger.jobs
         long = self._long
+        if self._active < len(jobs):
+            jobs = jobs[: self._active]
         if 0 in jobs and (idle := jobs.index(0)) not in long:
             return idle
         return min(range(len(jobs)), key=lambda slot: (slot in long, jobs[slot]))
@@ -321,6 +329,19 @@ class JobManager:
             self._take_back(slot, now)
             self._overseer.kill(slot)
             self._long.add(slot)
+
+    def _scale(self, now: float, scaler: Autoscaler) -> None:
+        """Use more slots, or fewer: the last of them, when it is idle."""
+        jobs = self._ledger.jobs
+        scaler.note(now, len(jobs) - jobs.count(0))
+        if scaler.size > self._active:
+            self._active = scaler.size
+        elif scaler.size < self._active and not jobs[self._active - 1]:
+            self._active -= 1
+        else:
+            return
+        _log.info("using %d of %d slots", self._active, len(jobs))
+        self._pool.scale(self._active)
 
     # The end
 

@@ -40,6 +40,8 @@ class SessionInfo:
         liveness: A broker that is silent for so long is taken for dead.
         grace: For running jobs, when the worker is told to end.
         cancel_grace: For a running job, when it is cancelled.
+        slots: How many of the pool's slots are used at first and at least; as many as have work,
+            then. 0 for all of them, always.
         max_abandoned: Threads of the pool that may have been given up; with more the worker ends
             as if it were told to, to be started anew. 0 for any number.
     """
@@ -53,6 +55,7 @@ class SessionInfo:
     liveness: float = 15.0
     grace: float = 30.0
     cancel_grace: float = 5.0
+    slots: int = 0
     max_abandoned: int = 0
 
 

@@ -121,3 +121,21 @@ def test_processes_are_replaced_after_so_many_jobs(system: System) -> None:
     assert time.monotonic() - began < DEADLINE
     assert set(system.executed().values()) == {1}
     assert len(set(system.started().values())) >= 6
+
+
+def test_a_worker_uses_more_processes_while_all_are_busy(system: System) -> None:
+    """``-c 1-3``: jobs that wait get more of them."""
+    system.broker()
+    system.worker("-c", "1-3")
+    jobs = slow(system.app()).map([(number, 0.2) for number in range(30)])
+    assert [job.get(timeout=DEADLINE) for job in jobs] == list(range(30))
+    assert len(set(system.started().values())) == 3
+    assert set(system.executed().values()) == {1}
+
+
+@pytest.mark.parametrize("value", ["0", "5-2", "many", "2-", "1-2-3"])
+def test_a_wrong_concurrency_is_named(system: System, value: str) -> None:
+    """With what would be right."""
+    worker, _ = system.start("worker", "-A", "survivor", "-c", value, wait=False)
+    assert worker.wait(DEADLINE) == 2
+    assert "two such as 2-8" in (system.folder / "worker.log").read_text()

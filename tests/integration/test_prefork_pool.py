@@ -301,6 +301,32 @@ def test_a_soft_limit_that_passes_after_the_call_hits_nobody(driver):
     assert driver.deaths == []
 
 
+# How many there are
+
+
+def test_children_come_and_go_with_the_number_of_slots_in_use():
+    pool = make_pool(concurrency=3, initial=1)
+    pool.start()
+    try:
+        driver = Driver(pool)
+        assert [pid is not None for pid in pool.pids()] == [True, False, False]
+        pool.scale(3)
+        driver.until(lambda: all(pool.pids()))
+        for slot in range(3):
+            assert run(driver, slot + 1, call("pid"), slot=slot) == [pool.pids()[slot]]
+        first = pool.pids()
+        pool.scale(1)
+        driver.until(lambda: pool.pids() == [first[0], None, None])
+        pool.scale(2)
+        pool.scale(1)
+        pool.scale(3)
+        driver.until(lambda: all(pool.pids()))
+        assert run(driver, 9, call("echo", 1), slot=2) == [1]
+        assert driver.deaths == [], "nobody lost anything"
+    finally:
+        pool.stop(0.0)
+
+
 # Who has served long enough
 
 

@@ -43,6 +43,7 @@ class NotingPool:
         self.assigned = []
         self.interrupted = []
         self.killed = []
+        self.scaled = []
 
     def assign(self, slot, chunk, body, count):
         self.assigned.append((slot, chunk, count))
@@ -62,13 +63,25 @@ class NotingPool:
     def kill(self, slot):
         self.killed.append(slot)
 
+    def scale(self, slots):
+        self.scaled.append(slots)
+
+    def busy(self):
+        return [slot for slot, since in enumerate(self.since) if since is not None]
+
 
 class World:
     """A manager, its pool, and a broker that is the test."""
 
-    def __init__(self, slots=2, judge=fail, **info):
+    def __init__(self, slots=2, judge=fail, least=0, **info):
         self.pool = NotingPool(slots)
-        info = {"session": "s" * 32, "queues": ((10, "default"),), "tasks": ("t",), **info}
+        info = {
+            "slots": least,
+            "session": "s" * 32,
+            "queues": ((10, "default"),),
+            "tasks": ("t",),
+            **info,
+        }
         self.manager = JobManager(
             SessionInfo(**info), pool=self.pool, clock=StillClock(), judge=judge
         )

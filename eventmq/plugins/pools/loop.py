@@ -151,6 +151,9 @@ class AsyncioPool:
         if run is not None and run.is_job(chunk, position):
             self._cancel_soon(run)
 
+    def scale(self, slots: int) -> None:
+        """Do nothing: an idle slot costs next to nothing."""
+
     def kill(self, slot: int) -> None:
         """Give up what a slot runs: it is cancelled, and its outcome dropped, whenever it comes."""
         old = self._slots[slot]

@@ -2,7 +2,8 @@
 
 The app gives ``concurrency`` (number of slots), ``loader`` (``module:function`` that returns the
 `eventmq.worker.execution.Executor` in another process), ``arguments`` (its keyword arguments,
-plain data) and ``executor`` (one that is ready in this process). The rest is the user's.
+plain data) and ``executor`` (one that is ready in this process); where the number of slots follows
+the load also ``initial`` (slots to begin with). The rest is the user's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PoolOptions"]
 
-_OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor"})
+_OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor", "initial"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class PoolOptions:
     loader: str
     arguments: Mapping[str, Any]
     executor: Executor | None
+    initial: int | None
     own: Mapping[str, Any]
 
     @classmethod
@@ -52,5 +54,6 @@ class PoolOptions:
             str(options.get("loader", "")),
             options.get("arguments", {}),
             options.get("executor"),
+            options.get("initial"),
             read_options(replace(context, options=own), defaults),
         )

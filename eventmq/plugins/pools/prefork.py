@@ -56,6 +56,7 @@ def make_prefork_pool(context: PluginContext) -> WorkerPool:
         loader=options.loader,
         arguments=options.arguments,
         start_timeout=start_timeout,
+        initial=options.initial,
         wear=(jobs, memory * 1024 * 1024),
     )
 

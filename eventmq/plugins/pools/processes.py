@@ -44,6 +44,7 @@ class PreforkPool:
         arguments: Keyword arguments of the loader, plain data (they travel as JSON).
         start_timeout: Seconds within which the app must be loaded.
         wear: Jobs and bytes of memory after which a child is replaced, 0 for never.
+        initial: Slots that have a child from the start on; all of them if None.
     """
 
     interrupts = True
@@ -57,12 +58,14 @@ class PreforkPool:
         arguments: Mapping[str, Any],
         start_timeout: float = 60.0,
         wear: tuple[int, int] = (0, 0),
+        initial: int | None = None,
     ) -> None:
         self.slots = concurrency
         self._loader = loader
         self._arguments = arguments
         self._start_timeout = start_timeout
         self._wear = wear
+        self._initial = concurrency if initial is None else initial
         self._slots: list[Slot] = []
         self._events: list[PoolEvent] = []
         self._early_deaths = 0
@@ -90,7 +93,9 @@ class PreforkPool:
                 slot = Slot(number, self._notes)
                 self._slots.append(slot)
                 self._watch(slot)
-                self._spawn(slot)
+                slot.parked = number >= self._initial
+                if not slot.parked:
+                    self._spawn(slot)
             self._await_children()
         except BaseException:
             self.stop(0.0)
@@ -188,6 +193,17 @@ class PreforkPool:
         """Raise `JobCancelled` in the job by SIGTERM; the child is replaced when it has ended."""
         self._slots[slot].interrupt(chunk, position)
 
+    def scale(self, slots: int) -> None:
+        """Start children for the first slots, end those of the others."""
+        for slot in self._slots:
+            was, slot.parked = slot.parked, slot.number >= slots
+            if slot.parked:
+                self._vacant.pop(slot.number, None)
+                if slot.alive:
+                    slot.kill()
+            elif was and not slot.alive:  # else when its last child has ended
+                self._vacant[slot.number] = 0.0
+
     def kill(self, slot: int) -> None:
         """Kill the child of a slot; `Died` follows."""
         self._slots[slot].kill()
@@ -270,6 +286,8 @@ class PreforkPool:
         level = logging.DEBUG if quiet else logging.WARNING
         _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
         self._renew(slot)
+        if slot.parked:
+            return events
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
         return [*events, Died(slot.number, chunk, position, reason, max(0, -code), memory)]
 

@@ -59,6 +59,8 @@ class Slot:
         self.pid: int | None = None
         #: A child was asked for and has not ended.
         self.alive = False
+        #: It is not used, and has no child.
+        self.parked = False
         self.spawned_at = 0.0
         self._notes = notes
         self._offset = number * NOTE_SIZE

@@ -235,6 +235,9 @@ class ThreadsPool:
         """Cancel the job's coroutine, or let its next ``check()`` raise."""
         self._threads[slot].interrupt(chunk, position)
 
+    def scale(self, slots: int) -> None:
+        """Do nothing: an idle slot costs next to nothing."""
+
     def kill(self, slot: int) -> None:
         """Abandon the thread of a slot, which goes on with a new one."""
         thread = self._threads[slot]
