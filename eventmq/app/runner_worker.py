@@ -117,18 +117,7 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
     settings = app.settings
     executor = make_executor(app, options.tasks)
     pool = _make_pool(app, options, executor)
-    info = SessionInfo(
-        session="",
-        queues=tuple(settings.queues if options.queues is None else options.queues),
-        tasks=() if options.tasks is not None else tuple(executor.tasks),
-        callables=settings.allow_callables,
-        heartbeat=settings.heartbeat_interval,
-        liveness=settings.liveness,
-        grace=settings.grace,
-        cancel_grace=settings.cancel_grace,
-        max_abandoned=settings.max_abandoned or pool.slots,
-        slots=_least(app, options, pool.slots),
-    )
+    info = _info(app, options, executor, pool.slots)
     if options.tasks is None and not pool.interrupts:
         _check_soft_limits(app, {name for _, name in info.queues})
     runner = WorkerRunner(
@@ -143,6 +132,23 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
     )
     runner.around = app.callbacks.worker
     return runner
+
+
+def _info(app: EventMQ, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:
+    """Return what a worker says about itself, and how patient it is."""
+    settings = app.settings
+    return SessionInfo(
+        session="",
+        queues=tuple(settings.queues if options.queues is None else options.queues),
+        tasks=() if options.tasks is not None else tuple(executor.tasks),
+        callables=settings.allow_callables,
+        heartbeat=settings.heartbeat_interval,
+        liveness=settings.liveness,
+        grace=settings.grace,
+        cancel_grace=settings.cancel_grace,
+        max_abandoned=settings.max_abandoned or slots,
+        slots=_least(app, options, slots),
+    )
 
 
 def _check_soft_limits(app: EventMQ, served: set[str]) -> None:

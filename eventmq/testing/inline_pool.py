@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import PoolEvent
     from eventmq.worker.execution import Executor
+    from eventmq.worker.stopsign import StopSign
 
 __all__ = ["InlinePool"]
 
@@ -55,9 +56,11 @@ class _Coroutines(CoroutineRunner):
 
     __slots__ = ()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(
+        self, coroutine: Coroutine[Any, Any, Any], soft: float = 0.0, stop: StopSign | None = None
+    ) -> Any:
         """Return what the coroutine returns."""
-        return _aside(partial(super().run, coroutine))
+        return _aside(partial(super().run, coroutine, soft, stop))
 
     def close(self) -> None:
         """Close the loop. Idempotent."""
@@ -67,7 +70,7 @@ class _Coroutines(CoroutineRunner):
 class InlinePool:
     """A `eventmq.interfaces.WorkerPool` of one slot; `run_next` runs one job and returns.
 
-    Limits of time are not kept: nobody could interrupt the test's own thread.
+    Limits of time are not kept in blocking code: nobody could interrupt the test's own thread.
 
     Args:
         executor: Runs the jobs; the pool uses a copy.
@@ -113,6 +116,9 @@ class InlinePool:
 
     def kill(self, slot: int) -> None:
         """Do nothing, for the same reason."""
+
+    def scale(self, slots: int) -> None:
+        """Do nothing: there is one slot."""
 
     def poll(self) -> list[PoolEvent]:
         """Run the next job, if there is one."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine
 
+    from eventmq.worker.stopsign import StopSign
+
 __all__ = ["CoroutineRunner", "Interruptible"]
 
 
@@ -82,12 +84,15 @@ class CoroutineRunner:
         self._loop: AbstractEventLoop | None = None
         self._task: Task[Any] | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], soft: float = 0.0) -> Any:
+    def run(
+        self, coroutine: Coroutine[Any, Any, Any], soft: float = 0.0, stop: StopSign | None = None
+    ) -> Any:
         """Return what the coroutine returns; what it left running is cancelled.
 
         Args:
             coroutine: Of a task.
             soft: Seconds after which `SoftTimeLimitExceeded` is raised in it, 0.0 for never.
+            stop: Of the job, which may have been cancelled before there was a coroutine.
         """
         import asyncio
 
@@ -96,6 +101,8 @@ class CoroutineRunner:
             loop = self._loop = asyncio.new_event_loop()
         body = Interruptible(coroutine)
         task = self._task = loop.create_task(_await(body))
+        if stop is not None and stop.requested:  # after the task is known to `cancel`
+            loop.call_soon(task.cancel)
         if soft:
             timer = loop.call_later(soft, body.interrupt, task, past_soft_limit(soft))
         try:

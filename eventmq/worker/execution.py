@@ -12,17 +12,11 @@ from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import (
-    EventMQError,
-    NotAllowed,
-    ResultTooLarge,
-    SerializationError,
-    TimeLimitExceeded,
-)
+from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, SerializationError
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.chain import compose
 from eventmq.worker.context import current
@@ -31,7 +25,7 @@ from eventmq.worker.failures import describe, error_text, reason_of, retry_delay
 from eventmq.worker.plainjob import encode_plain, parse_plain, resolve
 from eventmq.worker.routes import RouteTable
 from eventmq.worker.signals import Retry
-from eventmq.worker.stopsign import StopSign
+from eventmq.worker.stopsign import StopSign, cancelled, past_hard_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -204,10 +198,14 @@ class Executor:
         stop = self.stop
         stop.inside = True
         try:
+            if stop.requested:  # before it began
+                raise cancelled()
             if soft:
                 return self._call_limited(function, args, kwargs, soft)
             value = function(*args, **kwargs)
-            return self._coroutines.run(value) if type(value) is CoroutineType else value
+            if type(value) is CoroutineType:
+                return self._coroutines.run(value, stop=stop)
+            return value
         finally:
             stop.inside = False
 
@@ -224,7 +222,7 @@ class Executor:
             if alarm is not None:
                 alarm.disarm()
             if type(value) is CoroutineType:
-                return self._coroutines.run(value, soft)
+                return self._coroutines.run(value, soft, stop)
             if alarm is None and stop.late:
                 joblog.not_kept(current.get())
             return value
@@ -259,11 +257,10 @@ class Executor:
         now = self._monotonic()
         self._offset = self._now() - now
         job = JobContext(entry.id, route.task, queue, entry.attempt, entry.delivery, text)
-        msg = f"the job was stopped after its timeout of {entry.timeout:g} s"
-        row = self._failed(route, position, job, now - ran, TimeLimitExceeded(msg))
+        error = past_hard_limit(entry.timeout)
+        row = self._failed(route, position, job, now - ran, error)
         if route.plain:  # the broker makes of it what deployed clients know
-            error = RemoteError("eventmq.errors.TimeLimitExceeded", msg)
-            row = row._replace(content_type=ERROR_TYPE, result=encode_error(error))
+            row = row._replace(content_type=ERROR_TYPE, result=encode_error(describe(error)))
         return row
 
     def _succeeded(  # noqa: PLR0917 - called once, in the hot loop

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from eventmq.errors import TimeLimitExceeded
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
-from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, encode_error
 from eventmq.worker import joblog
+from eventmq.worker.failures import describe
+from eventmq.worker.stopsign import past_hard_limit
 
 if TYPE_CHECKING:
     from eventmq.interfaces import Running, WorkerPool
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from eventmq.worker.ledger import HeldChunk, Ledger
 
 __all__ = ["Judge", "Overseer"]
+
+#: Least time in seconds after which a job that has not begun is cancelled once more.
+AGAIN = 1.0
 
 _CANCELLED = int(OutcomeKind.CANCELLED)
 
@@ -35,8 +39,7 @@ class Judge(Protocol):
 
 def fail(_queue: str, _text: str, position: int, entry: ChunkEntry, ran: float, /) -> OutcomeRow:
     """Judge that every such job has failed for good."""
-    kind = f"{TimeLimitExceeded.__module__}.{TimeLimitExceeded.__qualname__}"
-    error = RemoteError(kind, f"the job was stopped after its timeout of {entry.timeout:g} s")
+    error = describe(past_hard_limit(entry.timeout))
     failed = int(OutcomeKind.FAILED)
     return OutcomeRow(position, failed, 0.0, ran, ERROR_TYPE, encode_error(error))
 
@@ -112,9 +115,19 @@ class Overseer:
             running = self._pool.running(slot)
             if running is not None and running[:2] == sentence[:2]:
                 late.append(slot)
+            elif sentence.cancelled and self._is_open(slot, sentence):
+                self._sentences[slot] = sentence._replace(due=now + max(self._grace, AGAIN))
+                self._pool.interrupt(slot, *sentence[:2])
             else:
                 del self._sentences[slot]
         return late
+
+    def _is_open(self, slot: int, sentence: _Sentence) -> bool:
+        """Say whether a slot still has to answer for the job."""
+        chunk = self._ledger.chunks.get(sentence.chunk)
+        return (
+            chunk is not None and chunk.slot == slot and chunk.next <= sentence.position < chunk.end
+        )
 
     def kill(self, slot: int) -> None:
         """End what runs in a slot."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from eventmq.errors import JobCancelled, SoftTimeLimitExceeded
+from eventmq.errors import JobCancelled, SoftTimeLimitExceeded, TimeLimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Alarm", "StopSign", "cancelled", "past_soft_limit"]
+__all__ = ["Alarm", "StopSign", "cancelled", "past_hard_limit", "past_soft_limit"]
 
 
 class Alarm(Protocol):
@@ -29,6 +29,11 @@ class Alarm(Protocol):
 def cancelled() -> JobCancelled:
     """Return what is raised in a task that somebody cancelled."""
     return JobCancelled("the job was cancelled while it ran")
+
+
+def past_hard_limit(seconds: float) -> TimeLimitExceeded:
+    """Return with what a job fails that was stopped at its ``timeout``."""
+    return TimeLimitExceeded(f"the job was stopped after its timeout of {seconds:g} s")
 
 
 def past_soft_limit(seconds: float) -> SoftTimeLimitExceeded:

@@ -55,6 +55,18 @@ def slow(number, seconds):
 
 
 @app.task
+def deaf(number, seconds):
+    note(f"start {number} {os.getpid()}")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            time.sleep(0.1)
+        except Exception:
+            pass
+    note(number)
+
+
+@app.task
 async def nap(number, seconds):
     try:
         await asyncio.sleep(seconds)

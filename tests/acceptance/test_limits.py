@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.errors import JobFailed, SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLost
+from eventmq.errors import (
+    JobCancelled,
+    JobFailed,
+    SoftTimeLimitExceeded,
+    TimeLimitExceeded,
+    WorkerLost,
+)
 from tests.acceptance.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
@@ -109,6 +115,44 @@ def test_the_third_death_names_the_signal_and_the_memory(system: System) -> None
         job.get(timeout=DEADLINE)
     assert "killed by SIGSEGV; it had " in str(caught.value)
     assert "MiB of memory" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pool", "name"),
+    [("prefork", "slow"), ("prefork", "nap"), ("threads", "nap"), ("asyncio", "nap")],
+)
+def test_a_running_job_is_cancelled_and_its_slot_is_free(
+    system: System, pool: str, name: str
+) -> None:
+    """At once: long before the job would have ended, and never tried again."""
+    system.broker()
+    system.worker("--pool", pool, "-c", "1", "--cancel-grace", "60")
+    app = system.app()
+    job = slow(app, name).options(retries=5).delay(1, 600.0)
+    until(lambda: job.state == "running", "the job runs")
+    if name == "slow":
+        until(lambda: "1" in system.started(), "the job has begun")
+    waiting = slow(app).delay(2, 0.0)
+    job.cancel()
+    assert waiting.get(timeout=DEADLINE) == 2
+    with pytest.raises(JobCancelled):
+        job.get(timeout=DEADLINE)
+    assert job.info()["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_cancelled_job_that_does_not_end_is_stopped_after_the_grace(
+    system: System, pool: str
+) -> None:
+    """A process is killed, a thread given up; the slot goes on."""
+    system.broker()
+    system.worker("--pool", pool, "-c", "1", "--cancel-grace", "0.5", "--max-abandoned", "9")
+    app = system.app()
+    job = slow(app, "deaf").delay(1, 6.0)
+    until(lambda: "1" in system.started(), "the job has begun")
+    job.cancel()
+    assert slow(app).delay(2, 0.0).get(timeout=DEADLINE) == 2
+    assert system.executed()["1"] == 0, "before the job would have ended"
 
 
 def test_processes_are_replaced_after_so_many_jobs(system: System) -> None:

@@ -66,6 +66,7 @@ class AsyncioPool:
 
     def start(self) -> None:
         """Start the loop."""
+        self._executor.start()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)  # noqa: FBT003 - positional only
         self._wake.setblocking(False)  # noqa: FBT003 - positional only
@@ -178,6 +179,7 @@ class AsyncioPool:
 
     def _cancel_soon(self, run: Run) -> None:
         with self._lock:
+            run.cancelled = True
             if run.executor is not None:
                 run.executor.cancel()
                 return
@@ -242,7 +244,7 @@ class AsyncioPool:
     def _cancel(self, run: Run) -> None:
         if run.stop is not None and run.task is not None and not run.over:
             run.stop.requested = True
-            run.task.cancel()
+            self._loop.call_soon(run.task.cancel)  # not before its first step
 
     # In any thread
 

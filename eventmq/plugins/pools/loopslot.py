@@ -50,10 +50,12 @@ class Run:
         lost: Nobody wants its outcome any more.
         lost_at: Since when.
         over: It has ended.
+        cancelled: It was cancelled.
     """
 
     __slots__ = (
-        "chunk", "executor", "lost", "lost_at", "over", "position", "since", "slot", "stop", "task"
+        "cancelled", "chunk", "executor", "lost", "lost_at", "over", "position", "since", "slot",
+        "stop", "task",
     )  # fmt: skip
 
     def __init__(self, slot: LoopSlot, chunk: LoopChunk, position: int) -> None:
@@ -64,7 +66,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.executor: Executor | None = None
         self.stop: StopSign | None = None
-        self.lost = self.over = False
+        self.lost = self.over = self.cancelled = False
         self.lost_at = 0.0
 
     def begin(self, executor: Executor) -> bool:
@@ -74,6 +76,7 @@ class Run:
             return False
         self.executor = executor
         self.since = time.monotonic()
+        executor.stop.requested = self.cancelled
         return True
 
     def is_job(self, chunk: int, position: int) -> bool:

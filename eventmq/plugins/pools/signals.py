@@ -2,8 +2,9 @@
 
 SIGALRM comes from the child's own timer, at the task's soft limit. SIGTERM means something only
 where the manager's order in shared memory names the job that runs: a SIGTERM for the whole process
-group ends no job. Both raise only inside the task's own code. A task that waits in a library
-written in C hears of them when that returns; the hard limit and the end of the grace do not wait.
+group ends no job. Both raise only inside the task's own code; a cancel before that is noted. A task
+that waits in a library written in C hears of them when that returns; the hard limit and the end of
+the grace do not wait.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from eventmq.plugins.pools.pipes import NOTE, ORDER, ORDER_OFFSET
+from eventmq.worker.context import current
 from eventmq.worker.stopsign import cancelled, past_soft_limit
 
 if TYPE_CHECKING:
@@ -67,7 +69,10 @@ def obey_cancels(executor: Executor, notes: mmap.mmap, offset: int) -> None:
         order = ORDER.unpack_from(notes, offset + ORDER_OFFSET)
         if not start or order != (chunk, position) or os.getpid() != own:
             return
-        if executor.stop.inside and not executor.cancel():
+        if current.get(None) is None:  # it has ended, and the next one is not noted yet
+            return
+        told = executor.cancel()
+        if executor.stop.inside and not told:
             raise cancelled()
 
     signal.signal(signal.SIGTERM, on_sigterm)
