@@ -227,16 +227,11 @@ class JobContext:
     attempt: int
     delivery: int
     headers: str
-    #: What `check` asks; None where nothing can stop the job.
+    #: What `check` asks.
     stop: Any = field(default=None, compare=False, repr=False)
 
     def check(self) -> None:
-        """Let a long task be stopped here: call it now and then, it costs next to nothing.
-
-        Raises:
-            JobCancelled: Somebody cancelled the job.
-            SoftTimeLimitExceeded: Its ``soft_timeout`` has passed; raised once.
-        """
+        """Raise `JobCancelled`, or once `SoftTimeLimitExceeded`, where the job is to stop."""
         if self.stop is not None:
             self.stop.check()
 
@@ -253,8 +248,7 @@ class JobContext:
 class Middleware(Protocol):
     """Wraps submission and execution; a missing method costs nothing. Thread-safe.
 
-    For the pool ``asyncio`` a middleware with ``execute`` also has ``async def aexecute(self, job,
-    proceed)``, which runs around a coroutine and returns what ``await proceed()`` returns.
+    With ``execute`` it needs, for the pool ``asyncio``, also ``async def aexecute(job, proceed)``.
     """
 
     def submit(self, submission: Submission, proceed: Callable[[Submission], Any]) -> Any:
@@ -292,10 +286,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Pool event: a slot lost all that it was given and did not answer, by itself or by ``kill``.
-
-    The pool replaces its process or thread by itself. No answer of the old one comes after it.
-    """
+    """Pool event: a slot lost all that it was given and has not answered; it goes on anew."""
 
     slot: int
     #: The chunk and the position of the job that was running, or (0, -1).
@@ -303,9 +294,8 @@ class Died:
     position: int
     #: For people: exit status or signal.
     reason: str
-    #: Number of the signal that ended the process, 0 where none did.
+    #: Number of the signal that ended the process, and the bytes that it had; 0 for none known.
     signal: int = 0
-    #: Bytes of memory that the process had, 0 where that is not known.
     memory: int = 0
 
 
@@ -316,7 +306,6 @@ class Running(NamedTuple):
     """The job that a slot runs."""
 
     chunk: int
-    #: Its place in the chunk.
     position: int
     #: Monotonic time of its start.
     since: float
@@ -339,10 +328,7 @@ class WorkerPool(Protocol):
 
     @property
     def abandoned(self) -> int:
-        """How many threads or the like were given up by ``kill`` and still run.
-
-        They cannot be ended; the worker restarts when there are too many.
-        """
+        """How many threads or the like were given up by ``kill`` and still run."""
 
     def start(self) -> None:
         """Start the slots. Raises if a slot cannot be started."""
@@ -365,8 +351,7 @@ class WorkerPool(Protocol):
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
         """Ask a cancelled job to end; nothing if the slot does not run it (any more).
 
-        Coroutines get CancelledError. Blocking code gets `JobCancelled`: at once in a process of
-        its own, else where it calls ``current_job().check()``. It may take its time.
+        Coroutines get CancelledError, blocking code `JobCancelled`: where it checks, or at once.
         """
 
     def scale(self, slots: int) -> None:
@@ -375,8 +360,7 @@ class WorkerPool(Protocol):
     def kill(self, slot: int) -> None:
         """End what runs in the slot at once, or give it up where it cannot be ended.
 
-        `Died` follows, also for an idle slot, and names the job that ran then. Nothing of what the
-        slot had been given is answered after that.
+        `Died` follows, also for an idle slot, and no answer to what it had been given after that.
         """
 
     def poll(self) -> list[PoolEvent]:

@@ -10,15 +10,15 @@ import time
 import msgpack
 import pytest
 
-from eventmq.errors import EventMQError, SignatureError
+from eventmq.errors import EventMQError, SignatureError, TimeLimitExceeded
 from eventmq.interfaces import Envelope
-from eventmq.job import OutcomeKind
+from eventmq.job import JobState, OutcomeKind
 from eventmq.wire.bulk import ChunkEntry
-from eventmq.wire.results import decode_error
+from eventmq.wire.results import decode_error, plain_result
 from eventmq.worker.context import current_job
 from eventmq.worker.signals import Reject, Retry
 from eventmq.worker.taskspec import TaskSpec
-from tests.worker_harness import Fixed, add, call, echo, later, make_executor, noop, whoami
+from tests.worker_harness import Fixed, add, call, echo, later, make_executor, noop, sleep, whoami
 
 NEVER = Fixed(None)
 
@@ -556,3 +556,45 @@ class TestPlainJobs:
     def test_a_malformed_body_fails_and_is_not_tried_again(self, body):
         row = run(make_executor(allow_callables=["*"]), "retry-count:2", body)
         assert (row.kind, row.content_type) == (OutcomeKind.FAILED, "plain")
+
+
+# Hard limits
+
+
+def test_a_job_that_was_stopped_at_its_limit_follows_its_retries():
+    """The manager asks: whoever ran the job is gone."""
+    executor = make_executor(noop)
+    entry = ChunkEntry("j", 1, 1, 0, 2.5, 0.0, 0, 0)
+    text = "task:noop,content-type:msgpack"
+    row = executor.timed_out("q", f"{text},retry-count:1", 4, entry, 2.6)
+    assert (row.position, row.kind, row.countdown) == (4, OutcomeKind.RETRY, 7.0)
+    assert row.ran == pytest.approx(2.6, abs=0.1)
+    row = executor.timed_out("q", text, 4, entry, 2.6)
+    assert row.kind == OutcomeKind.FAILED
+    error = decode_error(row.result)
+    assert error.type == "eventmq.errors.TimeLimitExceeded"
+    assert error.message == "the job was stopped after its timeout of 2.5 s"
+
+
+def test_a_task_may_refuse_to_be_tried_again_after_its_limit():
+    spec = TaskSpec(name="t", function=noop, no_retry_on=(TimeLimitExceeded,))
+    executor = make_executor(spec)
+    entry = ChunkEntry("j", 1, 1, 0, 2.5, 0.0, 0, 0)
+    row = executor.timed_out("q", "task:t,content-type:msgpack,retry-count:9", 0, entry, 2.6)
+    assert row.kind == OutcomeKind.FAILED
+
+
+def test_a_plain_job_past_its_limit_is_told_as_deployed_software_tells_it():
+    executor = make_executor(noop)
+    entry = ChunkEntry("j", 1, 1, 0, 2.5, 0.0, 0, 0)
+    row = executor.timed_out("q", "timeout:2.5", 0, entry, 2.6)
+    assert plain_result(JobState.FAILED, row.result) == b'{"value": "TimeoutError"}'
+
+
+def test_a_soft_limit_that_nothing_could_keep_is_in_the_log(caplog):
+    executor = make_executor(sleep)
+    route = executor.routes("q", ["task:sleep,content-type:msgpack,soft-limit:0.01"])[0]
+    entry = ChunkEntry("j", 1, 1, 0, 0.0, 0.0, 0, 0)
+    row = executor.run(route, 0, entry, msgpack.packb([[0.03], {}]))
+    assert row.kind == OutcomeKind.SUCCEEDED
+    assert "job j of task sleep ran past its soft_timeout" in caplog.text

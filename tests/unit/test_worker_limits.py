@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from eventmq.interfaces import Answered, Died
+from eventmq.errors import JobCancelled, SoftTimeLimitExceeded
+from eventmq.interfaces import Answered, Died, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.bulk import OutcomeRow, encode_chunk, encode_outcomes
 from eventmq.wire.results import decode_error
+from eventmq.worker.stopsign import StopSign
 from tests.unit.test_worker_manager import World, kinds, replies, rows_of
 
 BACK, CANCELLED, FAILED, SUCCEEDED = (
@@ -226,3 +228,45 @@ def test_one_that_obeys_leaves_the_slot_alone(world):
     assert [kinds(r) for r in replies(world.out())] == [[(0, CANCELLED)]]
     world.tick(9.0)
     assert world.pool.killed == []
+
+
+def test_a_cancel_that_came_before_the_job_had_begun_is_said_again(world):
+    """It has left the look-ahead and is not seen running: between the two nobody hears."""
+    world.chunk(1, 1)
+    world.pool.waiting[0] = 0
+    world.cancel("j1.0")
+    world.pool.waiting[0] = 1
+    world.run(0, 1, 0)
+    world.pool.since[0] = None
+    world.tick(5.1)
+    assert world.pool.interrupted == [(0, 1, 0)] * 2
+    world.pool.waiting[0] = 1
+    world.run(0, 1, 0)
+    world.tick(5.1)
+    assert world.pool.killed == [0]
+    assert world.die(0, 1, 0) == [[(0, CANCELLED)]]
+
+
+# What the task asks
+
+
+def test_a_task_that_asks_hears_of_a_cancel_every_time_and_of_the_limit_once():
+    now = [10.0]
+    stop = StopSign(lambda: now[0])
+    job = JobContext("j", "t", "q", 1, 1, "", stop)
+    job.check()
+    stop.limit(2.0)
+    now[0] += 1.9
+    job.check()
+    now[0] += 0.2
+    with pytest.raises(SoftTimeLimitExceeded, match="soft_timeout of 2 s"):
+        job.check()
+    job.check()
+    stop.requested = True
+    for _ in range(2):
+        with pytest.raises(JobCancelled):
+            job.check()
+
+
+def test_a_job_that_nothing_can_stop_may_ask_too():
+    JobContext("j", "t", "q", 1, 1, "").check()
