@@ -33,6 +33,7 @@ __all__ = [
     "Finished",
     "Found",
     "History",
+    "LaneHead",
     "ListJobs",
     "OpenChunk",
     "Promote",
@@ -319,6 +320,16 @@ class QueueCounts:
     paused: bool = False
 
 
+class LaneHead(NamedTuple):
+    """A lane, and where the first of its queued jobs stands."""
+
+    queue: str
+    #: As `lane_task` says.
+    task: str | None
+    #: Its rank and number.
+    first: tuple[int, int]
+
+
 @dataclass(slots=True)
 class Recovered:
     """What a store has when it is opened.
@@ -331,7 +342,7 @@ class Recovered:
         chunks: Open chunks of earlier epochs, with their jobs.
         next_due: Unix time of the first delayed job, or None.
         sweeps: The marks that are kept, oldest first.
-        lanes: Queue and task (see `lane_task`) of those with queued jobs.
+        lanes: Those with queued jobs.
     """
 
     store_id: str
@@ -341,4 +352,4 @@ class Recovered:
     chunks: list[Chunk] = field(default_factory=list)
     next_due: float | None = None
     sweeps: list[Sweep] = field(default_factory=list)
-    lanes: list[tuple[str, str | None]] = field(default_factory=list)
+    lanes: list[LaneHead] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.uniqueness import Uniqueness
-from eventmq.entries import Admit, unique_rule
+from eventmq.entries import Admit, lane_task, unique_rule
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import Job, JobState
@@ -60,7 +60,9 @@ class Admission:
             return
         self._check_sizes(message.id, message.queue, message.body)
         volatile = headers.guarantee is False
-        refusal = self._queue_refusal(message.queue, 1)
+        refusal = self._queue_refusal(message.queue, 1) or self._lane_refusal(
+            message.queue, message.headers
+        )
         if volatile:
             refusal = refusal or self.volatile.refusal(headers)
         if refusal:
@@ -114,6 +116,21 @@ class Admission:
             return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
         return None
 
+    def _lane_refusal(self, name: str, text: str) -> tuple[str, str] | None:
+        """Refuse a job that would begin one lane too many."""
+        state, limits = self.state, self.state.limits
+        name, task = name or limits.default_queue, lane_task(text)
+        queue = state.queues.get(name)
+        if queue is not None and task in queue.lanes:
+            return None
+        coming = state.census.coming
+        if (name, task) not in coming:
+            if state.census.lanes + len(coming) >= limits.max_lanes:
+                msg = f"jobs of {limits.max_lanes} tasks wait already, and none of {task!r} does"
+                return "too-many-lanes", f"{msg}; their workers have to go on first"
+            coming.add((name, task))
+        return None
+
     def _maker(self, queue: str, text: str, headers: Headers) -> Callable[[str, bytes, int], Job]:
         """Return (id, body, seq) -> job for jobs that have everything else in common."""
         limits, now = self.state.limits, self.state.now
@@ -160,8 +177,8 @@ class Admission:
         for _, place, _ in rows:
             per_template[place] += 1
         refusals = [
-            self._queue_refusal(queue, n)
-            for (queue, _), n in zip(templates, per_template, strict=True)
+            self._queue_refusal(queue, n) or self._lane_refusal(queue, text)
+            for (queue, text), n in zip(templates, per_template, strict=True)
         ]
         jobs: list[Job] = []
         places: list[int] = []

@@ -132,9 +132,9 @@ class BrokerCore:
         self.sweeps.recover(recovered.sweeps)
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts
-        for name, task in recovered.lanes:
+        for name, task, first in recovered.lanes:
             queue = state.busy[name] = state.queue(name)
-            queue.rewind(task)
+            queue.rewind(task, first)
         for chunk in recovered.chunks:
             session = state.sessions.get(chunk.session)
             if session is None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from eventmq.broker.affinity import Affinity
 from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
+from eventmq.broker.refill import Refill
 from eventmq.broker.state import Outgoing
-from eventmq.entries import Chunk, Claim, Finish, OpenChunk, lane_task
+from eventmq.broker.views import PLAIN_ONLY, Skill
+from eventmq.entries import Chunk, Finish, OpenChunk, lane_task
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
@@ -18,7 +20,6 @@ from eventmq.wire.commands import Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.broker.lanes import Lane
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
@@ -39,9 +40,7 @@ PLAIN_DEFAULT = 300.0
 
 def knows(session: Session, task: str | None) -> bool:
     """Say whether a session may be offered the jobs of a lane, by its task."""
-    if task is None:
-        return session.callables or session.plain
-    return not session.plain and (not session.tasks or task in session.tasks)
+    return session.skill.admits(task)
 
 
 def admits(session: Session, text: str) -> bool:
@@ -60,6 +59,7 @@ class Dispatch:
         self.affinity = Affinity.of(state, routing, admits)
         self.outcomes = outcomes
         self.volatile = volatile
+        self.refill = Refill(state)
 
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
@@ -73,14 +73,15 @@ class Dispatch:
         for queue in list(state.busy.values()):
             queue.arriving.clear()
             if not held:
-                for lane, jobs, size in queue.hungry():
-                    self._claim(queue, lane, jobs, size)
-            if queue.rest():
+                self.refill.run(queue)
+            if not queue.lanes:
                 del state.busy[queue.name]
+        state.census.coming.clear()
 
     # Choice
 
     def _round(self) -> bool:
+        """Serve each session with room once; say whether another round may do something."""
         state = self.state
         ready = {q.name for q in state.busy.values() if q.ready and not q.counts.paused}
         ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
@@ -149,7 +150,7 @@ class Dispatch:
             if self.affinity is not None:
                 self.affinity.declined(queue, session)
             session.blocked[queue.name] = queue.version
-            return False
+            return True  # it may want something of its other queues
         self._charge(queue, session, jobs)
         lease = self._open(queue, session, jobs)
         if self.affinity is not None:
@@ -199,7 +200,7 @@ class Dispatch:
     def _take(self, queue: Queue, session: Session) -> list[Job]:
         limits = self.state.limits
         judge, refuses = self._judge(queue, session), self._refuses(session)
-        suits = self._knows(queue, session)
+        skill = self._skill(queue, session)
         if self.affinity is not None:
             judge = self.affinity.narrow(queue, session, judge)
         arriving = not len(queue) and not queue.outside
@@ -208,7 +209,7 @@ class Dispatch:
             return self._take_arriving(queue, judge, refuses, limit)
         load, now = Load(limits.chunk_seconds, limit, limits.max_frame // 2), self.state.now
         while True:
-            jobs = queue.take(suits, judge, refuses, load)
+            jobs = queue.take(skill, judge, refuses, load)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
             if not stale:
                 return jobs
@@ -246,15 +247,16 @@ class Dispatch:
         return jobs
 
     @staticmethod
-    def _knows(queue: Queue, session: Session) -> Callable[[str | None], bool]:
-        """Return what says whether a session may get jobs of a lane, by its task."""
-        orphan = all(name != queue.name for _, name in session.queues)
-        return lambda task: knows(session, task) and not (orphan and task is not None)
+    def _skill(queue: Queue, session: Session) -> Skill:
+        """Return which lanes of a queue a session may get jobs of."""
+        if any(name == queue.name for _, name in session.queues):
+            return session.skill
+        return PLAIN_ONLY._replace(plain=session.skill.plain)  # its own workers are away
 
     def _judge(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
         run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
-        suits = self._knows(queue, session)
+        suits = self._skill(queue, session).admits
 
         def judge(text: str) -> float:
             task = lane_task(text)
@@ -368,28 +370,3 @@ class Dispatch:
         if session.plain:
             session.free = 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)
-
-    # Refill
-
-    def _claim(self, queue: Queue, lane: Lane, limit: int, max_bytes: int) -> None:
-        lane.claiming = True
-        entry = Claim(queue.name, lane.task, lane.edge, limit, max_bytes)
-
-        def settle(verdict: tuple[list[Job], bool]) -> None:
-            lane.claiming = False
-            if lane.edge != entry.after:
-                return  # something was displaced meanwhile: the next turn claims from there
-            jobs, more = verdict
-            self._claimed(queue, lane, jobs, more=more)
-
-        self.state.write(entry, settle, lambda: setattr(lane, "claiming", False))
-
-    def _claimed(self, queue: Queue, lane: Lane, jobs: list[Job], *, more: bool) -> None:
-        state = self.state
-        if jobs:
-            lane.edge = (jobs[-1].rank, jobs[-1].seq)
-        lane.outside = more
-        queue.version += 1  # others may have waited for what this lane has
-        for job in jobs:
-            if job.id not in state.jobs:
-                state.joined(job)

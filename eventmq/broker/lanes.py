@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     Judge = Callable[[str], float]
     Refuses = Callable[[Job], bool] | None
 
-__all__ = ["BEFORE_ALL", "Lane", "Load", "Picker"]
+__all__ = ["BEFORE_ALL", "Lane", "Load", "Picker", "Place"]
+
+#: (rank, seq) of a job, or something at or before it.
+Place = tuple[int, int]
 
 #: A key below that of every job.
-BEFORE_ALL = (-(1 << 62), 0)
+BEFORE_ALL: Place = (-(1 << 62), 0)
 
 #: The window's list is cut when so many taken entries stand before its head.
 _CUT = 4096
@@ -31,12 +34,24 @@ class Lane:
 
     Args:
         task: As `eventmq.entries.lane_task` says.
+        number: Of the lane in its queue: orders lanes whose first jobs stand at one place.
     """
 
-    __slots__ = ("bytes", "claiming", "edge", "head", "items", "outside", "task", "unknown_since")
+    __slots__ = (
+        "bytes",
+        "claiming",
+        "edge",
+        "head",
+        "items",
+        "number",
+        "outside",
+        "task",
+        "unknown_since",
+    )
 
-    def __init__(self, task: str | None) -> None:
+    def __init__(self, task: str | None, number: int = 0) -> None:
         self.task = task
+        self.number = number
         #: The window: (rank, seq, job), of which those before ``head`` were taken.
         self.items: list[tuple[int, int, Job]] = []
         self.head = 0
@@ -51,7 +66,7 @@ class Lane:
         return len(self.items) - self.head
 
     @property
-    def first(self) -> tuple[int, int] | None:
+    def first(self) -> Place | None:
         """The (rank, seq) before which no job of the lane waits, None where none waits at all."""
         if len(self.items) > self.head:
             return self.items[self.head][:2]
@@ -61,27 +76,32 @@ class Lane:
         """Say whether a job belongs into memory."""
         return not self.outside or (job.rank, job.seq) <= self.edge
 
-    def join(self, job: Job) -> None:
-        """Add a queued job that `takes` said to belong here."""
+    def join(self, job: Job) -> bool:
+        """Add a queued job that `takes` said to belong here; say whether it is the first now."""
         items = self.items
         if self.head == len(items):
             items.clear()  # what stands before the head was taken
             self.head = 0
         entry = (job.rank, job.seq, job)
+        self.bytes += len(job.body)
         if not items or entry[:2] > items[-1][:2]:
             items.append(entry)
-        else:
-            insort(items, entry, lo=self.head)
-        self.bytes += len(job.body)
+            return len(items) == 1
+        insort(items, entry, lo=self.head)
+        return items[self.head] is entry
 
     def displace(self) -> Job:
         """Leave the job that ranks last to the store, and return it."""
         rank, seq, job = self.items.pop()
         self.bytes -= len(job.body)
+        self.leave(rank, seq)
+        return job
+
+    def leave(self, rank: int, seq: int) -> None:
+        """Leave a job at this place, and all after it, to the store."""
         edge = (rank, seq - 1)
         self.edge = min(self.edge, edge) if self.outside else edge
         self.outside = True
-        return job
 
     def remove(self, job: Job) -> bool:
         """Remove a job from the window; say whether it was there."""
@@ -103,10 +123,14 @@ class Lane:
             self.bytes -= sum(len(entry[2].body) for entry in left)
         return [entry[2] for entry in left]
 
-    def rewind(self) -> None:
-        """Forget the edge: the next claim starts at the best ranked job of the store."""
+    def rewind(self, before: Place = BEFORE_ALL) -> None:
+        """Forget the edge: the next claim starts at the best ranked job of the store.
+
+        Args:
+            before: No job of the lane in the store stands before this place.
+        """
         self.outside = True
-        self.edge = BEFORE_ALL
+        self.edge = (before[0], before[1] - 1)
 
 
 class Load(NamedTuple):
@@ -142,7 +166,7 @@ class Picker:
         self._costs: dict[str, float] = {}
 
     @property
-    def next(self) -> tuple[int, int] | None:
+    def next(self) -> Place | None:
         """The (rank, seq) of what comes next: a lower bound where that is in the store only."""
         if self._place < len(self.lane.items):
             return self.lane.items[self._place][:2]
@@ -159,7 +183,7 @@ class Picker:
         taken: list[Job],
         size: int,
         load: Load,
-        before: tuple[int, int] | None,
+        before: Place | None,
     ) -> int:
         """Append jobs to ``taken``; return how many bytes their bodies have now, or -1 when full.
 

@@ -20,6 +20,8 @@ class Limits:
         max_queue_length: Jobs that one queue keeps; more are refused with ``queue-full``.
         max_queues: Queues that the broker knows; a job for another is refused with
             ``queue-full``.
+        max_lanes: Tasks by queue of which jobs wait; a job of a further one is refused with
+            ``too-many-lanes``. What waits already is not counted again.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
@@ -63,6 +65,7 @@ class Limits:
     max_unique: int = 1024
     max_queue_length: int = 10_000_000
     max_queues: int = 10_000
+    max_lanes: int = 100_000
     max_peers: int = 10_000
     max_waits: int = 100_000
     max_subscriptions: int = 1000

@@ -63,15 +63,17 @@ class Parking:
     def _look(self, queue: Queue) -> None:
         """Note since when nobody knows a lane; fail its jobs when that is too long."""
         sessions = self._serving(queue)
-        for lane in queue.lanes.values():
-            if any(knows(session, lane.task) for session in sessions):
+        skills = {session.skill for session in sessions}
+        for lane in list(queue.lanes.values()):
+            if any(skill.admits(lane.task) for skill in skills):
                 lane.unknown_since = None
             elif sessions and lane.unknown_since is None and lane.first is not None:
                 lane.unknown_since = self.state.now
                 grace = self.state.limits.unknown_task_grace
                 self._unknown.note(queue.name, lane.task or "", sessions, grace)
             if lane.unknown_since is not None and self._too_long(lane.unknown_since):
-                self._fail(queue, lane.task or "", lane.drop(lambda _: True))
+                self._fail(queue, lane.task or "", queue.drop_from(lane, lambda _: True))
+                queue.want(lane)
         if self.state.refusals and sessions:
             self._put_aside(queue, sessions)
 

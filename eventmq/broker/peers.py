@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.broker.views import NOTHING, Skill
+
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueOrder
     from eventmq.job import Job
@@ -109,6 +111,7 @@ class Session:
         peer: Its connection, None while it has none.
         queues: (weight, name) pairs.
         tasks: Names of the tasks it knows; empty means any.
+        skill: What that and ``callables`` and ``plain`` mean for jobs.
         callables: Whether it takes plain jobs.
         plain: It has no FEATURES: one job per message, one READY per slot.
         window: How many chunks it wants to hold; for a plain one, its free slots plus leases.
@@ -133,6 +136,7 @@ class Session:
     tasks: frozenset[str] = frozenset()
     callables: bool = False
     plain: bool = False
+    skill: Skill = NOTHING
     window: int = 0
     received: int = 0
     next_number: int = 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
+from eventmq.broker.views import Skill
 from eventmq.errors import ProtocolError
 from eventmq.wire.commands import Cancel, Heartbeat, Kbai
 from eventmq.wire.features import Features, Status, parse_queues
@@ -123,6 +124,8 @@ class Sessions:
         session.tasks = frozenset(features.tasks) if features else frozenset()
         session.callables = bool(features and features.callables)
         session.plain = plain
+        tasks = None if not plain and not session.tasks else session.tasks
+        session.skill = Skill(tasks, plain or session.callables)
         if features:  # a broker that was restarted goes on above what the worker has seen
             session.next_number = max(session.next_number, features.received + 1)
         session.gone_at = session.patience = 0.0

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.broker.queues import Queue
+from eventmq.broker.queues import Census, Queue
 from eventmq.broker.volatile_jobs import VolatileJobs
 from eventmq.wire.commands import Ack, Error, Reply
 
@@ -49,6 +49,7 @@ class State:
     store_id: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
+    census: Census = field(default_factory=Census)
     #: Queues that may have something to dispatch or to claim.
     busy: dict[str, Queue] = field(default_factory=dict)
     peers: dict[Key, Peer] = field(default_factory=dict)
@@ -152,16 +153,21 @@ class State:
         queue = self.queues.get(name)
         if queue is None:
             limits = self.limits
-            queue = Queue(name, limits.window, limits.window_bytes, self.now)
+            queue = Queue(name, limits.window, limits.window_bytes, self.now, self.census)
             self.queues[name] = queue
         return queue
 
-    def joined(self, job: Job) -> None:
-        """Put a queued job that is on disk into its window, or leave it to the store."""
+    def joined(self, job: Job, *, claimed: bool = False) -> None:
+        """Put a queued job that is on disk into its window, or leave it to the store.
+
+        Args:
+            job: On disk, not leased.
+            claimed: See `eventmq.broker.queues.Queue.join`.
+        """
         self.jobs[job.id] = job
         queue = self.queue(job.queue)
         self.busy[job.queue] = queue
-        for displaced in queue.join(job):
+        for displaced in queue.join(job, claimed=claimed):
             self.jobs.pop(displaced.id, None)
 
     def forget(self, job: Job) -> None:

@@ -21,6 +21,7 @@ _SUBMIT: dict[str, type[SubmitError]] = {
     "queue-full": QueueFull,
     "store-full": QueueFull,
     "too-large": MessageTooLarge,
+    "too-many-lanes": QueueFull,
     "rate-limited": RateLimited,
 }
 

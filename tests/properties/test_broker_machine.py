@@ -18,7 +18,7 @@ from tests.broker_harness import Broker, chunks, row
 
 WORKERS = ("w0", "w1", "w2")
 
-TASKS = ("shop.add", "mail.send")
+TASKS = ("shop.add", "mail.send", "page.read")
 
 #: What a worker may know; nothing means everything.
 KNOWN = ((), (), TASKS[:1], TASKS[1:], TASKS)
@@ -298,6 +298,17 @@ class BrokerMachine(RuleBasedStateMachine):
             for name in ("waiting", "running", "delayed", "failed"):
                 state = "queued" if name == "waiting" else name
                 assert queues["default"][name] == list(states.values()).count(state), name
+
+    @invariant()
+    def what_the_queues_count_is_there(self) -> None:
+        """The memory of a queue is that of its lanes, each with something to give."""
+        state = self.broker.core.state
+        for queue in state.queues.values():
+            windows = [lane.items[lane.head :] for lane in queue.lanes.values()]
+            assert len(queue) == sum(map(len, windows))
+            assert len(queue) <= max(self.broker.limits.window, len(TASKS))
+            assert all(lane.first is not None for lane in queue.lanes.values())
+        assert state.census.lanes == sum(len(queue.lanes) for queue in state.queues.values())
 
     @rule()
     def drain(self) -> None:

@@ -9,8 +9,10 @@ import pytest
 from eventmq.broker.lanes import Lane, Load
 from eventmq.broker.limits import Limits
 from eventmq.broker.queues import Queue
+from eventmq.broker.views import Skill
 from eventmq.job import Job, JobState
-from eventmq.wire.commands import Request
+from eventmq.wire.bulk import decode_exceptions, encode_batch
+from eventmq.wire.commands import Ack, Error, Request
 from tests.broker_harness import Broker, chunks, row
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _A = "task:a.work,content-type:msgpack"
 _B = "task:b.work,content-type:msgpack"
+_ALL = Skill(None, plain=True)
 _ANY = Load(float("inf"), 1000, 1 << 30)
 
 
@@ -121,18 +124,113 @@ def test_a_lane_without_jobs_leaves_memory(broker: Broker) -> None:
     assert "default" not in broker.core.state.busy
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_thousand_tasks_do_not_use_more_memory_than_one(
+    broker: Broker,
+    restart: bool,
+) -> None:
+    """The window is for all of them; what it does not hold is read when a worker asks for it."""
+    names = [f"t{i}" for i in range(1000)]
+    sent = [batch(broker, names) for _ in range(3)]
+    assert len(broker.core.state.jobs) <= 64
+    if restart:
+        broker.crash()
+        broker.turn()
+        assert len(broker.core.state.jobs) <= 64
+    broker.worker(b"b", "b", tasks=("t999", "t500"))
+    mine = [ids[place] for ids in sent for place in (500, 999)]
+    assert worked_off(broker, b"b", len(mine)) == mine
+    assert len(broker.core.state.jobs) <= 64
+
+
+def test_a_worker_of_everything_gets_a_thousand_tasks_as_they_came(broker: Broker) -> None:
+    """First come, first served, whether a lane is in memory or not."""
+    sent = [job_id for _ in range(2) for job_id in batch(broker, [f"t{i}" for i in range(300)])]
+    broker.worker(b"w", "w")
+    assert worked_off(broker, b"w", len(sent)) == sent
+    assert broker.core.state.census.lanes == 0
+
+
+def batch(broker: Broker, tasks: list[str]) -> list[str]:
+    """Submit one job of each task for the default queue in one message; return their ids."""
+    ids = [broker.new_id() for _ in tasks]
+    templates = [("default", f"task:{task},content-type:msgpack") for task in tasks]
+    body = encode_batch(templates, [(job_id, i, b"x") for i, job_id in enumerate(ids)])
+    [ack] = broker.tell(b"client", Request(broker.new_id(), "", f"batch:{len(ids)}", body))
+    assert isinstance(ack, Ack)
+    assert ack.extra is None
+    return ids
+
+
+def test_a_job_of_one_task_too_many_is_refused_with_a_clear_error(tmp_path: Path) -> None:
+    """What waits for a task that is known is taken; when a lane has ended there is room."""
+    broker = Broker(tmp_path, Limits(max_lanes=2))
+    submit(broker, "a.work")
+    submit(broker, "b.work")
+    headers = "task:c.work,content-type:msgpack,ack-requested"
+    [error] = broker.tell(b"client", Request(broker.new_id(), "default", headers, b"x"))
+    assert isinstance(error, Error)
+    assert (error.code, "'c.work'" in error.text) == ("too-many-lanes", True)
+    [error] = broker.tell(b"client", Request(broker.new_id(), "other", headers, b"x"))
+    assert isinstance(error, Error)
+    submit(broker, "a.work")
+    assert broker.call("queues")[0]["waiting"] == 3
+    broker.worker(b"b", "b", tasks=("b.work",))
+    broker.answer(b"b", broker.dispatched[-1], [row()])
+    [ack] = broker.tell(b"client", Request(broker.new_id(), "default", headers, b"x"))
+    assert isinstance(ack, Ack)
+    broker.close()
+
+
+def test_one_message_cannot_begin_more_lanes_than_allowed(tmp_path: Path) -> None:
+    """Its receipt names the jobs that were refused."""
+    broker = Broker(tmp_path, Limits(max_lanes=2))
+    templates = [("default", f"task:t{i},content-type:msgpack") for i in range(4)]
+    body = encode_batch(templates, [(broker.new_id(), i, b"x") for i in range(4)])
+    [ack] = broker.tell(b"client", Request(broker.new_id(), "", "batch:4", body))
+    assert isinstance(ack, Ack)
+    assert ack.extra is not None
+    refused = {place: why[0] for place, why in decode_exceptions(ack.extra).items()}
+    assert refused == {2: "too-many-lanes", 3: "too-many-lanes"}
+    broker.close()
+
+
+def test_a_queue_without_work_for_a_worker_does_not_hold_up_its_other_one(broker: Broker) -> None:
+    """The first queue has a new job of a stranger in every turn."""
+    broker.worker(b"b", "b", tasks=("b.work",), queues='[[9, "first"], [1, "second"]]')
+    broker.tell(b"client", Request(broker.new_id(), "first", _A, b"x"))
+    broker.put(b"client", Request(broker.new_id(), "first", _A, b"x"))
+    commit(broker)
+    mine = Request(broker.new_id(), "second", _B, b"x")
+    broker.put(b"client", mine)
+    broker.core.decide(broker.clock.now())
+    assert list(broker.core.state.running) == [mine.id]
+
+
+def commit(broker: Broker) -> None:
+    """End the reading of a turn, and settle its commit."""
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    for verdicts in broker.store.finished():
+        settle(verdicts)
+
+
 # The pure part
 
 
 def test_lanes_share_the_window() -> None:
+    """One may use what others leave, and gives it back when they want it."""
     queue = Queue("q", 64, 1 << 20, 0.0)
     assert queue.join(job(1)) == []
     assert queue.join(job(2, _B)) == []
     for seq in range(3, 203):
         queue.join(job(seq))
-    assert len(queue.lane("a.work")) == 32
+    assert (len(queue.lane("a.work")), len(queue)) == (63, 64)
     assert queue.lane("a.work").outside
-    assert not queue.lane("b.work").outside
+    for seq in range(203, 303):
+        queue.join(job(seq, _B))
+    assert (len(queue.lane("a.work")), len(queue.lane("b.work"))) == (32, 32)
 
 
 def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
@@ -142,10 +240,10 @@ def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
         queue.join(job(seq))
     other = queue.lane("b.work")
     other.outside, other.edge = True, (3, 3)
-    taken = queue.take(lambda _: True, lambda _: 0.0, None, _ANY)
+    taken = queue.take(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [1]
-    assert queue.take(lambda _: True, lambda _: 0.0, None, _ANY) == []
-    taken = queue.take(lambda task: task == "a.work", lambda _: 0.0, None, _ANY)
+    assert queue.take(_ALL, lambda _: 0.0, None, _ANY) == []
+    taken = queue.take(Skill(frozenset({"a.work"}), plain=False), lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [5, 6]
 
 
@@ -154,10 +252,10 @@ def test_the_load_is_for_all_lanes_together() -> None:
     for seq in range(1, 31):
         queue.join(job(seq, _A if seq % 2 else _B))
     take = queue.take
-    assert len(take(lambda _: True, lambda _: 0.0, None, _ANY._replace(jobs=7))) == 7
-    assert len(take(lambda _: True, lambda _: 1.0, None, _ANY._replace(seconds=4.0))) == 4
-    assert len(take(lambda _: True, lambda _: 0.0, None, _ANY._replace(bytes=3))) == 3
-    rest = take(lambda _: True, lambda _: 0.0, None, _ANY)
+    assert len(take(_ALL, lambda _: 0.0, None, _ANY._replace(jobs=7))) == 7
+    assert len(take(_ALL, lambda _: 1.0, None, _ANY._replace(seconds=4.0))) == 4
+    assert len(take(_ALL, lambda _: 0.0, None, _ANY._replace(bytes=3))) == 3
+    rest = take(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in rest] == list(range(15, 31))
 
 

@@ -91,6 +91,7 @@ def test_a_receipt_settles_a_job() -> None:
     [
         ("queue-full", QueueFull),
         ("store-full", QueueFull),
+        ("too-many-lanes", QueueFull),
         ("too-large", MessageTooLarge),
         ("not-allowed", NotAllowed),
         ("job-not-found", JobNotFound),

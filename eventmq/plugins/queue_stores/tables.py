@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Found, QueueCounts, lane_task
+from eventmq.entries import Found, LaneHead, QueueCounts, lane_task
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.job import STATE_CODES, Job
 from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket_name, buckets
@@ -95,14 +95,18 @@ class Tables:
         row = self.db.execute(sql, (self.known_queue(queue), task)).fetchone()
         return row[0] if row else -1
 
-    def lanes(self) -> list[tuple[str, str | None]]:
-        """Return queue and task of the lanes with queued jobs."""
+    def lanes(self) -> list[LaneHead]:
+        """Return the lanes with queued jobs."""
         (known,) = self.db.execute("SELECT count(*) FROM lanes").fetchone()
         if known > _CACHED:  # it reads all jobs
             self.db.execute("DELETE FROM lanes WHERE id NOT IN (SELECT lane FROM jobs)")
-        sql = """SELECT queue, task FROM lanes
-                 WHERE EXISTS (SELECT 1 FROM jobs WHERE lane = lanes.id AND state = 2)"""
-        return [(self._queue_names[queue], task) for queue, task in self.db.execute(sql)]
+        sql = "SELECT rank, seq FROM jobs WHERE lane = ? AND state = 2 ORDER BY rank, seq LIMIT 1"
+        found = []
+        for number, queue, task in self.db.execute("SELECT id, queue, task FROM lanes"):
+            first = self.db.execute(sql, (number,)).fetchone()
+            if first is not None:
+                found.append(LaneHead(self._queue_names[queue], task, first))
+        return found
 
     def name_id(self, name: str) -> int:
         """Return the number of a task's or worker's name, making it if it is new."""

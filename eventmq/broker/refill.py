@@ -1,0 +1,46 @@
+"""Reads the jobs from the store that the lanes of a queue lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Claim
+
+if TYPE_CHECKING:
+    from eventmq.broker.lanes import Lane
+    from eventmq.broker.queues import Queue
+    from eventmq.broker.state import State
+    from eventmq.job import Job
+
+__all__ = ["Refill"]
+
+
+class Refill:
+    """Fills windows. `Dispatch` runs it at the end of each turn."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def run(self, queue: Queue) -> None:
+        """Claim what the lanes of a queue lack."""
+        for lane, jobs, size in queue.hungry():
+            self._claim(queue, lane, jobs, size)
+
+    def _claim(self, queue: Queue, lane: Lane, limit: int, max_bytes: int) -> None:
+        lane.claiming = True
+        entry = Claim(queue.name, lane.task, lane.edge, limit, max_bytes)
+
+        def settle(verdict: tuple[list[Job], bool]) -> None:
+            jobs, more = verdict
+            if queue.claimed(lane, entry.after, jobs, more=more):
+                self._join(queue, jobs)
+                queue.rest(lane)
+
+        self.state.write(entry, settle, lambda: queue.failed(lane))
+
+    def _join(self, queue: Queue, jobs: list[Job]) -> None:
+        state = self.state
+        state.busy[queue.name] = queue
+        for job in jobs:
+            if job.id not in state.jobs:
+                state.joined(job, claimed=True)
