@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from eventmq.hookspecs import hookimpl
     from eventmq.plugins.retries.backoff import exponential, fixed
+    from eventmq.plugins.triggers.timing import at, cron, every
     from eventmq.task import shared_task
     from eventmq.task.unique import Unique
     from eventmq.worker.context import current_job
@@ -105,7 +106,10 @@ __all__ = [
     "UnknownTask",
     "WorkerLost",
     "__version__",
+    "at",
+    "cron",
     "current_job",
+    "every",
     "exponential",
     "fixed",
     "hookimpl",
@@ -119,7 +123,10 @@ _WHERE = {
     "Reject": "eventmq.worker.signals",
     "Retry": "eventmq.worker.signals",
     "Unique": "eventmq.task.unique",
+    "at": "eventmq.plugins.triggers.timing",
+    "cron": "eventmq.plugins.triggers.timing",
     "current_job": "eventmq.worker.context",
+    "every": "eventmq.plugins.triggers.timing",
     "exponential": "eventmq.plugins.retries.backoff",
     "fixed": "eventmq.plugins.retries.backoff",
     "hookimpl": "eventmq.hookspecs",

@@ -71,7 +71,9 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert about["License-Expression"] == "BSD-3-Clause"
     assert about["Requires-Python"] == ">=3.10"
     needed = {line.split(">")[0] for line in about.get_all("Requires-Dist") if "extra" not in line}
-    assert needed == {"click", "dill", "msgpack", "pluggy", "pyzmq", "rich", "tomli"}
+    assert needed == {
+        "click", "cronsim", "dill", "msgpack", "pluggy", "pyzmq", "rich", "tomli", "tzdata",
+    }  # fmt: skip
 
 
 def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFile) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["asyncio", "click", "dill", "msgpack", "pluggy", "rich", "sqlite3", "zmq"]
 
 #: Names of the interface that belong to later versions.
-LATER = ["at", "chain", "chord", "cron", "every", "group"]
+LATER = ["chain", "chord", "group"]
 
 
 def run(program: str) -> str:

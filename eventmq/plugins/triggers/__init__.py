@@ -1,0 +1,1 @@
+"""Built-in triggers: when a schedule fires, one plugin per module."""

@@ -1,0 +1,250 @@
+"""Trigger ``cron``: minutes that match an expression of five fields, in a time zone.
+
+The library ``cronsim`` says which local times match, by the rules of Debian's cron; this module
+says at which instants those local times are, whatever the zone does to its clocks:
+
+- An expression of *fixed times* (neither minute nor hour begins with ``*``) fires once for each
+  time that it names. A local time that the clocks skip fires at the first instant after the gap,
+  or not at all where ``missing`` is ``skip``; one that comes twice fires the first time only.
+- Any other expression follows the clock on the wall: it fires whenever that shows a matching
+  minute. So one of every hour fires in every hour that there really is.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import SettingsError, did_you_mean
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from eventmq.interfaces import Factory, PluginContext, Trigger
+
+__all__ = ["MACROS", "Cron", "eventmq_triggers", "find_zone"]
+
+#: Names for expressions, as cron has them.
+MACROS: Mapping[str, str] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+#: No zone changes its clocks twice within this time.
+_STEP = timedelta(hours=12)
+
+_FIELDS = 5
+_SECOND = timedelta(seconds=1)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local times are naive here on purpose
+
+_DAY = re.compile(r"[12]?\d|3[01]")
+_ZONE = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
+
+
+def find_zone(name: str) -> tzinfo:
+    """Return an IANA time zone.
+
+    Raises:
+        SettingsError: There is none of that name; the message has the nearest.
+    """
+    from zoneinfo import ZoneInfo, available_timezones
+
+    if name == "UTC":
+        return timezone.utc
+    try:
+        if _ZONE.fullmatch(name):
+            return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        pass
+    zones = available_timezones()
+    near = {zone.rpartition("/")[2]: zone for zone in sorted(zones)}
+    hint = did_you_mean(name, zones)
+    if "did you mean" not in hint:
+        short = did_you_mean(name.rpartition("/")[2].title(), near)
+        found = short.split("'")[1] if "did you mean" in short else ""
+        hint = f"did you mean {near[found]!r}?" if found else "zones are called as Europe/Paris"
+    raise SettingsError(f"there is no time zone {name!r}; {hint}")
+
+
+def _parse(expression: str) -> Any:
+    """Return the matcher of an expression.
+
+    Raises:
+        SettingsError: It is none, or never matches.
+    """
+    from cronsim import CronSim, CronSimError
+
+    fields = MACROS.get(expression.strip().lower(), expression).split()
+    if len(fields) != _FIELDS:
+        names = "minute, hour, day of the month, month and day of the week"
+        msg = f"cron expression {expression!r} has {len(fields)} fields; right is five: {names}, "
+        raise SettingsError(msg + "as in '0 3 * * *'")
+    try:
+        parsed = CronSim(" ".join(fields), _EPOCH)
+        next(copy.copy(parsed))
+    except CronSimError as error:
+        where = f"wrong is the {str(error).removeprefix('Bad ')}"
+        if "day-of-month" in where and _DAY.fullmatch(fields[2]):
+            where = f"month {fields[3]} never has a day {fields[2]}"
+        msg = f"cron expression {expression!r} is not possible: {where}"
+        raise SettingsError(msg) from error
+    except StopIteration:
+        msg = f"cron expression {expression!r} never fires: there is no such day"
+        raise SettingsError(msg) from None
+    return parsed
+
+
+def _is_fixed(fields: list[str]) -> bool:
+    """Whether parsed fields (with seconds in front) name times of the day."""
+    return not fields[1].startswith("*") and not fields[2].startswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A `Trigger` of a cron expression in a time zone.
+
+    Attributes:
+        expression: Five fields, or one of `MACROS`.
+        tz: Name of an IANA time zone.
+        missing: ``next`` or ``skip``: what a fixed time does that the clocks skip.
+
+    Raises:
+        SettingsError: One of them is not allowed.
+    """
+
+    expression: str
+    tz: str = "UTC"
+    missing: str = "next"
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+    _parsed: Any = field(init=False, repr=False, compare=False)
+    _fixed: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.missing not in {"next", "skip"}:
+            msg = f"missing is {self.missing!r}; allowed is: 'next' or 'skip'"
+            raise SettingsError(msg)
+        parsed = _parse(self.expression)
+        object.__setattr__(self, "_zone", find_zone(self.tz))
+        object.__setattr__(self, "_parsed", parsed)
+        object.__setattr__(self, "_fixed", _is_fixed(parsed.parts))
+
+    def next_after(self, slot: float) -> float | None:
+        """Return the first slot later than ``slot``."""
+        try:
+            found = self._next_fixed(slot) if self._fixed else self._next_shown(slot)
+        except (StopIteration, OverflowError):
+            return None  # cronsim gives up after 50 years, datetime after the year 9999
+        return found.timestamp()
+
+    def latest(self, slot: float, now: float) -> float | None:
+        """Return the last slot later than ``slot`` and not later than ``now``."""
+        back = 3600.0
+        start = now - back
+        while start > slot:
+            found = self.next_after(start)
+            if found is not None and found <= now:
+                break
+            back *= 4
+            start = now - back
+        start, last = max(start, slot), None
+        while (found := self.next_after(start)) is not None and found <= now:
+            start = last = found
+        return last
+
+    # Local times
+
+    def _matches(self, after: datetime) -> Iterator[datetime]:
+        """Yield the local times that match, from the first later than ``after``."""
+        matcher = copy.copy(self._parsed)
+        matcher.dt = after.replace(microsecond=0)
+        found: Iterator[datetime] = matcher
+        return found
+
+    def _local(self, moment: datetime) -> datetime:
+        return moment.astimezone(self._zone).replace(tzinfo=None)
+
+    # Fixed times
+
+    def _next_fixed(self, slot: float) -> datetime:
+        start = datetime.fromtimestamp(slot, timezone.utc)
+        for local in self._matches(self._local(start)):
+            moment = self._moment(local)
+            if moment is not None and moment > start:
+                return moment
+        raise StopIteration
+
+    def _moment(self, local: datetime) -> datetime | None:
+        """Return when the clocks show a local time, for the first time if twice."""
+        moment = local.replace(tzinfo=self._zone).astimezone(timezone.utc)
+        if self._local(moment) == local:
+            return moment
+        if self.missing == "skip":
+            return None
+        # PEP 495: read with the offset before the gap it is after the change, with the other
+        # one before it.
+        before = local.replace(tzinfo=self._zone, fold=1).astimezone(timezone.utc)
+        return self._change(before, moment)
+
+    # The clock on the wall
+
+    def _next_shown(self, slot: float) -> datetime:
+        start = datetime.fromtimestamp(slot, timezone.utc)
+        while True:
+            local = self._local(start)
+            offset = local - start.replace(tzinfo=None)
+            match = next(self._matches(local))
+            moment = (match - offset).replace(tzinfo=timezone.utc)
+            change = self._first_change(start, moment)
+            if change is None:
+                return moment
+            if self._shows(change):
+                return change
+            start = change
+
+    def _shows(self, moment: datetime) -> bool:
+        """Whether the clocks show a matching minute just now."""
+        local = self._local(moment)
+        return next(self._matches(local - _SECOND)) == local
+
+    def _first_change(self, start: datetime, end: datetime) -> datetime | None:
+        """Return the first change of the offset after ``start`` and not after ``end``."""
+        here, offset = start, start.astimezone(self._zone).utcoffset()
+        while here < end:
+            there = min(here + _STEP, end)
+            if there.astimezone(self._zone).utcoffset() != offset:
+                return self._change(here, there)
+            here = there
+        return None
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """Return the instant, to the second, of the one change of offset between two moments."""
+        offset = before.astimezone(self._zone).utcoffset()
+        before, after = before.replace(microsecond=0), after.replace(microsecond=0)
+        while after - before > _SECOND:
+            middle = before + timedelta(seconds=(after - before) // _SECOND // 2)
+            if middle.astimezone(self._zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after
+
+
+def make_trigger(context: PluginContext) -> Trigger:
+    """Return a trigger for the options ``expression``, ``tz`` and ``missing``."""
+    return Cron(**read_options(context, {"expression": "", "tz": "UTC", "missing": "next"}))
+
+
+@hookimpl
+def eventmq_triggers() -> Mapping[str, Factory[Trigger]]:
+    """Provide ``cron``."""
+    return {"cron": make_trigger}

@@ -1,0 +1,124 @@
+"""Cron at every change of the clocks of many zones from 2000 to 2040.
+
+The expected slots are computed minute by minute from what the clocks of the zone show: there is
+neither cronsim nor the trigger's own arithmetic in it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from eventmq.plugins.triggers.cron import Cron
+
+ZONES = [
+    "Africa/Cairo", "Africa/Casablanca", "America/Argentina/Buenos_Aires", "America/Caracas",
+    "America/Chicago", "America/Havana", "America/Los_Angeles", "America/New_York",
+    "America/Santiago", "America/Sao_Paulo", "America/St_Johns", "America/Scoresbysund",
+    "America/Asuncion", "Antarctica/Troll", "Asia/Amman", "Asia/Beirut", "Asia/Gaza",
+    "Asia/Kathmandu", "Asia/Pyongyang", "Asia/Tehran", "Asia/Kolkata", "Asia/Dhaka",
+    "Atlantic/Azores", "Australia/Lord_Howe", "Australia/Sydney", "Europe/Berlin",
+    "Europe/Dublin", "Europe/Istanbul", "Europe/London", "Europe/Moscow", "Europe/Paris",
+    "Europe/Volgograd", "Pacific/Apia", "Pacific/Auckland", "Pacific/Chatham", "Pacific/Fiji",
+]  # fmt: skip
+
+EVERY = frozenset(range(60))
+DAY = frozenset(range(24))
+
+#: Expression, its minutes and hours, whether it names fixed times.
+EXPRESSIONS = [
+    ("* * * * *", EVERY, DAY, False),
+    ("*/15 * * * *", frozenset({0, 15, 30, 45}), DAY, False),
+    ("7 * * * *", frozenset({7}), DAY, False),
+    ("*/20 0-3 * * *", frozenset({0, 20, 40}), frozenset({0, 1, 2, 3}), False),
+    ("30 2 * * *", frozenset({30}), frozenset({2}), True),
+    ("0,45 0,1,2,3,23 * * *", frozenset({0, 45}), frozenset({0, 1, 2, 3, 23}), True),
+    ("15 0-12/2 * * *", frozenset({15}), frozenset({0, 2, 4, 6, 8, 10, 12}), True),
+]
+
+#: Minutes around a change that are looked at.
+AROUND = 14 * 60
+MINUTE = timedelta(minutes=1)
+
+
+@cache
+def changes(name: str) -> list[datetime]:
+    """Return the instants, to the minute, at which the offset of a zone changes."""
+    zone, found = ZoneInfo(name), []
+    here = datetime(2000, 1, 1, tzinfo=timezone.utc)
+    while here.year < 2040:
+        there = here + timedelta(hours=6)
+        if here.astimezone(zone).utcoffset() != there.astimezone(zone).utcoffset():
+            minute = here
+            while minute.astimezone(zone).utcoffset() == here.astimezone(zone).utcoffset():
+                minute += MINUTE
+            found.append(minute)
+        here = there
+    return found
+
+
+def shown(name: str, change: datetime) -> list[tuple[datetime, datetime]]:
+    """Return (instant, what the clocks show) for each minute around a change."""
+    zone, start = ZoneInfo(name), change - AROUND * MINUTE
+    moments = [start + n * MINUTE for n in range(2 * AROUND)]
+    return [(moment, moment.astimezone(zone).replace(tzinfo=None)) for moment in moments]
+
+
+def expected(rows, minutes, hours, fixed, missing):
+    """Return the Unix times that should fire."""
+    if not fixed:
+        return [
+            m.timestamp() for m, local in rows if local.minute in minutes and local.hour in hours
+        ]
+    first = {}
+    for moment, local in rows:
+        first.setdefault(local, moment)
+    for (_, before), (moment, local) in pairwise(rows):
+        skipped = before + MINUTE
+        while missing == "next" and skipped < local:
+            first.setdefault(skipped, moment)
+            skipped += MINUTE
+    due = (m for local, m in first.items() if local.minute in minutes and local.hour in hours)
+    return sorted({moment.timestamp() for moment in due})
+
+
+@pytest.mark.parametrize("name", ZONES)
+def test_cron_fires_as_the_clocks_of_the_zone_show(name):
+    """At every change; where the zone has none left, on one day without."""
+    for change in changes(name) or [datetime(2026, 3, 29, tzinfo=timezone.utc)]:
+        rows = shown(name, change)
+        # What begins before the first minute may be the second of two: leave out the edges.
+        begin, end = rows[0][0].timestamp() + 3 * 3600, rows[-1][0].timestamp() - 3 * 3600
+        for expression, minutes, hours, fixed in EXPRESSIONS:
+            for missing in ("next", "skip") if fixed else ("next",):
+                want = expected(rows, minutes, hours, fixed, missing)
+                trigger, slot, got = Cron(expression, name, missing), begin, []
+                while (slot := trigger.next_after(slot)) <= end:
+                    got.append(slot)
+                inside = [at for at in want if begin < at <= end]
+                assert inside == got, (name, change, expression, missing)
+
+
+@pytest.mark.parametrize("name", ZONES)
+def test_a_start_in_the_middle_changes_nothing(name):
+    """From any minute the next slot is the first of all that come after it."""
+    for change in changes(name)[::5]:
+        for expression, *_ in EXPRESSIONS[1:]:
+            trigger = Cron(expression, name)
+            slot = (change - timedelta(hours=5)).timestamp()
+            end = slot + 10 * 3600
+            while slot < end:
+                following = trigger.next_after(slot)
+                for start in (slot + 1.5, (slot + following) / 2, following - 0.5):
+                    if slot <= start < following:
+                        assert following == trigger.next_after(start), (name, change, expression)
+                slot = following
+
+
+def test_the_zones_are_at_least_thirty_and_change_their_clocks():
+    assert len(set(ZONES)) >= 30
+    assert sum(len(changes(name)) for name in ZONES) > 1000
