@@ -109,6 +109,11 @@ class CallOptions:
         values.known("a call", given, (field.name for field in fields(cls)))
         return cls(**given)
 
+    def given(self) -> dict[str, Any]:
+        """Return the options that were said, by name."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in said.items() if value is not None}
+
     def ready(self) -> tuple[float, float]:
         """Return (seconds until it becomes ready, Unix time of it); 0.0 for what is not said."""
         countdown = 0.0 if self.countdown is None else values.span("countdown", self.countdown)

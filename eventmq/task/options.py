@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError, SettingsError
 from eventmq.plugins.retries.backoff import Backoff
+from eventmq.plugins.triggers.timing import Timing
 from eventmq.task import values
 from eventmq.task.unique import Unique, read_unique
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         ignore_result: bool
         result_ttl: float
         serializer: str | None
-        schedule: object
+        schedule: Timing | None
         replayable: bool
         majordomo: str | None
 
@@ -49,7 +50,6 @@ RESULT_TTL = 86400.0
 _NOT_YET: dict[str, object] = {
     "rate_limit": None,
     "max_concurrency": None,
-    "schedule": None,
     "replayable": False,
     "majordomo": None,
 }
@@ -59,8 +59,8 @@ _NOT_YET: dict[str, object] = {
 class TaskOptions:
     """The options of a task, checked.
 
-    ``rate_limit max_concurrency schedule replayable majordomo`` are known by name; this version
-    refuses any other value than the default.
+    ``rate_limit max_concurrency replayable majordomo`` are known by name; this version refuses any
+    other value than the default.
 
     Attributes:
         name: What messages call the task; by default ``module.function``.
@@ -83,6 +83,7 @@ class TaskOptions:
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
+        schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
 
     Raises:
         SettingsError: A value is not allowed.
@@ -106,7 +107,7 @@ class TaskOptions:
     ignore_result: bool = False
     result_ttl: float = RESULT_TTL
     serializer: str | None = None
-    schedule: object = None
+    schedule: Timing | None = None
     replayable: bool = False
     majordomo: str | None = None
 
@@ -128,6 +129,8 @@ class TaskOptions:
         if self.expires is not None:
             values.seconds("expires", self.expires, zero=False)
         values.limits(self.timeout, self.soft_timeout)
+        if self.schedule is not None and not isinstance(self.schedule, Timing):
+            values.refuse("schedule", self.schedule, "every(...), cron(...) or at(...)")
         for name in ("retry_on", "no_retry_on"):
             object.__setattr__(self, name, values.exceptions(name, getattr(self, name)))
         object.__setattr__(self, "retry_policy", _policy(self.retry_policy))

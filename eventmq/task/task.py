@@ -12,6 +12,7 @@ from eventmq.errors import NotAllowed, SettingsError
 from eventmq.task import values
 from eventmq.task.arity import plain_arity, signature_of
 from eventmq.task.calls import NO_OPTIONS, CallOptions
+from eventmq.task.signatures import Signing
 from eventmq.task.template import make_template
 from eventmq.task.unique import key_maker, read_unique
 from eventmq.worker.taskspec import TaskSpec
@@ -71,7 +72,7 @@ def task_name(function: Callable[..., Any]) -> str:
     return f"{real_name(function.__module__)}.{qualname}"
 
 
-class Task(Generic[P, R]):
+class Task(Signing, Generic[P, R]):
     """A function that can be called here and now, and submitted. Made by ``@app.task``.
 
     ``P`` are its parameters, ``R`` is the type of its result.
@@ -230,6 +231,10 @@ class Task(Generic[P, R]):
 
     # Inside
 
+    def signed(self) -> tuple[str, Mapping[str, Any]]:
+        """Return what a signature has of it."""
+        return self.name, {}
+
     @property
     def host(self) -> Host:
         """The app that it is submitted through.
@@ -310,7 +315,7 @@ class StreamTask(Task[P, R]):
             """Call the function here and now."""
 
 
-class BoundTask(Generic[P, R]):
+class BoundTask(Signing, Generic[P, R]):
     """A task with options of one call; made by ``task.options(...)``."""
 
     def __init__(self, task: Task[P, R], call: CallOptions) -> None:
@@ -340,6 +345,10 @@ class BoundTask(Generic[P, R]):
         self._task.check(args, kwargs)
         submitter = self._task.host.submitter
         return submitter.submit(self.template(), args, kwargs, self._call.job_id)
+
+    def signed(self) -> tuple[str, Mapping[str, Any]]:
+        """Return what a signature has of it."""
+        return self._task.name, self._call.given()
 
     def template(self) -> Template:
         """Return the common part of its jobs."""

@@ -392,7 +392,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
     [
         {"rate_limit": "100/m"},
         {"max_concurrency": 1},
-        {"schedule": "nightly"},
         {"replayable": True},
         {"majordomo": "service"},
     ],
