@@ -15,6 +15,13 @@ from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, JobState
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
+from eventmq.schedule import (
+    AdvanceSchedules,
+    LoadSchedules,
+    PutSchedule,
+    RemoveSchedule,
+    SaveSchedules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -307,6 +314,11 @@ Write = (
     | Pause
     | ListFailed
     | PruneFailed
+    | LoadSchedules
+    | SaveSchedules
+    | PutSchedule
+    | AdvanceSchedules
+    | RemoveSchedule
 )
 
 

@@ -184,7 +184,7 @@ class Broker:
         body = encode_outcomes(rows)
         return self.tell(identity, Reply(self.new_id(), body, chunk.id, chunk.headers))
 
-    def call(self, name: str, client: bytes = b"client", **arguments: Any) -> Any:
+    def call(self, name: str, /, client: bytes = b"client", **arguments: Any) -> Any:
         """Make a call and return its decoded first result, or the ERROR."""
         got = self.tell(client, Call(self.new_id(), name, pack(arguments)))
         for message in got:

@@ -11,7 +11,9 @@ from eventmq.registry import (
     RESULT_BACKEND,
     RETRY_POLICY,
     ROUTING_STRATEGY,
+    SCHEDULE_STORE,
     SERIALIZER,
+    TRIGGER,
     WORKER_POOL,
 )
 
@@ -39,6 +41,12 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "retries.none": (RETRY_POLICY, "none"),
     "retries.fixed": (RETRY_POLICY, "fixed"),
     "retries.exponential": (RETRY_POLICY, "exponential"),
+    "triggers.every": (TRIGGER, "every"),
+    "triggers.cron": (TRIGGER, "cron"),
+    "triggers.at": (TRIGGER, "at"),
+    "schedule_stores.broker": (SCHEDULE_STORE, "broker"),
+    "schedule_stores.sqlite": (SCHEDULE_STORE, "sqlite"),
+    "schedule_stores.memory": (SCHEDULE_STORE, "memory"),
     "result_backends.broker": (RESULT_BACKEND, "broker"),
     "result_backends.memory": (RESULT_BACKEND, "memory"),
     "queue_stores.sqlite": (QUEUE_STORE, "sqlite"),

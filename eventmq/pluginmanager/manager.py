@@ -19,6 +19,7 @@ from eventmq.registry import (
     RESULT_BACKEND,
     RETRY_POLICY,
     ROUTING_STRATEGY,
+    SCHEDULE_STORE,
     SERIALIZER,
     WORKER_POOL,
     scheme,
@@ -209,6 +210,7 @@ class PluginManager:
         wanted += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing]
         wanted += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
         wanted += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
+        wanted += [(SCHEDULE_STORE, s.schedule_store)]
         return self._made | {(kind.hook, scheme(text)) for kind, text in wanted}
 
 

@@ -69,6 +69,7 @@ class Settings:
     subscribe_bind: str = _set("tcp://127.0.0.1:47299", SIDE_BIND, "Address for subscribers.")
     data_dir: str = _set(".eventmq", TEXT, "Directory of everything that the broker keeps.")
     store: str = _set("sqlite", TEXT, "Keeps jobs: a name, or a URL by its scheme.")
+    schedule_store: str = _set("broker", TEXT, "Keeps schedules: a name, or a URL by its scheme.")
     durability: str = _set(
         "durable",
         choice("durable", "relaxed", "memory"),

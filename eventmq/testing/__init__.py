@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from eventmq.testing.suites.result_backend import ResultBackendSuite
     from eventmq.testing.suites.retry_policy import RetryPolicySuite
     from eventmq.testing.suites.routing import RoutingStrategySuite
+    from eventmq.testing.suites.schedule_store import ScheduleStoreSuite
     from eventmq.testing.suites.serializer import SerializerSuite
+    from eventmq.testing.suites.trigger import TriggerSuite
     from eventmq.testing.suites.worker_pool import WorkerPoolSuite
 
 __all__ = [
@@ -41,7 +43,9 @@ __all__ = [
     "ResultBackendSuite",
     "RetryPolicySuite",
     "RoutingStrategySuite",
+    "ScheduleStoreSuite",
     "SerializerSuite",
+    "TriggerSuite",
     "WorkerPoolSuite",
     "use_app",
 ]
@@ -57,7 +61,9 @@ _WHERE = {
     "ResultBackendSuite": "suites.result_backend",
     "RetryPolicySuite": "suites.retry_policy",
     "RoutingStrategySuite": "suites.routing",
+    "ScheduleStoreSuite": "suites.schedule_store",
     "SerializerSuite": "suites.serializer",
+    "TriggerSuite": "suites.trigger",
     "WorkerPoolSuite": "suites.worker_pool",
     "use_app": "inline",
 }

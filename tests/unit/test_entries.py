@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from eventmq import entries, operations
+from eventmq import entries, operations, schedule
 from eventmq.entries import (
     Admit,
     Chunk,
@@ -26,7 +26,7 @@ def test_every_entry_says_what_its_verdict_is() -> None:
 
 
 def test_every_entry_is_public() -> None:
-    public = {*entries.__all__, *operations.__all__}
+    public = {*entries.__all__, *operations.__all__, *schedule.__all__}
     assert {entry.__name__ for entry in get_args(Write)} <= public
     assert sorted(operations.__all__) == operations.__all__
     assert sorted(entries.__all__) == entries.__all__

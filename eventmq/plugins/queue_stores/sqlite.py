@@ -40,6 +40,7 @@ from eventmq.plugins.queue_stores.reads import (
     next_seq,
     recover_chunks,
 )
+from eventmq.plugins.queue_stores.schedules import schedule_handlers
 from eventmq.plugins.queue_stores.schema import prepare
 from eventmq.plugins.queue_stores.tables import Tables
 from eventmq.plugins.queue_stores.unique import prepare_buckets
@@ -136,12 +137,16 @@ class SqliteStore:
         if self._checkpointer is not None:
             self._checkpointer.start()
         writes.epoch = recovered.epoch
+        self._look_at_ids(writes, tables)
+        self._handlers = {**_handlers(writes, Reads(tables, self._clock)), **schedule_handlers(db)}
+        return recovered
+
+    def _look_at_ids(self, writes: Writes, tables: Tables) -> None:
+        """Tell which ids need no look-up, and which always do."""
         now = self._clock.now()
         horizon = id_horizon(now)
         writes.high = highest_id(tables, horizon)
         writes.early = ids_between(tables, horizon, id_horizon(now + self._dedupe_window))
-        self._handlers = _handlers(writes, Reads(tables, self._clock))
-        return recovered
 
     def _recover(self, tables: Tables) -> Recovered:
         meta = dict(tables.db.execute("SELECT key, value FROM meta"))

@@ -1,0 +1,1 @@
+"""Built-in schedule stores: where schedules are kept, one plugin per module."""

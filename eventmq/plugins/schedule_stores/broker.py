@@ -1,0 +1,136 @@
+"""Schedule store ``broker``, the default: schedules live in the broker's own store.
+
+All beats and clients of a broker see the same ones, whatever host they are on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError, ProtocolError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+from eventmq.plugins.schedule_stores.sqlite import read_rows
+from eventmq.plugins.schedule_stores.table import pack_row
+from eventmq.schedule import Lease, Loaded, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.interfaces import Factory, PluginContext, ScheduleStore
+    from eventmq.schedule import Progress, Schedule
+
+    Ask = Callable[[str, Mapping[str, Any]], Any]
+
+__all__ = ["BrokerSchedules", "eventmq_schedule_stores"]
+
+#: Rows in one message.
+PAGE = 1000
+
+#: Bytes of definitions in one message, unless one alone has more.
+PAGE_BYTES = 1024 * 1024
+
+
+class BrokerSchedules:
+    """A `ScheduleStore` that asks the broker.
+
+    Args:
+        ask: `EventMQ.ask`.
+    """
+
+    #: A broker keeps the schedules whose jobs it takes, so their ids are never another store's.
+    identity = "broker"
+
+    def __init__(self, ask: Ask) -> None:
+        self._put = ask
+
+    def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        try:
+            return self._put(name, arguments)
+        except ProtocolError as error:
+            if error.code not in {"no-extension", "unknown-call"}:
+                raise
+            msg = "this broker keeps no schedules: choose another schedule_store, such as sqlite"
+            raise PluginError(f"{msg} ({error})") from error
+
+    def load(self, after: int = 0) -> Loaded:
+        """Return what changed after a revision."""
+        found: dict[str, Schedule] = {}
+        gone: dict[str, None] = {}
+        whole = scan = after == 0
+        while True:
+            page = self._ask("schedules.list", {"after": after, "scan": scan, "limit": PAGE})
+            if page["whole"]:
+                whole = scan = True
+                found.clear()
+                gone.clear()
+            for made in read_rows(page["rows"]):
+                found[made.name] = made
+                gone.pop(made.name, None)
+            for name in page["gone"]:
+                found.pop(name, None)
+                gone[name] = None
+            after = page["revision"]
+            if not page["more"]:
+                return Loaded(after, list(found.values()), list(gone), whole)
+
+    def find(self, name: str) -> Schedule | None:
+        """Return a schedule by its name."""
+        rows = self._ask("schedules.list", {"name": name})["rows"]
+        found = read_rows(rows)
+        return found[0] if found else None
+
+    def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
+        """Store each if its version is the one beside it."""
+        rows = [(pack_row(made.check()), expected) for made, expected in changes]
+        done: list[bool] = []
+        revision, first = 0, 0
+        while first < len(rows):
+            size, last = 0, first
+            while last < min(len(rows), first + PAGE) and (last == first or size < PAGE_BYTES):
+                size += len(rows[last][0].definition)
+                last += 1
+            answer = self._ask("schedules.save", {"rows": rows[first:last]})
+            done += answer["done"]
+            revision, first = answer["revision"], last
+        return Saved(done, revision)
+
+    def advance(self, rows: Sequence[Progress]) -> Saved:
+        """Move schedules on."""
+        done: list[bool] = []
+        revision = 0
+        for first in range(0, len(rows), PAGE):
+            page = rows[first : first + PAGE]
+            answer = self._ask("schedules.advance", {"rows": page})
+            done += answer["done"]
+            revision = answer["revision"]
+        return Saved(done, revision)
+
+    def remove(self, name: str, expected: int | None) -> bool:
+        """Remove it if its version is ``expected``."""
+        return bool(self._ask("schedules.remove", {"name": name, "version": expected}))
+
+    def lease(self, holder: str, seconds: float) -> Lease:
+        """Ask to be the one who fires."""
+        return Lease(**self._ask("schedules.lease", {"holder": holder, "seconds": seconds}))
+
+    def release(self, holder: str) -> None:
+        """Give the lease back."""
+        self._ask("schedules.lease", {"holder": holder, "seconds": 0.0})
+
+    def close(self) -> None:
+        """Do nothing: the connection is the app's."""
+
+
+def make_store(context: PluginContext) -> ScheduleStore:
+    """Return a store; it has no options, and needs an app."""
+    read_options(context, {})
+    if context.app is None:
+        raise PluginError("schedule store broker: it needs an app, to reach its broker")
+    return BrokerSchedules(context.app.ask)
+
+
+@hookimpl
+def eventmq_schedule_stores() -> Mapping[str, Factory[ScheduleStore]]:
+    """Provide ``broker``."""
+    return {"broker": make_store}

@@ -1,0 +1,210 @@
+"""Schedule store ``sqlite``: a file beside the beats of one host.
+
+It says so when a second host appears: SQLite's locks do not hold across machines. A host that was
+not heard of for a minute may be followed by another, for the file may have been moved.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import sqlite3
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import EventMQError, QueueFull, StoreError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+from eventmq.plugins.schedule_stores.table import ScheduleTable, pack_row, read_row
+from eventmq.schedule import Lease, Loaded, LoadSchedules, Saved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Factory, PluginContext, ScheduleStore
+    from eventmq.schedule import Progress, Schedule
+
+__all__ = ["SqliteSchedules", "eventmq_schedule_stores", "read_rows"]
+
+logger = logging.getLogger(__name__)
+
+#: Stored in ``PRAGMA user_version``, and what marks the file as ours: "EVMS".
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x45564D53
+
+#: Seconds after which a host that was not heard of does not count any more.
+HOST_SILENCE = 60.0
+
+#: Seconds to wait for another beat's transaction.
+BUSY = 5.0
+
+#: More than a file can have.
+_ALL = 1 << 62
+
+_DDL = """CREATE TABLE IF NOT EXISTS beats (key TEXT PRIMARY KEY, value TEXT NOT NULL,
+  until REAL NOT NULL) WITHOUT ROWID"""
+
+
+def read_rows(rows: Sequence[Sequence[Any]]) -> list[Schedule]:
+    """Return the schedules of rows; one that cannot be read is logged, the others go on."""
+    found = []
+    for row in rows:
+        try:
+            found.append(read_row(row))
+        except (EventMQError, TypeError, ValueError) as error:
+            logger.error("schedule %r cannot be read: %s", row[0], error)  # noqa: TRY400
+    return found
+
+
+class SqliteSchedules:
+    """A `ScheduleStore` in an SQLite file, or in memory where ``path`` is None.
+
+    Args:
+        path: Of the file.
+        clock: Reads time.
+        host: Name of this machine.
+
+    Raises:
+        StoreError: The file cannot be used, or a beat of another host uses it.
+    """
+
+    def __init__(self, path: Path | None, clock: Clock, *, host: str = "") -> None:
+        #: The app and its beat may share one store of memory.
+        self._lock = threading.RLock()
+        self._clock = clock
+        self._host = host or socket.gethostname()
+        self._where = ":memory:" if path is None else str(path)
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(
+                self._where, timeout=BUSY, isolation_level=None, check_same_thread=False
+            )
+            self._prepare()
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot open the schedules {self._where}: {error}") from error
+
+    def _prepare(self) -> None:
+        db = self._db
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        if application not in {0, APPLICATION_ID} or (
+            not application and db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        ):
+            raise StoreError(f"{self._where} has no schedules of EventMQ: name another file")
+        if version > SCHEMA_VERSION:
+            msg = f"{self._where} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}"
+            raise StoreError(f"{msg}: use the newer EventMQ that wrote it, or another file")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        with self._transaction():
+            self._table = ScheduleTable(db)
+            db.execute(_DDL)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            made = "INSERT OR IGNORE INTO beats VALUES ('identity', ?, 0)"
+            db.execute(made, (f"sqlite.{secrets.token_hex(8)}",))
+            self.identity = str(self._beat("identity")[0])
+            self._check_host()
+
+    # Who uses it
+
+    def _beat(self, key: str) -> tuple[Any, Any]:
+        sql = "SELECT value, until FROM beats WHERE key = ?"
+        return self._db.execute(sql, (key,)).fetchone() or ("", 0.0)
+
+    def _note(self, key: str, value: str, until: float) -> None:
+        self._db.execute("INSERT OR REPLACE INTO beats VALUES (?, ?, ?)", (key, value, until))
+
+    def _check_host(self) -> None:
+        host, until = self._beat("host")
+        if host not in {"", self._host} and 0 < until - self._clock.now() <= HOST_SILENCE:
+            msg = f"the schedules {self._where} are used by a beat on host {host!r}, and this is "
+            msg += f"{self._host!r}: the store 'sqlite' is for the beats of one host; use the "
+            raise StoreError(msg + "store 'broker', or stop the other and wait a minute")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[ScheduleTable]:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield getattr(self, "_table", None)  # type: ignore[misc]  # the first makes it
+                except BaseException:
+                    self._db.execute("ROLLBACK")
+                    raise
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                msg = f"the schedules {self._where} cannot be written: {error}"
+                raise StoreError(msg) from error
+
+    def lease(self, holder: str, seconds: float) -> Lease:
+        """Ask to be the one who fires."""
+        now = self._clock.now()
+        with self._transaction() as table:
+            self._check_host()
+            self._note("host", self._host, now + HOST_SILENCE)
+            owner, until = self._beat("lease")
+            # A time too far ahead was written before the clock was put back.
+            held = owner in {"", holder} or not now < until <= now + 2 * seconds
+            if held:
+                self._note("lease", holder, now + seconds)
+            return Lease(held, table.revision)
+
+    def release(self, holder: str) -> None:
+        """Give the lease back."""
+        with self._transaction():
+            if self._beat("lease")[0] == holder:
+                self._note("lease", "", 0.0)
+
+    # Schedules
+
+    def load(self, after: int = 0) -> Loaded:
+        """Return what changed after a revision."""
+        with self._lock:
+            page = self._table.load(LoadSchedules(after, _ALL, max_bytes=_ALL))
+        return Loaded(page.revision, read_rows(page.rows), page.gone, page.whole)
+
+    def find(self, name: str) -> Schedule | None:
+        """Return a schedule by its name."""
+        with self._lock:
+            return self._table.find(name)
+
+    def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
+        """Store each if its version is the one beside it."""
+        with self._transaction() as table:
+            codes = [table.save(pack_row(made.check()), version) for made, version in changes]
+            if "full" in codes:
+                raise QueueFull("the store has its schedules; remove some")
+            return Saved([code == "done" for code in codes], table.revision)
+
+    def advance(self, rows: Sequence[Progress]) -> Saved:
+        """Move schedules on."""
+        with self._transaction() as table:
+            return Saved(table.advance(rows), table.revision)
+
+    def remove(self, name: str, expected: int | None) -> bool:
+        """Remove it if its version is ``expected``."""
+        with self._transaction() as table:
+            return table.remove(name, expected)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+def make_store(context: PluginContext) -> ScheduleStore:
+    """Return a store for the options ``path``, ``url`` (``sqlite:///path``) and ``host``."""
+    options = read_options(context, {"path": ".eventmq/schedules.sqlite", "url": "", "host": ""})
+    url = options["url"].partition("://")[2].removeprefix("/")
+    return SqliteSchedules(Path(url or options["path"]), context.clock, host=options["host"])
+
+
+@hookimpl
+def eventmq_schedule_stores() -> Mapping[str, Factory[ScheduleStore]]:
+    """Provide ``sqlite``."""
+    return {"sqlite": make_store}

@@ -1,0 +1,205 @@
+"""Schedules in a table of SQLite: what the broker's store and the stores of files have in common.
+
+Every change gets the next *revision* of the table, so that whoever knows one revision can ask
+what came after it. A removed schedule leaves its row as a tombstone, some thousands of them. No
+method commits; the caller has a transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import EventMQError
+from eventmq.schedule import Schedule, ScheduleRow, ScheduleRows
+from eventmq.wire.bulk import pack, unpack
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Sequence
+
+    from eventmq.schedule import LoadSchedules, Progress
+
+__all__ = ["MAX_SCHEDULES", "ScheduleTable", "pack_row", "read_row"]
+
+#: Schedules of one store; more are refused.
+MAX_SCHEDULES = 1_000_000
+
+#: Tombstones that are kept; whoever missed older ones reads everything again.
+KEPT_GONE = 10_000
+
+_DDL = (
+    """CREATE TABLE IF NOT EXISTS schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
+  revision INTEGER NOT NULL, gone INTEGER NOT NULL, source TEXT NOT NULL, last_slot REAL,
+  remaining INTEGER, last_job TEXT NOT NULL, definition BLOB NOT NULL)""",
+    "CREATE UNIQUE INDEX IF NOT EXISTS schedules_revision ON schedules (revision)",
+    "CREATE INDEX IF NOT EXISTS schedules_gone ON schedules (revision) WHERE gone = 1",
+    """CREATE TABLE IF NOT EXISTS schedule_counts (key TEXT PRIMARY KEY, value INTEGER NOT NULL)
+  WITHOUT ROWID""",
+    "INSERT OR IGNORE INTO schedule_counts VALUES ('live', 0), ('gone', 0), ('forgotten', 0)",
+)
+
+_COLUMNS = "name, version, last_slot, remaining, last_job, definition"
+
+_ADVANCE = """UPDATE schedules SET version = version + 1, revision = ?, last_slot = ?,
+  remaining = ?, last_job = ? WHERE name = ? AND version = ? AND gone = 0"""
+
+_WRITE = """INSERT OR REPLACE INTO schedules (name, version, revision, gone, source, last_slot,
+  remaining, last_job, definition) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?)"""
+
+
+def pack_row(schedule: Schedule) -> ScheduleRow:
+    """Return a schedule as a row, which is how it travels too."""
+    return ScheduleRow(
+        schedule.name, schedule.version, schedule.last_slot, schedule.remaining,
+        schedule.last_job, pack(schedule.definition()),
+    )  # fmt: skip
+
+
+def read_row(row: Sequence[Any]) -> Schedule:
+    """Return the schedule of a row.
+
+    Raises:
+        ProtocolError: The definition is no MessagePack.
+        SettingsError: It is not the definition of a schedule.
+    """
+    name, version, last_slot, remaining, last_job, definition = row
+    made = Schedule.read(name, unpack(definition, f"the schedule {name!r}"))
+    made.version, made.last_slot = version, last_slot
+    made.remaining, made.last_job = remaining, last_job
+    return made
+
+
+class ScheduleTable:
+    """The table of one database; made if it is not there."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        for statement in _DDL:
+            db.execute(statement)
+
+    # Reading
+
+    @property
+    def revision(self) -> int:
+        """The number of the last change, 0 before the first."""
+        return self._value("SELECT max(revision) FROM schedules")
+
+    def _value(self, sql: str, *arguments: Any) -> int:
+        row = self._db.execute(sql, arguments).fetchone()
+        return int(row[0] or 0) if row else 0
+
+    def _count(self, key: str) -> int:
+        return self._value("SELECT value FROM schedule_counts WHERE key = ?", key)
+
+    def _add(self, key: str, change: int) -> None:
+        sql = "UPDATE schedule_counts SET value = value + ? WHERE key = ?"
+        self._db.execute(sql, (change, key))
+
+    def load(self, entry: LoadSchedules) -> ScheduleRows:
+        """Return what changed after a revision; see `LoadSchedules`."""
+        after = entry.after
+        if not entry.scan and after < self._count("forgotten"):
+            after = 0
+        whole = after == 0
+        arguments: list[Any] = [after]
+        where = "revision > ?" + (" AND gone = 0" if whole else "")
+        if entry.name is not None:
+            where, arguments = "gone = 0 AND name = ?", [entry.name]
+        elif entry.source is not None:
+            where, arguments = f"{where} AND gone = 0 AND source = ?", [after, entry.source]
+        sql = f"SELECT {_COLUMNS}, revision, gone FROM schedules WHERE {where} ORDER BY revision"
+        rows: list[ScheduleRow] = []
+        gone: list[str] = []
+        size, head = 0, self.revision
+        for *row, revision, removed in self._db.execute(sql, arguments):
+            if len(rows) + len(gone) >= entry.limit or (rows and size > entry.max_bytes):
+                return ScheduleRows(rows, gone, after, head, whole, more=True)
+            after = revision
+            if removed:
+                gone.append(row[0])
+            else:
+                rows.append(ScheduleRow(*row))
+                size += len(row[-1])
+        return ScheduleRows(rows, gone, head, head, whole, more=False)
+
+    def find(self, name: str) -> Schedule | None:
+        """Return a schedule by its name."""
+        sql = f"SELECT {_COLUMNS} FROM schedules WHERE name = ? AND gone = 0"
+        row = self._db.execute(sql, (name,)).fetchone()
+        return read_row(row) if row else None
+
+    # Changes
+
+    def save(self, row: ScheduleRow, expected: int | None) -> str:
+        """Store a row if its version is the expected one, None: if it is new.
+
+        Returns:
+            ``done``, ``stale``, or ``full`` where the table has its schedules.
+        """
+        sql = "SELECT version, gone FROM schedules WHERE name = ?"
+        version, gone = self._db.execute(sql, (row.name,)).fetchone() or (0, 1)
+        if (None if gone else version) != expected:
+            return "stale"
+        if gone:
+            if self._count("live") >= MAX_SCHEDULES:
+                return "full"
+            self._add("live", 1)
+            self._add("gone", -1 if version else 0)
+        self._write(row, version + 1)
+        return "done"
+
+    def put(self, schedule: Schedule, now: float) -> str:
+        """Store a schedule, whatever is there of its name; one that does the same stays as it is.
+
+        Returns:
+            ``done``, ``same``, or ``full`` where the table has its schedules.
+        """
+        sql = "SELECT version FROM schedules WHERE name = ? AND gone = 0"
+        there = self._db.execute(sql, (schedule.name,)).fetchone()
+        with contextlib.suppress(EventMQError, TypeError):  # what cannot be read is replaced
+            other = self.find(schedule.name)
+            if other is not None and schedule.does_the_same(other):
+                return "same"
+        return self.save(pack_row(schedule.begun(now)), there[0] if there else None)
+
+    def _write(self, row: ScheduleRow, version: int) -> None:
+        source = unpack(row.definition, "a schedule")["source"]
+        self._db.execute(_WRITE, (
+            row.name, version, self.revision + 1, source, row.last_slot, row.remaining,
+            row.last_job, row.definition,
+        ))  # fmt: skip
+
+    # hot loop: benchmarks/schedules.py
+    def advance(self, rows: Iterable[Progress]) -> list[bool]:
+        """Move schedules on, each if its version is the expected one."""
+        execute, revision = self._db.execute, self.revision
+        done = []
+        for name, expected, last_slot, remaining, last_job in rows:
+            values = (revision + 1, last_slot, remaining, last_job, name, expected)
+            moved = execute(_ADVANCE, values).rowcount == 1
+            revision += moved
+            done.append(moved)
+        return done
+
+    def remove(self, name: str, expected: int | None) -> bool:
+        """Remove a schedule if its version is the expected one, None: any."""
+        sql = """UPDATE schedules SET gone = 1, version = version + 1, revision = ?,
+                 definition = x'' WHERE name = ? AND gone = 0 AND (? IS NULL OR version = ?)"""
+        values = (self.revision + 1, name, expected, expected)
+        if self._db.execute(sql, values).rowcount != 1:
+            return False
+        self._add("live", -1)
+        self._add("gone", 1)
+        if self._count("gone") > KEPT_GONE:
+            self._forget()
+        return True
+
+    def _forget(self) -> None:
+        """Drop the older half of the tombstones."""
+        half = KEPT_GONE // 2
+        sql = "SELECT revision FROM schedules WHERE gone = 1 ORDER BY revision LIMIT 1 OFFSET ?"
+        last = self._value(sql, half)
+        sql = "DELETE FROM schedules WHERE gone = 1 AND revision <= ?"
+        self._add("gone", -self._db.execute(sql, (last,)).rowcount)
+        self._db.execute("UPDATE schedule_counts SET value = ? WHERE key = 'forgotten'", (last,))

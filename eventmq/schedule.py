@@ -1,0 +1,339 @@
+"""What a schedule is: the stored object, what moves it on, and the ids of the jobs it makes.
+
+Not here: when it fires (`eventmq.scheduler` and triggers) and where it is kept (schedule stores).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.errors import SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "MAX_BODY",
+    "MISFIRE",
+    "OVERLAP",
+    "SOURCES",
+    "AdvanceSchedules",
+    "Lease",
+    "LoadSchedules",
+    "Loaded",
+    "Progress",
+    "PutSchedule",
+    "RemoveSchedule",
+    "SaveSchedules",
+    "Saved",
+    "Schedule",
+    "ScheduleRow",
+    "ScheduleRows",
+    "slot_id",
+]
+
+#: What happens with slots that were missed: none of them, one for all, or all within a window.
+MISFIRE = ("skip", "one", "all")
+
+#: What happens at a slot while the job of the one before has not ended.
+OVERLAP = ("allow", "skip", "queue")
+
+#: Who made a schedule: an app's code, a client, the command line, or a SCHEDULE message.
+SOURCES = ("code", "client", "cli", "wire")
+
+#: Bytes of the longest body: many schedules travel in one message.
+MAX_BODY = 1024 * 1024
+
+#: Characters of the longest name or queue: what the broker takes as an id.
+_MAX_TEXT = 255
+
+#: Fields that change when it fires; the others only when somebody edits it.
+_MOVING = frozenset({"version", "last_slot", "remaining", "last_job"})
+
+#: Fields of the definition that say nothing about what is to be done.
+_CIRCUMSTANCE = frozenset({"created", "enabled"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Schedule:
+    """A stored schedule. Times are Unix time and lengths seconds, as float.
+
+    Attributes:
+        name: Unique in its store.
+        task: Name of the task, "" for a plain job.
+        queue: Where its jobs go, "" for the broker's default.
+        headers: Of its jobs, as text on the wire.
+        body: Of its jobs.
+        trigger: When it fires, as `eventmq.plugins.triggers.timing.Timing` writes it.
+        source: One of `SOURCES`.
+        app: Name of the app whose code has it.
+        created: When it was made, or got another trigger.
+        nohaste: Its first slot is that of the trigger; else it fires once at ``created`` too.
+        enabled: Whether it fires.
+        misfire: One of `MISFIRE`.
+        window: For misfire ``all``: how far back missed slots are made up for.
+        overlap: One of `OVERLAP`.
+        jitter: Each slot fires up to so much later, always the same for one slot.
+        run_count: How often it fires in all, None for no limit.
+        expires_in: Seconds after its slot at which a job must not start any more, 0.0 for never.
+        sent: Of a SCHEDULE message: its headers and, of nine frames, interval and cron.
+        version: Grows with every change.
+        last_slot: The last slot that was dealt with, None before the first.
+        remaining: How often it still fires, None for no limit.
+        last_job: Id of the job that it made last.
+    """
+
+    name: str
+    task: str = ""
+    queue: str = ""
+    headers: str = ""
+    body: bytes = b""
+    trigger: str = ""
+    source: str = "client"
+    app: str = ""
+    created: float = 0.0
+    nohaste: bool = True
+    enabled: bool = True
+    misfire: str = "one"
+    window: float = 3600.0
+    overlap: str = "allow"
+    jitter: float = 0.0
+    run_count: int | None = None
+    expires_in: float = 0.0
+    sent: tuple[str, ...] = ()
+    version: int = 0
+    last_slot: float | None = None
+    remaining: int | None = None
+    last_job: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether its jobs are plain ones, which schedulers without FEATURES can fire too."""
+        return "content-type:" not in self.headers
+
+    def check(self) -> Schedule:
+        """Return itself.
+
+        Raises:
+            SettingsError: A value is not allowed.
+        """
+        for name, (kind, allowed) in _TYPES.items():
+            if not isinstance(getattr(self, name), kind):
+                _refuse(name, getattr(self, name), allowed)
+        if not 0 < len(self.name) <= _MAX_TEXT or len(self.queue) > _MAX_TEXT:
+            _refuse("name", self.name[:40], f"1 to {_MAX_TEXT} characters, as of its queue")
+        if len(self.body) > MAX_BODY:
+            _refuse("body", f"{len(self.body)} bytes", f"at most {MAX_BODY} bytes")
+        for name, values in _CHOICES.items():
+            if getattr(self, name) not in values:
+                _refuse(name, getattr(self, name), ", ".join(values))
+        for name in ("window", "jitter", "expires_in", "created"):
+            if not 0 <= getattr(self, name) < 1e12:  # noqa: PLR2004 - not nan, inf or nonsense
+                _refuse(name, getattr(self, name), "seconds from 0")
+        if self.run_count is not None and self.run_count < 1:
+            _refuse("run_count", self.run_count, "a whole number from 1")
+        return self
+
+    def definition(self) -> dict[str, Any]:
+        """Return what does not change when it fires, as plain data without the name."""
+        data = asdict(self)
+        return {name: data[name] for name in data if name not in _MOVING and name != "name"}
+
+    @classmethod
+    def read(cls, name: str, definition: Mapping[str, Any]) -> Schedule:
+        """Return the schedule of a `definition`, checked.
+
+        Raises:
+            SettingsError: A field is unknown or has a value that is not allowed.
+        """
+        for field in definition:
+            if field not in _FIELDS:
+                hint = did_you_mean(str(field), _FIELDS)
+                raise SettingsError(f"a schedule has no field {str(field)[:40]!r}; {hint}")
+        made = cls(name=name, **definition)
+        made.sent = tuple(made.sent)
+        return made.check()
+
+    def does_the_same(self, other: Schedule) -> bool:
+        """Whether the definitions of both say the same, whenever they were made."""
+        mine, others = self.definition(), other.definition()
+        return all(mine[name] == others[name] for name in mine if name not in _CIRCUMSTANCE)
+
+    def begun(self, now: float) -> Schedule:
+        """Return it as one that starts now."""
+        last = now if self.nohaste else None
+        return replace(self, created=now, last_slot=last, remaining=self.run_count, last_job="")
+
+    def succeeding(self, other: Schedule, now: float) -> Schedule:
+        """Return it as one that takes the place of another of its name.
+
+        It goes on where the other one was, unless its trigger is another.
+        """
+        if self.trigger != other.trigger:
+            return replace(self.begun(now), enabled=other.enabled, last_job=other.last_job)
+        left = other.remaining if self.run_count == other.run_count else self.run_count
+        return replace(
+            self, created=other.created, enabled=other.enabled, last_slot=other.last_slot,
+            remaining=left, last_job=other.last_job,
+        )  # fmt: skip
+
+
+def _refuse(name: str, value: object, allowed: str) -> None:
+    raise SettingsError(f"{name} of a schedule is {value!r}; allowed is: {allowed}")
+
+
+_NAMES = [field.name for field in fields(Schedule)]
+_FIELDS = frozenset(_NAMES) - _MOVING - {"name"}
+_CHOICES = {"misfire": MISFIRE, "overlap": OVERLAP, "source": SOURCES}
+
+#: Field -> (types, what is allowed).
+_TYPES: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(
+        ["name", "task", "queue", "headers", "trigger", "source", "app", "misfire", "overlap"],
+        (str, "text"),
+    ),
+    "body": (bytes, "bytes"),
+    **dict.fromkeys(["created", "window", "jitter", "expires_in"], ((int, float), "seconds")),
+    **dict.fromkeys(["nohaste", "enabled"], (bool, "True or False")),
+    "run_count": ((int, type(None)), "a whole number from 1"),
+    "sent": (tuple, "a list of text"),
+}
+
+
+class Progress(NamedTuple):
+    """How a schedule of version ``expected`` moves on; it has the next version after that."""
+
+    name: str
+    expected: int
+    last_slot: float | None
+    remaining: int | None
+    last_job: str
+
+
+class Loaded(NamedTuple):
+    """What changed in a store.
+
+    Attributes:
+        revision: Of the store; to be given to the next call.
+        schedules: All that are new or were changed.
+        gone: Names of those that were removed.
+        whole: It begins at nothing: what is not in ``schedules`` is not there any more.
+    """
+
+    revision: int
+    schedules: Sequence[Schedule]
+    gone: Sequence[str] = ()
+    whole: bool = False
+
+
+class Saved(NamedTuple):
+    """What became of changes, in their order, and the store's revision after them."""
+
+    done: Sequence[bool]
+    revision: int
+
+
+class Lease(NamedTuple):
+    """The answer of a store to somebody who wants to fire its schedules.
+
+    Attributes:
+        held: He may; nobody else does for the time that was asked for.
+        revision: Of the store, now.
+        foreign: A scheduler of another kind fires the plain jobs of source ``wire``.
+    """
+
+    held: bool
+    revision: int
+    foreign: bool = False
+
+
+# What a broker asks of its store
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as it is kept: what moves, and the definition in MessagePack."""
+
+    name: str
+    version: int
+    last_slot: float | None
+    remaining: int | None
+    last_job: str
+    definition: bytes
+
+
+class ScheduleRows(NamedTuple):
+    """A page of schedules. ``revision`` is where the next page goes on."""
+
+    rows: Sequence[ScheduleRow]
+    gone: Sequence[str]
+    revision: int
+    #: Of the whole table.
+    head: int
+    #: It begins at nothing, as the caller asked or because older removals are forgotten.
+    whole: bool
+    more: bool
+
+
+class LoadSchedules(NamedTuple):
+    """Read what changed after a revision, or one schedule. Verdict: ScheduleRows.
+
+    ``scan`` says that the caller began at nothing and goes on: it misses no removals.
+    """
+
+    after: int = 0
+    limit: int = 1000
+    name: str | None = None
+    source: str | None = None
+    scan: bool = False
+    max_bytes: int = 4 * 1024 * 1024
+
+
+class SaveSchedules(NamedTuple):
+    """Store schedules, each if it has the version beside it; None: if it is new.
+
+    Verdict: (list of ``done``, ``stale`` or ``full``, revision).
+    """
+
+    rows: Sequence[tuple[ScheduleRow, int | None]]
+
+
+class PutSchedule(NamedTuple):
+    """Store a schedule, unless one that does the same is there.
+
+    Verdict: (``done``, ``same`` or ``full``, revision).
+    """
+
+    schedule: Schedule
+    now: float
+
+
+class AdvanceSchedules(NamedTuple):
+    """Move schedules on, each if it has the expected version. Verdict: (bools, revision)."""
+
+    rows: Sequence[Progress]
+
+
+class RemoveSchedule(NamedTuple):
+    """Remove a schedule if it has the expected version; None: any. Verdict: (bool, revision)."""
+
+    name: str
+    expected: int | None
+
+
+def slot_id(store: str, name: str, slot: float) -> str:
+    """Return the id of the job of one slot of a schedule: the same whoever computes it.
+
+    It has the layout of UUID version 7 (RFC 9562, section 5.7) with the slot as its time.
+
+    Args:
+        store: Identity of the schedule store, in which names are unique.
+        name: Of the schedule.
+        slot: Unix time.
+    """
+    micros = round(slot * 1e6)
+    digest = hashlib.sha256(f"{store}\0{name}\0{micros}".encode()).digest()
+    tail = int.from_bytes(digest[:8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+    more = int.from_bytes(digest[8:10], "big") & 0xFFF
+    return f"{micros // 1000 & 0xFFFFFFFFFFFF:012x}7{more:03x}{tail:016x}"

@@ -1,0 +1,223 @@
+"""What every schedule store must do."""
+
+# ruff: noqa: S101, PLR2004 - suites are methods that assert, with figures that are the point
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.errors import SettingsError
+from eventmq.schedule import Progress, Schedule
+from eventmq.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eventmq.interfaces import ScheduleStore
+
+__all__ = ["ScheduleStoreSuite"]
+
+
+def made(name: str, **more: object) -> Schedule:
+    """Return a schedule to store."""
+    fields = {"task": "shop.send", "body": b"\x00\xff", "trigger": 'every:{"seconds":5.0}'}
+    return Schedule(name=name, **{**fields, **more})  # type: ignore[arg-type]
+
+
+class ScheduleStoreSuite:
+    """Subclass it and return your store from `make`."""
+
+    def make(self, clock: FakeClock) -> ScheduleStore:
+        """Return an empty store."""
+        raise NotImplementedError
+
+    def second(self, clock: FakeClock) -> ScheduleStore | None:
+        """Return another connection to the store that `make` made last, None if there is none."""
+        return None
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """The clock of the store."""
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self, clock: FakeClock) -> Iterator[ScheduleStore]:
+        """An empty store."""
+        store = self.make(clock)
+        yield store
+        store.close()
+        store.close()
+
+    @pytest.fixture
+    def other(self, store: ScheduleStore, clock: FakeClock) -> Iterator[ScheduleStore]:
+        """A second connection to it."""
+        other = self.second(clock)
+        if other is None:
+            pytest.skip("one process alone can use this store")
+        yield other
+        other.close()
+
+    def test_what_is_saved_is_found_unchanged(self, store: ScheduleStore) -> None:
+        """Every field comes back, and the version is a new one."""
+        schedule = made(
+            "nightly", queue="fast", headers="task:a,content-type:msgpack", source="code",
+            app="shop", created=5.5, nohaste=False, enabled=False, misfire="all", window=60.0,
+            overlap="queue", jitter=1.5, run_count=7, expires_in=9.0, last_slot=1234.5,
+            remaining=3, last_job="x", sent=("a", "b", ""),
+        )  # fmt: skip
+        assert list(store.save([(schedule, None)]).done) == [True]
+        found = store.find("nightly")
+        assert found is not None
+        assert found.version > 0
+        assert replace(found, version=0) == schedule
+        assert list(store.load().schedules) == [found]
+
+    def test_an_unknown_name_is_none(self, store: ScheduleStore) -> None:
+        """It is no error."""
+        assert store.find("nobody") is None
+        assert not store.remove("nobody", 1)
+        assert not store.remove("nobody", None)
+        assert list(store.advance([Progress("nobody", 1, 5.0, None, "")]).done) == [False]
+
+    def test_a_save_needs_the_version_that_is_there(self, store: ScheduleStore) -> None:
+        """Who read an older one must read again."""
+        store.save([(made("a"), None)])
+        first = store.find("a")
+        assert first is not None
+        assert list(store.save([(made("a"), None)]).done) == [False]
+        assert list(store.save([(made("a", queue="q"), first.version)]).done) == [True]
+        assert list(store.save([(made("a", queue="r"), first.version)]).done) == [False]
+        last = store.find("a")
+        assert last is not None
+        assert (last.queue, last.version > first.version) == ("q", True)
+
+    def test_the_verdicts_of_a_save_are_in_order(self, store: ScheduleStore) -> None:
+        """One that is stale does not keep the others from being stored."""
+        store.save([(made("b"), None)])
+        saved = store.save([(made("a"), None), (made("b"), None), (made("c"), None)])
+        assert list(saved.done) == [True, False, True]
+        assert sorted(s.name for s in store.load().schedules) == ["a", "b", "c"]
+
+    def test_a_bad_schedule_is_not_stored(self, store: ScheduleStore) -> None:
+        """And neither is anything beside it."""
+        for bad in (made("", queue="x"), made("x", run_count=0), made("x", misfire="twice")):
+            with pytest.raises(SettingsError, match="allowed is"):
+                store.save([(made("good"), None), (bad, None)])
+        assert not store.load().schedules
+
+    def test_advancing_moves_on_and_counts_the_version(self, store: ScheduleStore) -> None:
+        """By one, so that the caller knows it without reading."""
+        store.save([(made("a", remaining=3, run_count=3), None)])
+        first = store.find("a")
+        assert first is not None
+        row = Progress("a", first.version, 10.25, 2, "job")
+        assert list(store.advance([row]).done) == [True]
+        assert list(store.advance([row]).done) == [False]
+        found = store.find("a")
+        assert found == replace(
+            first, version=first.version + 1, last_slot=10.25, remaining=2, last_job="job"
+        )
+
+    def test_a_removed_schedule_can_be_made_anew(self, store: ScheduleStore) -> None:
+        """With a version above any that the name ever had."""
+        store.save([(made("a"), None)])
+        first = store.find("a")
+        assert first is not None
+        assert not store.remove("a", first.version + 1)
+        assert store.remove("a", first.version)
+        assert store.find("a") is None
+        assert not store.load().schedules
+        assert list(store.save([(made("a"), first.version)]).done) == [False]
+        store.save([(made("a"), None)])
+        again = store.find("a")
+        assert again is not None
+        assert again.version > first.version
+        assert store.remove("a", None)
+
+    def test_changes_can_be_followed(self, store: ScheduleStore) -> None:
+        """From a revision on: what is new, was edited, moved on or was removed."""
+        store.save([(made(name), None) for name in "abcd"])
+        seen = store.load()
+        assert seen.whole
+        assert len(seen.schedules) == 4
+        after = store.load(seen.revision)
+        assert (after.revision, list(after.schedules), list(after.gone)) == (seen.revision, [], [])
+        by_name = {s.name: s for s in seen.schedules}
+        store.advance([Progress("b", by_name["b"].version, 7.0, None, "")])
+        store.remove("c", None)
+        saved = store.save([(made("d", queue="q"), by_name["d"].version)])
+        after = store.load(seen.revision)
+        assert sorted(s.name for s in after.schedules) == ["b", "d"]
+        assert (list(after.gone), after.whole, after.revision) == (["c"], False, saved.revision)
+
+    def test_revisions_count_changes(self, store: ScheduleStore) -> None:
+        """One each, so that who wrote can tell whether others wrote too."""
+        before = store.save([(made(name), None) for name in "abc"]).revision
+        rows = [Progress(s.name, s.version, 1.0, None, "") for s in store.load().schedules]
+        assert store.advance(rows).revision == before + 3
+        assert store.advance(rows).revision == before + 3
+
+    def test_many_schedules_are_read_whole(self, store: ScheduleStore) -> None:
+        """More than fit into one message."""
+        names = [f"s{n}" for n in range(2500)]
+        store.save([(made(name), None) for name in names])
+        large = made("large", body=b"x" * 900_000)
+        store.save([(large, None), (replace(large, name="huge"), None)])
+        assert {*names, "large", "huge"} == {s.name for s in store.load().schedules}
+
+    def test_whoever_missed_too_much_reads_everything(self, store: ScheduleStore) -> None:
+        """Removed schedules are not remembered for ever; what is there is never left out."""
+        store.save([(made("old"), None)])
+        seen = store.load().revision
+        for first in range(0, 20_100, 1000):
+            store.save([(made(f"s{n}"), None) for n in range(first, first + 1000)])
+            for n in range(first, first + 1000):
+                store.remove(f"s{n}", None)
+        after = store.load(seen)
+        assert after.whole or len(after.gone) == 21_000
+        if after.whole:
+            assert [s.name for s in after.schedules] == ["old"]
+
+    def test_the_lease_has_one_holder(self, store: ScheduleStore, clock: FakeClock) -> None:
+        """Until it ends, or is given back."""
+        assert store.lease("a", 1.0).held
+        assert not store.lease("b", 1.0).held
+        clock.advance(0.9)
+        assert store.lease("a", 1.0).held
+        clock.advance(0.9)
+        assert not store.lease("b", 1.0).held
+        clock.advance(0.2)
+        assert store.lease("b", 1.0).held
+        assert not store.lease("a", 1.0).held
+        store.release("a")
+        assert not store.lease("a", 1.0).held
+        store.release("b")
+        assert store.lease("a", 1.0).held
+
+    def test_a_clock_that_was_put_back_does_not_freeze_the_lease(
+        self, store: ScheduleStore, clock: FakeClock
+    ) -> None:
+        """A lease that seems to last for hours is none."""
+        assert store.lease("a", 1.0).held
+        clock.set_now(clock.now() - 7200)
+        assert store.lease("b", 1.0).held
+
+    def test_the_lease_says_the_revision(self, store: ScheduleStore) -> None:
+        """So that a poll is enough to know that nothing changed."""
+        before = store.lease("a", 1.0).revision
+        revision = store.save([(made("a"), None)]).revision
+        assert before < revision == store.lease("a", 1.0).revision == store.load().revision
+
+    def test_two_users_see_one_truth(self, store: ScheduleStore, other: ScheduleStore) -> None:
+        """Whoever comes second reads what the first one did."""
+        assert store.identity == other.identity
+        store.save([(made("a"), None)])
+        found = other.find("a")
+        assert found is not None
+        row = Progress("a", found.version, 5.0, None, "")
+        assert sorted([*store.advance([row]).done, *other.advance([row]).done]) == [False, True]
+        assert store.lease("x", 1.0).held
+        assert not other.lease("y", 1.0).held

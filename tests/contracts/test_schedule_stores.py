@@ -1,0 +1,131 @@
+"""The built-in schedule stores keep the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventmq.errors import EventMQError, QueueFull, StoreError
+from eventmq.plugins.schedule_stores.broker import BrokerSchedules
+from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.testing import ScheduleStoreSuite
+from eventmq.wire.commands import Error
+from tests.broker_harness import Broker
+
+
+class TestMemory(ScheduleStoreSuite):
+    def make(self, clock):
+        return SqliteSchedules(None, clock)
+
+
+class TestSqlite(ScheduleStoreSuite):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path / "folder" / "schedules.sqlite"
+
+    def make(self, clock):
+        return SqliteSchedules(self.path, clock)
+
+    second = make
+
+
+class TestBroker(ScheduleStoreSuite):
+    """On a broker's core and its real store."""
+
+    @pytest.fixture(autouse=True)
+    def brokers(self, tmp_path):
+        self.path = tmp_path
+        self.broker = None
+        yield
+        if self.broker is not None:
+            self.broker.close()
+
+    def make(self, clock):
+        self.broker = Broker(self.path, clock=clock)
+        return self.second(clock)
+
+    def second(self, clock):
+        return BrokerSchedules(self.ask)
+
+    def ask(self, name, arguments):
+        answer = self.broker.call(name, **arguments)
+        if isinstance(answer, Error):
+            raise (QueueFull if answer.code == "store-full" else EventMQError)(answer.text)
+        return answer
+
+
+def test_schedules_of_a_file_survive_its_end(tmp_path, clock):
+    suite = TestSqlite()
+    suite.path = tmp_path / "s"
+    store = suite.make(clock)
+    identity = store.identity
+    suite.test_what_is_saved_is_found_unchanged(store)
+    store.close()
+    store = suite.make(clock)
+    assert "nightly" == store.find("nightly").name
+    assert identity == store.identity
+    store.close()
+
+
+@pytest.fixture
+def clock():
+    from eventmq.testing import FakeClock
+
+    return FakeClock()
+
+
+def test_a_second_host_is_refused_and_told_why(tmp_path, clock):
+    """SQLite's locks do not hold across machines."""
+    store = SqliteSchedules(tmp_path / "s", clock, host="one")
+    store.lease("a", 1.0)
+    with pytest.raises(StoreError, match="used by a beat on host 'one', and this is 'two'"):
+        SqliteSchedules(tmp_path / "s", clock, host="two")
+    clock.advance(61)
+    second = SqliteSchedules(tmp_path / "s", clock, host="two")
+    assert second.lease("b", 1.0).held
+    with pytest.raises(StoreError, match="used by a beat on host 'two'"):
+        store.lease("a", 1.0)
+    store.close()
+    second.close()
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path, clock):
+    store = SqliteSchedules(tmp_path / "s", clock)
+    store._db.execute("PRAGMA user_version = 99")
+    store.close()
+    with pytest.raises(StoreError, match="version 99, this EventMQ knows up to 1: use the newer"):
+        SqliteSchedules(tmp_path / "s", clock)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path, clock):
+    (tmp_path / "text").write_text("hello" * 1000)
+    with pytest.raises(StoreError, match="cannot open the schedules"):
+        SqliteSchedules(tmp_path / "text", clock)
+    import sqlite3
+
+    db = sqlite3.connect(tmp_path / "other")
+    db.execute("CREATE TABLE t (x)")
+    db.close()
+    with pytest.raises(StoreError, match="no schedules of EventMQ"):
+        SqliteSchedules(tmp_path / "other", clock)
+
+
+def test_schedules_of_a_broker_survive_its_end(tmp_path, clock):
+    suite = TestBroker()
+    suite.path = tmp_path
+    store = suite.make(clock)
+    suite.test_what_is_saved_is_found_unchanged(store)
+    revision = store.lease("a", 1.0).revision
+    suite.broker.crash()
+    assert "nightly" == store.find("nightly").name
+    lease = store.lease("b", 1.0)
+    assert (lease.held, lease.revision) == (True, revision)
+    suite.broker.close()
+
+
+def test_one_schedule_that_cannot_be_read_leaves_the_others(tmp_path, clock, caplog):
+    store = SqliteSchedules(tmp_path / "s", clock)
+    TestSqlite().test_the_verdicts_of_a_save_are_in_order(store)
+    store._db.execute("UPDATE schedules SET definition = x'00' WHERE name = 'b'")
+    assert ["a", "c"] == sorted(s.name for s in store.load().schedules)
+    assert "schedule 'b' cannot be read" in caplog.text
+    store.close()
