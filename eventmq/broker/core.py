@@ -18,6 +18,7 @@ from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
 from eventmq.broker.peers import PLAIN_PREFIX, Key, Lease, Peer, Session
 from eventmq.broker.retention import Retention
+from eventmq.broker.schedules import Schedules
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
 from eventmq.broker.sweeps import Sweeps
@@ -27,6 +28,7 @@ from eventmq.broker.waits import Waits
 from eventmq.entries import Find, History, ListJobs, Promote
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.operations import ListFailed
+from eventmq.schedule import LoadSchedules
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -96,6 +98,8 @@ class BrokerCore:
         self.sweeps = Sweeps(state, self.operations)
         self.retention = Retention(state)
         self.topics = Topics(state)
+        self.schedules = Schedules(state)
+        self.calls.add(self.schedules.handlers)
         self._promoting = False
         self._ticked = self._beaten = 0.0
         self._handlers = self._make_handlers()
@@ -108,9 +112,9 @@ class BrokerCore:
             Ready: self.sessions.ready,
             Heartbeat: self._heartbeat,
             Call: self.calls.call,
-            Inform: self.sessions.inform,
+            Inform: self._inform,
             Publish: self.topics.publish,
-            Schedule: self.topics.schedule,
+            Schedule: self.schedules.schedule,
             Kbai: lambda peer, _: self.sessions.goodbye(peer),
             Admin: lambda peer, message: answer(state, peer, message),
             Disconnect: self._disconnect,
@@ -242,6 +246,10 @@ class BrokerCore:
         elif peer.session is not None and not peer.session.plain and message.status is not None:
             self.sessions.status(peer.session, message.status)
 
+    def _inform(self, peer: Peer, message: Inform) -> None:
+        self.sessions.inform(peer, message)
+        self.schedules.informed(peer)
+
     def _misplaced(self, _peer: Peer, _message: Cancel) -> None:
         raise ProtocolError("CANCEL goes from the broker to a worker", code="not-allowed")
 
@@ -283,6 +291,7 @@ class BrokerCore:
             self.parking.tick()
             self.retention.tick()
             self.volatile.tick(admits)
+            self.schedules.tick()
         due = state.next_due is not None and state.next_due <= now
         if due and not self._promoting and now >= state.hold_until:
             self._promote(now)
@@ -346,7 +355,7 @@ class BrokerCore:
         for undo in reversed(undos):
             undo()
         for entry, settle, undo in zip(entries, settles, undos, strict=True):
-            if isinstance(entry, (Find, ListJobs, ListFailed, History)):
+            if isinstance(entry, (Find, ListJobs, ListFailed, History, LoadSchedules)):
                 state.write(entry, settle, undo)
         self.waits.flush()
 

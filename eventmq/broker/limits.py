@@ -32,6 +32,7 @@ class Limits:
         max_inform: A longer QUEUES or FEATURES frame is answered with ERROR ``too-large``.
         max_inform_queues: Queues that one worker may serve; more are refused with
             ``bad-queues``.
+        max_schedule: A schedule with a longer body is refused with ``too-large``.
         window: Jobs of one queue that are kept in memory; the others stay in the store.
         window_bytes: Bytes of payload of one queue that are kept in memory.
         volatile_jobs: Unfinished jobs without guarantee; more are refused with ``queue-full``.
@@ -73,6 +74,7 @@ class Limits:
     max_replies: int = 1_000_000
     max_inform: int = 1024 * 1024
     max_inform_queues: int = 1000
+    max_schedule: int = 1024 * 1024
     window: int = 5000
     window_bytes: int = 32 * 1024 * 1024
     volatile_jobs: int = 100_000

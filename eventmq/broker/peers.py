@@ -46,6 +46,7 @@ class Peer:
         owed: Number of jobs whose REPLY it asked for and did not get yet.
         left: It said KBAI, or we did: a plain worker that only finishes what it has.
         warned: Whether a bad message of it was logged already.
+        told: Of a plain scheduler: what was last sent to it about each schedule.
     """
 
     key: Key
@@ -60,6 +61,7 @@ class Peer:
     owed: int = 0
     left: bool = False
     warned: bool = False
+    told: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def may_be_silent(self) -> bool:

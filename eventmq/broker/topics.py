@@ -1,4 +1,4 @@
-"""PUBLISH and SCHEDULE: what the broker passes on to others without storing it."""
+"""PUBLISH: what the broker passes on to others without storing it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from eventmq.broker.peers import Key
 from eventmq.broker.state import Outgoing
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
-from eventmq.wire.bulk import is_text, pack
+from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.wire.commands import Publish, Schedule
+    from eventmq.wire.commands import Publish
 
 __all__ = ["Topics"]
 
@@ -22,7 +22,7 @@ _SUBSCRIBE = Key("subscribe", b"")
 
 
 class Topics:
-    """Passes messages on to subscribers and schedulers."""
+    """Passes messages on to subscribers."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -45,26 +45,4 @@ class Topics:
                 if message.topic.startswith(topics):
                     state.reply(other, part, call, "part")
         if wants_ack:
-            state.ack(peer, message.id)
-
-    def schedule(self, peer: Peer, message: Schedule) -> None:
-        """Pass it on: SCHEDULE to one scheduler, or each would fire; UNSCHEDULE to all."""
-        state = self.state
-        headers = parse_headers(message.headers)
-        triggers = (message.interval, headers.interval, headers.cron or None)
-        if not message.remove and triggers == (None, None, None):
-            msg = "SCHEDULE of 7 frames needs a header interval:SECONDS or cron:EXPRESSION"
-            raise ProtocolError(msg, code="no-trigger")
-        text = is_text(message.body)
-        schedulers = [
-            other
-            for other in state.peers.values()
-            if other.role == "scheduler" and (text or other.features is not None)
-        ]
-        if not schedulers:
-            msg = "no scheduler is connected to this broker that could read this"
-            raise ProtocolError(msg, code="no-scheduler")
-        for scheduler in schedulers if message.remove else schedulers[:1]:
-            state.send(scheduler, message.frames())
-        if headers.ack_requested:
             state.ack(peer, message.id)

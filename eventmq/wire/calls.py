@@ -91,6 +91,39 @@ CALLS: dict[str, CallSpec] = {
         "Say how the broker is.",
     ),
     "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
+    "schedules.list": CallSpec(
+        "client",
+        {"after": "int?", "scan": "bool?", "limit": "int?", "name": "str?"},
+        "map with rows (lists of name, version, last_slot, remaining, last_job and definition in "
+        "MessagePack), gone (names), revision, head, whole and more",
+        "List what changed after a revision, 0 for all, page by page, or one schedule by name; "
+        "``scan`` goes on with what began at 0.",
+    ),
+    "schedules.save": CallSpec(
+        "client",
+        {"rows": "list of [row as in schedules.list, expected version or nil], at most 1,000"},
+        "map with done (list of bool) and revision; ERROR store-full",
+        "Store schedules, each if it has the expected version; nil: if there is none of its name.",
+    ),
+    "schedules.advance": CallSpec(
+        "client",
+        {"rows": "list of [name, expected version, last_slot, remaining, last_job], at most 1,000"},
+        "map with done (list of bool) and revision",
+        "Move schedules on that have fired, each if it has the expected version.",
+    ),
+    "schedules.remove": CallSpec(
+        "client",
+        {"name": "str", "version": "int?"},
+        "bool",
+        "Remove a schedule, if a version is named only that.",
+    ),
+    "schedules.lease": CallSpec(
+        "client",
+        {"holder": "str", "seconds": "float"},
+        "map with held (bool), revision, and foreign (bool: a plain scheduler fires what SCHEDULE "
+        "brought)",
+        "Ask to be the scheduler that fires, for so many seconds; 0 gives it back.",
+    ),
     "cancel": CallSpec(
         "client",
         {"ids": "list of str, at most 1,000", "reason": "str?"},

@@ -83,10 +83,19 @@ def test_schedule_goes_to_one_of_two_schedulers(
     assert len(got) == 1
 
 
-def test_a_schedule_without_a_scheduler_is_refused(client: RawPeer) -> None:
-    """Schedules are not kept by the broker yet; it says so instead of losing one."""
-    sent = client.send(b"SCHEDULE", b"default", b"interval:60", BODY)
-    assert client.expect(b"ERROR")[4:6] == [sent, b"no-scheduler"]
+def test_a_schedule_without_a_scheduler_is_kept(
+    broker: BrokerProcess, client: RawPeer, connect: Connect
+) -> None:
+    """It is acknowledged once it is on disk; who comes later gets it, and does not run at once."""
+    sent = client.send(b"SCHEDULE", b"default", b"guarantee,interval:60", BODY)
+    assert client.expect(b"ACK")[4] == sent
+    broker.kill()
+    broker.start()
+    scheduler = connect(broker["main"])
+    scheduler.inform(b"scheduler")
+    got = scheduler.expect(b"SCHEDULE")
+    assert got[4:] == [b"default", b"guarantee,interval:60,nohaste", BODY]
+    assert scheduler.silent()
 
 
 def test_a_schedule_of_seven_frames_without_a_trigger_is_refused(
@@ -124,11 +133,10 @@ def test_a_silent_scheduler_is_forgotten(start_broker: StartBroker, connect: Con
     scheduler, client = connect(broker["main"]), connect(broker["main"])
     scheduler.inform(b"scheduler")
     scheduler.all_within(1.2)
-    sent = client.send(b"SCHEDULE", b"default", b"interval:60", BODY)
-    assert client.expect(b"ERROR")[4:6] == [sent, b"no-scheduler"]
+    sent = client.send(b"SCHEDULE", b"default", b"ack-requested,interval:60", BODY)
+    assert client.expect(b"ACK")[4] == sent
     assert scheduler.all_within(0.5) == []
     scheduler.inform(b"scheduler")
-    client.send(b"SCHEDULE", b"default", b"interval:60", BODY)
     assert scheduler.expect(b"SCHEDULE")
 
 
@@ -136,8 +144,8 @@ def test_a_scheduler_that_says_goodbye_is_sent_nothing(client: RawPeer, schedule
     """KBAI: must stop sending, should clean up references."""
     scheduler.send(b"KBAI")
     scheduler.all_within(0.1)
-    sent = client.send(b"SCHEDULE", b"default", b"interval:60", BODY)
-    assert client.expect(b"ERROR")[4:6] == [sent, b"no-scheduler"]
+    sent = client.send(b"SCHEDULE", b"default", b"ack-requested,interval:60", BODY)
+    assert client.expect(b"ACK")[4] == sent
     assert scheduler.all_within(0.6) == []
 
 

@@ -1,0 +1,301 @@
+"""SCHEDULE and UNSCHEDULE, and the calls about schedules: kept on disk before they are answered.
+
+What SCHEDULE brought is for our own scheduler to fire. Where a *plain* one is connected, one
+without FEATURES, it gets the same messages and fires instead; schedulers of ours are told so.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import EventMQError, ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.schedule import (
+    AdvanceSchedules,
+    LoadSchedules,
+    Progress,
+    PutSchedule,
+    RemoveSchedule,
+    SaveSchedules,
+    Schedule,
+    ScheduleRow,
+)
+from eventmq.wire.bulk import is_text, pack, unpack
+from eventmq.wire.calls import MAX_ROWS
+from eventmq.wire.commands import Schedule as Message
+from eventmq.wire.schedules import identity, read_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.schedule import ScheduleRows
+
+    Handler = Callable[[Peer, str, Mapping[str, Any]], None]
+
+__all__ = ["Schedules"]
+
+#: Schedules that are read at a time for a plain scheduler.
+_PAGE = 500
+
+
+def _nothing() -> None:
+    """Acknowledge to nobody."""
+
+
+class Schedules:
+    """Keeps schedules in the broker's store and passes them on to plain schedulers.
+
+    Args:
+        state: Of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        #: Raises `SettingsError` for the text of a trigger that there cannot be.
+        self.check: Callable[[str], object] = str
+        self._revision: int | None = None
+        self._holder = ""
+        self._until = self._length = 0.0
+        #: The plain scheduler that fires.
+        self._plain: Peer | None = None
+        self.handlers: dict[str, Handler] = {
+            "schedules.list": self._list,
+            "schedules.save": self._save,
+            "schedules.advance": self._advance,
+            "schedules.remove": self._remove,
+            "schedules.lease": self._lease,
+        }
+
+    # SCHEDULE and UNSCHEDULE
+
+    def schedule(self, peer: Peer, message: Message) -> None:
+        """Store or remove a schedule, then acknowledge it where that was asked for."""
+        headers = parse_headers(message.headers)
+        wants = headers.ack_requested or headers.reply_requested or bool(headers.guarantee)
+        done = partial(self.state.ack, peer, message.id) if wants else _nothing
+        if message.remove:
+            self._unschedule(peer, message, identity(message.body, headers.task), done)
+        else:
+            self._store(peer, message, self._read(message), done)
+
+    def _store(
+        self, peer: Peer, message: Message, made: Schedule, done: Callable[[], None]
+    ) -> None:
+        state = self.state
+
+        def settle(verdict: tuple[str, int]) -> None:
+            code, self._revision = verdict
+            if code == "full":
+                state.error(peer, message.id, "store-full", "the broker has its schedules")
+                return
+            if made.plain and (chosen := self._choose()) is not None:
+                self._tell(chosen, made, message.id, repeated=False)
+            done()
+
+        state.write(PutSchedule(made, state.now), settle, self._full(peer, message.id))
+
+    def _unschedule(
+        self, peer: Peer, message: Message, name: str, done: Callable[[], None]
+    ) -> None:
+        def settle(verdict: tuple[bool, int]) -> None:
+            _, self._revision = verdict
+            text = is_text(message.body)
+            for other in self.state.peers.values():
+                if other.role == "scheduler" and (text or other.features is not None):
+                    other.told.pop(name, None)
+                    self.state.send(other, message.frames())
+            done()
+
+        self.state.write(RemoveSchedule(name, None), settle, self._full(peer, message.id))
+
+    def _full(self, peer: Peer, message_id: str) -> Callable[[], None]:
+        text = "the disk is full; nothing was stored"
+        return lambda: self.state.error(peer, message_id, "store-full", text)
+
+    def _read(self, message: Message) -> Schedule:
+        """Return the schedule of a message, if there can be such a one."""
+        limits = self.state.limits
+        if max(len(message.body) - limits.max_schedule, len(message.queue) - limits.max_id) > 0:
+            text = f"a schedule has at most {limits.max_schedule} bytes in its body and "
+            raise ProtocolError(f"{text}{limits.max_id} characters in its queue", code="too-large")
+        made = read_schedule(message)
+        try:
+            self.check(made.trigger)
+        except EventMQError as error:
+            raise ProtocolError(str(error), code="bad-trigger") from error
+        return made
+
+    # Plain schedulers
+
+    def _schedulers(self) -> list[Peer]:
+        peers = self.state.peers.values()
+        return [peer for peer in peers if peer.role == "scheduler" and peer.features is None]
+
+    def _choose(self) -> Peer | None:
+        """Return the plain scheduler that fires: the one that has, else the first."""
+        there = self._schedulers()
+        if self._plain is None or self._plain not in there:
+            self._plain = there[0] if there else None
+            if self._plain is not None:
+                self._hand_over(self._plain)
+        return self._plain
+
+    def informed(self, peer: Peer) -> None:
+        """Hand a plain scheduler what it has to fire, if it is the one; it begins anew."""
+        if peer.role == "scheduler" and peer.features is None:
+            peer.told.clear()
+            if self._choose() is peer:
+                self._hand_over(peer)
+
+    def tick(self) -> None:
+        """Choose another plain scheduler where the one that fired is gone."""
+        if self._plain is not None:
+            self._choose()
+
+    def _hand_over(self, peer: Peer, after: int = 0) -> None:
+        def read(page: ScheduleRows) -> None:
+            for row in page.rows:
+                try:
+                    made = Schedule.read(row.name, unpack(row.definition, "a schedule"))
+                except (EventMQError, TypeError):
+                    continue  # of a newer version: our schedulers say so in their log
+                if made.plain and made.enabled:
+                    self._tell(peer, made, self.state.message_id(), repeated=True)
+            if page.more:
+                self._hand_over(peer, page.revision)
+
+        entry = LoadSchedules(after, _PAGE, source="wire", scan=True)
+        self.state.write(entry, read)
+
+    def _tell(self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool) -> None:
+        """Send a SCHEDULE, unless this session has it; a repetition does not run at once."""
+        told = (made.queue, *made.sent)
+        if peer.told.get(made.name) == told:
+            return
+        peer.told[made.name] = told
+        headers, *more = made.sent
+        if repeated and not made.nohaste:
+            headers = f"{headers},nohaste" if headers else "nohaste"
+        interval, cron = more or (None, None)
+        message = Message(message_id, made.queue, headers, made.body, interval, cron)
+        self.state.send(peer, message.frames())
+
+    # Calls
+
+    def _answer(self, peer: Peer, call: str, value: object) -> None:
+        self.state.reply(peer, pack(value), call)
+
+    def _list(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        limit = _whole(arguments, "limit", MAX_ROWS)
+        if not 0 < limit <= MAX_ROWS:
+            raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
+        name = arguments.get("name")
+        if not isinstance(name, str | None):
+            raise ProtocolError("argument 'name' is a str", code="bad-arguments")
+        after = _whole(arguments, "after", 0)
+        entry = LoadSchedules(after, limit, name, scan=bool(arguments.get("scan")))
+        self.state.write(entry, lambda page: self._answer(peer, call, page._asdict()))
+
+    def _save(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        rows = [self._row(row) for row in _rows(arguments)]
+
+        def settle(verdict: tuple[list[str], int]) -> None:
+            codes, self._revision = verdict
+            if "full" in codes:
+                self.state.error(peer, call, "store-full", "the broker has its schedules")
+                return
+            done = [code == "done" for code in codes]
+            self._answer(peer, call, {"done": done, "revision": self._revision})
+
+        self.state.write(SaveSchedules(rows), settle, self._full(peer, call))
+
+    def _row(self, row: Any) -> tuple[ScheduleRow, int | None]:
+        """Return a row of schedules.save, checked: a bad one is never stored."""
+        match row:
+            case [
+                [str(name), int(), float() | int() | None, int() | None, str(), bytes()],
+                int() | None as expected,
+            ]:
+                made = ScheduleRow(*row[0])
+            case _:
+                text = "a row is [name, version, last_slot, remaining, last_job, definition]"
+                raise ProtocolError(f"{text} and the expected version", code="bad-arguments")
+        try:
+            definition = unpack(made.definition, "the definition")
+            self.check(Schedule.read(name, definition).trigger)
+        except (EventMQError, TypeError) as error:
+            raise ProtocolError(str(error), code="bad-arguments") from error
+        return made, expected
+
+    def _advance(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        rows = []
+        for row in _rows(arguments):
+            match row:
+                case [str(), int(), float() | int() | None, int() | None, str()]:
+                    rows.append(Progress(*row))
+                case _:
+                    text = "a row is [name, expected version, last_slot, remaining, last_job]"
+                    raise ProtocolError(text, code="bad-arguments")
+
+        def settle(verdict: tuple[list[bool], int]) -> None:
+            done, self._revision = verdict
+            self._answer(peer, call, {"done": done, "revision": self._revision})
+
+        self.state.write(AdvanceSchedules(rows), settle, self._full(peer, call))
+
+    def _remove(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        name = arguments.get("name")
+        version = arguments.get("version")
+        if not isinstance(name, str) or not isinstance(version, int | None):
+            text = "schedules.remove takes a name and perhaps a version"
+            raise ProtocolError(text, code="bad-arguments")
+
+        def settle(verdict: tuple[bool, int]) -> None:
+            done, self._revision = verdict
+            self._answer(peer, call, done)
+
+        self.state.write(RemoveSchedule(name, version), settle, self._full(peer, call))
+
+    def _lease(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        holder, seconds = arguments.get("holder"), arguments.get("seconds")
+        good = isinstance(holder, str) and 0 < len(holder) <= self.state.limits.max_id
+        if not good or not isinstance(seconds, int | float) or not 0 <= seconds <= 3600:  # noqa: PLR2004
+            text = "schedules.lease takes a holder and seconds from 0 to 3600"
+            raise ProtocolError(text, code="bad-arguments")
+        now = self.state.now
+        # A time farther ahead than a lease is long was noted before the clock was put back.
+        held = holder == self._holder or not now < self._until <= now + self._length
+        if held:
+            self._holder, self._until, self._length = str(holder), now + seconds, seconds
+
+        def answer(page: ScheduleRows | None) -> None:
+            self._revision = page.head if page is not None else self._revision
+            value = {
+                "held": held and seconds > 0,
+                "revision": self._revision,
+                "foreign": self._choose() is not None,
+            }
+            self._answer(peer, call, value)
+
+        if self._revision is None:
+            self.state.write(LoadSchedules(0, 1, name=""), answer)
+        else:
+            answer(None)
+
+
+def _whole(arguments: Mapping[str, Any], name: str, default: int) -> int:
+    value = arguments.get(name, default)
+    if not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise ProtocolError(f"argument {name!r} is a whole number", code="bad-arguments")
+    return value
+
+
+def _rows(arguments: Mapping[str, Any]) -> list[Any]:
+    rows = arguments.get("rows")
+    if not isinstance(rows, list) or len(rows) > MAX_ROWS:
+        text = f"argument 'rows' is a list of at most {MAX_ROWS}"
+        raise ProtocolError(text, code="bad-arguments")
+    return rows
