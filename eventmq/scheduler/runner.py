@@ -1,0 +1,337 @@
+"""Runs a scheduler: the clock, the store and the way to the broker around `Machine`.
+
+Any number may run. The one that holds the store's lease fires; the others keep up and take over
+when it ends. One turn: ask for the lease and read what changed, then submit what is due, then
+store how far that is. Whatever fails in between is done again, under the same ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
+from eventmq.scheduler.code import synchronise
+from eventmq.scheduler.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import ScheduleStore, Trigger
+    from eventmq.schedule import Progress, Schedule
+    from eventmq.scheduler.plan import Entry, Firing
+
+__all__ = ["LEASE", "POLL", "BeatRunner", "Gate", "Order"]
+
+logger = logging.getLogger("eventmq.scheduler")
+
+#: Seconds that a lease lasts, and between two times that it is asked for: whoever waits has it
+#: within the sum of both after the holder's death, and that is below 2 s.
+LEASE = 1.2
+POLL = 0.4
+
+#: Schedules that fire in one turn: a few messages, so that the lease is renewed in time.
+TURN = 2000
+
+#: Seconds until a store or broker that did not answer is asked again.
+RETRY = 0.5
+
+#: Schedules that are over and are removed between two firings.
+CLEARED = 50
+
+#: What passes: the broker or the store is away, or has no space. Then all is tried again.
+_TROUBLE = (BrokerUnavailable, StoreError, SubmitError)
+
+#: Seconds by which two clocks may differ before it is told.
+JUMP = 5.0
+
+
+class Order(NamedTuple):
+    """One job to be submitted."""
+
+    id: str
+    task: str
+    queue: str
+    headers: str
+    body: bytes
+
+
+class Gate(Protocol):
+    """The way to the broker. `submit` and `unfinished` block until they know."""
+
+    def heard(self) -> Sequence[tuple[Schedule, bool]]:
+        """Return schedules that brokers sent to be kept here, and whether each is to go."""
+
+    def submit(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+        """Submit jobs; per job: True if the broker has it, None if it refused it for good."""
+
+    def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
+        """Say which jobs have not ended. Raises `BrokerUnavailable`."""
+
+
+class BeatRunner:
+    """One beat: ``run`` in a thread of your choice, ``stop`` from anywhere.
+
+    Args:
+        open_store: Opens the store; raises `EventMQError` where it cannot.
+        gate: The way to the broker.
+        make_trigger: Makes the trigger of its text.
+        declared: The schedules of the app's code.
+        app: Its name.
+        holder: Id of this run, for the lease.
+        clock: Reads time.
+        on_ready: Called once when the store was read for the first time.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_store: Callable[[], ScheduleStore],
+        gate: Gate,
+        make_trigger: Callable[[str], Trigger],
+        declared: Callable[[], Mapping[str, Schedule]],
+        app: str,
+        holder: str,
+        clock: Clock,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
+        self._open_store = open_store
+        self._gate = gate
+        self._make_trigger = make_trigger
+        self._declared = declared
+        self._app = app
+        self._holder = holder
+        self._clock = clock
+        self._on_ready = on_ready
+        self._store: ScheduleStore | None = None
+        self._synchronised = False
+        self._leads = False
+        self._seen = 0
+        self._poll_at = 0.0
+        self._offset = clock.now() - clock.monotonic()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._trouble = ""
+        #: What was due could not be dealt with.
+        self._unfired = False
+        self._over: list[Progress] = []
+        self._stopping = self._closed = False
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    # Start and stop
+
+    def stop(self) -> None:
+        """Ask `run` to end. From any thread or signal handler, any number of times."""
+        self._stopping = True
+        if not self._closed:
+            with contextlib.suppress(OSError):  # full or just closed: awake or gone already
+                os.write(self._wake, b"!")
+
+    def install_signal_handlers(self) -> None:
+        """Let SIGTERM and SIGINT stop it. In the main thread only."""
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda *_: self.stop())
+
+    def run(self) -> None:
+        """Fire what is due until `stop`.
+
+        Raises:
+            EventMQError: The store cannot be used at all.
+        """
+        try:
+            while not self._stopping:
+                wait = self._guarded_turn()
+                if wait > 0:
+                    self._selector.select(wait)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Release everything, the lease first; `run` does it at its end. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._store is not None:
+            if self._leads:
+                with contextlib.suppress(EventMQError):
+                    self._store.release(self._holder)
+            self._store.close()
+        self._selector.close()
+        for fd in (self._woken, self._wake):
+            os.close(fd)
+
+    # Turns
+
+    def _guarded_turn(self) -> float:
+        """Do a turn; return how many seconds to wait for the next."""
+        try:
+            wait = self._turn()
+        except _TROUBLE as error:
+            if isinstance(error, StoreError) and self._store is None:
+                raise
+            self._tell(str(error))
+            self._poll_at = 0.0
+            return RETRY
+        if not self._unfired:
+            self._tell("")
+        return wait
+
+    def _tell(self, trouble: str) -> None:
+        """Log trouble when it begins and when it ends."""
+        if trouble and not self._trouble:
+            logger.warning("the scheduler waits: %s", trouble)
+        elif self._trouble and not trouble:
+            logger.info("the scheduler goes on")
+        self._trouble = trouble
+
+    def _turn(self) -> float:
+        clock = self._clock
+        now, monotonic = clock.now(), clock.monotonic()
+        self._look_for_jump(now, monotonic)
+        if monotonic >= self._poll_at:
+            self._poll(now)
+            self._poll_at = monotonic + POLL
+        due = self._machine.wake_at() if self._leads else None
+        if due is not None and due <= now:
+            self._fire(now)
+            due = self._machine.wake_at()
+        now, monotonic = clock.now(), clock.monotonic()
+        wait = self._poll_at - monotonic
+        return max(0.0, wait if due is None else min(wait, due - now))
+
+    def _look_for_jump(self, now: float, monotonic: float) -> None:
+        jump = now - monotonic - self._offset
+        if abs(jump) > JUMP:
+            self._offset += jump
+            text = "the clock jumped by %.1f s: slots fire by the clock, each of them once"
+            logger.warning(text, jump)
+
+    # The store
+
+    def _poll(self, now: float) -> None:
+        """Ask for the lease, and read what changed."""
+        store = self._begin() if self._store is None else self._store
+        if not self._synchronised:
+            self._load(store, now)
+            there = {name: entry.schedule for name, entry in self._machine.entries.items()}
+            synchronise(store, there, self._declared(), self._app, now)
+            self._synchronised = True
+        for made, remove in self._gate.heard():
+            self._keep(store, made, now, remove=remove)
+        leads = self._leads
+        lease = store.lease(self._holder, LEASE)
+        self._leads = lease.held
+        self._machine.foreign = lease.foreign
+        if self._leads is not leads:
+            logger.info("this beat %s", "fires now" if self._leads else "waits for another one")
+        if lease.revision != self._seen or self._on_ready is not None:
+            self._load(store, now)
+        self._clear_up(store)
+        if self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready()
+
+    @staticmethod
+    def _keep(store: ScheduleStore, made: Schedule, now: float, *, remove: bool) -> None:
+        """Do what a broker without a store for schedules asks for."""
+        other = store.find(made.name)
+        if remove:
+            store.remove(made.name, None)
+        elif other is None:
+            store.save([(made.begun(now), None)])
+        elif not made.does_the_same(other):
+            store.save([(made.begun(now), other.version)])
+
+    def _begin(self) -> ScheduleStore:
+        self._store = store = self._open_store()
+        self._machine = Machine(store.identity, self._make_trigger)
+        return store
+
+    def _load(self, store: ScheduleStore, now: float) -> None:
+        loaded = store.load(self._seen)
+        if loaded.whole:
+            self._machine.keep_only(schedule.name for schedule in loaded.schedules)
+        self._machine.replace(loaded.schedules, now)
+        self._machine.drop(loaded.gone)
+        self._seen = loaded.revision
+
+    # Firing
+
+    def _fire(self, now: float) -> None:
+        """Submit what is due and store how far that is."""
+        machine = self._machine
+        entries = machine.due(now, TURN)
+        try:
+            asked = machine.asks(entries)
+            unfinished = self._gate.unfinished(asked) if asked else {}
+            firings = [f for e in entries if (f := machine.fire(e, now, unfinished)) is not None]
+            steps = self._submit(firings, now)
+            self._advance(steps)
+        except _TROUBLE:
+            self._unfired = True
+            for entry in entries:
+                machine.wait(entry, now)
+            raise
+        self._unfired = False
+
+    def _submit(self, firings: Sequence[Firing], now: float) -> list[tuple[Entry, Progress]]:
+        orders = [order for firing in firings for order in _orders(firing)]
+        results = self._gate.submit(orders) if orders else ()
+        steps: list[tuple[Entry, Progress]] = []
+        place = 0
+        for firing in firings:
+            end = place + len(firing.shots)
+            step = firing.step(results[place:end])
+            place = end
+            if step is None:
+                self._machine.wait(firing.entry, now)
+            else:
+                steps.append((firing.entry, step))
+        return steps
+
+    def _advance(self, steps: Sequence[tuple[Entry, Progress]]) -> None:
+        assert self._store is not None  # noqa: S101 - it was read
+        if not steps:
+            return
+        done, revision = self._store.advance([step for _, step in steps])
+        for (entry, step), stored in zip(steps, done, strict=True):
+            if stored:
+                self._machine.moved(entry, step)
+            else:  # somebody else was first: what he did comes with the next look
+                self._machine.wait(entry, self._clock.now())
+                self._poll_at = 0.0
+        if revision == self._seen + sum(done):
+            self._seen = revision
+        self._over += [step for entry, step in steps if self._machine.is_over(entry)]
+
+    def _clear_up(self, store: ScheduleStore) -> None:
+        """Remove schedules that have fired for the last time, some at a time."""
+        while self._over:
+            step = self._over[-1]
+            logger.info("schedule %r has fired for the last time", step.name)
+            store.remove(step.name, step.expected + 1)
+            self._over.pop()
+            if len(self._over) % CLEARED == 0:
+                break
+
+
+def _orders(firing: Firing) -> list[Order]:
+    """Return the jobs of a firing."""
+    made = firing.entry.schedule
+    found = []
+    for shot in firing.shots:
+        headers = made.headers
+        if made.expires_in:
+            headers = f"{headers},expires:{shot.slot + made.expires_in:.3f}".removeprefix(",")
+        found.append(Order(shot.id, made.task, made.queue, headers, made.body))
+    return found

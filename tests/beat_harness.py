@@ -1,0 +1,182 @@
+"""Beats in one process on a fake clock: what tests of the scheduler share.
+
+The broker is a dictionary that refuses an id that it has, as the real one does. A beat can die at
+any of the places where it waits for somebody: before or after the store or the broker has acted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import BrokerUnavailable
+from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.plugins.triggers.at import At
+from eventmq.plugins.triggers.cron import Cron
+from eventmq.plugins.triggers.every import Every
+from eventmq.plugins.triggers.timing import Timing
+from eventmq.schedule import Schedule
+from eventmq.scheduler.runner import BeatRunner
+from eventmq.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.plugins.triggers.timing import Timing as Trigger
+
+KINDS: dict[str, Any] = {"every": Every, "cron": Cron, "at": At}
+
+
+def make_trigger(text: str) -> Any:
+    timing = Timing.parse(text)
+    return KINDS[timing.name](**timing.options)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing may catch it."""
+
+
+class Broker:
+    """Takes jobs; ``order`` is what it took, in order, as (id, when)."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.order: list[tuple[str, float]] = []
+        self.states: dict[str, str] = {}
+        self.bodies: dict[str, bytes] = {}
+        self.refused = 0
+        self.down = False
+
+    def take(self, order: Any) -> None:
+        if order.id in self.states:
+            self.refused += 1
+            return
+        self.states[order.id] = "queued"
+        self.bodies[order.id] = order.body
+        self.order.append((order.id, self.clock.now()))
+
+
+class Gate:
+    """One beat's way to the broker."""
+
+    def __init__(self, broker: Broker, crash: Callable[[str], None]) -> None:
+        self.broker = broker
+        self.crash = crash
+        self.verdict: dict[bytes, bool | None] = {}
+        self.asked: list[str] = []
+
+    def heard(self):
+        return ()
+
+    def submit(self, orders):
+        self.crash("before submit")
+        if self.broker.down:
+            return [False] * len(orders)
+        verdicts = []
+        for order in orders:
+            verdict = self.verdict.get(order.body, True)
+            if verdict:
+                self.broker.take(order)
+            verdicts.append(verdict)
+            self.crash("within submit")
+        return verdicts
+
+    def unfinished(self, ids):
+        if self.broker.down:
+            raise BrokerUnavailable("no broker")
+        self.asked += ids
+        return {i: self.broker.states.get(i, "") == "queued" for i in ids}
+
+
+class Store:
+    """One beat's view of the shared store."""
+
+    def __init__(self, shared: SqliteSchedules, broker: Broker, crash: Callable[[str], None]):
+        self.shared = shared
+        self.broker = broker
+        self.crash = crash
+        self.identity = "shared"
+
+    def __getattr__(self, name):
+        method = getattr(self.shared, name)
+
+        def call(*arguments):
+            if self.broker.down:
+                raise BrokerUnavailable("no broker")
+            self.crash(f"before {name}")
+            result = method(*arguments)
+            self.crash(f"after {name}")
+            return result
+
+        return call
+
+    def close(self):
+        pass
+
+
+def nothing(where: str) -> None:
+    """Survive."""
+
+
+class Beats:
+    """A store, a broker, a clock and any number of beats."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.clock = FakeClock(now)
+        self.store = SqliteSchedules(None, self.clock)
+        self.broker = Broker(self.clock)
+        self._made: list[BeatRunner] = []
+
+    def add(self, name: str, trigger: Trigger, **more: Any) -> None:
+        """Store a schedule that begins now."""
+        made = Schedule(name=name, trigger=str(trigger), body=name.encode(), **more)
+        self.store.save([(made.begun(self.clock.now()), None)])
+
+    def start(
+        self, crash: Callable[[str], None] = nothing, declared: dict[str, Schedule] | None = None
+    ) -> BeatRunner:
+        """Return a beat, to be driven by `turn`."""
+        beat = BeatRunner(
+            open_store=lambda: Store(self.store, self.broker, crash),
+            gate=Gate(self.broker, crash),
+            make_trigger=make_trigger,
+            declared=lambda: declared or {},
+            app="app",
+            holder=f"beat{len(self._made)}",
+            clock=self.clock,
+        )
+        self._made.append(beat)
+        return beat
+
+    def close(self) -> None:
+        """End all beats."""
+        for beat in self._made:
+            beat._store = None
+            beat.close()
+        self.store.close()
+
+    def turn(self, beat: BeatRunner) -> float:
+        """Let a beat do one turn; return how long it wants to wait."""
+        return beat._guarded_turn()
+
+    def run(self, beat: BeatRunner, seconds: float) -> None:
+        """Let a beat run alone for a time."""
+        end = self.clock.now() + seconds
+        while self.clock.now() < end:
+            wait = self.turn(beat)
+            self.clock.advance(min(max(wait, 0.001), max(0.0, end - self.clock.now()) or 0.001))
+        self.turn(beat)
+
+    def fired(self, name: str) -> list[float]:
+        """Return when the jobs of a schedule came, in order."""
+        body = name.encode()
+        return [at for i, at in self.broker.order if self.broker.bodies[i] == body]
+
+    def slots(self, name: str) -> list[float]:
+        """Return the slots (to the millisecond) of the jobs of a schedule, in order."""
+        body = name.encode()
+        ids = [i for i, _ in self.broker.order if self.broker.bodies[i] == body]
+        return [int(i[:12], 16) / 1000 for i in ids]
+
+    def executed(self, name: str) -> Counter[float]:
+        return Counter(self.slots(name))

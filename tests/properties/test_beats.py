@@ -1,0 +1,131 @@
+"""Beats over simulated weeks, killed and paused at random: each slot exactly once."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.plugins.triggers.timing import at, cron, every
+from eventmq.scheduler.machine import TOLERANCE
+from tests.beat_harness import Beats, Killed, make_trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eventmq.scheduler.runner import BeatRunner
+
+NOW = datetime(2026, 10, 18, 11, 0, 0, tzinfo=timezone.utc).timestamp()
+WEEK = 7 * 86_400.0
+
+SCHEDULES = {
+    "minutes": every(minutes=17),
+    "hours": every(hours=3),
+    "wall": cron("*/20 * * * *", tz="Europe/Paris"),
+    "night": cron("30 2 * * *", tz="Europe/Paris"),
+    "monday": cron("0 9 * * 1", tz="America/New_York"),
+    "once": at(datetime.fromtimestamp(NOW + 3 * 86_400 + 5, timezone.utc)),
+}
+
+
+def expected(name: str, end: float) -> list[float]:
+    """Return all slots up to a time."""
+    trigger, slot, slots = make_trigger(str(SCHEDULES[name])), NOW, []
+    while (slot := trigger.next_after(slot)) is not None and slot <= end:
+        slots.append(slot)
+    return slots
+
+
+class Weather:
+    """Kills beats at random places, and says when one is to be paused."""
+
+    def __init__(self, seed: int, rate: float) -> None:
+        self.random = random.Random(seed)
+        self.rate = rate
+        self.deaths = 0
+
+    def crash(self, where: str) -> None:
+        if self.random.random() < self.rate:
+            self.deaths += 1
+            raise Killed(where)
+
+
+@pytest.fixture
+def beats() -> Iterator[Beats]:
+    beats = Beats(NOW)
+    yield beats
+    beats.close()
+
+
+def step(beats: Beats, alive: list[BeatRunner | None], paused: dict[int, float], weather) -> float:
+    """Let every beat that lives do a turn; return how long all of them want to wait."""
+    now, waits = beats.clock.now(), [600.0]
+    for place, beat in enumerate(alive):
+        if paused.get(place, 0.0) > now:
+            waits.append(paused[place] - now)
+            continue
+        living = alive[place] = beat or beats.start(weather.crash)
+        try:
+            beats.turn(living)
+        except Killed:
+            alive[place] = None
+            paused[place] = now + weather.random.uniform(0.1, 5.0)
+            waits.append(paused[place] - now)
+        else:
+            if weather.random.random() < 0.01:
+                paused[place] = now + weather.random.uniform(1.0, 20.0)
+                waits.append(paused[place] - now)
+            due = living._machine.wake_at()
+            waits.append(0.5 if due is None else max(0.01, due - now))
+    return min(waits)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_each_slot_fires_exactly_once(beats: Beats, number: int, seed: int) -> None:
+    """Two and three beats over two weeks with the end of summer time, and hundreds of deaths."""
+    weather = Weather(seed, 0.02)
+    for name, trigger in SCHEDULES.items():
+        beats.add(name, trigger, source="code")
+    alive: list[BeatRunner | None] = [None] * number
+    paused: dict[int, float] = {}
+    end = NOW + 2 * WEEK
+    while beats.clock.now() < end:
+        wait = step(beats, alive, paused, weather)
+        # Leave the middle of nowhere out: a beat wakes up for its slots, and for the lease.
+        beats.clock.advance(min(wait, 900.0) + weather.random.uniform(0.0, 1.0))
+    for _ in range(40):  # what the last death left
+        step(beats, alive, paused, weather)
+        beats.clock.advance(0.5)
+    assert weather.deaths > 50
+    for name in SCHEDULES:
+        slots = [slot for slot in beats.slots(name) if slot <= end]
+        assert expected(name, end) == slots, name
+    late = max(
+        when - slot
+        for name in SCHEDULES
+        for when, slot in zip(beats.fired(name), beats.slots(name), strict=True)
+    )
+    assert late < TOLERANCE
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_edit_between_slots_neither_loses_nor_doubles_one(beats: Beats, seed: int) -> None:
+    """Somebody changes queues and switches schedules, while two beats fire every second."""
+    weather = Weather(seed, 0.01)
+    beats.add("busy", every(seconds=1), source="code")
+    alive: list[BeatRunner | None] = [None, None]
+    paused: dict[int, float] = {}
+    end = NOW + 600
+    while beats.clock.now() < end:
+        wait = step(beats, alive, paused, weather)
+        if weather.random.random() < 0.3:
+            found = beats.store.find("busy")
+            found.queue = str(weather.random.random())
+            assert beats.store.save([(found, found.version)]).done[0]
+        beats.clock.advance(min(wait, 1.0) + weather.random.uniform(0.0, 0.2))
+    slots = [slot - NOW for slot in beats.slots("busy")]
+    assert list(range(1, len(slots) + 1)) == slots
+    assert len(slots) > 570

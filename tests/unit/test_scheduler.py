@@ -1,0 +1,514 @@
+"""What a beat fires and stores: slots, misfires, overlaps, jitter, clocks, takeovers."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+
+import pytest
+
+from eventmq.errors import QueueFull
+from eventmq.plugins.triggers.timing import Timing, at, cron, every
+from eventmq.schedule import Schedule
+from eventmq.scheduler.machine import TOLERANCE
+from tests.beat_harness import KINDS, Beats, Killed
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def beats():
+    beats = Beats(NOW)
+    yield beats
+    beats.close()
+
+
+def test_each_slot_fires_once_and_in_time(beats):
+    beats.add("a", every(seconds=10))
+    beat = beats.start()
+    beats.run(beat, 35)
+    assert [NOW + 10, NOW + 20, NOW + 30] == beats.slots("a")
+    late = [when - slot for when, slot in zip(beats.fired("a"), beats.slots("a"), strict=True)]
+    assert max(late) < 0.01
+    assert NOW + 30 == beats.store.find("a").last_slot
+
+
+def test_the_next_slot_comes_from_the_last_one_not_from_a_start(beats):
+    beats.add("a", every(seconds=60))
+    for _ in range(7):  # none lives for a minute
+        beats.run(beats.start(), 10)
+    beats.run(beats.start(), 60)
+    assert [NOW + 60, NOW + 120] == beats.slots("a")
+
+
+def test_a_schedule_without_nohaste_fires_at_once_too(beats):
+    beats.add("a", every(seconds=60), nohaste=False)
+    beats.run(beats.start(), 61)
+    assert [NOW, NOW + 60] == beats.slots("a")
+
+
+def test_run_count_counts_the_hasty_run_too_and_the_schedule_ends(beats):
+    beats.add("a", every(seconds=10), nohaste=False, run_count=3)
+    beats.run(beats.start(), 100)
+    assert [NOW, NOW + 10, NOW + 20] == beats.slots("a")
+    assert beats.store.find("a") is None
+
+
+def test_at_fires_once_and_is_gone(beats):
+    moment = datetime.fromtimestamp(NOW + 5, timezone.utc)
+    beats.add("a", at(moment))
+    beats.add("kept", at(moment), source="code")
+    beats.run(beats.start(), 20)
+    assert [NOW + 5] == beats.slots("a") == beats.slots("kept")
+    assert beats.store.find("a") is None
+    assert beats.store.find("kept") is not None
+
+
+def test_a_disabled_schedule_does_not_fire(beats):
+    beats.add("a", every(seconds=10), enabled=False)
+    beats.run(beats.start(), 100)
+    assert [] == beats.slots("a")
+
+
+def test_a_new_schedule_is_seen_while_a_beat_runs(beats):
+    beat = beats.start()
+    beats.run(beat, 5)
+    beats.add("a", every(seconds=2))
+    beats.run(beat, 5)
+    assert [NOW + 7, NOW + 9] == [round(slot, 2) for slot in beats.slots("a")]
+    beats.store.remove("a", None)
+    beats.run(beat, 20)
+    assert 2 == len(beats.slots("a"))
+
+
+def test_an_edit_counts_at_once(beats):
+    beats.add("a", every(seconds=100))
+    beat = beats.start()
+    beats.run(beat, 5)
+    old = beats.store.find("a")
+    new = Schedule(name="a", trigger=str(every(seconds=3)), body=b"a")
+    beats.store.save([(new.succeeding(old, beats.clock.now()), old.version)])
+    beats.run(beat, 7)
+    assert [3.0, 6.0] == [round(slot - NOW - 5, 2) for slot in beats.slots("a")]
+
+
+def test_a_change_that_comes_beside_a_firing_is_not_overlooked(beats):
+    """It has a revision between those that the beat saw and made."""
+    beats.add("a", every(seconds=5))
+
+    def edit(where):
+        if where == "before advance" and beats.store.find("b") is None:
+            beats.add("b", every(seconds=3))
+
+    beats.run(beats.start(edit), 9)
+    assert [NOW + 8] == [round(slot, 1) for slot in beats.slots("b")]
+
+
+# Missed slots
+
+
+@pytest.mark.parametrize(
+    ("misfire", "expected"),
+    [("one", [3600]), ("skip", []), ("all", [1800, 2400, 3000, 3600])],
+)
+def test_what_was_missed_follows_the_policy(beats, misfire, expected, caplog):
+    """Nobody fires for an hour and 100 s; slots are ten minutes apart."""
+    caplog.set_level(logging.INFO)
+    beats.add("a", every(seconds=600), misfire=misfire, window=2000.0)
+    beats.clock.advance(3700)
+    beat = beats.start()
+    beats.run(beat, 10)
+    assert [NOW + after for after in expected] == beats.slots("a")
+    assert "slots were missed" in caplog.text
+    beats.run(beat, 600)
+    assert [NOW + after for after in [*expected, 4200]] == beats.slots("a")
+
+
+def test_a_slot_that_is_a_little_late_is_not_missed(beats):
+    """Another beat took over, or the broker was started again: every slot fires."""
+    for policy in ("one", "skip", "all"):
+        beats.add(policy, every(seconds=5), misfire=policy)
+    beats.clock.advance(TOLERANCE)
+    beats.run(beats.start(), 0.5)
+    for policy in ("one", "skip", "all"):
+        assert [NOW + 5 * n for n in range(1, 7)] == beats.slots(policy)
+
+
+def test_many_missed_slots_fire_in_several_turns(beats):
+    beats.add("a", every(seconds=1), misfire="all", window=1e6)
+    beats.clock.advance(1000)
+    beats.run(beats.start(), 0.5)
+    assert [NOW + n for n in range(1, 1001)] == beats.slots("a")
+
+
+def test_slots_beyond_the_run_count_do_not_fire(beats):
+    beats.add("a", every(seconds=1), run_count=3)
+    beats.clock.advance(10)
+    beats.run(beats.start(), 5)
+    assert [NOW + 1, NOW + 2, NOW + 3] == beats.slots("a")
+    assert beats.store.find("a") is None
+
+
+def test_a_year_of_missed_minutes_takes_no_time(beats):
+    beats.add("a", cron("* * * * *", tz="Europe/Paris"))
+    beats.clock.advance(365 * 86_400)
+    beats.run(beats.start(), 0.5)
+    assert [NOW + 365 * 86_400] == beats.slots("a")
+
+
+def test_a_missed_hasty_run_is_one_of_the_slots(beats):
+    beats.add("a", every(seconds=100), nohaste=False)
+    beats.add("b", every(seconds=1e6), nohaste=False)
+    beats.clock.advance(250)
+    beats.run(beats.start(), 1)
+    assert [NOW + 200] == beats.slots("a")
+    assert [NOW] == beats.slots("b")
+
+
+# Overlap
+
+
+def test_overlap_skip_leaves_out_slots_while_the_job_runs(beats, caplog):
+    caplog.set_level(logging.INFO)
+    beats.add("a", every(seconds=10), overlap="skip")
+    beat = beats.start()
+    beats.run(beat, 35)
+    assert [NOW + 10] == beats.slots("a")
+    assert "still runs, slots are skipped" in caplog.text
+    beats.broker.states[beats.broker.order[0][0]] = "succeeded"
+    beats.run(beat, 10)
+    assert [NOW + 10, NOW + 40] == beats.slots("a")
+
+
+@pytest.mark.parametrize("misfire", ["one", "all", "skip"])
+def test_overlap_queue_lets_one_wait(beats, misfire):
+    """What waits was not missed."""
+    beats.add("a", every(seconds=10), overlap="queue", misfire=misfire)
+    beat = beats.start()
+    beats.run(beat, 45)
+    assert [NOW + 10] == beats.slots("a")
+    beats.broker.states[beats.broker.order[0][0]] = "failed"
+    beats.run(beat, 2)
+    assert [NOW + 10, NOW + 40] == beats.slots("a")
+    beats.broker.states[beats.broker.order[1][0]] = "succeeded"
+    beats.run(beat, 10)
+    assert [NOW + 10, NOW + 40, NOW + 50] == beats.slots("a")
+
+
+def test_overlap_counts_for_slots_that_are_late_too(beats):
+    """They do not fire beside each other."""
+    beats.add("skip", every(seconds=5), overlap="skip")
+    beats.add("queue", every(seconds=5), overlap="queue")
+    beats.clock.advance(20)
+    beats.run(beats.start(), 3)
+    assert [NOW + 5] == beats.slots("skip") == beats.slots("queue")
+
+
+def test_overlap_allow_asks_nobody(beats):
+    beats.add("a", every(seconds=1))
+    beat = beats.start()
+    beats.run(beat, 5)
+    assert [] == beat._gate.asked
+
+
+# Jitter
+
+
+def test_jitter_moves_the_job_and_not_the_slot(beats):
+    beats.add("a", every(seconds=100), jitter=50.0)
+    beats.run(beats.start(), 1000)
+    slots, fired = beats.slots("a"), beats.fired("a")
+    assert [NOW + 100 * n for n in range(1, len(slots) + 1)] == slots
+    late = [when - slot for when, slot in zip(fired, slots, strict=True)]
+    assert all(0 <= after <= 50.1 for after in late)
+    assert max(late) - min(late) > 5
+
+
+def test_jitter_is_the_same_whoever_computes_it(beats):
+    beats.add("a", every(seconds=100), jitter=90.0)
+    first, second = beats.start(), beats.start()
+    for beat in (first, second):
+        beats.turn(beat)
+    assert first._machine.wake_at() == second._machine.wake_at()
+
+
+# Clocks
+
+
+def test_a_clock_put_back_an_hour_fires_no_slot_twice_and_loses_none(beats, caplog):
+    beats.add("a", every(seconds=60))
+    beats.add("b", cron("*/10 * * * *"))
+    beat = beats.start()
+    beats.run(beat, 1800)
+    beats.clock.set_now(beats.clock.now() - 3600)
+    beats.run(beat, 7200)
+    assert [NOW + 60 * n for n in range(1, 91)] == beats.slots("a")
+    assert 1 == max(beats.executed("b").values())
+    assert list(range(0, 600 * len(beats.slots("b")), 600)) == [
+        slot - beats.slots("b")[0] for slot in beats.slots("b")
+    ]
+    assert "the clock jumped by -3600.0 s" in caplog.text
+
+
+def test_a_clock_put_forward_an_hour_counts_as_missed(beats, caplog):
+    beats.add("a", every(seconds=60))
+    beats.add("all", every(seconds=60), misfire="all", window=7200)
+    beat = beats.start()
+    beats.run(beat, 301)
+    beats.clock.set_now(beats.clock.now() + 3600)
+    beats.run(beat, 60)
+    assert [60, 120, 180, 240, 300, 3900, 3960] == [slot - NOW for slot in beats.slots("a")]
+    assert [60 * n for n in range(1, 67)] == [slot - NOW for slot in beats.slots("all")]
+    assert "the clock jumped by 3600.0 s" in caplog.text
+
+
+def test_a_last_slot_in_the_future_is_told(beats, caplog):
+    """The clock was wrong when it fired: the schedule is silent until then."""
+    beats.add("a", every(seconds=60))
+    beats.clock.advance(3601)
+    beats.run(beats.start(), 1)
+    beats.clock.set_now(NOW + 10)
+    beats.run(beats.start(), 1)
+    assert "1 schedules have fired for slots ahead of the clock, 'a' for one in 3590 s" in (
+        caplog.text
+    )
+
+
+# Several
+
+
+def test_one_of_two_fires_and_the_other_takes_over_within_2_seconds(beats):
+    beats.add("a", every(seconds=0.1))
+    first, second = beats.start(), beats.start()
+    for _ in range(100):
+        beats.turn(first)
+        beats.turn(second)
+        beats.clock.advance(0.1)
+    assert (True, False) == (first._leads, second._leads)
+    assert 0 == beats.broker.refused
+    died = beats.clock.now()  # the first is not heard of any more
+    while not second._leads:
+        beats.clock.advance(max(0.001, beats.turn(second)))
+    assert beats.clock.now() - died < 2.0
+    beats.run(second, 5)
+    slots = beats.slots("a")
+    assert [round(NOW + 0.1 * n, 3) for n in range(1, len(slots) + 1)] == slots
+
+
+def test_a_beat_that_is_stopped_gives_the_lease_back(beats):
+    first, second = beats.start(), beats.start()
+    beats.turn(first)
+    beats.turn(second)
+    first.stop()
+    first.run()
+    beats.clock.advance(0.5)
+    beats.turn(second)
+    assert second._leads
+
+
+def test_both_may_fire_and_the_broker_refuses_the_second(beats):
+    """A lease only spares work: here both believe that they have it."""
+    beats.add("a", every(seconds=10))
+    first, second = beats.start(), beats.start()
+    for beat in (first, second):
+        beats.turn(beat)
+        beat._leads = True
+        beat._poll = lambda now: None
+    beats.clock.advance(10)
+    beats.turn(first)
+    beats.turn(second)
+    assert [NOW + 10] == beats.slots("a")
+    assert 1 == beats.broker.refused
+
+
+@pytest.mark.parametrize(
+    "place", ["before submit", "within submit", "before advance", "after advance", "after lease"]
+)
+def test_a_beat_may_die_anywhere(beats, place):
+    beats.add("a", every(seconds=1))
+    beats.add("b", every(seconds=1), run_count=20)
+
+    def crash(where):
+        if where == place and beats.clock.now() > NOW + 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        beats.run(beats.start(crash), 10)
+    beats.clock.advance(3)
+    beats.run(beats.start(), 20)
+    assert [NOW + n for n in range(1, len(beats.slots("a")) + 1)] == beats.slots("a")
+    assert [NOW + n for n in range(1, 21)] == beats.slots("b")
+
+
+# Trouble
+
+
+def test_a_broker_that_is_away_is_waited_for(beats, caplog):
+    caplog.set_level(logging.INFO)
+    beats.add("a", every(seconds=5))
+    beat = beats.start()
+    beats.run(beat, 7)
+    beats.broker.down = True
+    beats.run(beat, 20)
+    beats.broker.down = False
+    beats.run(beat, 5)
+    assert [NOW + 5 * n for n in range(1, 7)] == beats.slots("a")
+    assert 1 == caplog.text.count("the scheduler waits: no broker")
+    assert "the scheduler goes on" in caplog.text
+
+
+def test_a_job_that_is_refused_for_good_does_not_stop_the_others(beats):
+    beats.add("bad", every(seconds=5))
+    beats.add("good", every(seconds=5))
+    beat = beats.start()
+    beat._gate.verdict[b"bad"] = None
+    beats.run(beat, 21)
+    assert [] == beats.slots("bad")
+    assert 4 == len(beats.slots("good"))
+    assert NOW + 20 == beats.store.find("bad").last_slot
+    assert "" == beats.store.find("bad").last_job
+
+
+def test_a_full_queue_is_tried_again(beats):
+    beats.add("full", every(seconds=5))
+    beats.add("good", every(seconds=5))
+    beat = beats.start()
+    beat._gate.verdict[b"full"] = False
+    beats.run(beat, 21)
+    assert [] == beats.slots("full")
+    beat._gate.verdict.clear()
+    beats.run(beat, 2)
+    assert [NOW + 5 * n for n in range(1, 5)] == beats.slots("full") == beats.slots("good")
+
+
+def test_a_trigger_that_nobody_knows_does_not_stop_the_others(beats, caplog):
+    beats.add("bad", cron("* * * * *"))
+    found = beats.store.find("bad")
+    found.trigger = 'cron:{"expression":"0 0 30 2 *"}'
+    beats.store.save([(found, found.version)])
+    beats.add("good", every(seconds=5))
+    beats.run(beats.start(), 11)
+    assert 2 == len(beats.slots("good"))
+    assert "schedule 'bad' cannot fire: cron expression '0 0 30 2 *' is not possible" in caplog.text
+
+
+def test_a_full_disk_is_waited_for(beats, caplog):
+    beats.add("a", every(seconds=5))
+    full = [True]
+
+    def crash(where):
+        if where == "before advance" and full[0]:
+            raise QueueFull("the disk is full")
+
+    beat = beats.start(crash)
+    beats.run(beat, 12)
+    assert [NOW + 5, NOW + 10] == beats.slots("a")
+    assert NOW == beats.store.find("a").last_slot
+    full.clear()
+    full.append(False)
+    beats.run(beat, 5)
+    assert [NOW + 5, NOW + 10, NOW + 15] == beats.slots("a")
+    assert 1 == caplog.text.count("the scheduler waits: the disk is full")
+
+
+@pytest.mark.parametrize("broken", ["next_after", "latest", "stands"])
+def test_a_trigger_that_fails_does_not_stop_the_others(beats, caplog, monkeypatch, broken):
+    """It may be a plugin's."""
+
+    class Broken:
+        def next_after(self, slot):
+            if broken == "stands":
+                return slot
+            return slot + 5 if broken == "latest" else 1 / 0
+
+        def latest(self, slot, now):
+            return 1 / 0
+
+    monkeypatch.setitem(KINDS, "broken", Broken)
+    beats.add("bad", Timing("broken"))
+    beats.add("good", every(seconds=5))
+    beats.clock.advance(60)
+    beats.run(beats.start(), 20)
+    assert 5 == len(beats.slots("good"))
+    assert "trigger of schedule 'bad'" in caplog.text
+
+
+def test_what_a_plain_scheduler_fires_is_left_to_it(beats, monkeypatch):
+    """Plain schedules of SCHEDULE messages; when it is gone, they go on from now."""
+    beats.add("wire", every(seconds=5), source="wire")
+    beats.add("ours", every(seconds=5), source="wire", headers="task:a,content-type:msgpack")
+    lease, foreign = beats.store.lease, [True]
+    monkeypatch.setattr(
+        beats.store, "lease", lambda *given: lease(*given)._replace(foreign=foreign[0])
+    )
+    beat = beats.start()
+    beats.run(beat, 12)
+    foreign[0] = False
+    beats.run(beat, 10)
+    assert [NOW + 15, NOW + 20] == beats.slots("wire")
+    assert [NOW + 5, NOW + 10, NOW + 15, NOW + 20] == beats.slots("ours")
+
+
+def test_expiry_counts_from_the_slot(beats):
+    beats.add("a", every(seconds=10), headers="task:x,content-type:msgpack", expires_in=5.0)
+    beat = beats.start()
+    orders = []
+    submit = beat._gate.submit
+    beat._gate.submit = lambda given: (orders.extend(given), submit(given))[1]
+    beats.run(beat, 11)
+    assert [f"task:x,content-type:msgpack,expires:{NOW + 15:.3f}"] == [o.headers for o in orders]
+
+
+# Code
+
+
+def declared(name, seconds, **more):
+    fields = {"source": "code", "app": "app", "trigger": str(every(seconds=seconds))}
+    return Schedule(name=name, body=name.encode(), **{**fields, **more})
+
+
+def test_schedules_of_the_code_are_added_changed_and_removed_and_others_left_alone(beats):
+    beats.add("theirs", every(seconds=50), source="code", app="other")
+    beats.add("clients", every(seconds=50))
+    old = {name: declared(name, 10) for name in ("kept", "changed", "dropped", "moved")}
+    beats.run(beats.start(declared=old), 5)
+    before = {name: beats.store.find(name) for name in old}
+    assert {NOW} == {made.last_slot for made in before.values()}
+    new = {
+        "kept": declared("kept", 10),
+        "changed": declared("changed", 10, queue="fast"),
+        "moved": declared("moved", 7),
+        "new": declared("new", 10),
+    }
+    beats.run(beats.start(declared=new), 0.1)
+    there = {made.name: made for made in beats.store.load().schedules}
+    assert {"kept", "changed", "moved", "new", "theirs", "clients"} == set(there)
+    assert there["kept"] == before["kept"]
+    assert ("fast", NOW) == (there["changed"].queue, there["changed"].last_slot)
+    assert there["moved"].last_slot > NOW
+
+
+def test_what_an_operator_disabled_stays_so(beats):
+    code = {"a": declared("a", 10)}
+    beats.run(beats.start(declared=code), 1)
+    found = beats.store.find("a")
+    found.enabled = False
+    beats.store.save([(found, found.version)])
+    beats.run(beats.start(declared={"a": declared("a", 10, queue="q")}), 1)
+    assert (False, "q") == (beats.store.find("a").enabled, beats.store.find("a").queue)
+
+
+def test_thousands_of_schedules_wait_in_a_heap(beats):
+    """Turns cost nothing while nothing is due."""
+    rows = [
+        (Schedule(name=f"s{n}", trigger=str(every(days=1))).begun(NOW - n), None)
+        for n in range(20_000)
+    ]
+    beats.store.save(rows)
+    beat = beats.start()
+    beats.turn(beat)
+    assert NOW - 19_999 + 86_400 == beat._machine.wake_at()
+    beats.clock.advance(86_400 - 19_999)
+    beats.turn(beat)
+    assert 1 == len(beats.broker.order)
+    assert len(beat._machine._heap) < 21_000
