@@ -9,6 +9,7 @@ from eventmq.app.broker import make_broker
 from eventmq.app.runner_callbacks import WorkerCallbacks
 from eventmq.app.runner_wiring import Wiring
 from eventmq.app.runner_worker import WorkerOptions, make_executor, make_worker
+from eventmq.app.scheduling import Scheduling
 from eventmq.client.batches import Batch
 from eventmq.client.handle import DEFAULT
 from eventmq.client.waiting import Completed, Waited, await_, wait
@@ -44,7 +45,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EventMQ(WorkerCallbacks):
+class EventMQ(Scheduling, WorkerCallbacks):
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first
@@ -161,6 +162,11 @@ class EventMQ(WorkerCallbacks):
     @property
     def host(self) -> Host:
         """What tasks know of the app; see `Task.bound_to`."""
+        return self._wiring
+
+    @property
+    def wiring(self) -> Wiring:
+        """The parts of the app, for what else is made of them."""
         return self._wiring
 
     @property
@@ -378,6 +384,7 @@ class EventMQ(WorkerCallbacks):
     def close(self) -> None:
         """Close connections, and end what runs in this process. Idempotent; it is final."""
         self._wiring.close()
+        self.schedules.close()
 
     def __enter__(self) -> Self:
         return self

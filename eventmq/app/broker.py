@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.routing import make_routing
+from eventmq.app.triggers import Triggers
 from eventmq.pluginmanager.plugin import own_distribution
 from eventmq.registry import (
     QUEUE_ORDER,
@@ -59,7 +60,7 @@ def make_broker(
     from eventmq.broker.runner import BrokerRunner
 
     settings, plugins = app.settings, app.plugins
-    return BrokerRunner(
+    runner = BrokerRunner(
         store=_make_store(app, store, store_options or {}),
         limits=limits_of(settings),
         routing=make_routing(app),
@@ -70,6 +71,8 @@ def make_broker(
         version=version(),
         insecure=settings.insecure,
     )
+    runner.core.schedules.check = Triggers(plugins)
+    return runner
 
 
 def limits_of(settings: Settings) -> Limits:

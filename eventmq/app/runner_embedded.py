@@ -1,4 +1,4 @@
-"""A broker and a worker inside this process: what ``EventMQ(broker="memory://")`` runs on.
+"""Broker, worker and scheduler inside this process: what ``EventMQ(broker="memory://")`` runs on.
 
 It is the real broker with the store of memory and the real worker with the threads pool, joined
 by ``inproc`` sockets in a ZeroMQ context of their own. Nothing outlives the process.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from eventmq.app.application import EventMQ
     from eventmq.broker.runner import BrokerRunner
+    from eventmq.scheduler.runner import BeatRunner
     from eventmq.worker.runner import WorkerRunner
 
 __all__ = ["Embedded"]
@@ -39,7 +40,7 @@ THREADS = 8
 _ADDRESS = "inproc://broker"
 
 #: Names of the threads.
-_BROKER, _WORKER = "eventmq-broker", "eventmq-worker"
+_BROKER, _WORKER, _BEAT = "eventmq-broker", "eventmq-worker", "eventmq-beat"
 
 
 class Embedded:
@@ -56,6 +57,7 @@ class Embedded:
         self._workers: list[WorkerRunner] = []
         self._threads: list[threading.Thread] = []
         self._served: set[str] = set()
+        self._beat: BeatRunner | None = None
 
     def start(self, queues: Iterable[str]) -> Transport:
         """Start everything; return how the client reaches the broker.
@@ -82,6 +84,8 @@ class Embedded:
         more = {name for name in {*named, *queues, settings.default_queue} if name} - known
         weight = min(weight for weight, _ in settings.queues)
         self._work([*settings.queues, *((weight, name) for name in sorted(more))])
+        if app.schedules.any_in_code:
+            self.beat()
         return Transport([_ADDRESS], context)
 
     def serve(self, queue: str) -> None:
@@ -103,6 +107,12 @@ class Embedded:
         self._workers.append(worker)
         self._served.update(name for _, name in queues)
         self._run(_WORKER, worker.run)
+
+    def beat(self) -> None:
+        """Start the scheduler if there is none."""
+        if self._beat is None and self._context is not None:
+            self._beat = self._app.make_beat()
+            self._run(_BEAT, self._beat.run)
 
     def _run_broker(self, broker: BrokerRunner) -> None:
         """Bind and run in one thread, to which the store then belongs; wait until it is bound."""
@@ -137,6 +147,7 @@ class Embedded:
 
     def stop(self) -> None:
         """End the workers, then the broker. A task that still runs is left in its thread."""
+        self.stop_beat()
         for now in (False, True):
             for worker in self._workers:
                 worker.stop(now=now)
@@ -147,6 +158,12 @@ class Embedded:
         if self._context is not None and not any(t.is_alive() for t in self._threads):
             self._context.term()
         self._threads.clear()
+
+    def stop_beat(self) -> None:
+        """End the scheduler, while the client still has its broker."""
+        if self._beat is not None:
+            self._beat.stop()
+            self._join(_BEAT)
 
     def _join(self, name: str) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT

@@ -84,6 +84,8 @@ class Wiring:
         self._make_runner: Callable[[], ClientRunner] | None = None
         self._embedded: Embedded | None = None
         self._queues: set[str] = set()
+        #: What the client informs as.
+        self.role = "client"
         _live.add(self)
 
     @property
@@ -150,6 +152,7 @@ class Wiring:
             name=f"{self._name}:{os.getpid()}",
             heartbeat=self.settings.heartbeat_interval,
             liveness=self.settings.liveness,
+            role=self.role,
         )
 
     def _transport(self) -> Transport:
@@ -233,6 +236,15 @@ class Wiring:
                 if self._embedded is not None:
                     self._embedded.serve(queue)
 
+    def needs_beat(self) -> None:
+        """Let the scheduler of this process run, where the broker is in here too."""
+        if MEMORY not in self.settings.broker:
+            return
+        assert self.client.runner.brokers  # noqa: S101 - starts what runs in this process
+        with self._lock:
+            if self._embedded is not None:
+                self._embedded.beat()
+
     def names_module(self, module: str) -> bool:
         """Whether a module is one of those that the app imports."""
         return module in self.settings.imports
@@ -245,6 +257,8 @@ class Wiring:
             self.closed = True
             client, embedded = self._client, self._embedded
             self._embedded = None
+        if embedded is not None:
+            embedded.stop_beat()
         if client is not None:
             client.runner.close()
         if embedded is not None:

@@ -43,6 +43,7 @@ class Connection:
         inform_id: Its message id.
         broken: The transport was lost and has not been seen to be back.
         trouble: For people: why it does not answer, as far as is known.
+        role: What we inform as.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Connection:
     inform_id: str = ""
     broken: bool = False
     trouble: str = ""
+    role: str = "client"
 
     @property
     def ready(self) -> bool:
@@ -83,7 +85,7 @@ class Connection:
         self.phase = Phase.INFORMING
         self.unsent.clear()
         self.inform_id = message_id
-        self.inform = Outgoing(Inform(message_id, "", "client", features).frames())
+        self.inform = Outgoing(Inform(message_id, "", self.role, features).frames())
         self.unsent.append(self.inform)
 
     def beat(self, message_id: str, unix: float) -> None:

@@ -12,6 +12,7 @@ for it is sent again: the broker refuses to do anything twice.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from eventmq.client.ledger import Ledger
 from eventmq.client.refusals import refusal
 from eventmq.errors import MessageTooLarge, ProtocolError
 from eventmq.wire.bulk import decode_exceptions, pack, unpack
-from eventmq.wire.commands import Ack, Call, Error, Kbai, Reply, decode
+from eventmq.wire.commands import Ack, Call, Error, Heartbeat, Kbai, Reply, Schedule, decode
 from eventmq.wire.features import Features
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class ClientMachine:
         name: What people call it.
         heartbeat: Seconds between signs of life while something is waited for.
         liveness: A broker that was silent for so long, while something is waited for, is dead.
+        role: What it informs as: ``client`` or ``scheduler``.
     """
 
     def __init__(
@@ -54,10 +56,13 @@ class ClientMachine:
         name: str = "",
         heartbeat: float = 3.0,
         liveness: float = 15.0,
+        role: str = "client",
     ) -> None:
-        self.connections = [Connection(i, address) for i, address in enumerate(addresses)]
+        self.connections = [Connection(i, at, role=role) for i, at in enumerate(addresses)]
         #: Indexes of brokers whose socket is to be closed and opened anew.
         self.reopen: list[int] = []
+        #: What brokers asked us as a scheduler to do; None: nobody reads it.
+        self.asked: deque[Schedule] | None = None
         self._ledger = Ledger(self.connections)
         #: Errands with something new; the runner wakes whoever waits and clears the list.
         self.settled = self._ledger.settled
@@ -82,6 +87,11 @@ class ClientMachine:
         self._ledger.settle(question, None)
         if connection is not None:
             self._forget_at(connection, question)
+
+    def presence(self, unix: float) -> Errand:
+        """Return an errand without end: while it is open, a broker hears of us and is heard."""
+        message_id = self.message_id()
+        return Errand(Heartbeat(message_id, f"{unix:.2f}").frames(), id=message_id)
 
     @property
     def busy(self) -> bool:
@@ -153,6 +163,8 @@ class ClientMachine:
                 self._on_error(connection, command, now)
             elif type(command) is Kbai:
                 self._on_kbai(connection, now)
+            elif type(command) is Schedule and self.asked is not None:
+                self.asked.append(command)
         except (ProtocolError, ValueError, TypeError, AttributeError, LookupError) as error:
             logger.warning("message of broker %s dropped: %s", connection.address, error)
 

@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from eventmq.client.errands import Errand
     from eventmq.clock import Clock
+    from eventmq.wire.commands import Schedule
 
 __all__ = ["ClientRunner", "Transport"]
 
@@ -61,6 +63,7 @@ class ClientRunner:
         name: What people call this client.
         heartbeat: Seconds between signs of life.
         liveness: Seconds of silence after which a broker is dead.
+        role: What it informs as: ``client`` or ``scheduler``.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class ClientRunner:
         name: str = "",
         heartbeat: float = 3.0,
         liveness: float = 15.0,
+        role: str = "client",
     ) -> None:
         self.clock = clock
+        self._role = role
         self._transport = transport
         self._name = name
         self._heartbeat = heartbeat
@@ -103,6 +108,7 @@ class ClientRunner:
             name=self._name or f"client:{os.getpid()}",
             heartbeat=self._heartbeat,
             liveness=self._liveness,
+            role=self._role,
         )
         loop = IoLoop(machine, self.clock, context)
         _loops.add(loop)
@@ -279,6 +285,18 @@ class ClientRunner:
         loop = self._loop
         if loop is not None and not question.over:
             loop.forget(question)
+
+    def listen(self, most: int) -> deque[Schedule]:
+        """Stay connected from now on; return where SCHEDULE and UNSCHEDULE of brokers come in.
+
+        Args:
+            most: How many wait there at most; then the oldest are dropped.
+        """
+        machine = self._running().machine
+        if machine.asked is None:
+            machine.asked = deque(maxlen=most)
+            self.begin(machine.presence(self.clock.now()))
+        return machine.asked
 
     @property
     def brokers(self) -> int:

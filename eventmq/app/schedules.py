@@ -1,0 +1,284 @@
+"""The schedules of an app: those that its code declares, and edits of those in the store."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from eventmq.app.triggers import make_trigger
+from eventmq.client.templates import Written
+from eventmq.errors import SettingsError, StoreError, did_you_mean
+from eventmq.graph import Signature
+from eventmq.headers import parse_headers
+from eventmq.plugins.triggers.timing import Timing
+from eventmq.registry import SCHEDULE_STORE
+from eventmq.schedule import Schedule
+from eventmq.task.arity import signature_of
+from eventmq.task.calls import CallOptions
+from eventmq.task.options import TaskOptions
+from eventmq.task.task import Task
+from eventmq.task.template import make_template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from eventmq.app.application import EventMQ
+    from eventmq.client.handle import Job
+    from eventmq.interfaces import ScheduleStore
+
+__all__ = ["Declared", "ScheduleNotFound", "Schedules", "importing"]
+
+#: How often an edit is tried that somebody else's comes in between of.
+ATTEMPTS = 20
+
+
+class ScheduleNotFound(SettingsError):
+    """The store has no schedule of this name."""
+
+
+def importing() -> bool:
+    """Whether this is called, however indirectly, by a module that is being imported."""
+    frame = sys._getframe(1)  # noqa: SLF001 - documented, for CPython
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            spec = frame.f_globals.get("__spec__")
+            if getattr(spec, "_initializing", False):
+                return True
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What code says about a schedule, checked as far as that needs no plugin."""
+
+    name: str
+    signature: Signature
+    timing: Timing
+    call: CallOptions
+    more: Mapping[str, Any]
+
+    @classmethod
+    def read(
+        cls, name: str, what: object, timing: object, call: Mapping[str, Any], more: dict[str, Any]
+    ) -> Declared:
+        """Return it; raises `SettingsError` for what is not allowed."""
+        if isinstance(what, Task):
+            what = what.s()
+        if not isinstance(what, Signature):
+            msg = f"schedule {name!r} is of {what!r}; right is a call as data, such as task.s(1)"
+            raise SettingsError(msg)
+        if not isinstance(timing, Timing):
+            msg = f"schedule {name!r} fires at {timing!r}; right is every(seconds=30), "
+            raise SettingsError(msg + "cron('0 3 * * *', tz='Europe/Paris') or at(datetime)")
+        given = {**what.options, **{k: v for k, v in call.items() if v is not None}}
+        read = CallOptions.read(given)
+        wrong = next((key for key in ("eta", "job_id") if given.get(key) is not None), None)
+        if wrong is None and isinstance(read.expires, datetime):
+            wrong = "expires as a datetime"
+        if wrong:
+            msg = f"{wrong} is for one job; schedule {name!r} makes many: leave it out"
+            raise SettingsError(msg)
+        Schedule(name=name, **more).check()
+        return cls(name, what, timing, read, more)
+
+
+class Schedules:
+    """The schedules of one app; ``app.schedules``.
+
+    Args:
+        app: Whose.
+    """
+
+    def __init__(self, app: EventMQ) -> None:
+        self._app = app
+        self._declared: dict[str, Declared] = {}
+        self._store: ScheduleStore | None = None
+
+    # Code
+
+    def declare(self, declared: Declared) -> None:
+        """Take a schedule of the code; a beat of the app brings it into the store.
+
+        Raises:
+            SettingsError: Another one has the name.
+        """
+        other = self._declared.get(declared.name)
+        if other is not None and other != declared:
+            raise SettingsError(f"two schedules of the code have the name {declared.name!r}")
+        self._declared[declared.name] = declared
+
+    def withdraw(self, name: str) -> None:
+        """Forget a schedule of the code."""
+        self._declared.pop(name, None)
+
+    def in_code(self) -> dict[str, Schedule]:
+        """Return the schedules of the code, those of tasks among them, by name."""
+        found = dict(self._declared)
+        for name, task in self._app.tasks.items():
+            timing = task.declared.schedule
+            if timing is not None and name not in found:
+                found[name] = Declared.read(name, task, timing, {}, {})
+        try:
+            return {name: self.make(declared, "code") for name, declared in found.items()}
+        except TypeError as error:
+            raise SettingsError(f"a schedule of the code cannot be made: {error}") from error
+
+    @property
+    def any_in_code(self) -> bool:
+        """Whether the code has schedules."""
+        tasks = self._app.tasks.values()
+        return bool(self._declared) or any(task.declared.schedule for task in tasks)
+
+    def make(self, declared: Declared, source: str) -> Schedule:
+        """Return the schedule of a declaration, encoded.
+
+        Raises:
+            SettingsError: Its trigger, its arguments or its serializer is not allowed.
+        """
+        signature, name = declared.signature, declared.name
+        make_trigger(self._app.plugins, str(declared.timing))
+        task = self._app.tasks.get(signature.task)
+        options = TaskOptions() if task is None else task.declared
+        taken = signature_of(_anything)
+        if task is not None:
+            task.check(signature.args, signature.kwargs)
+            taken = task.signature
+        template = make_template(self._app.host, signature.task, options, declared.call, taken)
+        written = replace(template, expires_in=0.0).write(
+            "", list(signature.args), dict(signature.kwargs)
+        )
+        if parse_headers(written.headers).signature:
+            msg = f"schedule {name!r}: serializer {template.headers.content_type!r} signs each "
+            raise SettingsError(msg + "job by itself, so a schedule cannot keep one; use msgpack")
+        return Schedule(
+            name=name, task=signature.task, queue=template.queue, headers=written.headers,
+            body=written.body, trigger=str(declared.timing), source=source, app=self._app.name,
+            expires_in=template.expires_in, **declared.more,
+        ).check()  # fmt: skip
+
+    # The store
+
+    @property
+    def store(self) -> ScheduleStore:
+        """The store that the setting ``schedule_store`` names."""
+        if self._store is None:
+            self._store = self.open_store()
+        return self._store
+
+    def open_store(self) -> ScheduleStore:
+        """Open the store once more."""
+        name = self._app.settings.schedule_store
+        return self._app.plugins.make(SCHEDULE_STORE, name, app=self._app)
+
+    def close(self) -> None:
+        """Close the store, if it was used."""
+        if self._store is not None:
+            self._store.close()
+
+    def put(self, schedule: Schedule) -> None:
+        """Store a schedule, in the place of what has its name.
+
+        Raises:
+            SettingsError: It would never fire.
+            BrokerUnavailable: The broker did not answer in time.
+        """
+        now = self._app.clock.now()
+        if make_trigger(self._app.plugins, schedule.trigger).next_after(now) is None:
+            msg = f"schedule {schedule.name!r} would never fire: {schedule.trigger} is over"
+            raise SettingsError(msg)
+
+        def change(other: Schedule | None) -> Schedule | None:
+            if other is None:
+                return schedule.begun(now)
+            return None if schedule.does_the_same(other) else schedule.succeeding(other, now)
+
+        self._edit(schedule.name, change)
+
+    def _edit(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> None:
+        """Change what is there, again if somebody else changes it meanwhile."""
+        for _ in range(ATTEMPTS):
+            other = self.store.find(name)
+            changed = change(other)
+            if changed is None:
+                return
+            expected = None if other is None else other.version
+            if self.store.save([(changed, expected)]).done[0]:
+                return
+        raise StoreError(f"schedule {name!r} is changed by others all the time; try again")
+
+    def get(self, name: str) -> Schedule:
+        """Return a schedule.
+
+        Raises:
+            ScheduleNotFound: There is none; the message has the nearest name.
+        """
+        found = self.store.find(name)
+        if found is None:
+            hint = did_you_mean(name, [made.name for made in self.list()])
+            raise ScheduleNotFound(f"there is no schedule {name!r}; {hint}")
+        return found
+
+    def list(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        return sorted(self.store.load().schedules, key=lambda schedule: schedule.name)
+
+    def next_slot(self, schedule: Schedule) -> float | None:
+        """Return when a schedule fires next, as Unix time; None if it will not."""
+        if not schedule.enabled or schedule.remaining == 0:
+            return None
+        if schedule.last_slot is None:
+            return schedule.created
+        try:
+            trigger = make_trigger(self._app.plugins, schedule.trigger)
+        except SettingsError:
+            return None
+        return trigger.next_after(schedule.last_slot)
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; say whether there was one."""
+        return self.store.remove(name, None)
+
+    def enable(self, name: str) -> None:
+        """Let a schedule fire again; slots that passed meanwhile do not count as missed."""
+        self.get(name)
+        now = self._app.clock.now()
+
+        def change(other: Schedule | None) -> Schedule | None:
+            return None if other is None or other.enabled else _woken(other, now)
+
+        self._edit(name, change)
+
+    def disable(self, name: str) -> None:
+        """Let a schedule fire no more until it is enabled."""
+        self.get(name)
+
+        def change(other: Schedule | None) -> Schedule | None:
+            return replace(other, enabled=False) if other is not None and other.enabled else None
+
+        self._edit(name, change)
+
+    def run(self, name: str) -> Job[Any]:
+        """Submit the job of a schedule now; its slots are not touched."""
+        made = self.get(name)
+        headers = made.headers
+        if made.expires_in:
+            at = self._app.clock.now() + made.expires_in
+            headers = f"{headers},expires:{at:.3f}".removeprefix(",")
+        host = self._app.host
+        return host.submitter.submit_raw(
+            Written(
+                self._app.wiring.ids.new(), made.queue or host.default_queue, headers, made.body
+            )
+        )
+
+
+def _anything(*args: Any, **kwargs: Any) -> None:
+    """Take any arguments, as a task does of which only the name is known."""
+
+
+def _woken(schedule: Schedule, now: float) -> Schedule:
+    last = None if schedule.last_slot is None else max(schedule.last_slot, now)
+    return replace(schedule, enabled=True, last_slot=last)
