@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.cli.target import Target
     from eventmq.client.handle import Job
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "find_task", "read_arguments"]
 
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -59,10 +59,10 @@ def call(
     the app, and its module's name may be left out where it is clear; without, the name is sent as
     it is.
     """
-    args, kwargs = _read(arguments)
+    args, kwargs = read_arguments(arguments)
     with target.asking() as app:
         if target.app_name:
-            job = _submit(app, _find(app, task), (args, kwargs), queue)
+            job = _submit(app, find_task(app, task), (args, kwargs), queue)
         else:
             job = app.send(task, args, kwargs, queue=queue)
         if as_json:
@@ -92,7 +92,7 @@ def _print_object(job: Job[Any], timeout: float | None, *, wait: bool) -> None:
         click.echo(to_json(shown, indent=2))
 
 
-def _read(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+def read_arguments(arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     """Return what JSON arguments say, by place and by name."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def _json(text: str, what: str) -> Any:
         raise click.UsageError(msg, ctx=click.get_current_context()) from None
 
 
-def _find(app: EventMQ, name: str) -> str:
+def find_task(app: EventMQ, name: str) -> str:
     """Return the full name of a task of an app."""
     tasks = app.tasks
     if name in tasks:

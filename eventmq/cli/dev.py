@@ -1,4 +1,4 @@
-"""Broker and worker together, for developing: ``dev``."""
+"""Broker, worker and scheduler together, for developing: ``dev``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STOP_TIMEOUT = 5.0
 #: Files that a line about a change names.
 NAMED = 3
 
-_COLOURS = {"broker": "cyan", "worker": "magenta", "dev": "yellow"}
+_COLOURS = {"broker": "cyan", "worker": "magenta", "beat": "blue", "dev": "yellow"}
 
 
 @click.command(cls=Command, exits={FAILED: "one of them cannot start, or ended by itself"})
@@ -48,13 +48,13 @@ def dev(
     reload: bool,
     **options: str | int | None,
 ) -> int:
-    """Run a broker and a worker together.
+    """Run a broker, a worker and a scheduler together.
 
-    Their log lines come on stderr, each with the name of who says it; Ctrl-C ends both. A line with
-    "ready" comes on stdout when both are. There is no scheduler yet: nothing is run by the clock.
+    Their log lines come on stderr, each with the name of who says it; Ctrl-C ends all. A line with
+    "ready" comes on stdout when all are.
 
-    With --reload the worker is started again when a Python file in or below the working directory,
-    or a settings file in it, changes; what runs ends first, within its grace.
+    With --reload worker and scheduler are started again when a Python file in or below the working
+    directory, or a settings file in it, changes; what runs ends first, within its grace.
     """
     settings = target.serving().app.settings
     if bind is None and settings.source("broker") != "default":
@@ -63,10 +63,12 @@ def dev(
     app = ["-A", target.app_name or "", *(f"-I{name}" for name in target.imports)]
     broker = [*loud, "broker", *app, *_arguments(bind=bind, data_dir=data_dir)]
     worker = [*loud, "worker", *app, *_arguments(**options)]
+    beat = [*loud, "beat", *app]
     interrupt_at_signals()
     try:
         patience = settings.grace + STOP_TIMEOUT
-        _Together({"worker": worker}, patience=patience, reload=reload).run(broker)
+        followers = {"worker": worker, "beat": beat}
+        _Together(followers, patience=patience, reload=reload).run(broker)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
     return DONE
@@ -154,7 +156,7 @@ class _Together:
             self._stop()
             self._say(f"{error}; it starts again when a file changes")
         else:
-            self._say(f"the {names} has the new code")
+            self._say(f"the {names} {'have' if len(self._followers) > 1 else 'has'} the new code")
 
     @staticmethod
     def _say(text: str) -> None:

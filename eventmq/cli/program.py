@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from eventmq.cli import about, act, broker, call, dev, failed, look, topics, worker
+from eventmq.cli import (
+    about,
+    act,
+    beat,
+    broker,
+    call,
+    dev,
+    failed,
+    look,
+    schedules,
+    topics,
+    worker,
+)
 from eventmq.cli.demo import command as demo
 from eventmq.cli.exits import DONE, INTERRUPTED, WRONG_USAGE, say_error
 from eventmq.cli.finder import join_path
@@ -137,6 +149,8 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
     return WRONG_USAGE
 
 
-for family in (demo, broker, worker, dev, call, look, failed, act, topics, about):
+for family in (
+    demo, broker, worker, beat, dev, call, look, failed, act, schedules, topics, about,
+):  # fmt: skip
     for command in family.COMMANDS:
         program.add_command(command)

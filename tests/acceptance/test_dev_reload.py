@@ -83,7 +83,7 @@ def test_new_code_runs_after_a_file_was_saved(shell: Shell, dev: Program) -> Non
     assert price(shell, address) == "1"
     (shell.folder / "prices.py").write_text("PRICE = 22\n")
     assert "prices.py changed; restarting the worker" in saying(dev, "changed")
-    saying(dev, "the worker has the new code")
+    saying(dev, "the worker and beat have the new code")
     assert price(shell, address) == "22"
     assert dev.stop(signal.SIGINT) == 0
 
@@ -96,7 +96,7 @@ def test_what_runs_ends_first_with_the_code_that_it_began_with(shell: Shell, dev
     saying(dev, "restarting the worker")
     assert not (shell.folder / "ended").exists()
     (shell.folder / "go-on").touch()
-    saying(dev, "the worker has the new code")
+    saying(dev, "the worker and beat have the new code")
     assert (shell.folder / "ended").read_text() == "1"
     assert price(shell, address) == "22"
 
@@ -112,7 +112,7 @@ def test_code_that_cannot_be_imported_waits_for_better_code(shell: Shell, dev: P
     )
     waiting = shell.launch(sys.executable, "-c", client)
     (shell.folder / "prices.py").write_text("PRICE = 333\n")
-    saying(dev, "the worker has the new code")
+    saying(dev, "the worker and beat have the new code")
     assert waiting.line() == "333"
 
 
@@ -121,7 +121,7 @@ def test_a_worker_that_dies_is_told_of_and_started_again(shell: Shell, dev: Prog
     (shell.folder / "prices.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
     saying(dev, "the worker ended")
     (shell.folder / "prices.py").write_text("PRICE = 4444\n")
-    saying(dev, "the worker has the new code")
+    saying(dev, "the worker and beat have the new code")
     assert price(shell, address) == "4444"
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "demo", "broker", "worker", "dev", "call", "ping", "status", "queues", "workers", "jobs",
-    "job", "failed", "cancel", "purge", "pause", "resume", "drain", "publish", "subscribe",
-    "plugins", "settings", "version",
+    "demo", "broker", "worker", "beat", "dev", "call", "ping", "status", "queues", "workers",
+    "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "schedules",
+    "schedule", "unschedule", "publish", "subscribe", "plugins", "settings", "version",
 ]  # fmt: skip
 
 HELLO = """

@@ -1,0 +1,193 @@
+"""Beats as processes: each slot of an interval of a second fires once, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+
+from eventmq.job import id_time
+from eventmq.plugins.triggers.timing import every
+from tests.acceptance.system import System, until
+from tests.integration.raw_peer import RawPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+APP = """
+import os
+
+from eventmq import EventMQ, current_job, every
+
+app = EventMQ("clockwork")
+
+
+@app.task(name="tick", schedule=every(seconds=1))
+def tick():
+    fd = os.open(os.environ["RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, f"{current_job().id}\\n".encode())
+    os.close(fd)
+"""
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    (tmp_path / "clockwork.py").write_text(APP)
+    yield system
+    system.stop()
+
+
+def beat(system: System):
+    arguments = ("beat", "-A", "clockwork", "--broker", system.address)
+    return system.start(*arguments)[0]
+
+
+def worker(system: System) -> None:
+    common = ("-A", "clockwork", "--broker", system.address, "-c", "1", "--pool", "threads")
+    system.start("worker", *common)
+
+
+def executed(system: System) -> Counter[str]:
+    """Return how often each job was executed, by id."""
+    text = system.record.read_text() if system.record.exists() else ""
+    return Counter(text.split("\n")[:-1])
+
+
+def slots(system: System) -> list[float]:
+    """Return the slots of the jobs that were executed, in order."""
+    return sorted(id_time(job_id) or 0.0 for job_id in executed(system))
+
+
+def gaps(system: System) -> set[float]:
+    found = slots(system)
+    return {round(b - a, 3) for a, b in pairwise(found)}
+
+
+def test_each_slot_fires_once_while_beats_are_killed(system: System) -> None:
+    """Two run; the one that fires is killed, another is started in its place, again and again."""
+    system.broker()
+    worker(system)
+    beats = [beat(system), beat(system)]
+    until(lambda: len(slots(system)) >= 2, "the first slots")
+    for _ in range(3):
+        seen = len(slots(system))
+        beats.pop(0).kill9()
+        until(lambda seen=seen: len(slots(system)) >= seen + 2, "slots after a death")
+        beats.append(beat(system))
+    assert gaps(system) == {1.0}
+    assert set(executed(system).values()) == {1}
+
+
+def test_a_beat_takes_over_within_two_seconds(system: System) -> None:
+    """The slot that was due just after the death is late by less than that."""
+    system.broker()
+    first = beat(system)
+    beat(system)
+    app = system.app()
+    store = app.schedules.store
+
+    def last() -> float:
+        return store.find("tick").last_slot or 0.0  # type: ignore[union-attr]  # it is there
+
+    begin = last()
+    until(lambda: last() > begin, "the first slot")
+    first.kill9()
+    died = time.time()
+    before = last()
+    until(lambda: last() > before, "the next slot")
+    taken = time.time() - max(died, before + 1)
+    assert taken < 2.5  # 2 s, and what these processes take on a busy machine
+
+
+def test_each_slot_fires_once_while_the_broker_is_killed(system: System) -> None:
+    """It is away for seconds; what was due then comes later, once."""
+    broker = system.broker()
+    worker(system)
+    beat(system)
+    beat(system)
+    until(lambda: len(slots(system)) >= 2, "the first slots")
+    for _ in range(2):
+        seen = len(slots(system))
+        broker.kill9()
+        broker = system.broker()
+        until(lambda seen=seen: len(slots(system)) >= seen + 3, "slots after a death")
+    assert gaps(system) == {1.0}
+
+
+def test_a_paused_beat_does_no_harm(system: System) -> None:
+    """It goes on as if it had the lease; the broker refuses what was fired meanwhile."""
+    system.broker()
+    worker(system)
+    beats = [beat(system), beat(system)]
+    until(lambda: len(slots(system)) >= 1, "the first slot")
+    for _ in range(2):
+        os.kill(beats[0].pid, signal.SIGSTOP)
+        seen = len(slots(system))
+        until(lambda seen=seen: len(slots(system)) >= seen + 3, "slots while one is paused")
+        os.kill(beats[0].pid, signal.SIGCONT)
+        beats.reverse()
+    until(lambda seen=seen: len(slots(system)) >= seen + 6, "slots after that")
+    assert gaps(system) == {1.0}
+    assert set(executed(system).values()) == {1}
+
+
+def test_sigterm_ends_a_beat_and_another_goes_on_at_once(system: System) -> None:
+    system.broker()
+    first, _ = beat(system), beat(system)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 0
+
+
+def test_schedules_of_clients_survive_everything(system: System) -> None:
+    """Stored when ``schedule`` returns; the code's come and go with the code."""
+    broker = system.broker()
+    app = system.app()
+
+    @app.task(name="tick")
+    def tick() -> None:
+        """Stand for the worker's."""
+
+    app.schedule("mine", tick.s(), every(seconds=1), run_count=3)
+    broker.kill9()
+    system.broker()
+    worker(system)
+    first = beat(system)
+    until(lambda: app.schedules.store.find("mine") is None, "the last of three")
+    assert app.schedules.store.find("tick") is not None
+    first.kill9()
+    path = system.folder / "clockwork.py"
+    path.write_text(APP.replace(", schedule=every(seconds=1)", ""))
+    beat(system)
+    assert app.schedules.store.find("tick") is None
+
+
+def test_a_schedule_of_a_plain_client_is_fired_for_a_plain_worker(system: System) -> None:
+    """Broker and beat are ours; client and worker know only the published document."""
+    broker = system.broker()
+    beat(system)
+    context = zmq.Context()
+    client, laborer = (RawPeer(context, system.address) for _ in range(2))
+    body = b'["run", {"callable": "tick", "path": "jobs", "args": [7]}]'
+    sent = client.send(b"SCHEDULE", b"plain", b"guarantee,nohaste,run_count:2", b"1", body, b"")
+    assert client.expect(b"ACK")[4] == sent
+    broker.kill9()
+    system.broker()
+    laborer.inform(b"worker", b'[[10, "plain"]]')
+    for _ in range(2):
+        laborer.send(b"READY")
+        request = laborer.expect(b"REQUEST")
+        assert (request[4], request[6]) == (b"plain", body)
+        laborer.send(b"REPLY", b'{"value": null}', request[3])
+    laborer.send(b"READY")
+    assert laborer.silent(2.0)
+    for peer in (client, laborer):
+        peer.close()
+    context.term()
