@@ -46,6 +46,12 @@ class System:
         self.workers.append(worker)
         return worker
 
+    def start_beat(self) -> subprocess.Popen[str]:
+        """Start a scheduler and wait until it is ready."""
+        beat, _ = self._start("beat", "-A", "benchmarks.bench_app:app", "--broker", self.address)
+        self.workers.append(beat)
+        return beat
+
     def _start(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         log = (self.folder / f"{arguments[0]}.log").open("a")
         process = subprocess.Popen(

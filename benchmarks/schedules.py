@@ -1,0 +1,84 @@
+"""The row about schedules: 100,000 of them, 10,000 of which are due within one second."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.system import running
+from eventmq import EventMQ
+from eventmq.job import id_time
+from eventmq.plugins.triggers.timing import every
+from eventmq.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.figures import Figures
+
+__all__ = ["schedules"]
+
+_ALL, _DUE = 100_000, 10_000
+
+#: Seconds between two slots of one schedule.
+_INTERVAL = 36_000.0
+
+#: Seconds until the first of the due ones, for the beat to be up.
+_LEAD = 15.0
+
+
+def schedules(figures: Figures) -> None:
+    """100,000 schedules: start of a beat, lateness of 10,000 due in one second, memory."""
+    with running() as system:
+        app = EventMQ("bench", broker=system.address)
+        _store(app, 0, _ALL - _DUE, lambda n: time.time() - n / 10)
+        first = time.time() + _LEAD
+        _store(app, _ALL - _DUE, _ALL, lambda n: first - _INTERVAL + (n - _ALL + _DUE) / _DUE)
+        begin = time.perf_counter()
+        beat = system.start_beat()
+        ready = time.perf_counter() - begin
+        assert time.time() < first, "the beat was not up in time"
+        time.sleep(max(0.0, first + 1.5 - time.time()))
+        late = sorted(_lateness(app))
+        assert len(late) == _DUE, len(late)
+        figures.add(
+            ready_s=ready,
+            p50_ms=late[_DUE // 2] * 1000,
+            p99_ms=late[_DUE * 99 // 100] * 1000,
+            max_ms=late[-1] * 1000,
+            rss_mib=system.rss(beat) / 2**20,
+            broker_rss_mib=system.rss() / 2**20,
+            cpu_s=system.cpu(beat),
+        )
+        app.close()
+
+
+def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float]) -> None:
+    """Store schedules whose last slot is what a function says, 5,000 at a time."""
+    trigger = str(every(seconds=_INTERVAL))
+    headers = "task:benchmarks.bench_app.nothing,content-type:msgpack"
+    for begin in range(first, last, 5000):
+        rows = [
+            (
+                Schedule(
+                    name=f"schedule number {n}", task="benchmarks.bench_app.nothing",
+                    queue="default", headers=headers, body=b"\x92\x90\x80", trigger=trigger,
+                    last_slot=slot_of(n),
+                ),
+                None,
+            )
+            for n in range(begin, min(begin + 5000, last))
+        ]  # fmt: skip
+        assert all(app.schedules.store.save(rows).done)
+
+
+def _lateness(app: EventMQ) -> list[float]:
+    """Return how long after its slot the broker got each job."""
+    found: list[float] = []
+    cursor = ""
+    while True:
+        page = app.ask("jobs", {"queue": "default", "cursor": cursor, "limit": 1000})
+        found += [row["created"] - (id_time(row["id"]) or 0.0) for row in page["jobs"]]
+        cursor = page["cursor"]
+        if not cursor:
+            return found
