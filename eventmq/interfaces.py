@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from eventmq.headers import parse_headers
 from eventmq.job import id_time
+from eventmq.schedule import ScheduleStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.clock import Clock
     from eventmq.entries import Recovered, Write
-    from eventmq.schedule import Lease, Loaded, Progress, Saved, Schedule
 
 __all__ = [
     "Answered",
@@ -194,45 +194,6 @@ class Trigger(Protocol):
 
         The same as calling ``next_after`` again and again, for after a long pause.
         """
-
-
-class ScheduleStore(Protocol):
-    """Keeps schedules. Every change is compare-and-set on the version.
-
-    Used from one thread. May block; raises `BrokerUnavailable` or `StoreError` where it cannot be
-    reached now, and `StoreError` for good where somebody else must be asked first.
-    """
-
-    #: In which the names of schedules are unique: the same for all that see the same schedules.
-    identity: str
-
-    def load(self, after: int = 0) -> Loaded:
-        """Return what changed after a revision, 0 for all. Unreadable ones are logged and left."""
-
-    def find(self, name: str) -> Schedule | None:
-        """Return a schedule by its name."""
-
-    def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
-        """Store each if its version is the one beside it (None: if there is none of its name).
-
-        A stored one has a version above any that this name ever had. Raises `QueueFull` where
-        there are too many.
-        """
-
-    def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Move schedules on, each if its version is the expected one, which then grows by 1."""
-
-    def remove(self, name: str, expected: int | None) -> bool:
-        """Remove it if its version is ``expected``, None: any; say whether it was."""
-
-    def lease(self, holder: str, seconds: float) -> Lease:
-        """Ask to be the one who fires, for so long from now; whoever holds it may ask again."""
-
-    def release(self, holder: str) -> None:
-        """Give the lease back, if one holds it."""
-
-    def close(self) -> None:
-        """Release everything. Idempotent."""
 
 
 # Around jobs

@@ -1,4 +1,4 @@
-"""What a schedule is: the stored object, what moves it on, and the ids of the jobs it makes.
+"""What a schedule is: the stored object, what moves it on, who keeps it, the ids of its jobs.
 
 Not here: when it fires (`eventmq.scheduler` and triggers) and where it is kept (schedule stores).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from eventmq.errors import SettingsError, did_you_mean
 
@@ -31,6 +31,7 @@ __all__ = [
     "Schedule",
     "ScheduleRow",
     "ScheduleRows",
+    "ScheduleStore",
     "slot_id",
 ]
 
@@ -247,6 +248,45 @@ class Lease(NamedTuple):
     held: bool
     revision: int
     foreign: bool = False
+
+
+class ScheduleStore(Protocol):
+    """Keeps schedules. Every change is compare-and-set on the version.
+
+    Used from one thread. May block; raises `BrokerUnavailable` or `StoreError` where it cannot be
+    reached now, and `StoreError` for good where somebody else must be asked first.
+    """
+
+    #: In which the names of schedules are unique: the same for all that see the same schedules.
+    identity: str
+
+    def load(self, after: int = 0) -> Loaded:
+        """Return what changed after a revision, 0 for all. Unreadable ones are logged and left."""
+
+    def find(self, name: str) -> Schedule | None:
+        """Return a schedule by its name."""
+
+    def save(self, changes: Sequence[tuple[Schedule, int | None]]) -> Saved:
+        """Store each if its version is the one beside it (None: if there is none of its name).
+
+        A stored one has a version above any that this name ever had. Raises `QueueFull` where
+        there are too many.
+        """
+
+    def advance(self, rows: Sequence[Progress]) -> Saved:
+        """Move schedules on, each if its version is the expected one, which then grows by 1."""
+
+    def remove(self, name: str, expected: int | None) -> bool:
+        """Remove it if its version is ``expected``, None: any; say whether it was."""
+
+    def lease(self, holder: str, seconds: float) -> Lease:
+        """Ask to be the one who fires, for so long from now; whoever holds it may ask again."""
+
+    def release(self, holder: str) -> None:
+        """Give the lease back, if one holds it."""
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
 
 
 # What a broker asks of its store
