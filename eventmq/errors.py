@@ -41,6 +41,7 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |   `-- HookError
     |-- AppNotFound
     `-- SettingsError
+        `-- KeyFileError           a key file is missing, malformed or readable by others
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ __all__ = [
     "JobExpired",
     "JobFailed",
     "JobNotFound",
+    "KeyFileError",
     "MessageTooLarge",
     "NotAllowed",
     "PluginCollision",
@@ -349,3 +351,7 @@ class AppNotFound(EventMQError):
 
 class SettingsError(EventMQError):
     """A setting is unknown, or its value is not allowed."""
+
+
+class KeyFileError(SettingsError):
+    """A key file is missing, is none, or can be read by other users; no key is in the message."""

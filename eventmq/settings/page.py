@@ -44,10 +44,10 @@ results, a task that does so included; *beat* is the scheduler. Set elsewhere, i
 
 #: Process -> where its settings are read, below the package.
 _READERS = {
-    "client": ("app/application.py", "app/runner_wiring.py"),
-    "worker": ("app/runner_worker.py", "app/loading.py", "cli/worker.py"),
+    "client": ("app/application.py", "app/runner_wiring.py", "app/keys.py"),
+    "worker": ("app/runner_worker.py", "app/loading.py", "app/keys.py", "cli/worker.py"),
     "broker": ("app/broker.py", "app/routing.py"),
-    "beat": ("app/*beat*.py", "app/*schedul*.py", "cli/beat.py"),
+    "beat": ("app/*beat*.py", "app/*schedul*.py", "app/keys.py", "cli/beat.py"),
 }
 
 #: What the program itself reads, whatever it runs.

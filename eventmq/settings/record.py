@@ -11,6 +11,7 @@ from eventmq.settings.values import (
     DEFAULT_WEIGHT,
     FLAG,
     NAMES,
+    PATH,
     POSITIVE,
     QUEUE_ROUTING,
     QUEUES,
@@ -61,6 +62,17 @@ class Settings:
     imports: tuple[str, ...] = _set((), NAMES, "Modules with tasks, imported by a worker.")
     default_queue: str = _set("default", TEXT, "Queue of tasks that name none.")
     submit_timeout: float = _set(5.0, POSITIVE, "How long to wait for a receipt.", unit="s")
+    broker_key: str = _set(
+        "",
+        PATH,
+        "File with the broker's public key, where it uses CURVE; goes with `key`.",
+    )
+    key: str = _set(
+        "",
+        PATH,
+        "File with the own secret key, which others must not be able to read; goes with "
+        "`broker_key`.",
+    )
     result_timeout: float = _set(60.0, POSITIVE, "How long get() waits if not told.", unit="s")
     bind: str = _set("tcp://127.0.0.1:47291", BIND, "The broker's address for every role.")
     worker_bind: str = _set("tcp://127.0.0.1:47290", SIDE_BIND, "One more address for workers.")
@@ -68,6 +80,12 @@ class Settings:
     publish_bind: str = _set("tcp://127.0.0.1:47298", SIDE_BIND, "Address for publishers.")
     subscribe_bind: str = _set("tcp://127.0.0.1:47299", SIDE_BIND, "Address for subscribers.")
     data_dir: str = _set(".eventmq", TEXT, "Directory of everything that the broker keeps.")
+    keys_dir: str = _set(
+        "",
+        PATH,
+        "Directory of the broker's key and of those that it authorises; empty: `keys` in "
+        "`data_dir`. CURVE is on where it has a broker's key.",
+    )
     store: str = _set("sqlite", TEXT, "Keeps jobs: a name, or a URL by its scheme.")
     schedule_store: str = _set("broker", TEXT, "Keeps schedules: a name, or a URL by its scheme.")
     durability: str = _set(
@@ -88,6 +106,13 @@ class Settings:
         10_000_000, at_least(1), "Unfinished jobs of one queue; more are refused.", unit="jobs"
     )
     max_peers: int = _set(10_000, at_least(1), "Peers that a broker serves.", unit="peers")
+    max_message_rate: float = _set(
+        0.0,
+        at_least(0),
+        "Requests, calls and publications that one peer may send; more are refused as "
+        "`RateLimited`. 0: any number.",
+        unit="1/s",
+    )
     window: int = _set(
         5000, at_least(1), "Jobs of one queue that a broker holds in memory.", unit="jobs"
     )

@@ -20,6 +20,7 @@ __all__ = [
     "DEFAULT_WEIGHT",
     "FLAG",
     "NAMES",
+    "PATH",
     "POSITIVE",
     "QUEUES",
     "QUEUE_ROUTING",
@@ -83,6 +84,7 @@ def at_least(bound: float) -> Rule:
 
 POSITIVE: Rule = ("more than 0", lambda value: 0 < value < float("inf"))
 TEXT: Rule = ("any text but none", bool)
+PATH: Rule = ("a path; empty: none", lambda _: True)
 NAMES: Rule = ("a list of names", all)
 SOME: Rule = ("a list of at least one name", lambda names: bool(names) and all(names))
 BIND: Rule = ("tcp://host:port or ipc://path", _binds)
