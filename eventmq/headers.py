@@ -59,6 +59,7 @@ class Headers:
         unique_period: Seconds after admission in which the key stays taken, whatever happens.
         unique_states: The states in which another job counts, joined by ``+``; empty for all
             unfinished ones.
+        owner: Whose key submitted the job; written by the broker, never believed of a client.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
     """
 
@@ -89,6 +90,7 @@ class Headers:
     unique_mode: str = ""
     unique_period: float = 0.0
     unique_states: str = ""
+    owner: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 

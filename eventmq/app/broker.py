@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.routing import make_routing
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
     from eventmq.settings import Settings
 
-__all__ = ["make_broker", "version"]
+__all__ = ["keys_dir_of", "make_broker", "version"]
 
 #: Port of a broker -> setting.
 _PORTS = {
@@ -60,16 +61,19 @@ def make_broker(
     from eventmq.broker.runner import BrokerRunner
 
     settings, plugins = app.settings, app.plugins
+    binds = binds_of(settings) if binds is None else binds
+    inside = all(address.startswith("inproc:") for address in binds.values())
     runner = BrokerRunner(
         store=_make_store(app, store, store_options or {}),
         limits=limits_of(settings),
         routing=make_routing(app),
         queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order, app=app),
-        binds=binds_of(settings) if binds is None else binds,
+        binds=binds,
         clock=app.clock,
         context=context,
         version=version(),
         insecure=settings.insecure,
+        keys_dir=None if inside else _keys_in_use(settings),
     )
     runner.core.schedules.check = Triggers(plugins)
     return runner
@@ -83,6 +87,7 @@ def limits_of(settings: Settings) -> Limits:
         max_frame=settings.max_frame,
         max_queue_length=settings.max_queue_length,
         max_peers=settings.max_peers,
+        max_message_rate=settings.max_message_rate,
         window=settings.window,
         heartbeat_interval=settings.heartbeat_interval,
         liveness=settings.liveness,
@@ -105,6 +110,19 @@ def binds_of(settings: Settings) -> dict[str, str]:
         if address and (port == "main" or not named or settings.source(name) != "default"):
             binds[port] = address
     return binds
+
+
+def keys_dir_of(settings: Settings) -> Path:
+    """Return where the broker's keys are: the setting, or ``keys`` in its data directory."""
+    return Path(settings.keys_dir) if settings.keys_dir else Path(settings.data_dir, "keys")
+
+
+def _keys_in_use(settings: Settings) -> Path | None:
+    """Return the directory if the broker uses keys: it was named, or has a broker's key."""
+    from eventmq.broker.runner_zap import has_keys
+
+    directory = keys_dir_of(settings)
+    return directory if settings.keys_dir or has_keys(directory) else None
 
 
 def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> QueueStore:

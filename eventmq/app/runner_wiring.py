@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.app.keys import keys_of
 from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.results import Results
 from eventmq.client.submitter import Submitter
@@ -159,7 +160,7 @@ class Wiring:
         from eventmq.client.runner import Transport
 
         if MEMORY not in self.settings.broker:
-            return Transport(self.settings.broker)
+            return Transport(self.settings.broker, keys=keys_of(self.settings))
         if len(self.settings.broker) > 1:
             raise SettingsError(f"broker {MEMORY} stands alone: it is a broker in this process")
         app = self._app()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from eventmq.app.keys import keys_of
 from eventmq.errors import PluginError, SettingsError
 from eventmq.registry import RESULT_BACKEND, WORKER_POOL
 from eventmq.worker.execution import Executor
@@ -131,6 +132,8 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         judge=executor.for_slot().timed_out,
     )
     runner.around = app.callbacks.worker
+    if options.context is None:
+        runner.keys = keys_of(settings)
     return runner
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.broker.roles import mark
 from eventmq.broker.uniqueness import Uniqueness
 from eventmq.entries import Admit, lane_task, unique_rule
 from eventmq.errors import ProtocolError
@@ -68,7 +69,7 @@ class Admission:
         if refusal:
             state.error(peer, message.id, *refusal)
             return
-        make = self._maker(message.queue, message.headers, headers)
+        make = self._maker(peer, message.queue, message.headers, headers)
         job = make(message.id, message.body, self._take_seqs(1))
         wants = headers.reply_requested or headers.ack_requested or bool(headers.guarantee)
         if headers.reply_requested:
@@ -131,7 +132,9 @@ class Admission:
             coming.add((name, task))
         return None
 
-    def _maker(self, queue: str, text: str, headers: Headers) -> Callable[[str, bytes, int], Job]:
+    def _maker(
+        self, peer: Peer, queue: str, text: str, headers: Headers
+    ) -> Callable[[str, bytes, int], Job]:
         """Return (id, body, seq) -> job for jobs that have everything else in common."""
         limits, now = self.state.limits, self.state.now
         due = max(headers.eta, now + headers.countdown if headers.countdown else 0.0)
@@ -139,6 +142,11 @@ class Admission:
         due = due if delayed else 0.0
         rank = int(((due or now) - headers.priority * limits.priority_step) * _MICRO)
         name = queue or limits.default_queue
+        if peer.grant is not None:
+            peer.grant.check_submit(name)
+            text = mark(text, peer.grant.owner)
+        elif headers.owner:
+            text = mark(text, "")
         state = JobState.DELAYED if delayed else JobState.QUEUED
         expires = headers.expires
 
@@ -171,7 +179,8 @@ class Admission:
             raise ProtocolError(f"a queue name has at most {longest} characters", code="too-large")
         headers = [self._headers(text) for _, text in templates]
         makers = [
-            self._maker(queue, text, h) for (queue, text), h in zip(templates, headers, strict=True)
+            self._maker(peer, queue, text, h)
+            for (queue, text), h in zip(templates, headers, strict=True)
         ]
         per_template = [0] * len(templates)
         for _, place, _ in rows:

@@ -123,6 +123,12 @@ class BrokerCore:
             Cancel: self._misplaced,
         }
 
+    def guard(
+        self, wrap: Callable[[type, Callable[[Peer, Any], None]], Callable[[Peer, Any], None]]
+    ) -> None:
+        """Put something before each handler: command, handler -> handler."""
+        self._handlers = {kind: wrap(kind, old) for kind, old in self._handlers.items()}
+
     # Life
 
     def recover(
@@ -190,7 +196,7 @@ class BrokerCore:
         """Take one message of a ROUTER: the identity, then the frames from frame 0 on."""
         state = self.state
         state.now = now
-        peer = self._peer(Key(port, frames[0]), now)
+        peer = self.peer(Key(port, frames[0]), now)
         if peer is None:
             return
         peer.heard = now
@@ -205,13 +211,13 @@ class BrokerCore:
                 raise ProtocolError(msg, code="too-large")
             allowed = PORTS[port]
             if allowed is None:
-                if type(message) is Disconnect:
+                if type(message) is Disconnect and peer.grant is None:
                     self._not_here(message, port)
             elif type(message) not in allowed:
                 self._not_here(message, port)
             self._handlers[type(message)](peer, message)
         except ProtocolError as error:
-            state.error(peer, self._id_of(frames), error.code, str(error))
+            state.error(peer, self.id_of(frames), error.code, str(error))
 
     @staticmethod
     def _not_here(message: object, port: str) -> None:
@@ -220,10 +226,12 @@ class BrokerCore:
         raise ProtocolError(msg, code="not-allowed")
 
     @staticmethod
-    def _id_of(frames: Sequence[bytes]) -> str:
+    def id_of(frames: Sequence[bytes]) -> str:
+        """Return the message id of what a ROUTER received, "" where there is none."""
         return frames[4][:255].decode(errors="replace") if len(frames) > 4 else ""  # noqa: PLR2004
 
-    def _peer(self, key: Key, now: float) -> Peer | None:
+    def peer(self, key: Key, now: float) -> Peer | None:
+        """Return the peer of a connection, a new one where there is room for it."""
         state = self.state
         peer = state.peers.get(key)
         if peer is not None:

@@ -23,6 +23,8 @@ class Limits:
         max_lanes: Tasks by queue of which jobs wait; a job of a further one is refused with
             ``too-many-lanes``. What waits already is not counted again.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
+        max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
+            number; more are refused with ``rate-limited``.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
             ``too-many``.
@@ -68,6 +70,7 @@ class Limits:
     max_queues: int = 10_000
     max_lanes: int = 100_000
     max_peers: int = 10_000
+    max_message_rate: float = 0.0
     max_waits: int = 100_000
     max_subscriptions: int = 1000
     max_batch: int = 10_000

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.broker.views import NOTHING, Skill
 
 if TYPE_CHECKING:
+    from eventmq.broker.roles import Grant
     from eventmq.interfaces import QueueOrder
     from eventmq.job import Job
     from eventmq.wire.features import Features
@@ -47,6 +48,9 @@ class Peer:
         left: It said KBAI, or we did: a plain worker that only finishes what it has.
         warned: Whether a bad message of it was logged already.
         told: Of a plain scheduler: what was last sent to it about each schedule.
+        grant: What its key allows, None where everything is.
+        tokens: Messages that it may send at once, where there is a limit.
+        filled: When ``tokens`` was counted last.
     """
 
     key: Key
@@ -62,6 +66,9 @@ class Peer:
     left: bool = False
     warned: bool = False
     told: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    grant: Grant | None = None
+    tokens: float = 0.0
+    filled: float = 0.0
 
     @property
     def may_be_silent(self) -> bool:

@@ -16,11 +16,14 @@ import zmq
 from zmq.backend import zmq_poll
 
 from eventmq.broker.core import PORTS, BrokerCore
+from eventmq.broker.runner_door import Door
+from eventmq.broker.runner_zap import KeyRing
 from eventmq.errors import BindError, NotAllowed
 from eventmq.wire.socket import Link, Unroutable, new_context, open_pub, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
+    from pathlib import Path
 
     from eventmq.broker.limits import Limits
     from eventmq.broker.state import Outgoing
@@ -35,6 +38,9 @@ _IN = int(zmq.POLLIN)
 
 #: Messages of one socket that a turn reads at most.
 READ_AT_MOST = 1000
+
+#: Seconds that the address of the PUB socket may take to become free.
+REBIND_TIMEOUT = 5.0
 
 
 def is_local(address: str) -> bool:
@@ -59,6 +65,7 @@ class BrokerRunner:
         context: A ZeroMQ context to use, else one of its own.
         version: Said to peers that ask.
         insecure: Allow addresses that other machines can reach, without CURVE.
+        keys_dir: Directory of the keys (`eventmq.broker.runner_zap`); CURVE is on with it.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class BrokerRunner:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         version: str = "",
         insecure: bool = False,
+        keys_dir: Path | None = None,
     ) -> None:
         self.store = store
         self.core = BrokerCore(limits, routing, queue_order, version=version)
@@ -84,13 +92,12 @@ class BrokerRunner:
         self._context = context
         self._own_context = context is None
         self._insecure = insecure
+        self._keys_dir = keys_dir
+        self._door: Door | None = None
         self._links: dict[str, Link] = {}
-        #: What `_serve` polls.
-        self._items: list[tuple[Any, int]] = []
+        self._items: list[tuple[Any, int]] = []  # what `_serve` polls
         self._stopping = False
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._wake_read, self._wake_write = _open_pipe()
 
     # Start and stop
 
@@ -99,23 +106,31 @@ class BrokerRunner:
 
         Raises:
             BindError: An address is taken or malformed.
-            NotAllowed: An address is not loopback, and ``insecure`` was not said.
+            KeyFileError: The broker's own key cannot be used.
+            NotAllowed: An address is not loopback and there are no keys, and ``insecure`` was not
+                said; or a key that nobody authorised was let in.
             StoreError: The store cannot be opened.
         """
         for name, address in self._binds.items():
             if name not in PORTS and name != "subscribe":
                 raise BindError(f"there is no port {name!r}; known are {', '.join(PORTS)}")
-            if not is_local(address) and not self._insecure:
+            if not is_local(address) and not self._insecure and self._keys_dir is None:
                 msg = (
                     f"{address} can be reached from other machines and nothing would be "
-                    "encrypted or checked: bind a loopback address, or say --insecure"
+                    'encrypted or checked: make keys with "eventmq keys new --broker", bind a '
+                    "loopback address, or say --insecure"
                 )
                 raise NotAllowed(msg)
+        self._door = self._make_door()
         if self._context is None:
             self._context = new_context()
         try:
+            if self._door is not None:
+                self._door.open(self._context)
             for name, address in self._binds.items():
                 self._bind(name, address)
+            if self._door is not None:
+                self._door.test(self._context, self.addresses)
             recovered = self.store.open()
         except BaseException:
             self._close()
@@ -123,15 +138,26 @@ class BrokerRunner:
         self.core.state.addresses = self.addresses
         self.core.recover(recovered, self._clock.now(), self._queue_order)
 
+    def _make_door(self) -> Door | None:
+        """Return what checks who comes, None where everybody on this machine may do everything."""
+        ring = None if self._keys_dir is None else KeyRing(self._keys_dir)
+        rate = self._limits.max_message_rate
+        if ring is None and not rate and all(map(is_local, self._binds.values())):
+            return None
+        return Door(self.core, ring, rate=rate)
+
     def _bind(self, name: str, address: str) -> None:
         assert self._context is not None  # noqa: S101 - made by bind
         is_pub = name == "subscribe"
+        known_by = "" if self._door is None else self._door.known_by
         link = (
             open_pub(self._context)
             if is_pub
-            else open_router(self._context, max_frame=self._limits.max_frame)
+            else open_router(self._context, max_frame=self._limits.max_frame, known_by=known_by)
         )
         self._links[name] = link
+        if self._door is not None:
+            self._door.arm(link)
         try:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
@@ -168,6 +194,8 @@ class BrokerRunner:
         for link in self._links.values():
             link.close()
         self._links.clear()
+        if self._door is not None:
+            self._door.close()
         self.store.close()
         if self._own_context and self._context is not None:
             self._context.term()
@@ -208,6 +236,8 @@ class BrokerRunner:
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
+        if self._door is not None:
+            return self._read_known(self._door, ready, now)
         core = self.core
         all_read = True
         for name, link in self._links.items():
@@ -222,6 +252,29 @@ class BrokerRunner:
             else:
                 all_read = False
         return all_read
+
+    def _read_known(self, door: Door, ready: Container[object], now: float) -> bool:
+        """Do the same, with a look at who sends."""
+        door.look(now, self._reopen_pub)
+        readable = [(name, link) for name, link in self._links.items() if link.socket in ready]
+        rest = [door.read(name, link, READ_AT_MOST, now) for name, link in readable]
+        return all(rest)
+
+    def _reopen_pub(self) -> None:
+        """Cut all subscribers, of whom one has no key any more; the others come back."""
+        link = self._links.pop("subscribe", None)
+        if link is None:
+            return
+        link.close(0)
+        end = self._clock.monotonic() + REBIND_TIMEOUT
+        while "subscribe" not in self._links:
+            try:
+                self._bind("subscribe", self.addresses["subscribe"])
+            except BindError:
+                self._links.pop("subscribe").close(0)
+                if self._clock.monotonic() > end:
+                    raise
+                zmq_poll([], 10)
 
     def _commit(self) -> None:
         entries, settle = self.core.take_batch()
@@ -260,3 +313,11 @@ class BrokerRunner:
 
     def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
         self.core.not_sent(message, self._clock.now(), reachable=reachable)
+
+
+def _open_pipe() -> tuple[int, int]:
+    """Return the ends of a pipe on which nothing waits."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    return read, write

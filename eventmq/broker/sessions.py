@@ -138,11 +138,16 @@ class Sessions:
             state.queue(name).served_at = state.now
         self.parking.session_changed(session)
 
+    def session_id(self, peer: Peer, features: Features | None) -> str:
+        """Return the id of the session that a worker begins or goes on with at its INFORM."""
+        key = peer.key
+        made = f"{PLAIN_PREFIX}{self.state.epoch}.{key.port}.{key.identity.hex()}"
+        return (features.session if features else "") or made
+
     def _session(self, peer: Peer, features: Features | None) -> Session:
         """Return the session that a peer names, or one for it, and connect the two."""
-        state, key = self.state, peer.key
-        session_id = features.session if features else ""
-        session_id = session_id or f"{PLAIN_PREFIX}{state.epoch}.{key.port}.{key.identity.hex()}"
+        state = self.state
+        session_id = self.session_id(peer, features)
         old = peer.session
         if old is not None and (features is None or old.id != session_id):
             self.lost(old)  # a plain peer starts anew; one of ours is another run now

@@ -60,12 +60,21 @@ class Waits:
             if known is None:
                 if job_id not in self.state.jobs and job_id not in self.state.volatile.jobs:
                     self._answer(peer, call, (job_id, "", "", None))
+            elif not self._may_read(peer, known.job.headers):
+                self._answer(peer, call, (job_id, "", "", None))
             elif known.job.state in TERMINAL:
                 state = known.job.state.value
                 self._answer(peer, call, (job_id, state, known.content_type, known.result))
 
+    @staticmethod
+    def _may_read(peer: Peer, headers: str) -> bool:
+        return peer.grant is None or peer.grant.owns(headers)
+
     def reply_later(self, job_id: str, peer: Peer) -> None:
         """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
+        other = self.state.reply_to.get(job_id)
+        if other is not None and other.grant is not peer.grant:
+            return  # the id of somebody else's job
         if len(self.state.reply_to) < self.state.limits.max_replies:
             self.reply_never(job_id)
             self.state.reply_to[job_id] = peer
@@ -94,7 +103,7 @@ class Waits:
         known = found.get(job_id)
         if known is not None and known.job.state in TERMINAL:
             peer = self.reply_never(job_id)
-            if peer is not None:
+            if peer is not None and self._may_read(peer, known.job.headers):
                 self._reply(peer, job_id, known.job.state, known.result)
 
     # Answering
@@ -111,8 +120,11 @@ class Waits:
                 result = row.result if row.ttl > 0 else None
                 answer = (job_id, row.state.value, row.content_type, result)
                 for peer, call in list(waiters[job_id]):
-                    self._answer(peer, call, answer)
-            if job_id in reply_to and (owed := self.reply_never(job_id)) is not None:
+                    readable = peer.grant is None or peer.grant.owns(row.job.headers)
+                    self._answer(peer, call, answer if readable else (job_id, "", "", None))
+            if job_id not in reply_to or (owed := self.reply_never(job_id)) is None:
+                continue
+            if owed.grant is None or owed.grant.owns(row.job.headers):
                 self._reply(owed, job_id, row.state, row.result)
 
     def _reply(self, peer: Peer, job_id: str, state: JobState, result: bytes | None) -> None:

@@ -39,6 +39,11 @@ __all__ = ["COMMANDS"]
     "--durability", type=click.Choice(["durable", "relaxed", "memory"]),
     help="On disk before the receipt, soon after it, or never.",
 )  # fmt: skip
+@click.option(
+    "--keys-dir",
+    metavar="DIR",
+    help="Keys, which turn CURVE on; else the folder keys in the data directory, if it has some.",
+)
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option(
     "--store-option", "store_options", metavar="K=V", multiple=True,

@@ -16,6 +16,7 @@ from eventmq.cli import (
     call,
     dev,
     failed,
+    keys,
     look,
     schedules,
     topics,
@@ -150,7 +151,7 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, call, look, failed, act, schedules, topics, about,
+    demo, broker, worker, beat, dev, call, look, failed, act, schedules, topics, keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:
         program.add_command(command)

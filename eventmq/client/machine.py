@@ -281,6 +281,10 @@ class ClientMachine:
         self._leave(connection, now)
         connection.begin_inform(self.message_id(), self._features)
 
+    def note_trouble(self, index: int, trouble: str) -> None:
+        """Keep why a broker could not be reached, for the error of what waits for it."""
+        self.connections[index].trouble = trouble
+
     def _drop(self, connection: Connection, now: float, trouble: str) -> None:
         """Give a connection up; the runner opens a new one."""
         connection.trouble = trouble

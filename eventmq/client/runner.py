@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from eventmq.client.errands import Errand
     from eventmq.clock import Clock
     from eventmq.wire.commands import Schedule
+    from eventmq.wire.curve import ClientKeys
 
 __all__ = ["ClientRunner", "Transport"]
 
@@ -48,10 +49,14 @@ _inherited: list[object] = []
 
 
 class Transport(NamedTuple):
-    """Where the brokers are, and the ZeroMQ context to reach them, None for one of its own."""
+    """Where the brokers are, and how they are reached.
+
+    Without a context the client makes its own; without keys it uses no CURVE.
+    """
 
     addresses: Sequence[str]
     context: zmq.Context[Any] | None = None
+    keys: ClientKeys | None = None
 
 
 class ClientRunner:
@@ -101,7 +106,7 @@ class ClientRunner:
             return self._loop
 
     def _start(self) -> IoLoop:
-        addresses, context = self._transport()
+        addresses, context, keys = self._transport()
         machine = ClientMachine(
             addresses,
             session=os.urandom(16).hex(),
@@ -111,6 +116,7 @@ class ClientRunner:
             role=self._role,
         )
         loop = IoLoop(machine, self.clock, context)
+        loop.keys = keys
         _loops.add(loop)
         return loop
 

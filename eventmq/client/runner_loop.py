@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from eventmq.client.errands import Errand, Question
     from eventmq.client.machine import ClientMachine
     from eventmq.clock import Clock
+    from eventmq.wire.curve import ClientKeys
     from eventmq.wire.socket import Link
 
 __all__ = ["IoLoop"]
@@ -57,6 +58,9 @@ class IoLoop:
         clock: Reads time.
         context: A ZeroMQ context to use; by default one of its own.
     """
+
+    #: For CURVE, None for brokers without; set before the first use.
+    keys: ClientKeys | None = None
 
     def __init__(
         self, machine: ClientMachine, clock: Clock, context: zmq.Context[Any] | None = None
@@ -243,7 +247,7 @@ class IoLoop:
         self._context = context = self._context or new_context()
         now = self._clock.monotonic()
         for connection in self.machine.connections:
-            self._brokers.append(BrokerSockets(context, connection.address))
+            self._brokers.append(BrokerSockets(context, connection.address, self.keys))
             self.machine.opened(connection.index, now)
 
     def _begin(self, errand: Errand) -> None:
@@ -333,13 +337,16 @@ class IoLoop:
             else:
                 logger.info("connection to broker %s lost", broker.address)
                 self.machine.lost(index, now)
+        if broker.trouble:
+            self.machine.note_trouble(index, broker.trouble)
+            broker.trouble = ""
 
     def _reopen(self, index: int, now: float) -> None:
         broker = self._brokers[index]
         logger.warning("broker %s does not answer; opening a new connection", broker.address)
         assert self._context is not None  # noqa: S101 - made by _open
         broker.close()
-        self._brokers[index] = BrokerSockets(self._context, broker.address)
+        self._brokers[index] = BrokerSockets(self._context, broker.address, self.keys)
         self._items = None
         self.machine.opened(index, now)
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from eventmq.wire.socket import Link, open_dealer
+from eventmq.wire.socket import Link, handshake_trouble, open_dealer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from eventmq.wire.curve import ClientKeys
 
 __all__ = ["BrokerSockets"]
 
@@ -17,21 +19,27 @@ __all__ = ["BrokerSockets"]
 CLOSE_LINGER_MS = 200
 
 _MADE, _LOST = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 class BrokerSockets:
     """The link to one broker, and the monitor that says when it is cut."""
 
-    __slots__ = ("address", "blocked", "link", "monitor", "send")
+    __slots__ = ("address", "blocked", "link", "monitor", "send", "trouble")
 
-    def __init__(self, context: zmq.Context[Any], address: str) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], address: str, keys: ClientKeys | None = None
+    ) -> None:
         self.address = address
-        self.link = open_dealer(context, address)
+        self.link = open_dealer(context, address, keys=keys)
         self.send = self.link.send
-        monitor = self.link.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        )
-        self.monitor = Link(monitor)
+        self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
+        #: Why the last handshake failed, for people.
+        self.trouble = ""
         #: The link takes nothing more for now.
         self.blocked = False
 
@@ -39,6 +47,7 @@ class BrokerSockets:
         """Yield True for every connection that was made, False for every one that was lost."""
         while (frames := self.monitor.receive()) is not None:
             event = int.from_bytes(frames[0][:2], "little")
+            self.trouble = handshake_trouble(event) or self.trouble
             if event in {_MADE, _LOST}:
                 yield event == _MADE
 

@@ -17,10 +17,26 @@ import zmq
 from zmq.backend import Socket as _Base
 from zmq.utils.monitor import recv_monitor_message
 
+from eventmq.wire import zap
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Link", "Unroutable", "new_context", "open_dealer", "open_pub", "open_router"]
+    from eventmq.wire.curve import ClientKeys
+
+__all__ = [
+    "KnownLink",
+    "Link",
+    "Unroutable",
+    "encrypt",
+    "handshake_trouble",
+    "new_context",
+    "new_keys",
+    "open_dealer",
+    "open_pub",
+    "open_router",
+    "try_key",
+]
 
 _send = _Base.send
 _recv = _Base.recv
@@ -37,6 +53,15 @@ _FRAME_SLACK = 64 * 1024
 #: Frames of one message that are kept: more than any limit, so that a message of a million
 #: empty frames costs nothing once it was read.
 MOST_FRAMES = 1000
+
+
+#: Events of a monitor that end a handshake.
+_HANDSHAKES = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 class Unroutable(Exception):
@@ -56,17 +81,18 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 class Link:
     """A socket that sends and receives whole messages as lists of frames."""
 
-    __slots__ = ("monitor", "socket")
+    __slots__ = ("monitor", "socket", "trouble")
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
         #: Readable when `connections` has something; None without `watch`.
         self.monitor: zmq.Socket[bytes] | None = None
+        #: Why the last handshake failed, for people, as far as `connections` has seen.
+        self.trouble = ""
 
     def watch(self) -> None:
         """Begin to note connections made and lost; not told for ``inproc://``."""
-        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        self.monitor = self.socket.get_monitor_socket(events)
+        self.monitor = self.socket.get_monitor_socket(_HANDSHAKES | zmq.EVENT_DISCONNECTED)
 
     def connections(self) -> list[bool]:
         """Return what happened since the last call: True for each connection made, False lost."""
@@ -76,7 +102,9 @@ class Link:
                 event = recv_monitor_message(self.monitor, zmq.DONTWAIT)
             except zmq.Again:
                 break
-            happened.append(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self.trouble = handshake_trouble(event["event"]) or self.trouble
+            if event["event"] in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
+                happened.append(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return happened
 
     def send(self, frames: Sequence[bytes]) -> bool:
@@ -135,6 +163,41 @@ class Link:
         self.socket.close(linger_ms)
 
 
+class KnownLink(Link):
+    """A link that says with each message whose connection it came over.
+
+    Args:
+        socket: The socket.
+        name: What of the connection: ``User-Id``, as the ZAP handler said, or ``Peer-Address``.
+    """
+
+    __slots__ = ("_name", "user")
+
+    def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
+        super().__init__(socket)
+        self._name = name
+        #: Of the message that was received last; "" where libzmq knows nothing.
+        self.user = ""
+
+    def receive(self) -> list[bytes] | None:
+        """Do the same as `Link.receive`, and note ``user``."""
+        socket = self.socket
+        try:
+            frame = _recv(socket, _LAST, False)  # noqa: FBT003 - positional for speed
+        except zmq.Again:
+            return None
+        frames = [frame.bytes]
+        while frame.more:
+            frame = _recv(socket, _LAST, False)  # noqa: FBT003
+            if len(frames) < MOST_FRAMES:
+                frames.append(frame.bytes)
+        try:
+            self.user = str(frame.get(self._name))
+        except zmq.ZMQError:
+            self.user = ""
+        return frames
+
+
 def _common(socket: zmq.Socket[bytes], max_frame: int) -> None:
     socket.set(zmq.LINGER, LINGER_MS)
     socket.set(zmq.SNDHWM, 100_000)
@@ -145,9 +208,14 @@ def _common(socket: zmq.Socket[bytes], max_frame: int) -> None:
 
 
 def open_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, *, identity: str = "", max_frame: int = 0
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    *,
+    identity: str = "",
+    max_frame: int = 0,
+    keys: ClientKeys | None = None,
 ) -> Link:
-    """Return a DEALER that connects to ``address``.
+    """Return a DEALER that connects to ``address``, with CURVE where there are keys.
 
     With ``ZMQ_IMMEDIATE``: while there is no connection, `Link.send` returns False instead of
     keeping a message for later.
@@ -159,17 +227,30 @@ def open_dealer(
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
     if identity:
         socket.set(zmq.IDENTITY, identity.encode("ascii"))
+    _use(socket, keys)
     socket.connect(address)
     return Link(socket)
 
 
-def open_router(context: zmq.Context[zmq.Socket[bytes]], *, max_frame: int = 0) -> Link:
-    """Return a ROUTER that says who is not there, and lets nobody take another's identity."""
+def _use(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
+    if keys is not None:
+        socket.set(zmq.CURVE_SERVERKEY, keys.broker)
+        socket.set(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.set(zmq.CURVE_SECRETKEY, keys.secret)
+
+
+def open_router(
+    context: zmq.Context[zmq.Socket[bytes]], *, max_frame: int = 0, known_by: str = ""
+) -> Link:
+    """Return a ROUTER that says who is not there, and lets nobody take another's identity.
+
+    With ``known_by`` it is a `KnownLink`, which costs 0.8 us per message.
+    """
     socket = context.socket(zmq.ROUTER)
     _common(socket, max_frame)
     socket.set(zmq.ROUTER_MANDATORY, 1)
     socket.set(zmq.ROUTER_HANDOVER, 0)
-    return Link(socket)
+    return KnownLink(socket, known_by) if known_by else Link(socket)
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
@@ -177,3 +258,63 @@ def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
     socket = context.socket(zmq.PUB)
     _common(socket, 0)
     return Link(socket)
+
+
+def encrypt(link: Link, secret: bytes) -> None:
+    """Make a link that is not bound yet a CURVE server; nobody connects without a ZAP handler."""
+    link.socket.set(zmq.CURVE_SERVER, 1)
+    link.socket.set(zmq.CURVE_SECRETKEY, secret)
+    link.socket.set(zmq.ZAP_DOMAIN, zap.DOMAIN)
+    link.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def handshake_trouble(event: int) -> str:
+    """Return what an event of a monitor says of a failed handshake, for people; else ""."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "it refused the key: the broker's administrator authorises it"
+    if event & _HANDSHAKES & ~zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        return (
+            "the handshake failed: one side uses CURVE keys and the other none, or not this "
+            "broker's; see the settings key and broker_key"
+        )
+    return ""
+
+
+def new_keys() -> tuple[bytes, bytes]:
+    """Return a new pair of CURVE keys in Z85: the public one, then the secret one."""
+    return zmq.curve_keypair()
+
+
+def try_key(
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    keys: ClientKeys,
+    *,
+    subscribing: bool,
+    timeout: float,
+) -> bool | None:
+    """Connect, and say whether the key was let in: True, False if refused, None if unclear.
+
+    Args:
+        context: The context.
+        address: Of a ROUTER, or with ``subscribing`` of a PUB.
+        keys: What to connect with.
+        subscribing: Whether it is a PUB.
+        timeout: Seconds to wait for the answer.
+    """
+    socket = context.socket(zmq.SUB if subscribing else zmq.DEALER)
+    socket.set(zmq.LINGER, 0)
+    _use(socket, keys)
+    monitor = socket.get_monitor_socket(_HANDSHAKES)
+    try:
+        socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
+        if not monitor.poll(int(timeout * 1000)):
+            return None
+        event = int(recv_monitor_message(monitor)["event"])
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return True
+        return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
+    finally:
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close(0)

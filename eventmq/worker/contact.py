@@ -39,6 +39,13 @@ class Contact:
         self._heard = False
         self._step = FIRST
         self._due = 0.0
+        self._trouble = ""
+
+    def trouble(self, address: str, why: str) -> None:
+        """Log why a handshake with the broker fails, when it fails for a new reason."""
+        if why != self._trouble:
+            self._trouble = why
+            _log.warning("the broker at %s cannot be used: %s", address, why)
 
     def note(self, now: float, address: str, *, online: bool, broken: bool, heard: bool) -> None:
         """Take note of how things stand, and log what is new. In every turn.
@@ -51,6 +58,7 @@ class Contact:
             heard: The broker said something in this turn.
         """
         if online and not broken:
+            self._trouble = ""
             if self._absent_since is not None or self._never:
                 self._back(now, address)
             return
@@ -72,7 +80,7 @@ class Contact:
     def _complain(self, now: float, address: str, seconds: float) -> None:
         self._step = min(LONGEST, 2 * self._step)
         self._due = now + self._step
-        if self._heard:  # it is there; the session says why it does not take us
+        if self._heard or self._trouble:  # it is there; the session says why it does not take us
             return
         self._told = True
         _log.warning(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from eventmq.clock import Clock
     from eventmq.interfaces import WorkerPool
+    from eventmq.wire.curve import ClientKeys
     from eventmq.wire.socket import Link
     from eventmq.worker.overseer import Judge
     from eventmq.worker.session import SessionInfo
@@ -81,6 +82,8 @@ class WorkerRunner:
 
     #: Makes the context in which `run` runs.
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    #: For CURVE, None for brokers without; set before `run`.
+    keys: ClientKeys | None = None
 
     def __init__(
         self,
@@ -175,6 +178,9 @@ class WorkerRunner:
         self._obey(now)
         if link.monitor in ready and self._back(link):
             manager.connected(now)
+        if link.trouble:
+            self._contact.trouble(self._brokers[0], link.trouble)
+            link.trouble = ""
         manager.tick(now)
         broken = self._broken or manager.lost
         if not manager.done:
@@ -280,7 +286,9 @@ class WorkerRunner:
         identity = f"w-{uuid.uuid4().hex[:16]}-{self._connections}"
         address = self._brokers[0]
         _log.debug("connecting to %s", address)
-        link = open_dealer(context, address, identity=identity, max_frame=self._max_frame)
+        link = open_dealer(
+            context, address, identity=identity, max_frame=self._max_frame, keys=self.keys
+        )
         link.watch()
         self._broken = False
         self._manager.connected(self._clock.monotonic())

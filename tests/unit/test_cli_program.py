@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 COMMANDS = [
     "demo", "broker", "worker", "beat", "dev", "call", "ping", "status", "queues", "workers",
     "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "schedules",
-    "schedule", "unschedule", "publish", "subscribe", "plugins", "settings", "version",
+    "schedule", "unschedule", "publish", "subscribe", "keys", "plugins", "settings", "version",
 ]  # fmt: skip
 
 HELLO = """

@@ -45,6 +45,7 @@ FORMS = [
     ("unique-mode:keep_last", {"unique_mode": "keep_last"}),
     ("unique-period:2.5", {"unique_period": 2.5}),
     ("unique-states:queued+failed", {"unique_states": "queued+failed"}),
+    ("owner:4jaYN2Ob0_WyRWbp/shop", {"owner": "4jaYN2Ob0_WyRWbp/shop"}),
     ("x-tenant:a", {"extra": (("x-tenant", "a"),)}),
     ("x-flag", {"extra": (("x-flag", ""),)}),
 ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-__all__ = ["JOB_COLUMNS", "Tables", "task_of"]
+__all__ = ["JOB_COLUMNS", "Tables", "label_of", "task_of"]
 
 #: The columns that `Tables.job` reads, in order.
 JOB_COLUMNS = (
@@ -186,7 +186,7 @@ class Tables:
         """Return the outcome of a row of a bucket; a result past its time is None."""
         (job_id, state, at, until, content_type, result, queue, task, attempt, delivery, created,
          started, ran, worker, _) = row  # fmt: skip
-        headers = format_headers(Headers(task=self.name(task)))
+        headers = _headers(self.name(task))
         job = Job(
             job_id, self._queue_names.get(queue, ""), headers, b"", 0, 0, _STATES[state],
             attempt, delivery, 0.0, 0.0, created,
@@ -226,6 +226,20 @@ class Tables:
             if (number + 1) * self.bucket_seconds < at:
                 self.db.execute(f"DROP TABLE {bucket_name(number)}")
                 self.buckets.remove(number)
+
+
+def label_of(job: Job) -> str:
+    """Return what is kept of the headers of an ended job: its task and, after a tab, its owner."""
+    headers = parse_headers(job.headers)
+    if not headers.owner and "\t" not in headers.task:
+        return headers.task
+    return f"{headers.task}\t{headers.owner}"
+
+
+def _headers(label: str) -> str:
+    """Return the headers of which `label_of` has made a label."""
+    task, tab, owner = label.rpartition("\t")
+    return format_headers(Headers(task=task, owner=owner) if tab else Headers(task=label))
 
 
 def task_of(job: Job) -> str:

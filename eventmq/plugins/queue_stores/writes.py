@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Verdict, unique_rule
 from eventmq.job import STATE_CODES, JobState, id_time
 from eventmq.plugins.queue_stores.attempts import Attempts
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
+from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, label_of
 from eventmq.plugins.queue_stores.unique import Uniqueness
 from eventmq.wire.bulk import pack
 
@@ -208,7 +208,7 @@ class Writes:
             same = (job.queue, job.headers, worker)
             ids = keys.get(same)
             if ids is None:
-                ids = keys[same] = (queue_id(job.queue), name_id(task_of(job)), name_id(worker))
+                ids = keys[same] = (queue_id(job.queue), name_id(label_of(job)), name_id(worker))
             queue, task, name = ids
             kind = (queue, job.state, state)
             counts[kind] = counts.get(kind, 0) + 1

@@ -1,0 +1,216 @@
+"""Who a message comes from, and whether that peer may send it: keys, roles and message rates.
+
+A gate stands before the handlers of a `BrokerCore` where there are keys, a limit of messages, or
+addresses that other machines can reach. Without it the broker's way of a message is untouched.
+
+The runner says with each message which user libzmq has found at the connection's handshake; a
+routing id that another key has used before is another peer.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.peers import Key
+from eventmq.broker.roles import OWN_JOBS, REMOTE
+from eventmq.broker.state import Outgoing
+from eventmq.entries import Find
+from eventmq.errors import ProtocolError
+from eventmq.wire.bulk import unpack
+from eventmq.wire.calls import MAX_IDS
+from eventmq.wire.commands import Call, Error, Inform, Publish, Request, Schedule
+from eventmq.wire.features import Features, parse_queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.broker.core import BrokerCore
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.roles import Grant
+    from eventmq.entries import Found
+
+    Handler = Callable[[Peer, Any], None]
+
+__all__ = ["Gate"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Commands that a peer decides to send; the others answer the broker, or say that it is there.
+_ASKING = frozenset({Call, Inform, Publish, Request, Schedule})
+
+#: Users whose refusal is logged; of more it is only counted.
+_WARNED = 1000
+
+
+class Gate:
+    """Checks each message of a broker.
+
+    Args:
+        core: The broker.
+        grants: User -> grant, where there are keys; None where there are none: then the user is
+            the peer's address.
+        rate: Messages per second that a peer may send, 0.0 for any number.
+    """
+
+    def __init__(
+        self, core: BrokerCore, grants: Mapping[str, Grant] | None, *, rate: float = 0.0
+    ) -> None:
+        self._core = core
+        self._keyed = grants is not None
+        self._grants = dict(grants or {})
+        self._rate = rate
+        #: Session -> key that began it.
+        self._holders: dict[str, str] = {}
+        self._warned: set[str] = set()
+        core.guard(self._wrap)
+
+    # Whose message
+
+    def receive(self, port: str, frames: Sequence[bytes], user: str, now: float) -> None:
+        """Take one message as `BrokerCore.receive` does, from this user."""
+        key = Key(port, frames[0])
+        grant = self._grants.get(user) if self._keyed else _by_address(user)
+        if grant is None and self._keyed:
+            self._refuse(key, frames, user, now)
+            return
+        state = self._core.state
+        peer = state.peers.get(key)
+        if peer is None or peer.grant is not grant:
+            state.now = now
+            if peer is not None:
+                self._core.sessions.unreachable(peer)
+            peer = self._core.peer(key, now)
+            if peer is None:
+                return
+            peer.grant = grant
+        self._core.receive(port, frames, now)
+
+    def _refuse(self, key: Key, frames: Sequence[bytes], user: str, now: float) -> None:
+        state = self._core.state
+        state.now = now
+        if (peer := state.peers.get(key)) is not None:
+            self._core.sessions.drop(peer)
+        state.counters["errors.not-allowed"] += 1
+        if user not in self._warned and len(self._warned) < _WARNED:
+            self._warned.add(user)
+            logger.warning("message of key %s refused: it is not authorised any more", user)
+        text = "this key is not authorised any more"
+        error = Error(state.message_id(), self._core.id_of(frames), "not-allowed", text)
+        state.outbox.append(Outgoing(key, error.frames()))
+
+    def update(self, grants: Mapping[str, Grant], now: float) -> None:
+        """Take new grants: peers whose key lost or changed its own are cut."""
+        old, state = self._grants, self._core.state
+        state.now = now
+        self._grants = {
+            user: old[user] if old.get(user) == grant else grant for user, grant in grants.items()
+        }
+        self._warned -= grants.keys()
+        for peer in list(state.peers.values()):
+            grant = peer.grant
+            if grant is not None and self._grants.get(grant.key) is not grant:
+                logger.info("peer of key %r is cut: its grant was changed or revoked", grant.name)
+                self._core.sessions.drop(peer)
+
+    # What it may do
+
+    def _wrap(self, kind: type, handler: Handler) -> Handler:
+        checks: dict[type, Callable[[Peer, Any, Handler], None]] = {
+            Call: self._call,
+            Inform: self._inform,
+        }
+        check = checks.get(kind, _pass)
+        limited = bool(self._rate) and kind in _ASKING
+
+        def guarded(peer: Peer, message: Any) -> None:
+            if limited:
+                self._spend(peer)
+            if peer.grant is None:
+                handler(peer, message)
+                return
+            peer.grant.check_command(kind)
+            check(peer, message, handler)
+
+        return guarded
+
+    def _spend(self, peer: Peer) -> None:
+        """Take a token from the bucket of a peer, which holds those of one second."""
+        rate, now = self._rate, self._core.state.now
+        size = max(1.0, rate)
+        away = max(0.0, now - peer.filled) if peer.filled else size
+        peer.tokens = min(size, peer.tokens + away * rate) if peer.filled else size
+        peer.filled = now
+        if peer.tokens < 1.0:
+            msg = f"this peer sends more than {rate:g} messages a second"
+            raise ProtocolError(msg, code="rate-limited")
+        peer.tokens -= 1.0
+
+    def _inform(self, peer: Peer, message: Inform, handler: Handler) -> None:
+        grant, state = peer.grant, self._core.state
+        assert grant is not None  # noqa: S101 - as `guarded` has seen
+        queues = parse_queues(message.queues) if message.role == "worker" else ()
+        named = [name for _, name in queues] or [state.limits.default_queue]
+        grant.check_inform(message.role, named)
+        if message.role != "worker" or grant.keyless:
+            handler(peer, message)
+            return
+        features = None if message.features is None else Features.parse(message.features)
+        session_id = self._core.sessions.session_id(peer, features)
+        holder = self._holders.get(session_id, grant.key)
+        if session_id in state.sessions and holder != grant.key:
+            raise ProtocolError("this session was begun with another key", code="not-allowed")
+        handler(peer, message)
+        self._holders[session_id] = grant.key
+        if len(self._holders) > 2 * len(state.sessions) + 64:
+            held = self._holders.items()
+            self._holders = {name: key for name, key in held if name in state.sessions}
+
+    def _call(self, peer: Peer, message: Call, handler: Handler) -> None:
+        grant, state = peer.grant, self._core.state
+        assert grant is not None  # noqa: S101 - as `guarded` has seen
+        grant.check_call(message.name)
+        ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
+        for job in filter(None, map(state.jobs.get, ids)):
+            _check_owner(grant, job.id, job.headers)
+        elsewhere = [job_id for job_id in ids if job_id not in state.jobs]
+        if not elsewhere:
+            handler(peer, message)
+            return
+
+        def settle(found: Mapping[str, Found]) -> None:
+            if state.peers.get(peer.key) is not peer:
+                return
+            try:
+                for job_id, known in found.items():
+                    _check_owner(grant, job_id, known.job.headers)
+                handler(peer, message)
+            except ProtocolError as error:
+                state.error(peer, message.id, error.code, str(error))
+
+        state.write(Find(elsewhere), settle)
+
+
+def _pass(peer: Peer, message: Any, handler: Handler) -> None:
+    handler(peer, message)
+
+
+def _by_address(address: str) -> Grant | None:
+    """Return what a peer without a key may do; None is everything."""
+    address = address.removeprefix("::ffff:")
+    return None if not address or address == "::1" or address.startswith("127.") else REMOTE
+
+
+def _check_owner(grant: Grant, job_id: str, headers: str) -> None:
+    if not grant.owns(headers):
+        msg = f"job {job_id!r} was submitted with another key than {grant.name!r}"
+        raise ProtocolError(msg, code="not-allowed")
+
+
+def _ids(message: Call) -> Sequence[str]:
+    """Return the jobs that a call names, none where its handler will refuse the arguments."""
+    arguments = unpack(message.arguments, "the arguments of the call")
+    value = arguments.get(OWN_JOBS[message.name]) if isinstance(arguments, dict) else None
+    ids = value if isinstance(value, list) else [value]
+    named = [job_id for job_id in ids if isinstance(job_id, str)]
+    return named if len(named) == len(ids) <= MAX_IDS else ()

@@ -1,0 +1,121 @@
+"""The door of a broker: CURVE on its sockets, the ZAP thread, the self-test, and the gate behind.
+
+`BrokerRunner` opens one where there are keys, a limit of messages, or addresses that other
+machines can reach. Without it, no message costs anything more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.gate import Gate
+from eventmq.broker.runner_zap import ZapThread
+from eventmq.errors import NotAllowed
+from eventmq.wire.curve import ClientKeys, decode_key, fingerprint
+from eventmq.wire.socket import KnownLink, encrypt, new_keys, try_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import zmq
+
+    from eventmq.broker.core import BrokerCore
+    from eventmq.broker.runner_zap import KeyRing
+    from eventmq.wire.socket import Link
+
+__all__ = ["Door"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Seconds that the self-test of one address may take.
+TEST_TIMEOUT = 5.0
+
+
+class Door:
+    """Lets in whom the keys allow.
+
+    Args:
+        core: The broker.
+        ring: Its keys, None for no CURVE.
+        rate: Messages per second that a peer may send, 0.0 for any number.
+    """
+
+    def __init__(self, core: BrokerCore, ring: KeyRing | None, *, rate: float) -> None:
+        self._ring = ring
+        self._grants = None if ring is None else ring.grants
+        self._gate = Gate(core, self._grants, rate=rate)
+        self._zap: ZapThread | None = None
+        self._quiet: set[str] = set()
+
+    @property
+    def known_by(self) -> str:
+        """What of a connection says who is at its other end."""
+        return "Peer-Address" if self._ring is None else "User-Id"
+
+    def open(self, context: zmq.Context[Any]) -> None:
+        """Start to answer libzmq, before anything is bound."""
+        if self._ring is not None:
+            self._zap = ZapThread(context, self._ring, self._quiet)
+
+    def arm(self, link: Link) -> None:
+        """Turn CURVE on, where there are keys, before a link is bound."""
+        if self._ring is not None:
+            encrypt(link, self._ring.broker.secret.encode())
+
+    def test(self, context: zmq.Context[Any], addresses: Mapping[str, str]) -> None:
+        """See that a key that nobody has authorised is refused.
+
+        Raises:
+            NotAllowed: It was let in, or there was no answer. The broker must not serve.
+        """
+        if self._ring is None:
+            return
+        for port, address in addresses.items():
+            if address.startswith("inproc:"):
+                msg = f"{address} has no CURVE: there are no keys for what is in one process"
+                raise NotAllowed(msg)
+            public, secret = new_keys()
+            self._quiet.add(fingerprint(decode_key(public.decode())))
+            keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
+            let_in = try_key(
+                context, address, keys, subscribing=port == "subscribe", timeout=TEST_TIMEOUT
+            )
+            if let_in is not False:
+                what = "let in" if let_in else "not answered"
+                msg = f"the self-test of {address} failed: a key that nobody authorised was {what}"
+                raise NotAllowed(msg)
+        logger.info("CURVE is on; a key that nobody authorised was refused on every address")
+
+    def read(self, port: str, link: Link, most: int, now: float) -> bool:
+        """Take what a link has, ``most`` messages; return whether that was all."""
+        assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the runner
+        receive, take = link.receive, self._gate.receive
+        for _ in range(most):
+            frames = receive()
+            if frames is None:
+                return True
+            take(port, frames, link.user, now)
+        return False
+
+    def look(self, now: float, on_revoked: Callable[[], None]) -> None:
+        """Take note of keys that were authorised or revoked.
+
+        Args:
+            now: Unix time.
+            on_revoked: Called if a key is not there any more.
+        """
+        if self._ring is None or self._grants is None:
+            return
+        grants = self._ring.refresh()
+        if grants is not self._grants:
+            old, self._grants = self._grants, grants
+            self._gate.update(grants, now)
+            if old.keys() - grants.keys():
+                on_revoked()
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        if self._zap is not None:
+            self._zap.stop()
+            self._zap = None

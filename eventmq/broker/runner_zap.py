@@ -1,0 +1,179 @@
+"""Who may connect to a broker: the directory of its keys, and the thread that libzmq asks.
+
+The directory holds ``broker.key`` and ``broker.key_secret``, the broker's own pair, and in
+``clients`` one public certificate for each client that is authorised, whose metadata say what it
+may do (`eventmq.broker.roles`). To revoke a key is to remove its file; nothing is restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from eventmq.broker.roles import Grant
+from eventmq.errors import KeyFileError
+from eventmq.wire import zap
+from eventmq.wire.curve import decode_key, fingerprint
+from eventmq.wire.runner_keys import PUBLIC, SECRET, read_public, read_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.wire.curve import Certificate
+
+__all__ = ["BROKER", "CLIENTS", "KeyRing", "ZapThread", "has_keys"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Name of the broker's own pair, and of the directory beside it with those of its clients.
+BROKER, CLIENTS = "broker", "clients"
+
+#: Seconds between two looks at the directory: what a flood of handshakes may cost.
+LOOK = 0.2
+
+#: Refused (key, address) pairs that are logged; of more none are.
+_WARNED = 1000
+
+
+def has_keys(directory: Path) -> bool:
+    """Whether a directory has the pair of a broker, which then uses CURVE."""
+    return (directory / f"{BROKER}{SECRET}").exists()
+
+
+class KeyRing:
+    """The keys of a directory, read again when it changes. Thread-safe.
+
+    Args:
+        directory: See above.
+
+    Raises:
+        KeyFileError: The broker's own pair is not there, or not in order.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.broker: Certificate = read_secret(directory / f"{BROKER}{SECRET}")
+        #: User, which is the fingerprint of a key -> what it may do.
+        self.grants: Mapping[str, Grant] = {}
+        self._clients = directory / CLIENTS
+        self._seen: object = None
+        self._look_at = 0.0
+        self._lock = threading.Lock()
+        self.refresh()
+
+    def refresh(self) -> Mapping[str, Grant]:
+        """Return the grants; they are the same object while nothing has changed."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return self.grants
+        with self._lock:
+            self._look_at = now + LOOK
+            seen = self._look()
+            if seen != self._seen:
+                self._seen = seen
+                self.grants = self._read([self._clients / name for name, *_ in seen])
+                logger.info("%d keys are authorised", len(self.grants))
+        return self.grants
+
+    def _look(self) -> list[tuple[str, int, int, int]]:
+        """Return what changes when a certificate is added, removed or written."""
+        try:
+            with os.scandir(self._clients) as entries:
+                files = [e for e in entries if e.name.endswith(PUBLIC) and e.name[0] != "."]
+                stats = [(entry.name, entry.stat()) for entry in files]
+        except FileNotFoundError:  # no client yet, or one removed in between: the next look tells
+            return []
+        return sorted((name, s.st_mtime_ns, s.st_size, s.st_ino) for name, s in stats)
+
+    @staticmethod
+    def _read(paths: Sequence[Path]) -> dict[str, Grant]:
+        """Return the grants of files; one that is not in order authorises nobody."""
+        grants: dict[str, Grant] = {}
+        for path in paths:
+            try:
+                certificate = read_public(path)
+                user = fingerprint(decode_key(certificate.public))
+                grant = Grant.read(user, certificate.metadata)
+            except KeyFileError as error:
+                logger.warning("a key is not authorised: %s: %s", path.name, error)
+                continue
+            if user in grants:
+                logger.warning("two files have the same key, none is taken: %s", path.name)
+                grants[user] = Grant(user, grant.name, frozenset())
+            else:
+                grants[user] = grant
+        return {user: grant for user, grant in grants.items() if grant.roles}
+
+
+class ZapThread:
+    """Answers libzmq's questions of one context from a key ring.
+
+    Args:
+        context: The context.
+        ring: The keys.
+        quiet: Fingerprints whose refusal is expected, and not logged.
+
+    Raises:
+        zmq.ZMQError: The context has a handler already.
+    """
+
+    def __init__(self, context: zmq.Context[Any], ring: KeyRing, quiet: set[str]) -> None:
+        self._ring = ring
+        self._quiet = quiet
+        self._warned: set[tuple[str, str]] = set()
+        self._socket = context.socket(zmq.REP)
+        self._socket.set(zmq.LINGER, 0)
+        self._read, self._write = os.pipe()
+        try:
+            self._socket.bind(zap.ADDRESS)
+        except BaseException:
+            self._socket.close(0)
+            os.close(self._read)
+            os.close(self._write)
+            raise
+        self._thread = threading.Thread(target=self._main, name="eventmq-zap", daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._read, zmq.POLLIN)
+        while self._read not in dict(poller.poll()):
+            frames = self._socket.recv_multipart()
+            try:
+                answer = self._answer(frames)
+            except Exception:
+                logger.exception("a connection was refused: the check of its key failed")
+                answer = zap.refuse(frames, "internal error")
+            self._socket.send_multipart(answer)
+        self._socket.close(0)
+
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        enquiry = zap.read(frames)
+        if enquiry is None:
+            return zap.refuse(frames, "only CURVE connects here")
+        user = fingerprint(enquiry.key)
+        if user in self._ring.refresh():
+            return zap.accept(enquiry.request, user)
+        self._warn(user, enquiry.address)
+        return zap.refuse(frames)
+
+    def _warn(self, user: str, address: str) -> None:
+        pair = (user, address)
+        if user in self._quiet or pair in self._warned or len(self._warned) >= _WARNED:
+            return
+        self._warned.add(pair)
+        what = "connection from %s refused: its key %s is not authorised"
+        logger.warning(what, address, user)
+
+    def stop(self) -> None:
+        """End the thread and close the socket."""
+        os.write(self._write, b"!")
+        self._thread.join()
+        os.close(self._read)
+        os.close(self._write)

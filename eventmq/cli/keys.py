@@ -1,0 +1,229 @@
+"""CURVE keys: ``keys new|list|authorize|revoke``. Only files are touched; a broker rereads them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, NOT_FOUND, WRONG_USAGE
+from eventmq.cli.output import printable, show_rows
+from eventmq.cli.target import takes_app, takes_json
+from eventmq.errors import KeyFileError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from eventmq.broker.roles import Grant
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+_COLUMNS = ("name", "roles", "group", "serves", "submits", "fingerprint", "public_key")
+
+_PUBLIC_NOTE = "EventMQ: a public CURVE key. It may be shown to anybody."
+_PRIVATE_NOTE = "EventMQ: a secret CURVE key. Whoever has it is its owner: show it to nobody."
+_GRANT_NOTE = "EventMQ: a client of this broker. Remove this file to revoke its key."
+
+
+def _takes_keys(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the broker's keys are; hand that over as ``directory``."""
+
+    def packed(target: Target, keys_dir: str | None, data_dir: str | None, **more: Any) -> Any:
+        from eventmq.app.broker import keys_dir_of
+
+        settings = target.app(keys_dir=keys_dir, data_dir=data_dir).settings
+        return function(directory=keys_dir_of(settings), **more)
+
+    command: Callable[..., Any] = functools.update_wrapper(packed, function)
+    for option in (
+        click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq."),
+        click.option(
+            "--keys-dir", metavar="DIR",
+            help="The broker's keys; else the folder keys in the data directory.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return takes_app()(command)
+
+
+@click.group(
+    epilog="Exit codes: 0 done, 2 wrong usage, also a key file that is none or there already, 4 no "
+    "client has this name."
+)
+def keys() -> None:
+    """Make keys, and say whom a broker serves.
+
+    With a key of its own a broker encrypts everything and serves only clients whose keys were
+    authorised. It notices at once what these commands change.
+    """
+
+
+@keys.command(cls=Command, exits={WRONG_USAGE: "wrong usage; also a file that is there already"})
+@click.argument("name", required=False)
+@click.option("--broker", "for_broker", is_flag=True, help="The broker's own, in its directory.")
+@click.option("--dir", "folder", metavar="DIR", help="Where the two files go; else here.")
+@_takes_keys
+def new(directory: Path, name: str | None, for_broker: bool, folder: str | None) -> None:
+    """Make a key pair: NAME.key to show around, NAME.key_secret to keep.
+
+    A pair belongs to one client, worker, scheduler or gateway and is made where that runs; only
+    NAME.key goes to the broker, for "eventmq keys authorize".
+    """
+    from eventmq.broker.runner_zap import BROKER
+
+    if for_broker:
+        if name or folder:
+            raise click.UsageError("--broker needs neither a name nor --dir; see --keys-dir")
+        where, name = directory, BROKER
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    elif not name:
+        raise click.UsageError("name the pair, as in: eventmq keys new web; or say --broker")
+    else:
+        where = Path(folder or ".")
+    click.echo(_make_pair(where, name))
+
+
+def _make_pair(where: Path, name: str) -> str:
+    """Write both files, the secret one first; return the path of the public one."""
+    from eventmq.broker.roles import NAME
+    from eventmq.wire.curve import Certificate
+    from eventmq.wire.runner_keys import PUBLIC, SECRET, write_new
+    from eventmq.wire.socket import new_keys
+
+    if not NAME.fullmatch(name):
+        raise click.UsageError(f"{name!r} is no name: letters, digits and _ . @ -, at most 64")
+    public, secret = (key.decode() for key in new_keys())
+    path, metadata = where / f"{name}{PUBLIC}", {"name": name}
+    if path.exists():
+        raise KeyFileError(f"{path} is there already; keys are never overwritten")
+    write_new(where / f"{name}{SECRET}", Certificate(public, secret, metadata), _PRIVATE_NOTE)
+    write_new(path, Certificate(public, "", metadata), _PUBLIC_NOTE)
+    return str(path)
+
+
+@keys.command(cls=Command, exits={WRONG_USAGE: "the key or what it is authorised for is wrong"})
+@click.argument("file")
+@click.option("--name", metavar="NAME", help="Of the client; else that of the file.")
+@click.option(
+    "--role", "roles", metavar="ROLE", multiple=True, required=True,
+    help="client, worker, scheduler, gateway or admin. Repeatable.",
+)  # fmt: skip
+@click.option("--group", metavar="NAME", help="Its keys read each other's results.")
+@click.option(
+    "--serves", metavar="QUEUE", multiple=True, help="A gateway's queue as worker. Repeatable."
+)
+@click.option(
+    "--submits", metavar="QUEUE", multiple=True, help="A gateway's queue as client. Repeatable."
+)
+@_takes_keys
+def authorize(
+    directory: Path, file: str, name: str | None, roles: tuple[str, ...], **more: Any
+) -> None:
+    """Let the owner of a public key use this broker.
+
+    A client submits jobs and reads the results of its own; a worker takes jobs; a scheduler fires
+    schedules; a gateway does both in the queues named here; an admin may see and do everything.
+    Done again, it changes what the key may do.
+    """
+    from eventmq.broker.roles import Grant
+    from eventmq.wire.curve import decode_key, fingerprint
+    from eventmq.wire.runner_keys import read_public
+
+    certificate = read_public(file)
+    name = name or certificate.metadata.get("name") or Path(file).stem
+    user = fingerprint(decode_key(certificate.public))
+    is_gateway = "gateway" in roles
+    serves, submits = (
+        frozenset(more[what]) if more[what] or is_gateway else None
+        for what in ("serves", "submits")
+    )
+    grant = Grant(user, name, frozenset(roles), more["group"] or "", serves, submits)
+    grant.check()
+    _store(directory, grant, certificate.public)
+    click.echo(f"{printable(name)} is authorised as {', '.join(sorted(roles))}")
+
+
+def _store(directory: Path, grant: Grant, public: str) -> None:
+    from eventmq.broker.runner_zap import CLIENTS, has_keys
+    from eventmq.wire.curve import Certificate
+    from eventmq.wire.runner_keys import PUBLIC, write_over
+
+    if not has_keys(directory):
+        msg = f"{directory} has no key of a broker; make it with: eventmq keys new --broker"
+        raise KeyFileError(msg)
+    for known, key in _clients(directory):
+        if (known.name == grant.name) != (key == public):
+            what = f"the name {grant.name!r} has another key" if key != public else (
+                f"this key is authorised already, as {known.name!r}"
+            )  # fmt: skip
+            raise KeyFileError(f"{what}; revoke that first: eventmq keys revoke {known.name}")
+    clients = directory / CLIENTS
+    clients.mkdir(mode=0o700, exist_ok=True)
+    path = clients / f"{grant.name}{PUBLIC}"
+    write_over(path, Certificate(public, "", grant.metadata()), _GRANT_NOTE)
+
+
+def _clients(directory: Path) -> list[tuple[Grant, str]]:
+    """Return the grants of a directory, each with its public key."""
+    from eventmq.broker.roles import Grant
+    from eventmq.broker.runner_zap import CLIENTS
+    from eventmq.wire.curve import decode_key, fingerprint
+    from eventmq.wire.runner_keys import PUBLIC, read_public
+
+    found = []
+    for path in sorted((directory / CLIENTS).glob(f"[!.]*{PUBLIC}")):
+        certificate = read_public(path)
+        user = fingerprint(decode_key(certificate.public))
+        try:
+            found.append((Grant.read(user, certificate.metadata), certificate.public))
+        except KeyFileError as error:
+            raise KeyFileError(f"{path}: {error}; write it anew, or remove it") from error
+    return found
+
+
+@keys.command("list", cls=Command)
+@takes_json
+@_takes_keys
+def list_(directory: Path, as_json: bool) -> None:
+    """List the clients that a broker serves, and what each may do."""
+    rows = [
+        {
+            **dict.fromkeys(_COLUMNS, ""),
+            **grant.metadata(),
+            "fingerprint": grant.key,
+            "public_key": key,
+        }
+        for grant, key in _clients(directory)
+    ]
+    show_rows(rows, _COLUMNS, as_json=as_json, empty="no key is authorised")
+
+
+@keys.command(cls=Command, exits={NOT_FOUND: "no client has this name"})
+@click.argument("name")
+@_takes_keys
+def revoke(directory: Path, name: str) -> int:
+    """Let a client use this broker no more.
+
+    A running broker cuts it within a second: what its workers have goes to others, nothing more is
+    sent to it, each of its messages is refused, and it cannot connect again. Its jobs stay.
+    """
+    from eventmq.broker.runner_zap import CLIENTS
+    from eventmq.wire.runner_keys import PUBLIC
+
+    clients = directory / CLIENTS
+    known = sorted(path.name.removesuffix(PUBLIC) for path in clients.glob(f"[!.]*{PUBLIC}"))
+    if name not in known:
+        hint = did_you_mean(name, known)
+        click.echo(f"error: no client is named {printable(name)!r}; {hint}", err=True)
+        return NOT_FOUND
+    (clients / f"{name}{PUBLIC}").unlink(missing_ok=True)
+    click.echo(f"{printable(name)} is revoked")
+    return DONE
+
+
+COMMANDS = (keys,)
