@@ -171,9 +171,12 @@ class Gate:
         assert grant is not None  # noqa: S101 - as `guarded` has seen
         grant.check_call(message.name)
         ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
-        for job in filter(None, map(state.jobs.get, ids)):
+        volatile = state.volatile.find(ids, state.now)
+        here = {job_id: found.job for job_id, found in volatile.items()}
+        here |= {job_id: state.jobs[job_id] for job_id in ids if job_id in state.jobs}
+        for job in here.values():
             _check_owner(grant, job.id, job.headers)
-        elsewhere = [job_id for job_id in ids if job_id not in state.jobs]
+        elsewhere = [job_id for job_id in ids if job_id not in here]
         if not elsewhere:
             handler(peer, message)
             return

@@ -157,7 +157,7 @@ class BrokerRunner:
         )
         self._links[name] = link
         if self._door is not None:
-            self._door.arm(link)
+            self._door.arm(self._context, name, link)
         try:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
@@ -191,11 +191,11 @@ class BrokerRunner:
             self._close()
 
     def _close(self) -> None:
+        if self._door is not None:
+            self._door.close()
         for link in self._links.values():
             link.close()
         self._links.clear()
-        if self._door is not None:
-            self._door.close()
         self.store.close()
         if self._own_context and self._context is not None:
             self._context.term()
@@ -263,14 +263,16 @@ class BrokerRunner:
     def _reopen_pub(self) -> None:
         """Cut all subscribers, of whom one has no key any more; the others come back."""
         link = self._links.pop("subscribe", None)
-        if link is None:
+        if link is None or self._door is None:
             return
+        self._door.disarm("subscribe")
         link.close(0)
         end = self._clock.monotonic() + REBIND_TIMEOUT
         while "subscribe" not in self._links:
             try:
                 self._bind("subscribe", self.addresses["subscribe"])
             except BindError:
+                self._door.disarm("subscribe")
                 self._links.pop("subscribe").close(0)
                 if self._clock.monotonic() > end:
                     raise

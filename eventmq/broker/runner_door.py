@@ -13,7 +13,7 @@ from eventmq.broker.gate import Gate
 from eventmq.broker.runner_zap import ZapThread
 from eventmq.errors import NotAllowed
 from eventmq.wire.curve import ClientKeys, decode_key, fingerprint
-from eventmq.wire.socket import KnownLink, encrypt, new_keys, try_key
+from eventmq.wire.socket import KnownLink, encrypt, new_keys, try_key, watch_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,6 +47,10 @@ class Door:
         self._gate = Gate(core, self._grants, rate=rate)
         self._zap: ZapThread | None = None
         self._quiet: set[str] = set()
+        self._counters = core.state.counters
+        #: Port -> its link, and where its failed handshakes are told.
+        self._watched: dict[str, tuple[Link, Link]] = {}
+        self._warned: set[str] = set()
 
     @property
     def known_by(self) -> str:
@@ -58,10 +62,20 @@ class Door:
         if self._ring is not None:
             self._zap = ZapThread(context, self._ring, self._quiet)
 
-    def arm(self, link: Link) -> None:
+    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> None:
         """Turn CURVE on, where there are keys, before a link is bound."""
         if self._ring is not None:
             encrypt(link, self._ring.broker.secret.encode())
+            self.disarm(port)
+            self._watched[port] = (link, watch_failures(context, link))
+
+    def disarm(self, port: str) -> None:
+        """Watch a link no more, before it is closed."""
+        if port in self._watched:
+            link, failures = self._watched.pop(port)
+            if not link.socket.closed:
+                link.socket.disable_monitor()
+            failures.close(0)
 
     def test(self, context: zmq.Context[Any], addresses: Mapping[str, str]) -> None:
         """See that a key that nobody has authorised is refused.
@@ -107,6 +121,8 @@ class Door:
         """
         if self._ring is None or self._grants is None:
             return
+        for port, (_, failures) in self._watched.items():
+            self._note_failures(port, failures)
         grants = self._ring.refresh()
         if grants is not self._grants:
             old, self._grants = self._grants, grants
@@ -114,8 +130,18 @@ class Door:
             if old.keys() - grants.keys():
                 on_revoked()
 
+    def _note_failures(self, port: str, failures: Link) -> None:
+        while failures.receive() is not None:
+            self._counters["errors.handshake"] += 1
+            if port not in self._warned:
+                self._warned.add(port)
+                what = "a peer without CURVE or without this broker's key was refused on port %s"
+                logger.warning(what, port)
+
     def close(self) -> None:
-        """End the thread. Idempotent."""
+        """End the thread, and watch no more. Before the links close; idempotent."""
+        for port in list(self._watched):
+            self.disarm(port)
         if self._zap is not None:
             self._zap.stop()
             self._zap = None

@@ -63,8 +63,21 @@ class KeyRing:
         self._clients = directory / CLIENTS
         self._seen: object = None
         self._look_at = 0.0
+        self._changed = 0
         self._lock = threading.Lock()
         self.refresh()
+
+    def knows(self, user: str) -> bool:
+        """Whether a key is authorised now: a new one is known at once."""
+        if user in self.refresh():
+            return True
+        try:
+            changed = self._clients.stat().st_mtime_ns != self._changed
+        except FileNotFoundError:
+            changed = False
+        if changed:
+            self._look_at = 0.0
+        return user in self.refresh()
 
     def refresh(self) -> Mapping[str, Grant]:
         """Return the grants; they are the same object while nothing has changed."""
@@ -83,6 +96,7 @@ class KeyRing:
     def _look(self) -> list[tuple[str, int, int, int]]:
         """Return what changes when a certificate is added, removed or written."""
         try:
+            self._changed = self._clients.stat().st_mtime_ns
             with os.scandir(self._clients) as entries:
                 files = [e for e in entries if e.name.endswith(PUBLIC) and e.name[0] != "."]
                 stats = [(entry.name, entry.stat()) for entry in files]
@@ -158,7 +172,7 @@ class ZapThread:
         if enquiry is None:
             return zap.refuse(frames, "only CURVE connects here")
         user = fingerprint(enquiry.key)
-        if user in self._ring.refresh():
+        if self._ring.knows(user):
             return zap.accept(enquiry.request, user)
         self._warn(user, enquiry.address)
         return zap.refuse(frames)

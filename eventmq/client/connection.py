@@ -44,6 +44,7 @@ class Connection:
         broken: The transport was lost and has not been seen to be back.
         trouble: For people: why it does not answer, as far as is known.
         role: What we inform as.
+        retry_at: When a socket whose handshake failed is replaced: libzmq does not try again.
     """
 
     index: int
@@ -60,6 +61,7 @@ class Connection:
     broken: bool = False
     trouble: str = ""
     role: str = "client"
+    retry_at: float = 0.0
 
     @property
     def ready(self) -> bool:

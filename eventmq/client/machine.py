@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 #: Operations that the broker keeps answering until it is told to ``forget`` them.
 _LASTING = frozenset({"get", "subscribe"})
 
+#: Seconds between two handshakes with a broker that refuses.
+RETRY = 2.0
+
 
 class ClientMachine:
     """Submits, asks and keeps at it, over one connection per broker.
@@ -115,13 +118,15 @@ class ClientMachine:
         connection = self.connections[index]
         connection.since = now
         connection.broken = False
+        connection.retry_at = 0.0
         self._inform(connection, now)
 
     def lost(self, index: int, now: float) -> None:
         """Note that the transport lost its connection; it reconnects by itself."""
         connection = self.connections[index]
         connection.broken = True
-        connection.trouble = "the connection was lost"
+        if not connection.retry_at:
+            connection.trouble = "the connection was lost"
         self._inform(connection, now)
 
     def restored(self, index: int, now: float) -> None:
@@ -176,6 +181,10 @@ class ClientMachine:
             self._expire(now)
         for connection in self.connections:
             dead_at = connection.dead_at(self._liveness)
+            if connection.retry_at and now >= connection.retry_at:
+                connection.retry_at = 0.0
+                self._drop(connection, now, connection.trouble)
+                continue
             if dead_at is not None and now >= dead_at:
                 self._drop(connection, now, f"it was silent for {self._liveness:g} s")
                 continue
@@ -195,6 +204,7 @@ class ClientMachine:
             for at in (
                 connection.dead_at(self._liveness),
                 connection.next_beat(self._heartbeat),
+                connection.retry_at or None,
             ):
                 if at is not None and at < due:
                     due = at
@@ -281,9 +291,11 @@ class ClientMachine:
         self._leave(connection, now)
         connection.begin_inform(self.message_id(), self._features)
 
-    def note_trouble(self, index: int, trouble: str) -> None:
-        """Keep why a broker could not be reached, for the error of what waits for it."""
-        self.connections[index].trouble = trouble
+    def refused(self, index: int, trouble: str, now: float) -> None:
+        """Note that a handshake failed, and why: for the error of what waits for the broker."""
+        connection = self.connections[index]
+        connection.trouble = trouble
+        connection.retry_at = connection.retry_at or now + RETRY
 
     def _drop(self, connection: Connection, now: float, trouble: str) -> None:
         """Give a connection up; the runner opens a new one."""

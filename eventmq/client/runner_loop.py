@@ -338,7 +338,9 @@ class IoLoop:
                 logger.info("connection to broker %s lost", broker.address)
                 self.machine.lost(index, now)
         if broker.trouble:
-            self.machine.note_trouble(index, broker.trouble)
+            if broker.trouble != self.machine.connections[index].trouble:
+                logger.warning("broker %s cannot be used: %s", broker.address, broker.trouble)
+            self.machine.refused(index, broker.trouble, now)
             broker.trouble = ""
 
     def _reopen(self, index: int, now: float) -> None:

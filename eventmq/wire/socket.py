@@ -36,6 +36,7 @@ __all__ = [
     "open_pub",
     "open_router",
     "try_key",
+    "watch_failures",
 ]
 
 _send = _Base.send
@@ -278,6 +279,21 @@ def handshake_trouble(event: int) -> str:
             "broker's; see the settings key and broker_key"
         )
     return ""
+
+
+def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
+    """Return where the handshakes that fail before ZAP is asked are told, a message each.
+
+    It has no high-water mark: at one, libzmq's own thread would wait for us.
+    """
+    address = f"inproc://eventmq.handshakes.{os.urandom(8).hex()}"
+    failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    link.socket.monitor(address, failed)
+    monitor = context.socket(zmq.PAIR)
+    monitor.set(zmq.LINGER, 0)
+    monitor.set(zmq.RCVHWM, 0)
+    monitor.connect(address)
+    return Link(monitor)
 
 
 def new_keys() -> tuple[bytes, bytes]:

@@ -51,6 +51,9 @@ TURN = 1000
 #: Longest time in seconds between two turns.
 LONGEST_WAIT = 1.0
 
+#: Seconds between two handshakes of a worker that is refused.
+RETRY = 2.0
+
 #: What `WorkerRunner.stop` was asked for.
 GO_ON, GRACEFULLY, AT_ONCE = range(3)
 
@@ -84,6 +87,9 @@ class WorkerRunner:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     #: For CURVE, None for brokers without; set before `run`.
     keys: ClientKeys | None = None
+
+    #: When a socket whose handshake failed is replaced: libzmq does not try again.
+    _retry_at = 0.0
 
     def __init__(
         self,
@@ -178,9 +184,6 @@ class WorkerRunner:
         self._obey(now)
         if link.monitor in ready and self._back(link):
             manager.connected(now)
-        if link.trouble:
-            self._contact.trouble(self._brokers[0], link.trouble)
-            link.trouble = ""
         manager.tick(now)
         broken = self._broken or manager.lost
         if not manager.done:
@@ -193,10 +196,19 @@ class WorkerRunner:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
         self._send(link)
-        if manager.lost and not manager.done:
+        refused = self._refused(link, now)
+        if (manager.lost or refused) and not manager.done:
             link.close(0)
             link = self._reconnect(context)
         return link
+
+    def _refused(self, link: Link, now: float) -> bool:
+        """Tell of a failed handshake; say whether it is time for another one."""
+        if link.trouble:
+            self._contact.trouble(self._brokers[0], link.trouble)
+            self._retry_at = self._retry_at or now + RETRY
+            link.trouble = ""
+        return bool(self._retry_at) and now >= self._retry_at
 
     def _read(self, link: Link, now: float) -> bool:
         """Take what can be read; say whether there was anything."""
@@ -291,6 +303,7 @@ class WorkerRunner:
         )
         link.watch()
         self._broken = False
+        self._retry_at = 0.0
         self._manager.connected(self._clock.monotonic())
         self._send(link)
         return link

@@ -1,6 +1,6 @@
 """A broker in a process of its own: a program of the tests, which says in JSON where it listens.
 
-Usage: ``broker_process.py DIRECTORY BINDS LIMITS``, the last two as JSON maps.
+Usage: ``broker_process.py DIRECTORY BINDS LIMITS [KEYS]``, the middle two as JSON maps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eventmq.plugins.routing.weighted_fair import WeightedFair
 
 
 def main() -> None:
-    directory, binds, limits = sys.argv[1:]
+    directory, binds, limits, *keys = sys.argv[1:]
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     clock = SystemClock()
     runner = BrokerRunner(
@@ -31,6 +31,7 @@ def main() -> None:
         binds=json.loads(binds),
         clock=clock,
         version="test",
+        keys_dir=Path(keys[0]) if keys else None,
     )
     signal.signal(signal.SIGTERM, lambda *_: runner.stop())
     runner.bind()

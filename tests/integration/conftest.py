@@ -50,8 +50,10 @@ def connect(context: zmq.Context) -> Iterator[Connect]:
     """Call it with an address to get a raw peer."""
     peers: list[RawPeer] = []
 
-    def make(address: str, identity: bytes = b"") -> RawPeer:
-        peers.append(RawPeer(context, address, identity))
+    def make(
+        address: str, identity: bytes = b"", keys: tuple[bytes, bytes, bytes] | None = None
+    ) -> RawPeer:
+        peers.append(RawPeer(context, address, identity, keys))
         return peers[-1]
 
     yield make

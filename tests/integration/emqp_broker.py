@@ -24,10 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 class BrokerProcess:
     """A broker; ``start`` again after ``kill`` uses the same addresses and the same directory."""
 
-    def __init__(self, folder: Path, limits: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, limits: dict[str, Any], keys: Path | None = None) -> None:
         self.addresses = dict.fromkeys(PORTS, "tcp://127.0.0.1:0")
         self._folder = folder
         self._limits = limits
+        self._keys = keys
         self._log = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,6 +44,7 @@ class BrokerProcess:
         """Start it and wait for its line."""
         command = [sys.executable, str(PROGRAM), str(self._folder / "data")]
         command += [json.dumps(self.addresses), json.dumps(self._limits)]
+        command += [str(self._keys)] if self._keys else []
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

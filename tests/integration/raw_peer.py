@@ -22,9 +22,20 @@ _ids = itertools.count(1)
 class RawPeer:
     """A DEALER. Frames are bytes; the first three and the message id are written by `send`."""
 
-    def __init__(self, context: zmq.Context, address: str, identity: bytes = b"") -> None:
+    def __init__(
+        self,
+        context: zmq.Context,
+        address: str,
+        identity: bytes = b"",
+        keys: tuple[bytes, bytes, bytes] | None = None,
+    ) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
+        if keys is not None:
+            server, public, secret = keys
+            self.socket.curve_serverkey = server
+            self.socket.curve_publickey = public
+            self.socket.curve_secretkey = secret
         if identity:
             self.socket.identity = identity
         self.socket.connect(address)
