@@ -33,6 +33,10 @@ __all__ = ["Dill", "eventmq_serializers"]
 #: finished jobs after its dedupe window (a day by default), and what it forgot could be replayed.
 MAX_AGE = 86400.0
 
+#: Seconds that the clock of who signs may be ahead: what says that it was made later than that
+#: would be taken for longer than it may.
+SKEW = 300.0
+
 #: Shortest key in characters: 128 bits as hex digits.
 SHORTEST_KEY = 32
 
@@ -72,7 +76,8 @@ class Dill:
         """Verify the signature and decode.
 
         Raises:
-            SignatureError: The signature is missing, wrong or too old; nothing was decoded.
+            SignatureError: The signature is missing, wrong, too old or of a later time; nothing was
+            decoded.
         """
         self._verify(data, envelope)
         try:
@@ -92,6 +97,9 @@ class Dill:
         age = self._now() - envelope.created
         if not age <= self._max_age:
             msg = f"{job}: the signature is {age:.0f} s old, the limit is {self._max_age:.0f} s"
+            raise SignatureError(msg)
+        if age < -SKEW:
+            msg = f"{job}: the signature was made {-age:.0f} s ahead of this clock; set the clocks"
             raise SignatureError(msg)
 
 

@@ -1,0 +1,162 @@
+"""Apps with keys: clients and workers reach a real broker over CURVE, or say why they do not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq import EventMQ
+from eventmq.errors import BrokerUnavailable, KeyFileError, NotAllowed, RateLimited
+from eventmq.wire.curve import Certificate
+from eventmq.wire.runner_keys import write_new
+from tests.integration.keyed_broker import House
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import zmq
+
+    from eventmq.worker.runner import WorkerRunner
+
+DEADLINE = 20.0
+
+
+class Apps:
+    """Apps and workers of one folder, each with the key of a name."""
+
+    def __init__(self, folder: Path, context: zmq.Context) -> None:
+        self.house = House(folder, context, max_message_rate=50.0)
+        self._folder = folder
+        self._apps: list[EventMQ] = []
+        self._workers: list[tuple[WorkerRunner, threading.Thread]] = []
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return the settings of a name, whose key is written into a file."""
+        public, secret = (key.decode() for key in self.house.keys.pair(name))
+        path = self._folder / f"{name}.key_secret"
+        if not path.exists():
+            write_new(path, Certificate(public, secret), "test")
+        broker_key = str(self.house.keys.folder / "broker.key")
+        return {"broker": self.house.broker["main"], "broker_key": broker_key, "key": str(path)}
+
+    def app(self, name: str, **more: Any) -> EventMQ:
+        """Return an app that connects with the key of a name."""
+        self._apps.append(EventMQ("keyed", **{**self.settings(name), **more}))
+        return self._apps[-1]
+
+    def work(self, name: str) -> threading.Event:
+        """Start a worker; return what is set when a broker knows it."""
+        app, ready = self.app(name), threading.Event()
+
+        @app.task(name="double")
+        def double(value: int) -> int:
+            return 2 * value
+
+        worker = app.make_worker(pool="threads", concurrency=1, on_ready=ready.set)
+        thread = threading.Thread(target=worker.run)
+        self._workers.append((worker, thread))
+        thread.start()
+        return ready
+
+    def close(self) -> None:
+        for app in self._apps:
+            app.close()
+        for worker, thread in self._workers:
+            worker.stop(now=True)
+            thread.join(DEADLINE)
+        self.house.stop()
+
+
+@pytest.fixture
+def apps(tmp_path: Path, context: zmq.Context) -> Iterator[Apps]:
+    apps = Apps(tmp_path, context)
+    apps.house.keys.authorize("web", "client")
+    apps.house.keys.authorize("work", "worker")
+    apps.house.start()
+    yield apps
+    apps.close()
+
+
+def test_client_and_worker_meet_over_curve(apps: Apps) -> None:
+    assert apps.work("work").wait(DEADLINE)
+    app = apps.app("web")
+    assert [2 * i for i in range(20)] == [
+        job.get(timeout=DEADLINE) for job in [app.send("double", (i,)) for i in range(20)]
+    ]
+
+
+def test_the_result_of_another_is_not_allowed(apps: Apps) -> None:
+    apps.house.keys.authorize("other", "client")
+    job = apps.app("web").send("double", (1,))
+    with pytest.raises(NotAllowed, match="submitted with another key than 'other'"):
+        apps.app("other").job(job.id).get(timeout=DEADLINE)
+    with pytest.raises(NotAllowed, match="needs the role admin"):
+        apps.app("web").ask("jobs")
+
+
+def test_a_client_that_is_refused_is_told_why_and_served_once_authorised(
+    apps: Apps, caplog
+) -> None:
+    """The same app, without a restart."""
+    app = apps.app("late", submit_timeout=1.0)
+    with pytest.raises(BrokerUnavailable, match="it refused the key"):
+        app.send("double", (1,))
+    assert "cannot be used: it refused the key" in caplog.text
+    apps.house.keys.authorize("late", "client")
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            assert app.send("double", (1,)).id
+            return
+        except BrokerUnavailable:
+            assert time.monotonic() < end
+
+
+def test_a_worker_that_is_refused_waits_until_it_is_authorised(apps: Apps, caplog) -> None:
+    ready = apps.work("late")
+    end = time.monotonic() + DEADLINE
+    while "it refused the key" not in caplog.text:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    apps.house.keys.authorize("late", "worker")
+    assert ready.wait(DEADLINE)
+    assert 1 == caplog.text.count("it refused the key")
+
+
+def test_a_client_without_keys_is_told_that_the_handshake_failed(apps: Apps) -> None:
+    app = apps.app("web", broker_key="", key="", submit_timeout=1.0)
+    with pytest.raises(BrokerUnavailable, match="one side uses CURVE keys and the other none"):
+        app.send("double", (1,))
+
+
+def test_the_key_of_another_broker_is_told_too(apps: Apps, tmp_path: Path) -> None:
+    """Nothing is sent to a broker that has not the key."""
+    public, _ = apps.house.keys.pair("some other broker")
+    write_new(tmp_path / "other.key", Certificate(public.decode()), "test")
+    app = apps.app("web", broker_key=str(tmp_path / "other.key"), submit_timeout=1.0)
+    with pytest.raises(BrokerUnavailable, match="the handshake failed"):
+        app.send("double", (1,))
+    assert [] == apps.app("web").ask("queues")
+
+
+def test_a_secret_key_that_others_can_read_is_not_used(apps: Apps, tmp_path: Path) -> None:
+    settings = apps.settings("web")
+    (tmp_path / "web.key_secret").chmod(0o644)
+    app = EventMQ("keyed", **settings)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        app.send("double", (1,))
+    app.close()
+
+
+def test_who_sends_too_much_is_told_so(apps: Apps) -> None:
+    """A batch is one message."""
+    app = apps.app("web")
+    with app.batch():
+        jobs = [app.send("double", (i,)) for i in range(500)]
+    assert all(job.id for job in jobs)
+    with pytest.raises(RateLimited, match="more than 50 messages a second"):
+        list(map(app.send, ["double"] * 500, [(1,)] * 500))
