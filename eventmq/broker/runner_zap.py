@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ BROKER, CLIENTS = "broker", "clients"
 
 #: Seconds between two looks at the directory: what a flood of handshakes may cost.
 LOOK = 0.2
+
+#: Errors that say something of one file, not of the machine.
+_OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 #: Refused (key, address) pairs that are logged; of more none are.
 _WARNED = 1000
@@ -64,6 +68,7 @@ class KeyRing:
         self._seen: object = None
         self._look_at = 0.0
         self._changed = 0
+        self._warned = False
         self._lock = threading.Lock()
         self.refresh()
 
@@ -73,36 +78,54 @@ class KeyRing:
             return True
         try:
             changed = self._clients.stat().st_mtime_ns != self._changed
-        except FileNotFoundError:
+        except OSError:
             changed = False
         if changed:
             self._look_at = 0.0
         return user in self.refresh()
 
     def refresh(self) -> Mapping[str, Grant]:
-        """Return the grants; they are the same object while nothing has changed."""
+        """Return the grants; they are the same object while nothing has changed.
+
+        Where the directory cannot be read for a while, as without free descriptors, those of
+        before stay: to read nothing would be to revoke all.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return self.grants
         with self._lock:
             self._look_at = now + LOOK
-            seen = self._look()
-            if seen != self._seen:
-                self._seen = seen
-                self.grants = self._read([self._clients / name for name, *_ in seen])
-                logger.info("%d keys are authorised", len(self.grants))
+            try:
+                seen = self._look()
+                if seen != self._seen:
+                    self.grants = self._read([self._clients / name for name, *_ in seen])
+                    self._seen = seen
+                    logger.info("%d keys are authorised", len(self.grants))
+            except OSError as error:
+                self._cannot_read(error)
         return self.grants
+
+    def _cannot_read(self, error: OSError) -> None:
+        if self._seen is None:
+            raise KeyFileError(f"the keys in {self._clients} cannot be read: {error}") from error
+        if not self._warned:
+            self._warned = True
+            logger.warning("the keys cannot be read, those of before stay: %s", error)
 
     def _look(self) -> list[tuple[str, int, int, int]]:
         """Return what changes when a certificate is added, removed or written."""
         try:
             self._changed = self._clients.stat().st_mtime_ns
-            with os.scandir(self._clients) as entries:
-                files = [e for e in entries if e.name.endswith(PUBLIC) and e.name[0] != "."]
-                stats = [(entry.name, entry.stat()) for entry in files]
-        except FileNotFoundError:  # no client yet, or one removed in between: the next look tells
+            names = [path.name for path in self._clients.iterdir()]
+        except FileNotFoundError:  # no client yet
             return []
-        return sorted((name, s.st_mtime_ns, s.st_size, s.st_ino) for name, s in stats)
+        found = []
+        for name in sorted(names):
+            if name.endswith(PUBLIC) and not name.startswith("."):
+                with suppress(FileNotFoundError):  # removed since
+                    stat = (self._clients / name).stat()
+                    found.append((name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return found
 
     @staticmethod
     def _read(paths: Sequence[Path]) -> dict[str, Grant]:
@@ -114,6 +137,9 @@ class KeyRing:
                 user = fingerprint(decode_key(certificate.public))
                 grant = Grant.read(user, certificate.metadata)
             except KeyFileError as error:
+                cause = error.__cause__
+                if isinstance(cause, OSError) and not isinstance(cause, _OF_THE_FILE):
+                    raise cause from None
                 logger.warning("a key is not authorised: %s: %s", path.name, error)
                 continue
             if user in grants:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,6 @@ from tests.integration.keyed_broker import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -129,6 +129,42 @@ def test_no_client_is_authorised_at_first(keys: Keys) -> None:
     assert {} == ring.grants
     keys.clients.mkdir()
     assert ring.knows(keys.authorize("alice", "client").key)
+
+
+def test_a_file_that_goes_while_it_is_looked_at_revokes_no_other(keys: Keys, monkeypatch) -> None:
+    alice = keys.authorize("alice", "client")
+    ring = ring_of(keys)
+    real = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: [*real(path), path / "gone.key"])
+    assert {alice.key} == set(looked(ring))
+
+
+def test_keys_that_cannot_be_read_for_a_while_stay(keys: Keys, monkeypatch, caplog) -> None:
+    """Without free descriptors nobody is revoked; told once."""
+    alice = keys.authorize("alice", "client")
+    ring = ring_of(keys)
+    bob = keys.authorize("bob", "client")
+
+    def fail(*_: object) -> None:
+        raise OSError(24, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", fail)
+        assert {alice.key} == set(looked(ring)) == set(looked(ring))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", fail)
+        assert {alice.key} == set(looked(ring))
+    assert 1 == caplog.text.count("those of before stay")
+    assert {alice.key, bob.key} == set(looked(ring))
+
+
+def test_a_start_without_readable_keys_is_an_error(keys: Keys, monkeypatch) -> None:
+    def fail(_: object) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    with pytest.raises(KeyFileError, match=r"clients cannot be read: .*input/output"):
+        ring_of(keys)
 
 
 # ZAP
