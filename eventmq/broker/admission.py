@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.roles import mark
 from eventmq.broker.uniqueness import Uniqueness
-from eventmq.entries import Admit, lane_task, unique_rule
+from eventmq.entries import Admit, Find, lane_task, unique_rule
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import Job, JobState
 from eventmq.wire.bulk import decode_batch, encode_exceptions, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.broker.peers import Peer
+    from eventmq.broker.roles import Grant
     from eventmq.broker.state import State
     from eventmq.broker.volatile import Volatile
     from eventmq.broker.waits import Waits
-    from eventmq.entries import Verdict
+    from eventmq.entries import Found, Verdict
     from eventmq.headers import Headers
     from eventmq.wire.commands import Request
 
@@ -246,7 +247,26 @@ class Admission:
                 state.jobs[job.id] = job
             elif queue.takes(job):
                 joined(job)
-        self._receipt(arrival, arrival.refused)
+        same = [i for i in verdict if verdict[i].code == "same_id"] if verdict else ()
+        if same and arrival.peer.grant is not None:
+            self._check_owners(arrival, same, arrival.peer.grant)
+        else:
+            self._receipt(arrival, arrival.refused)
+
+    def _check_owners(self, arrival: _Arrival, same: Sequence[int], grant: Grant) -> None:
+        """Give no receipt for a job whose id another key has taken before: it is not stored."""
+        ids = [arrival.jobs[i].id for i in same]
+
+        def settle(found: Mapping[str, Found]) -> None:
+            for i, job_id in zip(same, ids, strict=True):
+                if job_id in found and not grant.owns(found[job_id].job.headers):
+                    text = f"another key has submitted a job with the id {job_id!r}"
+                    arrival.refused[arrival.places[i]] = ("not-allowed", text)
+                    if self.state.reply_to.get(job_id) is arrival.peer:
+                        self.waits.reply_never(job_id)
+            self._receipt(arrival, arrival.refused)
+
+        self.state.write(Find(ids), settle)
 
     def _receipt(self, arrival: _Arrival, refused: dict[int, tuple[str, str]]) -> None:
         state = self.state

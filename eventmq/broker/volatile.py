@@ -74,6 +74,9 @@ class Volatile:
         memory = self.memory
         if job.id in memory.jobs or memory.results.get(job.id, self.state.now):
             self.state.counters["duplicates"] += 1
+            known = memory.find([job.id], self.state.now)[job.id]
+            if parse_headers(known.job.headers).owner != parse_headers(job.headers).owner:
+                return "not-allowed", f"another key has submitted a job with the id {job.id!r}"
             self.waits.look_again(job.id)
             return None
         refusal = memory.full(job)

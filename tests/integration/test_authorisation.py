@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import zmq
 
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.bulk import decode_exceptions, encode_batch
 from tests.integration.keyed_broker import House
 from tests.integration.raw_peer import DEADLINE, QUIET, RawPeer
 
@@ -372,13 +372,29 @@ def test_waiting_for_another_ones_job_gives_nothing(house: House, guarantee: byt
     alice, bob = house.peer("alice"), house.peer("bob")
     job = _submit(alice, guarantee + b",reply-requested")
     bob.send(b"REQUEST", b"default", guarantee + b",reply-requested", BODY, id=job.encode())
-    bob.expect(b"ACK")
+    assert bob.expect(b"ERROR")[4:6] == [job.encode(), b"not-allowed"]
     assert "not-allowed" == call(bob, "get", ids=[job])
     _work_off(house, b'{"value": "hers"}')
     assert alice.expect(b"REPLY")[4:] == [b'{"value": "hers"}', job.encode()]
     bob.send(b"REQUEST", b"default", guarantee + b",reply-requested", BODY, id=job.encode())
-    bob.expect(b"ACK")
+    assert bob.expect(b"ERROR")[4:6] == [job.encode(), b"not-allowed"]
     assert bob.silent()
+
+
+def test_no_receipt_is_given_for_a_job_whose_id_another_key_has(house: House) -> None:
+    """Whoever took it first has it; in a batch only that job is refused."""
+    alice, bob = house.peer("alice"), house.peer("bob")
+    job = _submit(alice)
+    alice.send(b"REQUEST", b"default", b"guarantee", BODY, id=job.encode())
+    assert alice.expect(b"ACK")[4] == job.encode()
+    rows = [("his-1", 0, b"x"), (job, 0, b"x"), ("his-2", 0, b"x")]
+    body = encode_batch([("default", "task:x,content-type:x")], rows)
+    bob.send(b"REQUEST", b"", b"batch:3", body)
+    assert [1] == list(decode_exceptions(bob.expect(b"ACK")[5]))
+    assert [["his-1", "queued"], ["his-2", "queued"]] == call(bob, "state", ids=["his-1", "his-2"])
+    root = house.peer("root")
+    root.send(b"REQUEST", b"default", b"guarantee", BODY, id=job.encode())
+    assert root.expect(b"ACK")[4] == job.encode()
 
 
 def test_one_strange_id_among_ones_own_refuses_the_call(house: House) -> None:
