@@ -83,6 +83,8 @@ class Dispatch:
     def _round(self) -> bool:
         """Serve each session with room once; say whether another round may do something."""
         state = self.state
+        if not state.busy and not state.volatile.windows:
+            return False
         ready = {q.name for q in state.busy.values() if q.ready and not q.counts.paused}
         ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
         if not ready:
