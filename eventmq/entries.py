@@ -41,29 +41,41 @@ __all__ = [
     "Found",
     "History",
     "LaneHead",
+    "LaneKey",
+    "LimitRow",
     "ListJobs",
     "OpenChunk",
     "Promote",
     "QueueCounts",
     "Recovered",
     "Requeue",
+    "SaveLimits",
     "UniqueRule",
     "Verdict",
     "Write",
-    "lane_task",
+    "lane_of",
     "unique_rule",
 ]
 
 
-@lru_cache(maxsize=4096)
-def lane_task(headers: str) -> str | None:
-    """Return the task by which a job is told apart in its queue, None for a plain job.
+class LaneKey(NamedTuple):
+    """What tells the jobs of a queue apart: those with the same key are a *lane*.
 
-    The jobs of a queue with the same task are a *lane*: what a worker takes, or does not know, it
-    takes or does not know as a whole.
+    What a worker takes, or does not know, it takes or does not know as a whole; what is limited
+    is limited as a whole.
     """
+
+    #: None for plain jobs.
+    task: str | None
+    #: The header ``limit-key``, "" without one.
+    key: str = ""
+
+
+@lru_cache(maxsize=16_384)
+def lane_of(headers: str) -> LaneKey:
+    """Return the lane of a job in its queue."""
     known = parse_headers(headers)
-    return known.task if known.content_type else None
+    return LaneKey(known.task, known.limit_key) if known.content_type else LaneKey(None)
 
 
 class UniqueRule(NamedTuple):
@@ -235,11 +247,27 @@ class Claim(NamedTuple):
     """
 
     queue: str
-    #: As `lane_task` says.
-    task: str | None
+    lane: LaneKey
     after: tuple[int, int]
     limit: int
     max_bytes: int
+
+
+class LimitRow(NamedTuple):
+    """The token bucket of a rate limit."""
+
+    lane: LaneKey
+    tokens: float
+    #: Unix time at which there were so many.
+    updated: float
+    #: Seconds after which the bucket is full in any case, and the row can be forgotten.
+    period: float
+
+
+class SaveLimits(NamedTuple):
+    """Write token buckets, over what was written before. Verdict: None."""
+
+    rows: Sequence[LimitRow]
 
 
 class Promote(NamedTuple):
@@ -305,6 +333,7 @@ Write = (
     | CloseChunk
     | Claim
     | Promote
+    | SaveLimits
     | Find
     | ListJobs
     | History
@@ -336,8 +365,7 @@ class LaneHead(NamedTuple):
     """A lane, and where the first of its queued jobs stands."""
 
     queue: str
-    #: As `lane_task` says.
-    task: str | None
+    lane: LaneKey
     #: Its rank and number.
     first: tuple[int, int]
 
@@ -355,6 +383,7 @@ class Recovered:
         next_due: Unix time of the first delayed job, or None.
         sweeps: The marks that are kept, oldest first.
         lanes: Those with queued jobs.
+        limiters: The token buckets that may not be full yet.
     """
 
     store_id: str
@@ -365,3 +394,4 @@ class Recovered:
     next_due: float | None = None
     sweeps: list[Sweep] = field(default_factory=list)
     lanes: list[LaneHead] = field(default_factory=list)
+    limiters: list[LimitRow] = field(default_factory=list)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from eventmq.errors import ProtocolError
+from eventmq.rates import RATES, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,10 @@ class Headers:
         unique_states: The states in which another job counts, joined by ``+``; empty for all
             unfinished ones.
         owner: Whose key submitted the job; written by the broker, never believed of a client.
+        limit_rate: How often jobs of the task and key may start, as in `eventmq.rates`.
+        limit_running: How many of them may run at a time; 0 for any number.
+        limit_key: For what both count by itself, and what has its fair share of the queue; empty
+            for the task as a whole.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
     """
 
@@ -91,6 +96,9 @@ class Headers:
     unique_period: float = 0.0
     unique_states: str = ""
     owner: str = ""
+    limit_rate: str = ""
+    limit_running: int = 0
+    limit_key: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -125,6 +133,11 @@ def _octet(text: str) -> int:
     return value
 
 
+def _rate(text: str) -> str:
+    parse_rate(text)
+    return text
+
+
 #: Field type or name -> (reader, what is allowed).
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "bool": (_flag, "True or False"),
@@ -135,6 +148,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "float | None": (_seconds, "seconds from 0"),
     "str": (str, "text"),
     "priority": (_octet, "a whole number from 0 to 255"),
+    "limit_rate": (_rate, RATES),
 }
 
 _FIELDS = {f.name: f for f in fields(Headers) if f.name != "extra"}

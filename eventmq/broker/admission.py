@@ -6,27 +6,36 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.roles import mark
 from eventmq.broker.uniqueness import Uniqueness
-from eventmq.entries import Admit, Find, lane_task, unique_rule
+from eventmq.entries import Admit, Find, lane_of, unique_rule
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import Job, JobState
 from eventmq.wire.bulk import decode_batch, encode_exceptions, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.roles import Grant
     from eventmq.broker.state import State
     from eventmq.broker.volatile import Volatile
     from eventmq.broker.waits import Waits
-    from eventmq.entries import Found, Verdict
+    from eventmq.entries import Found, LaneKey, Verdict
     from eventmq.headers import Headers
     from eventmq.wire.commands import Request
 
 __all__ = ["Admission"]
 
 _MICRO = 1_000_000
+
+
+def _waits(headers: str, limited: Container[LaneKey]) -> bool:
+    """Say whether a job cannot be leased in the commit that admits it: it is under limits."""
+    return (
+        "unique:" in headers
+        or "limit-" in headers
+        or (bool(limited) and lane_of(headers) in limited)
+    )
 
 
 class _Arrival(NamedTuple):
@@ -62,11 +71,8 @@ class Admission:
             return
         self._check_sizes(message.id, message.queue, message.body)
         volatile = headers.guarantee is False
-        refusal = self._queue_refusal(message.queue, 1) or self._lane_refusal(
-            message.queue, message.headers
-        )
-        if volatile:
-            refusal = refusal or self.volatile.refusal(headers)
+        refusal = self.volatile.refusal(headers) if volatile else None
+        refusal = refusal or self._refusal(message.queue, 1, message.headers, headers)
         if refusal:
             state.error(peer, message.id, *refusal)
             return
@@ -92,6 +98,9 @@ class Admission:
                 msg = f"a unique key has at most {self.state.limits.max_unique} characters"
                 raise ProtocolError(msg, code="too-large")
             unique_rule(text)
+        if len(headers.limit_key) > self.state.limits.max_unique:
+            msg = f"a limit-key has at most {self.state.limits.max_unique} characters"
+            raise ProtocolError(msg, code="too-large")
         return headers
 
     def _check_sizes(self, job_id: str, queue: str, body: bytes) -> None:
@@ -102,6 +111,13 @@ class Admission:
         if len(job_id) > limits.max_id or len(queue) > limits.max_id:
             msg = f"an id or queue name has at most {limits.max_id} characters"
             raise ProtocolError(msg, code="too-large")
+
+    def _refusal(self, queue: str, n: int, text: str, headers: Headers) -> tuple[str, str] | None:
+        return (
+            self._queue_refusal(queue, n)
+            or self._lane_refusal(queue, text)
+            or self._learn(text, headers)
+        )
 
     def _queue_refusal(self, name: str, n: int) -> tuple[str, str] | None:
         state, limits = self.state, self.state.limits
@@ -121,16 +137,33 @@ class Admission:
     def _lane_refusal(self, name: str, text: str) -> tuple[str, str] | None:
         """Refuse a job that would begin one lane too many."""
         state, limits = self.state, self.state.limits
-        name, task = name or limits.default_queue, lane_task(text)
+        name, lane = name or limits.default_queue, lane_of(text)
         queue = state.queues.get(name)
-        if queue is not None and task in queue.lanes:
+        if queue is not None and lane in queue.lanes:
             return None
         coming = state.census.coming
-        if (name, task) not in coming:
+        if (name, lane) not in coming:
             if state.census.lanes + len(coming) >= limits.max_lanes:
-                msg = f"jobs of {limits.max_lanes} tasks wait already, and none of {task!r} does"
+                msg = (
+                    f"jobs of {limits.max_lanes} tasks wait already, and none of {lane.task!r} does"
+                )
                 return "too-many-lanes", f"{msg}; their workers have to go on first"
-            coming.add((name, task))
+            coming.add((name, lane))
+        return None
+
+    def _learn(self, text: str, headers: Headers) -> tuple[str, str] | None:
+        """Take over the limits of new jobs; return the refusal of one key too many."""
+        state = self.state
+        most = state.limits.max_keys
+        if headers.guarantee is False:
+            return None
+        of = state.limiters.of
+        if headers.limit_key and len(of) >= most and lane_of(text) not in of:
+            state.prune_limiters()
+            if len(of) >= most:
+                text = f"this broker has its {most} keys of limits; a limit_key is for fewer values"
+                return "too-many-keys", text
+        state.learn(text, state.next_seq)
         return None
 
     def _maker(
@@ -187,8 +220,8 @@ class Admission:
         for _, place, _ in rows:
             per_template[place] += 1
         refusals = [
-            self._queue_refusal(queue, n) or self._lane_refusal(queue, text)
-            for (queue, text), n in zip(templates, per_template, strict=True)
+            self._refusal(queue, n, text, known)
+            for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
         jobs: list[Job] = []
         places: list[int] = []
@@ -213,12 +246,16 @@ class Admission:
 
     def _admit(self, arrival: _Arrival) -> None:
         state = self.state
-        queue = None
+        limited = state.limiters.of
+        queue, text, waits = None, "", False
         for job in arrival.jobs:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
                 state.busy[job.queue] = queue
-            if job.state is JobState.QUEUED and "unique:" not in job.headers:
+            if job.headers is not text:  # most of a batch have the same
+                text = job.headers
+                waits = _waits(text, limited)
+            if job.state is JobState.QUEUED and not waits:
                 queue.arriving.append(job)
         state.write(
             Admit(arrival.jobs, state.running),
@@ -299,8 +336,7 @@ class Admission:
             _, lease, place = entry
             lease.jobs[place] = None
             lease.left -= 1
-            self.state.queues[job.queue].running -= 1
-            del self.state.running[job.id]
+            self.state.released(job, unstarted=True)
 
     def _undone(self, arrival: _Arrival) -> None:
         state = self.state

@@ -140,11 +140,12 @@ class BrokerCore:
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
         self.sweeps.recover(recovered.sweeps)
+        state.limiters.recover(recovered.limiters)
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts
-        for name, task, first in recovered.lanes:
+        for name, lane, first in recovered.lanes:
             queue = state.busy[name] = state.queue(name)
-            queue.rewind(task, first)
+            queue.rewind(lane, first)
         for chunk in recovered.chunks:
             session = state.sessions.get(chunk.session)
             if session is None:
@@ -172,8 +173,9 @@ class BrokerCore:
             if job is not None:
                 job.delivery = deliveries[place]
                 state.jobs[job.id] = job
-                state.running[job.id] = (session, lease, place)
-                state.queue(job.queue).running += 1
+                state.queue(job.queue)
+                state.learn(job.headers, job.seq)
+                state.leased(job, (session, lease, place), again=True)
         if not there:
             self.outcomes.close(session, lease)
 
@@ -298,6 +300,7 @@ class BrokerCore:
             self.sessions.tick()
             self.parking.tick()
             self.retention.tick()
+            state.prune_limiters()
             self.volatile.tick(admits)
             self.schedules.tick()
         due = state.next_due is not None and state.next_due <= now
@@ -329,7 +332,8 @@ class BrokerCore:
     def wake_at(self, now: float) -> float:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
         wake = now + self.state.limits.lease_interval / 2
-        dues = (self.state.next_due, self.state.volatile.next_due)
+        state = self.state
+        dues = (state.next_due, state.volatile.next_due, state.limiters.wake)
         return min([wake, *(due for due in dues if due is not None)])
 
     # Out

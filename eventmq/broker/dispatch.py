@@ -8,14 +8,14 @@ from eventmq.broker.affinity import Affinity
 from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
 from eventmq.broker.refill import Refill
+from eventmq.broker.requests import chunk_frames, plain_frames
+from eventmq.broker.sharing import wake_at
 from eventmq.broker.state import Outgoing
 from eventmq.broker.views import PLAIN_ONLY, Skill
-from eventmq.entries import Chunk, Finish, OpenChunk, lane_task
-from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.entries import Chunk, Finish, OpenChunk, SaveLimits, lane_of
+from eventmq.headers import parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
-from eventmq.wire.bulk import encode_chunk
-from eventmq.wire.commands import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatch", "admits", "knows"]
 
-#: Seconds, as ``timeout`` for plain workers of a job without one: absent and 0 mean 300 s there.
-NO_TIMEOUT = 2_147_483_647
-
 #: A plain lease ends so many seconds after the job's timeout, or after this time without one.
 PLAIN_SLACK = 30.0
 PLAIN_DEFAULT = 300.0
@@ -45,7 +42,7 @@ def knows(session: Session, task: str | None) -> bool:
 
 def admits(session: Session, text: str) -> bool:
     """Say whether a session may be offered a job with this header text."""
-    return knows(session, lane_task(text))
+    return knows(session, lane_of(text).task)
 
 
 class Dispatch:
@@ -66,6 +63,7 @@ class Dispatch:
         state = self.state
         held = state.now < state.hold_until
         if not state.closing and not held:
+            self._look_again()
             if self.affinity is not None:
                 self.affinity.look_again(state.busy.values())
             while self._round():
@@ -77,6 +75,35 @@ class Dispatch:
             if not queue.lanes:
                 del state.busy[queue.name]
         state.census.coming.clear()
+        self._limits()
+
+    # Limits
+
+    def _look_again(self) -> None:
+        """Let sessions look again where a limit may let more jobs start."""
+        limiters, now = self.state.limiters, self.state.now
+        if limiters.freed or (limiters.wake is not None and limiters.wake <= now):
+            limiters.freed = False
+            for queue in self.state.busy.values():
+                queue.version += queue.limited
+
+    def _limits(self) -> None:
+        """Write what the leases of this turn took of rates; find when to look again."""
+        state = self.state
+        limiters = state.limiters
+        if not limiters.of:
+            limiters.wake = None
+            return
+        if limiters.changed:
+            again = set(limiters.changed)
+            entry = SaveLimits(limiters.take_rows())
+            state.write(entry, lambda _: None, lambda: limiters.changed.update(again))
+        wakes = [
+            wake_at(queue.lanes.values(), state.now)
+            for queue in state.busy.values()
+            if queue.limited
+        ]
+        limiters.wake = min((wake for wake in wakes if wake is not None), default=None)
 
     # Choice
 
@@ -85,7 +112,7 @@ class Dispatch:
         state = self.state
         if not state.busy and not state.volatile.windows:
             return False
-        ready = {q.name for q in state.busy.values() if q.ready and not q.counts.paused}
+        ready = {q.name for q in state.busy.values() if q.ready(state.now) and not q.counts.paused}
         ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
         if not ready:
             return False
@@ -211,7 +238,7 @@ class Dispatch:
             return self._take_arriving(queue, judge, refuses, limit)
         load, now = Load(limits.chunk_seconds, limit, limits.max_frame // 2), self.state.now
         while True:
-            jobs = queue.take(skill, judge, refuses, load)
+            jobs = queue.take(skill, judge, refuses, load, now)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
             if not stale:
                 return jobs
@@ -261,7 +288,7 @@ class Dispatch:
         suits = self._skill(queue, session).admits
 
         def judge(text: str) -> float:
-            task = lane_task(text)
+            task = lane_of(text).task
             return run_time.get(task or "", unmeasured) if suits(task) else -1.0
 
         return judge
@@ -281,12 +308,13 @@ class Dispatch:
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
         lease.volatile = volatile
-        running = self.state.volatile.running if volatile else self.state.running
         for place, job in enumerate(jobs):
             job.delivery += 1
             lease.deliveries.append(job.delivery)
-            running[job.id] = (session, lease, place)
-        queue.running += 0 if volatile else len(jobs)
+            if volatile:
+                self.state.volatile.running[job.id] = (session, lease, place)
+            else:
+                self.state.leased(job, (session, lease, place))
         session.leases[number] = lease
         if session.plain:
             session.free -= 1
@@ -313,7 +341,7 @@ class Dispatch:
         lease.sent = state.now
         if session.peer is None:
             return
-        frames = self._plain(lease) if session.plain else self._chunk(lease)
+        frames = plain_frames(lease) if session.plain else chunk_frames(lease)
         session.peer.sent = state.now
         state.counters["dispatched"] += lease.left
         state.outbox.append(Outgoing(session.peer.key, frames, session, lease))
@@ -324,34 +352,6 @@ class Dispatch:
         lease.resent = True
         self._send(session, lease)
 
-    @staticmethod
-    def _chunk(lease: Lease) -> list[bytes]:
-        rows = []
-        for job, delivery in zip(lease.jobs, lease.deliveries, strict=True):
-            if job is None:
-                rows.append(("", delivery, 0, "", 0.0, 0.0, b""))
-                continue
-            timeout = parse_headers(job.headers).timeout
-            rows.append(
-                (job.id, delivery, job.attempt, job.headers, timeout, job.expires, job.body)
-            )
-        headers = f"chunk:{lease.number}"
-        body = encode_chunk(lease.queue, rows)
-        return Request(lease.message_id, lease.queue, headers, body).frames()
-
-    @staticmethod
-    def _plain(lease: Lease) -> list[bytes]:
-        job = next(job for job in lease.jobs if job is not None)
-        known = parse_headers(job.headers)
-        headers = Headers(
-            reply_requested=True,
-            retry_count=known.retry_count,
-            guarantee=known.guarantee or None,
-            run_count=known.run_count,
-            timeout=known.timeout or float(NO_TIMEOUT),
-        )
-        return Request(job.id, job.queue, format_headers(headers), job.body).frames()
-
     # Undoing
 
     def _undo(self, session: Session, lease: Lease) -> None:
@@ -361,8 +361,7 @@ class Dispatch:
         if session.plain:
             session.free += 1
         for job in lease.jobs:
-            if job is not None and state.running.pop(job.id, None) is not None:
-                state.queues[job.queue].running -= 1
+            if job is not None and state.released(job, unstarted=True):
                 job.delivery -= 1
                 if job.id in state.jobs:
                     state.joined(job)

@@ -1,4 +1,4 @@
-"""One lane: the jobs of a queue with the same task, of which the best ranked are in memory.
+"""One lane: the jobs of a queue with the same task and key, of which the best ranked are in memory.
 
 Every queued job of the lane whose (rank, seq) is at or below ``edge`` is in memory: in the window,
 leased, or put aside. Those above are in the store only, as long as ``outside`` is true.
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventmq.broker.limiters import Limiter
+    from eventmq.entries import LaneKey
     from eventmq.job import Job
 
     Judge = Callable[[str], float]
@@ -28,29 +30,39 @@ BEFORE_ALL: Place = (-(1 << 62), 0)
 #: The window's list is cut when so many taken entries stand before its head.
 _CUT = 4096
 
+#: More than any chunk has.
+_ANY = 1 << 30
+
 
 class Lane:
     """A lane of a queue.
 
     Args:
-        task: As `eventmq.entries.lane_task` says.
+        key: As `eventmq.entries.lane_of` says.
         number: Of the lane in its queue: orders lanes whose first jobs stand at one place.
+        limiter: Of this task and key, None for no limits.
     """
 
     __slots__ = (
         "bytes",
         "claiming",
         "edge",
+        "fresh",
         "head",
         "items",
+        "key",
+        "limiter",
         "number",
         "outside",
+        "served",
         "task",
         "unknown_since",
     )
 
-    def __init__(self, task: str | None, number: int = 0) -> None:
-        self.task = task
+    def __init__(self, key: LaneKey, number: int = 0, limiter: Limiter | None = None) -> None:
+        self.key = key
+        self.task = key.task
+        self.limiter = limiter
         self.number = number
         #: The window: (rank, seq, job), of which those before ``head`` were taken.
         self.items: list[tuple[int, int, Job]] = []
@@ -61,6 +73,10 @@ class Lane:
         self.claiming = False
         #: Since when there are workers of the queue, of which none knows the task.
         self.unknown_since: float | None = None
+        #: Jobs taken so far, where lanes share fairly; with a head start of what others had taken
+        #: when this one, being ``fresh``, began to take part.
+        self.served = 0
+        self.fresh = True
 
     def __len__(self) -> int:
         return len(self.items) - self.head
@@ -71,6 +87,10 @@ class Lane:
         if len(self.items) > self.head:
             return self.items[self.head][:2]
         return self.edge if self.outside else None
+
+    def allowance(self, now: float) -> int:
+        """Return how many jobs may be taken now, far more than there are for any number."""
+        return _ANY if self.limiter is None else self.limiter.allowance(now)
 
     def takes(self, job: Job) -> bool:
         """Say whether a job belongs into memory."""

@@ -17,6 +17,8 @@ class Limits:
         max_headers: A longer header field is answered with ERROR ``too-large``.
         max_id: Longest id, queue name or topic in characters.
         max_unique: Longest unique key in characters.
+        max_keys: Keys (header ``limit-key``, by task) that jobs wait or run with at a time; a job
+            with a further one is refused with ``too-many-keys``.
         max_queue_length: Jobs that one queue keeps; more are refused with ``queue-full``.
         max_queues: Queues that the broker knows; a job for another is refused with
             ``queue-full``.
@@ -66,6 +68,7 @@ class Limits:
     max_headers: int = 64 * 1024
     max_id: int = 255
     max_unique: int = 1024
+    max_keys: int = 10_000
     max_queue_length: int = 10_000_000
     max_queues: int = 10_000
     max_lanes: int = 100_000

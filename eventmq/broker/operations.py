@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.arguments import limit, text, texts, time
-from eventmq.entries import Finished, lane_task
+from eventmq.entries import Finished, lane_of
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.operations import Act, ListFailed, Operation, Pause, Stamp
@@ -222,8 +222,8 @@ class Operations:
             if action == "retry":
                 queue.counts.waiting += 1
         if action == "retry":
-            for name, task in {(job.queue, lane_task(job.headers)) for job in jobs}:
-                state.queues[name].rewind(task)
+            for name, lane in {(job.queue, lane_of(job.headers)) for job in jobs}:
+                state.queues[name].rewind(lane)
                 state.busy[name] = state.queues[name]
 
 

@@ -14,7 +14,7 @@ from eventmq.wire.bulk import OutcomeRow, decode_outcomes, parse_chunk_number
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
@@ -55,7 +55,7 @@ _NEWS = 0.3
 class _Answers:
     """What one REPLY does, gathered before it is written."""
 
-    __slots__ = ("again", "attempts", "before", "ends", "lease", "session", "taken")
+    __slots__ = ("again", "attempts", "before", "ends", "lease", "session", "taken", "unstarted")
 
     def __init__(self, session: Session, lease: Lease) -> None:
         self.session = session
@@ -64,6 +64,8 @@ class _Answers:
         self.again: list[Job] = []
         self.attempts: list[Attempt] = []
         self.taken: list[tuple[int, Job]] = []
+        #: Ids of jobs that go back and were not started.
+        self.unstarted: set[str] = set()
         #: What jobs that go back were like before.
         self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []
 
@@ -169,6 +171,7 @@ class Outcomes:
                 return
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
+            answers.unstarted.add(job.id)
             if not parse_headers(job.headers).content_type and not self._admitted(job):
                 content_type, error = failure.content_type, failure.error
                 answers.ends.append(
@@ -177,6 +180,7 @@ class Outcomes:
                 return
         else:
             state.counters["handed_back"] += 1
+            answers.unstarted.add(job.id)
         answers.again.append(job)
 
     def _delay(self, job: Job, countdown: float) -> None:
@@ -191,7 +195,7 @@ class Outcomes:
 
     def _admitted(self, job: Job) -> bool:
         """Whether some other session of the queue may still admit a plain job."""
-        refused = self.state.refusals.get(job.id, set())
+        refused = self.state.refusals.get(job.id, ())
         return any(
             session.id not in refused and (session.callables or session.plain)
             for session in self.state.sessions.values()
@@ -238,16 +242,9 @@ class Outcomes:
         answers = _Answers(owner, lease)
         answers.taken.append((0, job))
         ttl = self.state.limits.result_ttl
+        done, now = JobState.SUCCEEDED, self.state.now
         answers.ends.append(
-            Finished(
-                job,
-                JobState.SUCCEEDED,
-                self.state.now,
-                ttl,
-                PLAIN_TYPE,
-                message.result,
-                worker=owner.name,
-            )
+            Finished(job, done, now, ttl, PLAIN_TYPE, message.result, worker=owner.name)
         )
         self._write(answers, lambda: None)
 
@@ -286,11 +283,11 @@ class Outcomes:
 
     def _write(self, answers: _Answers, acknowledge: Callable[[], None]) -> None:
         state, session, lease = self.state, answers.session, answers.lease
-        ends, again = answers.ends, answers.again
+        ends, again, unstarted = answers.ends, answers.again, answers.unstarted
         if not lease.left:
             self.close(session, lease)
         if again:
-            state.write(Requeue(again, answers.attempts), lambda _: self._back(again))
+            state.write(Requeue(again, answers.attempts), lambda _: self._back(again, unstarted))
 
         def settle(verdict: Mapping[int, Verdict]) -> None:
             self.finished(ends, verdict)
@@ -317,7 +314,7 @@ class Outcomes:
     def finished(self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]) -> None:
         """Forget ended jobs and tell whoever waits for them."""
         state = self.state
-        running, queues, jobs = state.running, state.queues, state.jobs
+        released, queues, jobs = state.released, state.queues, state.jobs
         refusals, counters = state.refusals, state.counters
         if verdict:
             self._stale(len(verdict))
@@ -326,8 +323,7 @@ class Outcomes:
             job = row.job
             job_id = job.id
             queue = queues[job.queue]
-            if running.pop(job_id, None) is not None:
-                queue.running -= 1
+            released(job)
             jobs.pop(job_id, None)
             if refusals:
                 refusals.pop(job_id, None)
@@ -345,18 +341,16 @@ class Outcomes:
         """Forget the leases of jobs that the store had not any more; return the other rows."""
         for place in verdict:
             job = rows[place].job
-            if self.state.running.pop(job.id, None) is not None:
-                self.state.queues[job.queue].running -= 1
+            self.state.released(job)
             self.state.jobs.pop(job.id, None)
         return [row for place, row in enumerate(rows) if place not in verdict]
 
-    def _back(self, jobs: Sequence[Job]) -> None:
+    def _back(self, jobs: Sequence[Job], unstarted: Container[str]) -> None:
         state = self.state
         for job in jobs:
             if job.state is JobState.CANCELLED:
                 continue  # by the same commit
-            if state.running.pop(job.id, None) is not None:
-                state.queues[job.queue].running -= 1
+            state.released(job, unstarted=job.id in unstarted)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1
@@ -383,6 +377,8 @@ class Outcomes:
                 lease.jobs[place] = None
                 answers.taken.append((place, job))
                 answers.again.append(job)
+                if unstarted:
+                    answers.unstarted.add(job.id)
         lease.left = 0
         self.state.counters["lease_lost"] += len(answers.again)
         self._write(answers, lambda: None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.broker.dispatch import knows
 from eventmq.broker.unknown import UnknownTasks
-from eventmq.entries import Finish, lane_task
+from eventmq.entries import Finish, lane_of
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
@@ -90,7 +90,7 @@ class Parking:
             refused = refusals.get(job.id)
             if not refused:
                 return False
-            task = lane_task(job.headers)
+            task = lane_of(job.headers).task
             return not any(knows(s, task) and s.id not in refused for s in sessions)
 
         for job in queue.drop(nobody):
@@ -103,7 +103,7 @@ class Parking:
         sessions = self._serving(queue)
         for job, _ in list(queue.aside.values()):
             refused = self.state.refusals.get(job.id, ())
-            task = lane_task(job.headers)
+            task = lane_of(job.headers).task
             if any(knows(s, task) and s.id not in refused for s in sessions):
                 del queue.aside[job.id]
                 self.state.joined(job)

@@ -2,6 +2,9 @@
 
 The lanes share the memory of the queue. What it does not hold is in the store, and is read from
 there before it runs low, or when a worker asks for it.
+
+Where jobs have a ``limit-key``, lanes share the queue fairly: the one that was served least comes
+first, and the rank counts inside of it.
 """
 
 from __future__ import annotations
@@ -10,33 +13,23 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from eventmq.broker.lanes import BEFORE_ALL, Lane, Picker
+from eventmq.broker.room import LEAST, Census, victim
+from eventmq.broker.sharing import allowed, share
 from eventmq.broker.views import Skill, View
-from eventmq.entries import QueueCounts, lane_task
+from eventmq.entries import QueueCounts, lane_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from eventmq.broker.lanes import Judge, Load, Place, Refuses
+    from eventmq.broker.limiters import Limiter
+    from eventmq.entries import LaneKey
     from eventmq.job import Job
 
-__all__ = ["Census", "Queue"]
-
-#: Jobs that a lane may have in memory, however many lanes share it, while there is room.
-_LEAST = 16
+__all__ = ["Queue"]
 
 #: Views of a queue: the one made first goes, and is made again when a session looks.
 _MOST_VIEWS = 100
-
-
-class Census:
-    """Counts the lanes of all queues of a broker."""
-
-    __slots__ = ("coming", "lanes")
-
-    def __init__(self) -> None:
-        self.lanes = 0
-        #: Queue and task of lanes that may begin with what this turn admits.
-        self.coming: set[tuple[str, str | None]] = set()
 
 
 class Queue:
@@ -55,6 +48,7 @@ class Queue:
         "_bytes_limit",
         "_census",
         "_demanded",
+        "_floor",
         "_hungry",
         "_made",
         "_size",
@@ -64,6 +58,7 @@ class Queue:
         "aside",
         "counts",
         "lanes",
+        "limited",
         "name",
         "running",
         "served_at",
@@ -71,24 +66,20 @@ class Queue:
     )
 
     def __init__(
-        self,
-        name: str,
-        size_limit: int,
-        bytes_limit: int,
-        now: float,
-        census: Census | None = None,
+        self, name: str, size_limit: int, bytes_limit: int, now: float, census: Census | None = None
     ) -> None:
         self.name = name
-        self._size_limit = size_limit
-        self._bytes_limit = bytes_limit
+        self._size_limit, self._bytes_limit = size_limit, bytes_limit
         self._census = census or Census()
         self._size = self._bytes = self._made = 0
         self._views: dict[Skill, View] = {}
         #: Lanes to be looked at for what they lack, and those of them that a worker waits for.
         self._hungry: dict[Lane, None] = {}
         self._demanded: set[Lane] = set()
-        #: By task; a lane that is not here has no queued job, neither in memory nor in the store.
-        self.lanes: dict[str | None, Lane] = {}
+        #: A lane that is not here has no queued job, neither in memory nor in the store.
+        self.lanes: dict[LaneKey, Lane] = {}
+        #: Whether a lane may have limits or a key; how much was served of the one served least.
+        self.limited, self._floor = False, 0
         #: Jobs that every worker of the queue refused: id -> job and since when.
         self.aside: dict[str, tuple[Job, float]] = {}
         #: Jobs of this turn's commit, which may be leased in the same commit.
@@ -104,10 +95,11 @@ class Queue:
     def __len__(self) -> int:
         return self._size
 
-    @property
-    def ready(self) -> bool:
-        """Whether there may be a job to dispatch now, or to be read for a worker that asks."""
-        return bool(self.arriving or self.lanes)
+    def ready(self, now: float) -> bool:
+        """Say whether there may be a job to dispatch now, or to be read for a worker that asks."""
+        if self.arriving or not self.limited:
+            return bool(self.arriving or self.lanes)
+        return any(lane.allowance(now) for lane in self.lanes.values())
 
     @property
     def outside(self) -> bool:
@@ -117,21 +109,29 @@ class Queue:
     @property
     def head(self) -> Place | None:
         """The (rank, seq) of the best ranked job in memory, None for none."""
-        firsts = [lane.items[lane.head][:2] for lane in self.lanes.values() if len(lane)]
-        if not firsts:
-            firsts = [(job.rank, job.seq) for job in self.arriving]
-        return min(firsts, default=None)
+        firsts = (lane.items[lane.head][:2] for lane in self.lanes.values() if len(lane))
+        arriving = ((job.rank, job.seq) for job in self.arriving)
+        return min(firsts, default=min(arriving, default=None))
 
     # Lanes
 
-    def lane(self, task: str | None) -> Lane:
+    def lane(self, key: LaneKey) -> Lane:
         """Return a lane, making it if it is new."""
-        lane = self.lanes.get(task)
+        lane = self.lanes.get(key)
         if lane is None:
             self._made += 1
             self._census.lanes += 1
-            lane = self.lanes[task] = Lane(task, self._made)
+            limiter = self._census.limiters.get(key)
+            lane = self.lanes[key] = Lane(key, self._made, limiter)
+            self.limited |= limiter is not None or bool(key.key)
         return lane
+
+    def limit(self, limiter: Limiter) -> None:
+        """Let a new limiter count for the jobs that wait already."""
+        lane = self.lanes.get(limiter.lane)
+        if lane is not None:
+            lane.limiter = limiter
+            self.limited = True
 
     def _view(self, skill: Skill) -> View:
         view = self._views.get(skill)
@@ -139,8 +139,8 @@ class Queue:
             if len(self._views) >= _MOST_VIEWS:
                 del self._views[next(iter(self._views))]
             view = self._views[skill] = View(skill)
-            for task, lane in self.lanes.items():
-                if skill.admits(task):
+            for lane in self.lanes.values():
+                if skill.admits(lane.task):
                     view.add(lane)
         return view
 
@@ -156,8 +156,9 @@ class Queue:
         self._bytes -= length
         if lane.outside:
             self._hungry[lane] = None
-        elif not len(lane) and not lane.claiming and self.lanes.get(lane.task) is lane:
-            del self.lanes[lane.task]
+        elif not len(lane) and not lane.claiming and self.lanes.get(lane.key) is lane:
+            del self.lanes[lane.key]
+            self.limited &= bool(self.lanes)
             self._hungry.pop(lane, None)
             self._census.lanes -= 1
 
@@ -165,7 +166,7 @@ class Queue:
 
     def takes(self, job: Job) -> bool:
         """Say whether a queued job belongs into memory."""
-        lane = self.lanes.get(lane_task(job.headers))
+        lane = self.lanes.get(lane_of(job.headers))
         return lane is None or lane.takes(job)
 
     def join(self, job: Job, *, claimed: bool = False) -> list[Job]:
@@ -175,7 +176,7 @@ class Queue:
             job: On disk, not leased.
             claimed: It was read for its lane, which keeps one job although the memory is used up.
         """
-        lane = self.lane(lane_task(job.headers))
+        lane = self.lane(lane_of(job.headers))
         if not lane.takes(job):
             return [job]
         self.version += 1
@@ -194,49 +195,39 @@ class Queue:
     def _crowded(self) -> bool:
         """Whether the memory is used up by so many lanes that none can give way."""
         full = self._size >= self._size_limit or self._bytes >= self._bytes_limit
-        return full and len(self.lanes) * _LEAST > self._size_limit
+        return full and len(self.lanes) * LEAST > self._size_limit
 
     def _displace(self, lane: Lane) -> list[Job]:
         displaced = []
         while self._size > self._size_limit or self._bytes > self._bytes_limit:
-            victim = self._victim(lane)
-            if len(victim) <= 1:
+            spent = self._bytes > self._bytes_limit
+            gives = victim(self.lanes, lane, self._size_limit, self._bytes_limit, spent=spent)
+            if len(gives) <= 1:
                 break
-            job = victim.displace()
+            job = gives.displace()
             self._size -= 1
             self._bytes -= len(job.body)
-            self._hungry[victim] = None
+            self._hungry[gives] = None
             displaced.append(job)
         return displaced
 
-    def _victim(self, lane: Lane) -> Lane:
-        """Return which lane leaves a job to the store: this one if it has more than its share."""
-        n = len(self.lanes)
-        if len(lane) * n > self._size_limit or lane.bytes * n > self._bytes_limit:
-            return lane
-        if n * _LEAST > self._size_limit and len(lane) > 1:
-            return lane
-        if self._bytes <= self._bytes_limit:
-            return max(self.lanes.values(), key=len)
-        several = [each for each in self.lanes.values() if len(each) > 1]
-        return max(several, key=lambda each: each.bytes, default=lane)
-
     # The store
 
-    def hungry(self) -> Iterator[tuple[Lane, int, int]]:
+    def hungry(self, now: float = 0.0) -> Iterator[tuple[Lane, int, int]]:
         """Yield the lanes to be filled from the store, with how many jobs and bytes to read."""
         n = max(1, len(self.lanes))
-        size = max(min(_LEAST, self._size_limit), self._size_limit // n)
+        size = max(min(LEAST, self._size_limit), self._size_limit // n)
         length = self._bytes_limit // n
         room, demanded = self._size_limit - self._size, self._demanded
         for lane in list(self._hungry):
             wanted = lane in demanded and not len(lane)
-            half = len(lane) * 2 < size and lane.bytes * 2 < length and room > 0
-            if lane.claiming or self.lanes.get(lane.task) is not lane:
+            most = size if lane.limiter is None or lane.allowance(now) else min(size, LEAST)
+            half = len(lane) * 2 < most and lane.bytes * 2 < length and room > 0
+            if lane.claiming or self.lanes.get(lane.key) is not lane:
                 del self._hungry[lane]
             elif lane.outside and (wanted or half):
                 del self._hungry[lane]
-                many = 1 if wanted and self._crowded() else size - len(lane)
+                many = 1 if wanted and self._crowded() else most - len(lane)
                 room -= many
                 yield lane, many, max(1, length // 2)
             elif not half or not lane.outside:
@@ -274,14 +265,14 @@ class Queue:
         """Forget a lane if it has nothing."""
         self._left(lane, 0, 0)
 
-    def rewind(self, task: str | None, before: Place = BEFORE_ALL) -> None:
-        """Look into the store for the best ranked jobs of a task.
+    def rewind(self, key: LaneKey, before: Place = BEFORE_ALL) -> None:
+        """Look into the store for the best ranked jobs of a lane.
 
         Args:
-            task: Of the lane.
+            key: Of the lane.
             before: No job of the lane in the store stands before this place.
         """
-        lane = self.lane(task)
+        lane = self.lane(key)
         lane.rewind(before)
         self._hungry[lane] = None
         self.version += 1
@@ -290,18 +281,23 @@ class Queue:
     # Jobs that go
 
     # hot loop: benchmarks/drain.py
-    def take(self, skill: Skill, judge: Judge, refuses: Refuses, load: Load) -> list[Job]:
+    def take(
+        self, skill: Skill, judge: Judge, refuses: Refuses, load: Load, now: float = 0.0
+    ) -> list[Job]:
         """Remove and return the best ranked jobs that suit a worker.
 
         Nothing is taken that ranks after a job which is in the store only: first come, first
-        served.
+        served. Where lanes have keys, this holds inside of each lane.
 
         Args:
             skill: Of which lanes the worker may get jobs.
             judge: See `eventmq.broker.lanes.Picker`, as ``refuses``.
             refuses: Asked for each job, or None.
             load: What the chunk may hold.
+            now: Unix time.
         """
+        if self.limited:
+            return self._share(skill, lambda lane: Picker(lane, judge, refuses), load, now)
         view = self._view(skill)
         taken: list[Job] = []
         opened: list[tuple[Picker, int, int]] = []
@@ -328,12 +324,36 @@ class Queue:
             following = picker.next
             if following is not None:
                 heappush(heap, (following, picker.lane.number, picker))
+        self._close(opened)
+        for picker, _, _ in opened:
+            view.add(picker.lane)
+        return taken
+
+    def _share(
+        self, skill: Skill, pick: Callable[[Lane], Picker], load: Load, now: float
+    ) -> list[Job]:
+        """Take jobs where lanes have limits or keys."""
+        taken: list[Job] = []
+        opened: list[tuple[Picker, int, int]] = []
+
+        def opening(lane: Lane) -> Picker:
+            opened.append((pick(lane), len(lane), lane.bytes))
+            return opened[-1][0]
+
+        suits = [lane for lane in self.lanes.values() if skill.admits(lane.task)]
+        lanes, self._floor = allowed(suits, now, self._floor)
+        fair = any(key.key for key in self.lanes)
+        for lane in share(lanes, opening, taken, load, now, fair=fair):
+            self._demanded.add(lane)
+            self._hungry[lane] = None
+        self._close(opened)
+        return taken
+
+    def _close(self, opened: list[tuple[Picker, int, int]]) -> None:
         for picker, jobs, length in opened:
             picker.close()
             lane = picker.lane
             self._left(lane, jobs - len(lane), length - lane.bytes)
-            view.add(lane)
-        return taken
 
     def _demand(self, lane: Lane, view: View) -> None:
         """Read what a worker waits for, and what it will want after that."""
@@ -347,7 +367,7 @@ class Queue:
         """Remove a job that waits in memory; say whether it was there."""
         if self.aside.pop(job.id, None) is not None:
             return True
-        lane = self.lanes.get(lane_task(job.headers))
+        lane = self.lanes.get(lane_of(job.headers))
         found = lane is not None and lane.remove(job)
         if lane is not None and found:
             self._left(lane, 1, len(job.body))

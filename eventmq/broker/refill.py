@@ -23,12 +23,12 @@ class Refill:
 
     def run(self, queue: Queue) -> None:
         """Claim what the lanes of a queue lack."""
-        for lane, jobs, size in queue.hungry():
+        for lane, jobs, size in queue.hungry(self.state.now):
             self._claim(queue, lane, jobs, size)
 
     def _claim(self, queue: Queue, lane: Lane, limit: int, max_bytes: int) -> None:
         lane.claiming = True
-        entry = Claim(queue.name, lane.task, lane.edge, limit, max_bytes)
+        entry = Claim(queue.name, lane.key, lane.edge, limit, max_bytes)
 
         def settle(verdict: tuple[list[Job], bool]) -> None:
             jobs, more = verdict

@@ -11,13 +11,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.broker.queues import Census, Queue
+from eventmq.broker.limiters import Limiters
+from eventmq.broker.queues import Queue
+from eventmq.broker.room import Census
 from eventmq.broker.volatile_jobs import VolatileJobs
+from eventmq.entries import lane_of
+from eventmq.headers import parse_headers
 from eventmq.wire.commands import Ack, Error, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventmq.broker.limiters import Limiter
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key, Lease, Peer, Session
     from eventmq.entries import Write
@@ -68,6 +73,7 @@ class State:
     run_time: dict[str, float] = field(default_factory=dict)
     #: The jobs without guarantee; none of them is in ``jobs`` or ``running``.
     volatile: VolatileJobs = field(init=False)
+    limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
     next_due: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
@@ -84,6 +90,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.volatile = VolatileJobs(self.limits)
+        self.census.limiters = self.limiters.of
 
     # Out
 
@@ -153,7 +160,8 @@ class State:
         queue = self.queues.get(name)
         if queue is None:
             limits = self.limits
-            queue = Queue(name, limits.window, limits.window_bytes, self.now, self.census)
+            size, length = limits.window, limits.window_bytes
+            queue = Queue(name, size, length, self.now, self.census)
             self.queues[name] = queue
         return queue
 
@@ -165,10 +173,65 @@ class State:
             claimed: See `eventmq.broker.queues.Queue.join`.
         """
         self.jobs[job.id] = job
+        self.learn(job.headers, job.seq)
         queue = self.queue(job.queue)
         self.busy[job.queue] = queue
         for displaced in queue.join(job, claimed=claimed):
             self.jobs.pop(displaced.id, None)
+
+    # Limits
+
+    def prune_limiters(self) -> None:
+        """Forget limiters that nobody needs."""
+        if self.limiters.of:
+            waiting = {key for queue in self.queues.values() for key in queue.lanes}
+            self.limiters.prune(self.now, waiting)
+
+    def learn(self, headers: str, seq: int) -> None:
+        """Let the limits count that the headers of a job say, if none is newer.
+
+        A job that says none, as one that is submitted by name, is under those of the others.
+        """
+        if "limit-" not in headers:
+            return
+        known, lane = parse_headers(headers), lane_of(headers)
+        if lane.task is None or not (lane.key or known.limit_rate or known.limit_running):
+            return
+        limiters = self.limiters
+        limiter = limiters.of.get(lane)
+        if limiter is None:
+            limiter = limiters.make(lane)
+            self._count_running(limiter)
+            for queue in self.queues.values():
+                queue.limit(limiter)
+        limiter.used = max(limiter.used, self.now)
+        if seq > limiter.seq:
+            limiter.seq = seq
+            limiter.set(headers, self.now)
+            limiters.freed = True
+
+    def _count_running(self, limiter: Limiter) -> None:
+        """Count the jobs that were leased before there was this limiter."""
+        for job_id, (_, lease, place) in self.running.items():
+            job = lease.jobs[place]
+            if job is not None and lane_of(job.headers) == limiter.lane:
+                self.limiters.leased(job_id, limiter.lane, self.now, again=True)
+
+    def leased(self, job: Job, entry: tuple[Session, Lease, int], *, again: bool = False) -> None:
+        """Note that a job is leased; ``again`` if it was so in an earlier run of the broker."""
+        self.running[job.id] = entry
+        self.queues[job.queue].running += 1
+        if self.limiters.of:
+            self.limiters.leased(job.id, lane_of(job.headers), self.now, again=again)
+
+    def released(self, job: Job, *, unstarted: bool = False) -> bool:
+        """Note that a job is not leased any more, and did not start perhaps; say if it was."""
+        if self.running.pop(job.id, None) is None:
+            return False
+        self.queues[job.queue].running -= 1
+        if self.limiters.held:
+            self.limiters.released(job.id, unstarted=unstarted)
+        return True
 
     def forget(self, job: Job) -> None:
         """Remove an ended or delayed job from memory."""

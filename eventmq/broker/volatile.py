@@ -67,6 +67,8 @@ class Volatile:
             return "bad-header", "guarantee:False and retry-count exclude each other"
         if headers.unique:
             return "bad-header", "guarantee:False and unique exclude each other"
+        if headers.limit_rate or headers.limit_running or headers.limit_key:
+            return "bad-header", "guarantee:False and limits exclude each other"
         return None
 
     def admit(self, job: Job) -> tuple[str, str] | None:

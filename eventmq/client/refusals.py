@@ -20,6 +20,7 @@ __all__ = ["refusal"]
 _SUBMIT: dict[str, type[SubmitError]] = {
     "queue-full": QueueFull,
     "store-full": QueueFull,
+    "too-many-keys": QueueFull,
     "too-large": MessageTooLarge,
     "too-many-lanes": QueueFull,
     "rate-limited": RateLimited,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import Serializer
 
+    KeyMaker = Callable[[Sequence[Any], Mapping[str, Any]], str]
+
 __all__ = ["Template", "Written"]
 
 
@@ -44,6 +46,7 @@ class Template:
         now: Reads Unix time.
         expires_in: Seconds until a job expires, counted from its submission; 0.0 for never.
         key: Makes the unique key of a job of its arguments, None for none.
+        limit_key: Makes the key of its limits, the same way.
     """
 
     queue: str
@@ -52,7 +55,8 @@ class Template:
     encode: Callable[[object, Envelope], tuple[bytes, str]]
     now: Callable[[], float]
     expires_in: float = 0.0
-    key: Callable[[Sequence[Any], Mapping[str, Any]], str] | None = None
+    key: KeyMaker | None = None
+    limit_key: KeyMaker | None = None
 
     @classmethod
     def make(
@@ -66,16 +70,23 @@ class Template:
         """Return a template; ``headers`` must name the serializer's content type."""
         return cls(queue, headers, format_headers(headers), serializer.encode, now, expires_in)
 
+    @property
+    def keyed(self) -> bool:
+        """Whether the headers of each job are its own."""
+        return self.key is not None or self.limit_key is not None
+
     def write(self, job_id: str, args: Any, kwargs: Mapping[str, Any]) -> Written:
         """Encode the arguments of one job.
 
         Raises:
             SerializationError: They cannot be encoded.
-            SettingsError: The template of the unique key cannot be filled in.
+            SettingsError: The template of a key cannot be filled in.
         """
         headers = self.headers
         if self.key is not None:
             headers = replace(headers, unique=self.key(args, kwargs))
+        if self.limit_key is not None:
+            headers = replace(headers, limit_key=self.limit_key(args, kwargs))
         now = self.now()
         expires = now + self.expires_in if self.expires_in else headers.expires
         envelope = Envelope(job_id, headers.content_type, headers.task, self.queue, now, expires)
@@ -86,7 +97,7 @@ class Template:
             # differs from job to job costs the broker and the worker more than the job itself.
             own = replace(headers, created=now, expires=expires, signature=signature)
             text = format_headers(own)
-        elif self.expires_in or self.key is not None:
+        elif self.expires_in or self.keyed:
             text = format_headers(replace(headers, expires=expires))
         return Written(job_id, self.queue, text, body)
 
@@ -99,7 +110,7 @@ class Template:
         kind, task, expires = self.headers.content_type, self.headers.task, self.headers.expires
         now = self.now()
         for job_id, args in zip(ids, calls, strict=True):
-            if not self.expires_in and self.key is None:
+            if not self.expires_in and not self.keyed:
                 envelope = Envelope(job_id, kind, task, queue, now, expires)
                 body, signature = encode([args, kwargs], envelope)
                 # The common case: all jobs share their headers.

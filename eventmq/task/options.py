@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import PluginError, SettingsError
 from eventmq.plugins.retries.backoff import Backoff
 from eventmq.plugins.triggers.timing import Timing
+from eventmq.rates import RATES, parse_rate
 from eventmq.task import values
-from eventmq.task.unique import Unique, read_unique
+from eventmq.task.unique import Unique, check_key, read_unique
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         unique: str | Unique | None
         rate_limit: str | None
         max_concurrency: int | None
+        limit_key: str | None
         guarantee: bool
         ignore_result: bool
         result_ttl: float
@@ -48,8 +50,6 @@ RESULT_TTL = 86400.0
 
 #: Options that this version knows by name only -> their default.
 _NOT_YET: dict[str, object] = {
-    "rate_limit": None,
-    "max_concurrency": None,
     "replayable": False,
     "majordomo": None,
 }
@@ -59,8 +59,8 @@ _NOT_YET: dict[str, object] = {
 class TaskOptions:
     """The options of a task, checked.
 
-    ``rate_limit max_concurrency replayable majordomo`` are known by name; this version refuses any
-    other value than the default.
+    ``replayable majordomo`` are known by name; this version refuses any other value than the
+    default.
 
     Attributes:
         name: What messages call the task; by default ``module.function``.
@@ -77,9 +77,15 @@ class TaskOptions:
         expires: Seconds after which a job that has not started must not start; None for never.
         unique: A key of which there is one job at a time: a template over the arguments, such as
             ``"user:{to}"``, or `eventmq.Unique`.
+        rate_limit: How many of its jobs may start per time, over all workers: ``"5/s"``,
+            ``"100/m"``, ``"1000/h"``, ``"5000/d"``, ``"2/10s"``. So many may start at once after a
+            time without any.
+        max_concurrency: How many of its jobs may run at a time, over all workers.
+        limit_key: A template over the arguments, such as ``"user:{to}"``: the two above count for
+            each key by itself, and no key's jobs hold up those of another one in the queue.
         guarantee: False keeps its jobs in the broker's memory only: at most once instead of at
-            least once, gone with the broker or the worker; not together with ``retries`` or
-            ``unique``.
+            least once, gone with the broker or the worker; not together with ``retries``,
+            ``unique`` or limits.
         ignore_result: The result is thrown away.
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
@@ -103,6 +109,7 @@ class TaskOptions:
     unique: str | Unique | None = None
     rate_limit: str | None = None
     max_concurrency: int | None = None
+    limit_key: str | None = None
     guarantee: bool = True
     ignore_result: bool = False
     result_ttl: float = RESULT_TTL
@@ -125,6 +132,7 @@ class TaskOptions:
         values.no_guarantee(
             guarantee=self.guarantee, retries=self.retries, unique=self.unique is not None
         )
+        self._check_limits()
         values.seconds("result_ttl", self.result_ttl)
         if self.expires is not None:
             values.seconds("expires", self.expires, zero=False)
@@ -134,6 +142,23 @@ class TaskOptions:
         for name in ("retry_on", "no_retry_on"):
             object.__setattr__(self, name, values.exceptions(name, getattr(self, name)))
         object.__setattr__(self, "retry_policy", _policy(self.retry_policy))
+
+    def _check_limits(self) -> None:
+        for name in ("rate_limit", "max_concurrency", "limit_key"):
+            if getattr(self, name) is not None and not self.guarantee:
+                msg = (
+                    f"guarantee=False and {name} exclude each other: only stored jobs are held "
+                    "back; allowed is one of them"
+                )
+                raise SettingsError(msg)
+        if self.rate_limit is not None:
+            _rate(self.rate_limit)
+        if self.max_concurrency is not None:
+            values.whole("max_concurrency", self.max_concurrency)
+            if not self.max_concurrency:
+                values.refuse("max_concurrency", 0, "a whole number from 1")
+        if self.limit_key is not None:
+            check_key("limit_key", self.limit_key)
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> TaskOptions:
@@ -147,6 +172,15 @@ class TaskOptions:
         policy = self.retry_policy
         assert isinstance(policy, Backoff)  # noqa: S101 - made by __post_init__
         return policy
+
+
+def _rate(value: object) -> None:
+    if not isinstance(value, str):
+        values.refuse("rate_limit", value, RATES)
+    try:
+        parse_rate(value)
+    except ValueError:
+        values.refuse("rate_limit", value, RATES)
 
 
 def _policy(value: object) -> Backoff:

@@ -14,7 +14,7 @@ from eventmq.task.arity import plain_arity, signature_of
 from eventmq.task.calls import NO_OPTIONS, CallOptions
 from eventmq.task.signatures import Signing
 from eventmq.task.template import make_template
-from eventmq.task.unique import key_maker, read_unique
+from eventmq.task.unique import key_maker, limit_key_maker, read_unique
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class Task(Signing, Generic[P, R]):
         unique = read_unique(options.unique)
         if unique is not None:
             key_maker(unique, self.name, self.signature)
+        if options.limit_key is not None:
+            limit_key_maker(options.limit_key, self.name, self.signature)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

@@ -9,7 +9,7 @@ from eventmq.client.templates import Template
 from eventmq.headers import Headers
 from eventmq.task import values
 from eventmq.task.options import RESULT_TTL
-from eventmq.task.unique import key_maker, read_unique
+from eventmq.task.unique import key_maker, limit_key_maker, read_unique
 
 if TYPE_CHECKING:
     import inspect
@@ -31,7 +31,7 @@ def make_template(
         name: Of the task.
         options: Of its declaration.
         call: Of this call; these win.
-        signature: Of the function, for the unique key.
+        signature: Of the function, for keys made of its arguments.
     """
     content_type, serializer = host.content(options.serializer)
     expires_in, _ = call.expiry()
@@ -44,11 +44,15 @@ def make_template(
         guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
     )
     host.uses_queue(queue)
-    if unique is None:
-        return Template.make(queue, headers, serializer, host.now, expires_in)
-    key = key_maker(unique, name, signature)
-    template = Template.make(queue, unique.into(headers), serializer, host.now, expires_in)
-    return replace(template, key=key)
+    if unique is not None:
+        headers = unique.into(headers)
+    template = Template.make(queue, headers, serializer, host.now, expires_in)
+    if unique is not None:
+        template = replace(template, key=key_maker(unique, name, signature))
+    if options.limit_key is not None:
+        maker = limit_key_maker(options.limit_key, name, signature)
+        template = replace(template, limit_key=maker)
+    return template
 
 
 def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptions) -> Headers:
@@ -71,5 +75,7 @@ def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptio
         result_ttl=None if ttl == RESULT_TTL else ttl,
         timeout=float(timeout or 0.0),
         soft_limit=float(soft or 0.0),
+        limit_rate=options.rate_limit or "",
+        limit_running=options.max_concurrency or 0,
         extra=call.own_headers(),
     )

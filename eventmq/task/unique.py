@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from eventmq.headers import Headers
 
-__all__ = ["Unique", "key_maker", "read_unique"]
+__all__ = ["Unique", "check_key", "key_maker", "limit_key_maker", "read_unique"]
 
 #: What a template begins with whose keys are shared by all tasks.
 SHARED = "*:"
@@ -133,27 +133,52 @@ def key_maker(
     Raises:
         SettingsError: The template names an argument that the function does not have.
     """
-    names, more = _fields(unique.key), _catch_all(signature)
+    scope = "" if unique.key.startswith(SHARED) else f"{task}:"
+    return _maker("unique", unique.key, scope, task, signature)
+
+
+def limit_key_maker(
+    template: str, task: str, signature: inspect.Signature
+) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
+    """Return what makes the key under which a call is limited; see `key_maker`."""
+    return _maker("limit_key", template, "", task, signature)
+
+
+def check_key(option: str, template: object) -> None:
+    """Check a key template, as far as that is possible without a function.
+
+    Raises:
+        SettingsError: It is malformed.
+    """
+    if not isinstance(template, str) or not template:
+        values.refuse(option, template, "a key template such as 'user:{to}'")
+    _fields(template)
+
+
+def _maker(
+    option: str, template: str, scope: str, task: str, signature: inspect.Signature
+) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
+    names, more = _fields(template), _catch_all(signature)
     for name in names:
         if name not in signature.parameters and more is None:
             has = ", ".join(signature.parameters) or "none"
-            msg = f"unique of task {task} names {name!r}; the arguments of the function are: {has}"
+            what = f"{option} of task {task} names {name!r}"
+            msg = f"{what}; the arguments of the function are: {has}"
             raise SettingsError(msg)
-    scope = "" if unique.key.startswith(SHARED) else f"{task}:"
 
     def make(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         if not names:
-            return _short(scope + unique.key.format())
+            return _short(scope + template.format())
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
         if more is not None:
             given = {**given[more], **given}
         try:
-            return _short(scope + unique.key.format_map(given))
+            return _short(scope + template.format_map(given))
         except Exception as error:
             what = f"no argument {error}" if isinstance(error, KeyError) else str(error)
-            msg = f"the key template {unique.key!r} of task {task} cannot be filled in: {what}"
+            msg = f"the key template {template!r} of task {task} cannot be filled in: {what}"
             raise SettingsError(msg) from error
 
     return make

@@ -117,11 +117,15 @@ _VALUES = {
     "float | None": st.none() | SECONDS,
     "str": TEXT,
 }
+_NAMED = {
+    "priority": st.integers(0, 255),
+    "limit_rate": st.sampled_from(["", "5/s", "2/10m", "999999999/999999d"]),
+}
 _EXTRA = st.lists(st.tuples(NAME.filter(lambda n: n not in _KNOWN), TEXT), max_size=3).map(tuple)
 HEADERS = st.builds(
     Headers,
     **{
-        f.name: st.integers(0, 255) if f.name == "priority" else _VALUES[str(f.type)]
+        f.name: _NAMED[f.name] if f.name in _NAMED else _VALUES[str(f.type)]
         for f in fields(Headers)
         if f.name != "extra"
     },

@@ -10,6 +10,7 @@ from eventmq.broker.lanes import Lane, Load
 from eventmq.broker.limits import Limits
 from eventmq.broker.queues import Queue
 from eventmq.broker.views import Skill
+from eventmq.entries import LaneKey
 from eventmq.job import Job, JobState
 from eventmq.wire.bulk import decode_exceptions, encode_batch
 from eventmq.wire.commands import Ack, Error, Request
@@ -226,11 +227,11 @@ def test_lanes_share_the_window() -> None:
     assert queue.join(job(2, _B)) == []
     for seq in range(3, 203):
         queue.join(job(seq))
-    assert (len(queue.lane("a.work")), len(queue)) == (63, 64)
-    assert queue.lane("a.work").outside
+    assert (len(queue.lane(LaneKey("a.work"))), len(queue)) == (63, 64)
+    assert queue.lane(LaneKey("a.work")).outside
     for seq in range(203, 303):
         queue.join(job(seq, _B))
-    assert (len(queue.lane("a.work")), len(queue.lane("b.work"))) == (32, 32)
+    assert (len(queue.lane(LaneKey("a.work"))), len(queue.lane(LaneKey("b.work")))) == (32, 32)
 
 
 def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
@@ -238,7 +239,7 @@ def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
     queue = Queue("q", 64, 1 << 20, 0.0)
     for seq in (1, 5, 6):
         queue.join(job(seq))
-    other = queue.lane("b.work")
+    other = queue.lane(LaneKey("b.work"))
     other.outside, other.edge = True, (3, 3)
     taken = queue.take(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [1]
@@ -261,7 +262,7 @@ def test_the_load_is_for_all_lanes_together() -> None:
 
 def test_a_displaced_job_never_raises_the_edge() -> None:
     """What is in the store only ranks above it, whatever joins and leaves."""
-    lane = Lane("a.work")
+    lane = Lane(LaneKey("a.work"))
     for seq in (1, 2, 3, 4):
         lane.join(job(seq))
     assert lane.displace().seq == 4

@@ -46,6 +46,9 @@ FORMS = [
     ("unique-period:2.5", {"unique_period": 2.5}),
     ("unique-states:queued+failed", {"unique_states": "queued+failed"}),
     ("owner:4jaYN2Ob0_WyRWbp/shop", {"owner": "4jaYN2Ob0_WyRWbp/shop"}),
+    ("limit-rate:100/m", {"limit_rate": "100/m"}),
+    ("limit-running:5", {"limit_running": 5}),
+    ("limit-key:user:ada", {"limit_key": "user:ada"}),
     ("x-tenant:a", {"extra": (("x-tenant", "a"),)}),
     ("x-flag", {"extra": (("x-flag", ""),)}),
 ]

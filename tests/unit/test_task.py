@@ -24,6 +24,7 @@ from eventmq.headers import Headers, parse_headers
 from eventmq.job import IdFactory
 from eventmq.plugins.retries.backoff import exponential, fixed
 from eventmq.plugins.serializers.msgpack_ import Msgpack
+from eventmq.rates import parse_rate
 from eventmq.task import AsyncTask, CallOptions, Task, TaskOptions, shared, shared_task
 from eventmq.task.unique import Unique
 from eventmq.wire.bulk import decode_batch
@@ -390,8 +391,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
 @pytest.mark.parametrize(
     "options",
     [
-        {"rate_limit": "100/m"},
-        {"max_concurrency": 1},
         {"replayable": True},
         {"majordomo": "service"},
     ],
@@ -424,6 +423,7 @@ def test_retries_and_no_guarantee_exclude_each_other(app: FakeApp) -> None:
 def test_defaults_may_be_said() -> None:
     said = TaskOptions(
         timeout=None, soft_timeout=None, unique=None, rate_limit=None, max_concurrency=None,
+        limit_key=None,
         guarantee=True, schedule=None, replayable=False, majordomo=None, retry_on=Exception,
     )  # fmt: skip
     assert said == TaskOptions()
@@ -723,3 +723,72 @@ def test_wrong_limits_are_an_error_at_the_declaration(
     with pytest.raises(SettingsError) as caught:
         app.task(add, **options)
     assert words in str(caught.value)
+
+
+# Limits of the broker
+
+
+def test_limits_of_the_broker_travel_in_the_headers(app: FakeApp) -> None:
+    """The key is made of the arguments, and is that of the task without its name."""
+    task = app.task(add, name="add", rate_limit="100/m", max_concurrency=5, limit_key="a:{a}")
+    task.delay(1, 2)
+    task.delay(b=4, a="x,y")
+    said = [parse_headers(request.headers) for request in app.broker.received[1:]]
+    assert [(h.limit_rate, h.limit_running, h.limit_key) for h in said] == [
+        ("100/m", 5, "a:1"),
+        ("100/m", 5, "a:x,y"),
+    ]
+    task.map([(7, 8), (7, 9)])
+    templates, _ = decode_batch(app.broker.received[-1].body, 2)
+    assert {parse_headers(text).limit_key for _, text in templates} == {"a:7"}
+
+
+def test_a_key_for_limits_and_a_unique_key_are_two(app: FakeApp) -> None:
+    app.task(add, name="add", unique="{a}", limit_key="{b}").delay(1, 2)
+    headers = parse_headers(app.broker.received[-1].headers)
+    assert (headers.unique, headers.limit_key) == ("add:1", "2")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rate_limit": ""}, "rate_limit is ''; allowed is: a number per time, such as '5/s'"),
+        ({"rate_limit": 100}, "rate_limit is 100; allowed is: a number per time"),
+        ({"rate_limit": "100"}, "'100/m', '1000/h', '5000/d' or '2/10s'"),
+        ({"rate_limit": "0/s"}, "rate_limit is '0/s'"),
+        ({"rate_limit": "5/w"}, "rate_limit is '5/w'"),
+        ({"rate_limit": "1.5/s"}, "rate_limit is '1.5/s'"),
+        ({"max_concurrency": 0}, "max_concurrency is 0; allowed is: a whole number from 1"),
+        ({"max_concurrency": -1}, "max_concurrency is -1"),
+        ({"max_concurrency": "5"}, "max_concurrency is '5'"),
+        ({"max_concurrency": True}, "max_concurrency is True"),
+        ({"limit_key": ""}, "limit_key is ''; allowed is: a key template"),
+        ({"limit_key": 5}, "limit_key is 5"),
+        ({"limit_key": "{to"}, "the key template '{to' is malformed"),
+        ({"limit_key": "{who}"}, "limit_key of task add names 'who'"),
+        ({"guarantee": False, "rate_limit": "5/s"}, "guarantee=False and rate_limit exclude"),
+        ({"guarantee": False, "max_concurrency": 1}, "guarantee=False and max_concurrency"),
+        ({"guarantee": False, "limit_key": "{a}"}, "guarantee=False and limit_key exclude"),
+    ],
+)
+def test_a_limit_that_is_none_is_an_error_at_the_declaration(
+    app: FakeApp, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        app.task(add, name="add", **options)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("5/s", (5, 1.0)),
+        ("100/m", (100, 60.0)),
+        ("1000/h", (1000, 3600.0)),
+        ("1/d", (1, 86_400.0)),
+        ("2/10s", (2, 10.0)),
+        ("3/2m", (3, 120.0)),
+    ],
+)
+def test_rates_are_read(text: str, rate: tuple[int, float]) -> None:
+    assert parse_rate(text) == rate

@@ -40,7 +40,7 @@ class Reads:
         """Read the next queued jobs of a lane in rank order."""
         sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE lane = ? AND state = 2
                   AND (rank, seq) > (?, ?) ORDER BY rank, seq LIMIT ?"""
-        key = self.tables.known_lane(entry.queue, entry.task)
+        key = self.tables.known_lane(entry.queue, entry.lane)
         jobs: list[Job] = []
         size = 0
         for row in self.tables.db.execute(sql, (key, *entry.after, entry.limit + 1)):

@@ -3,14 +3,15 @@
 Unfinished jobs are in ``jobs``, each in one of the ``lanes``; a lease is no write to a job but one
 row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
 bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
-tried again, ``sweeps`` has what operators do with many jobs, step by step. Times are Unix seconds.
+tried again, ``sweeps`` has what operators do with many jobs, step by step, ``limiters`` the token
+buckets of rate limits that are not full. Times are Unix seconds.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-from eventmq.entries import lane_task
+from eventmq.entries import lane_of
 from eventmq.errors import StoreError
 
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
@@ -68,14 +69,17 @@ CREATE INDEX jobs_unique ON jobs (unique_key, created) WHERE unique_key IS NOT N
 CREATE INDEX failed_unique ON failed (unique_key, created) WHERE unique_key IS NOT NULL;
 """,
     """
-CREATE TABLE lanes (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, task TEXT);
-CREATE INDEX lanes_of ON lanes (queue, task);
+CREATE TABLE lanes (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, task TEXT,
+  key TEXT NOT NULL DEFAULT '');
+CREATE INDEX lanes_of ON lanes (queue, task, key);
 ALTER TABLE jobs ADD COLUMN lane INTEGER NOT NULL DEFAULT 0;
-INSERT INTO lanes (queue, task) SELECT DISTINCT queue, lane_task(headers) FROM jobs;
+INSERT INTO lanes (queue, task) SELECT DISTINCT queue, task_of(headers) FROM jobs;
 UPDATE jobs SET lane = (SELECT id FROM lanes WHERE lanes.queue = jobs.queue
-  AND lanes.task IS lane_task(jobs.headers));
+  AND lanes.task IS task_of(jobs.headers));
 DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs (lane, rank, seq) WHERE state = 2;
+CREATE TABLE limiters (task TEXT NOT NULL, key TEXT NOT NULL, tokens REAL NOT NULL,
+  updated REAL NOT NULL, period REAL NOT NULL, PRIMARY KEY (task, key)) WITHOUT ROWID;
 """,
 )
 
@@ -129,7 +133,7 @@ def prepare(db: sqlite3.Connection, where: str) -> None:
     if application != APPLICATION_ID:
         msg = f"{where} is not a store of EventMQ: use another data directory"
         raise StoreError(msg)
-    db.create_function("lane_task", 1, lane_task, deterministic=True)
+    db.create_function("task_of", 1, lambda text: lane_of(text).task, deterministic=True)
     for number in range(version, SCHEMA_VERSION):
         _run(db, number, _STEPS[number - 1])
 

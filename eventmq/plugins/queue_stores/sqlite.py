@@ -24,6 +24,7 @@ from eventmq.entries import (
     Promote,
     Recovered,
     Requeue,
+    SaveLimits,
 )
 from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
@@ -32,6 +33,7 @@ from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
+from eventmq.plugins.queue_stores.limits import LimitRows
 from eventmq.plugins.queue_stores.operations import Operations, sweeps
 from eventmq.plugins.queue_stores.reads import (
     Reads,
@@ -138,7 +140,8 @@ class SqliteStore:
             self._checkpointer.start()
         writes.epoch = recovered.epoch
         self._look_at_ids(writes, tables)
-        self._handlers = {**_handlers(writes, Reads(tables, self._clock)), **schedule_handlers(db)}
+        handlers = _handlers(writes, Reads(tables, self._clock), self._limits)
+        self._handlers = handlers | schedule_handlers(db)
         return recovered
 
     def _look_at_ids(self, writes: Writes, tables: Tables) -> None:
@@ -156,9 +159,11 @@ class SqliteStore:
             tables.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
         (due,) = tables.db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
         chunks = recover_chunks(tables)
+        self._limits = LimitRows(tables)
+        self._limits.prune(self._clock.now())
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due, sweeps(tables),
-            tables.lanes(),
+            tables.lanes(), self._limits.rows(),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -228,6 +233,7 @@ class SqliteStore:
             self._pruned = now
             before = self._clock.now() - self._keep
             self._tables.drop_buckets_before(before)
+            self._limits.prune(self._clock.now())
             if self._writes.attempts.prune(before - self._bucket_seconds):
                 self._pruned = float("-inf")  # the rest with the next commits
 
@@ -249,7 +255,7 @@ class SqliteStore:
         return failure
 
 
-def _handlers(writes: Writes, reads: Reads) -> dict[type, Callable[[Any], Any]]:
+def _handlers(writes: Writes, reads: Reads, limits: LimitRows) -> dict[type, Callable[[Any], Any]]:
     operations = Operations(writes.tables, writes, reads)
     failures = Failures(writes.tables, writes.attempts)
     return {
@@ -259,6 +265,7 @@ def _handlers(writes: Writes, reads: Reads) -> dict[type, Callable[[Any], Any]]:
         OpenChunk: writes.open_chunk,
         CloseChunk: writes.close_chunk,
         Promote: writes.promote,
+        SaveLimits: limits.save,
         Claim: reads.claim,
         Find: reads.find,
         ListJobs: reads.list_jobs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Found, LaneHead, QueueCounts, lane_task
+from eventmq.entries import Found, LaneHead, LaneKey, QueueCounts, lane_of
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.job import STATE_CODES, Job
 from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket_name, buckets
@@ -36,7 +36,7 @@ class Tables:
         self._queues: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         self._names: dict[str, int] = {}
-        self._lanes: dict[tuple[int, str | None], int] = {}
+        self._lanes: dict[tuple[int, LaneKey], int] = {}
         self._deltas: dict[int, list[int]] = {}
         #: Bytes that failed jobs take.
         self.failed_bytes = 0
@@ -76,23 +76,23 @@ class Tables:
 
     def lane_id(self, queue: str, headers: str) -> int:
         """Return the number of the lane of a job, making it if it is new."""
-        key = (self.queue_id(queue), lane_task(headers))
+        key = (self.queue_id(queue), lane_of(headers))
         found = self._lanes.get(key)
         if found is None:
             found = self.known_lane(queue, key[1])
             if found < 0:
-                sql = "INSERT INTO lanes (queue, task) VALUES (?, ?)"
-                found = self.db.execute(sql, key).lastrowid
+                sql = "INSERT INTO lanes (queue, task, key) VALUES (?, ?, ?)"
+                found = self.db.execute(sql, (key[0], *key[1])).lastrowid
                 assert found is not None  # noqa: S101 - sqlite3 types it as optional
             if len(self._lanes) > _CACHED:
                 self._lanes.clear()
             self._lanes[key] = found
         return found
 
-    def known_lane(self, queue: str, task: str | None) -> int:
+    def known_lane(self, queue: str, lane: LaneKey) -> int:
         """Return the number of a lane, or -1 if it was never used."""
-        sql = "SELECT id FROM lanes WHERE queue = ? AND task IS ?"
-        row = self.db.execute(sql, (self.known_queue(queue), task)).fetchone()
+        sql = "SELECT id FROM lanes WHERE queue = ? AND task IS ? AND key = ?"
+        row = self.db.execute(sql, (self.known_queue(queue), *lane)).fetchone()
         return row[0] if row else -1
 
     def lanes(self) -> list[LaneHead]:
@@ -102,10 +102,12 @@ class Tables:
             self.db.execute("DELETE FROM lanes WHERE id NOT IN (SELECT lane FROM jobs)")
         sql = "SELECT rank, seq FROM jobs WHERE lane = ? AND state = 2 ORDER BY rank, seq LIMIT 1"
         found = []
-        for number, queue, task in self.db.execute("SELECT id, queue, task FROM lanes"):
+        lanes = self.db.execute("SELECT id, queue, task, key FROM lanes")
+        for number, queue, task, key in lanes:
             first = self.db.execute(sql, (number,)).fetchone()
             if first is not None:
-                found.append(LaneHead(self._queue_names[queue], task, first))
+                lane = LaneKey(task, key)
+                found.append(LaneHead(self._queue_names[queue], lane, first))
         return found
 
     def name_id(self, name: str) -> int:

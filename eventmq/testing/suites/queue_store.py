@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import Admit, Claim, Finish, ListJobs, Promote, Requeue, Verdict
+from eventmq.entries import (
+    Admit,
+    Claim,
+    Finish,
+    LaneKey,
+    ListJobs,
+    Promote,
+    Requeue,
+    Verdict,
+)
 from eventmq.job import JobState
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
@@ -186,9 +195,10 @@ class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
         size: int,
         *,
         task: str | None = "t",
+        key: str = "",
     ) -> tuple[list[Job], bool]:
         """Commit a claim; return jobs and whether there are more."""
-        jobs, more = self.commit(store, Claim(queue, task, after, limit, size))[0]
+        jobs, more = self.commit(store, Claim(queue, LaneKey(task, key), after, limit, size))[0]
         return list(jobs), more
 
     def test_claim_gives_queued_jobs_by_rank_and_number(self) -> None:
@@ -215,6 +225,20 @@ class QueueStoreSuite(OperationTests, RecoveryTests, UniqueTests):
         claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task=None)
         assert ([job.id for job in claimed], more) == ([plain.id], False)
         assert self.claim(store, "q", _FIRST, 9, 10**6, task="other") == ([], False)
+
+    def test_claim_is_about_one_key(self) -> None:
+        """Jobs of the same task with another limit-key, or with none, are passed over."""
+        store = self.begin()
+        [none] = self.admitted(store, 1)
+        of = {
+            key: self.admitted(store, 2, headers=f"content-type:json,task:t,limit-key:{key}")
+            for key in ("a", "b")
+        }
+        for key, jobs in of.items():
+            claimed, more = self.claim(store, "q", _FIRST, 9, 10**6, key=key)
+            assert ([job.id for job in claimed], more) == ([job.id for job in jobs], False)
+        claimed, _ = self.claim(store, "q", _FIRST, 9, 10**6)
+        assert [job.id for job in claimed] == [none.id]
 
     def test_claim_goes_on_after_a_place_and_says_whether_there_is_more(self) -> None:
         """The window is refilled from where it ends."""

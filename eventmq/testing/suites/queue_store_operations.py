@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.entries import Admit, Attempt, Claim, Finish, History, QueueCounts, Requeue, Verdict
+from eventmq.entries import (
+    Admit,
+    Attempt,
+    Claim,
+    Finish,
+    History,
+    LaneKey,
+    QueueCounts,
+    Requeue,
+    Verdict,
+)
 from eventmq.job import JobState
 from eventmq.operations import (
     Act,
@@ -92,7 +102,7 @@ class OperationTests(StoreHarness):
         found = self.find(store, queued, delayed)
         assert {f.job.state for f in found.values()} == {JobState.CANCELLED}
         assert {(f.content_type, f.result) for f in found.values()} == {("error", b"why")}
-        assert self.commit(store, Claim("q", "t", _FIRST, 9, 999))[0] == ([], False)
+        assert self.commit(store, Claim("q", LaneKey("t"), _FIRST, 9, 999))[0] == ([], False)
         _, recovered = self.reopen(store)
         assert recovered.counts == {"q": QueueCounts()}
 
@@ -128,7 +138,7 @@ class OperationTests(StoreHarness):
         assert [(j.id, j.seq, j.attempt, j.deaths) for j in acted.jobs] == [(job.id, 77, 2, 0)]
         found = self.find(store, job)[job.id].job
         assert (found.state, found.body, found.attempt) == (JobState.QUEUED, b"body", 2)
-        (claimed,), _ = self.commit(store, Claim("q", "t", _FIRST, 9, 999))[0]
+        (claimed,), _ = self.commit(store, Claim("q", LaneKey("t"), _FIRST, 9, 999))[0]
         assert (claimed.id, claimed.seq) == (job.id, 77)
         (attempt,) = self.commit(store, History(job.id))[0]
         assert (attempt.attempt, attempt.error, attempt.worker) == (1, b"error", "worker-1")

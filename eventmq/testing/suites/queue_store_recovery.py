@@ -15,9 +15,12 @@ from eventmq.entries import (
     CloseChunk,
     Find,
     Finish,
+    LaneKey,
+    LimitRow,
     OpenChunk,
     QueueCounts,
     Requeue,
+    SaveLimits,
     Verdict,
 )
 from eventmq.errors import StoreError
@@ -46,6 +49,33 @@ class RecoveryTests(StoreHarness):
         assert recovered.epoch >= 1
         assert recovered.next_seq >= 1
         assert (recovered.counts, recovered.chunks, recovered.next_due) == ({}, [], None)
+
+    def test_token_buckets_are_there_after_opening_again(self) -> None:
+        """As they were written last, until they are full in any case."""
+        store, recovered = self.open()
+        assert recovered.limiters == []
+        now = self.clock.now()
+        first = LimitRow(LaneKey("t"), 2.5, now, 60.0)
+        second = LimitRow(LaneKey("t", "key,:%"), 0.25, now, 3600.0)
+        verdicts = self.commit(store, SaveLimits([first, second._replace(tokens=9.0)]))
+        assert verdicts[0] is None
+        self.commit(store, SaveLimits([second]), SaveLimits([]))
+        store, recovered = self.reopen(store)
+        assert sorted(recovered.limiters) == [first, second]
+        self.clock.advance(61.0)
+        store, recovered = self.reopen(store)
+        assert recovered.limiters == [second]
+
+    def test_lanes_with_queued_jobs_are_there_after_opening_again(self) -> None:
+        """Queue, task and key of each; a lane of ended jobs is none."""
+        store = self.begin()
+        self.admitted(store, 2, headers="content-type:json,task:t,limit-key:k%2C")
+        self.admitted(store, 2, headers="task:plain")
+        [ended] = self.admitted(store, 1, headers="content-type:json,task:t,limit-key:gone")
+        self.finish(store, self.end(ended))
+        _, recovered = self.reopen(store)
+        found = [(queue, lane) for queue, lane, _ in recovered.lanes]
+        assert sorted(found, key=str) == [("q", LaneKey("t", "k,")), ("q", LaneKey(None))]
 
     def test_an_epoch_is_larger_than_any_before(self) -> None:
         """While the id of the store stays, and no number is given twice."""

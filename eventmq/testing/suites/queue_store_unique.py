@@ -13,6 +13,7 @@ from eventmq.entries import (
     Chunk,
     Claim,
     Finish,
+    LaneKey,
     OpenChunk,
     Promote,
     UniqueRule,
@@ -51,7 +52,7 @@ class UniqueTests(StoreHarness):
 
     def waiting(self, store: QueueStore) -> list[str]:
         """Return the ids of the queued jobs in order."""
-        jobs, _ = self.commit(store, Claim("q", "t", (-(1 << 60), 0), 100, 1 << 30))[0]
+        jobs, _ = self.commit(store, Claim("q", LaneKey("t"), (-(1 << 60), 0), 100, 1 << 30))[0]
         return [job.id for job in jobs]
 
     def test_a_rule_is_read_from_the_headers(self) -> None:

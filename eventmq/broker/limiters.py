@@ -1,0 +1,188 @@
+"""How many jobs of a task may start per time, and run at a time, over all workers and queues.
+
+A `Limiter` stands for one task and key; `Limiters` has all of them and knows which leased jobs
+they count. Who is asked before jobs are taken is `eventmq.broker.queues`; what is written of them
+is a `SaveLimits` beside the lease. What runs is not written: it is in the open chunks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import LimitRow
+from eventmq.headers import parse_headers
+from eventmq.rates import parse_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from eventmq.entries import LaneKey
+    from eventmq.rates import Rate
+
+__all__ = ["Limiter", "Limiters"]
+
+#: More than any chunk has.
+_ANY = 1 << 30
+
+#: What is missing of a token because seconds are no exact numbers.
+_SLACK = 1e-6
+
+#: Seconds for which a limiter that nobody needs is kept.
+_IDLE = 10.0
+
+
+class Limiter:
+    """The bounds of one task and key, and what is left of them.
+
+    Args:
+        lane: Task and key.
+    """
+
+    __slots__ = ("headers", "lane", "most", "rate", "running", "seq", "tokens", "updated", "used")
+
+    def __init__(self, lane: LaneKey) -> None:
+        self.lane = lane
+        self.rate: Rate | None = None
+        #: Jobs that may run at a time, 0 for any number.
+        self.most = 0
+        #: Leased jobs.
+        self.running = 0
+        #: Never more than ``rate.jobs`` once there is a rate.
+        self.tokens = float("inf")
+        self.updated = 0.0
+        #: Of the job whose headers say the bounds: those of the newest one count.
+        self.seq = -1
+        self.headers: str | None = None
+        #: When it was last asked for by a new job.
+        self.used = 0.0
+
+    def set(self, text: str, now: float) -> None:
+        """Take over the bounds that the headers of a job say."""
+        if text == self.headers:
+            return
+        self.headers, headers = text, parse_headers(text)
+        rate = parse_rate(headers.limit_rate) if headers.limit_rate else None
+        if rate is None:
+            self.tokens = float("inf")
+        else:
+            self.rate = self.rate or rate  # of a recovered bucket, this is the first one known
+            self._refill(now)
+            self.tokens = min(self.tokens, float(rate.jobs))
+        self.rate, self.most = rate, headers.limit_running
+
+    def _refill(self, now: float) -> None:
+        rate = self.rate
+        if rate is not None and now > self.updated:
+            more = (now - self.updated) * rate.jobs / rate.seconds
+            self.tokens = min(float(rate.jobs), self.tokens + more)
+        if rate is not None:
+            self.updated = now  # also after the clock went back
+
+    def allowance(self, now: float) -> int:
+        """Return how many jobs may start now."""
+        free = self.most - self.running if self.most else _ANY
+        if free > 0 and self.rate is not None:
+            self._refill(now)
+            free = min(free, int(self.tokens + _SLACK))
+        return max(0, free)
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when a job may start at the latest, None if that is now or not known."""
+        rate = self.rate
+        if rate is None or self.allowance(now) or (self.most and self.running >= self.most):
+            return None
+        return now + (1.0 - self.tokens) * rate.seconds / rate.jobs
+
+    def take(self, now: float) -> None:
+        """Count a job that is leased."""
+        self.running += 1
+        if self.rate is not None:
+            self._refill(now)
+            self.tokens -= 1.0
+
+    def give_back(self) -> None:
+        """Take back the token of a job that did not start."""
+        if self.rate is not None:
+            self.tokens = min(float(self.rate.jobs), self.tokens + 1.0)
+
+    def full(self, now: float) -> bool:
+        """Say whether a new limiter with the same bounds would be the same."""
+        if self.rate is not None:
+            self._refill(now)
+        return not self.running and (self.rate is None or self.tokens >= self.rate.jobs - _SLACK)
+
+
+class Limiters:
+    """All limiters of a broker."""
+
+    def __init__(self) -> None:
+        self.of: dict[LaneKey, Limiter] = {}
+        #: Leased jobs that are counted: id -> by whom.
+        self.held: dict[str, Limiter] = {}
+        #: Limiters whose tokens changed since they were written.
+        self.changed: set[Limiter] = set()
+        #: Jobs that had to wait may start: those who found none look again.
+        self.freed = False
+        #: When the first token comes that a job waits for.
+        self.wake: float | None = None
+        self._pruned = 0.0
+
+    def recover(self, rows: Iterable[LimitRow]) -> None:
+        """Take over the buckets that were written; the bounds come with the jobs."""
+        for row in rows:
+            limiter = self.make(row.lane)
+            limiter.tokens, limiter.updated = row.tokens, row.updated
+            limiter.rate = None
+            limiter.used = row.updated + row.period
+
+    def make(self, lane: LaneKey) -> Limiter:
+        """Return the limiter of a lane, making it if it is new."""
+        limiter = self.of.get(lane)
+        if limiter is None:
+            limiter = self.of[lane] = Limiter(lane)
+        return limiter
+
+    def leased(self, job_id: str, lane: LaneKey, now: float, *, again: bool = False) -> None:
+        """Count a leased job; ``again`` if its token was taken in an earlier run of the broker."""
+        limiter = self.of.get(lane)
+        if limiter is None:
+            return
+        self.held[job_id] = limiter
+        if again:
+            limiter.running += 1
+            return
+        limiter.take(now)
+        if limiter.rate is not None:
+            self.changed.add(limiter)
+
+    def released(self, job_id: str, *, unstarted: bool) -> None:
+        """End the count of a job; its token comes back if it never started."""
+        limiter = self.held.pop(job_id, None)
+        if limiter is None:
+            return
+        self.freed |= 0 < limiter.most <= limiter.running
+        limiter.running -= 1
+        if unstarted and limiter.rate is not None:
+            limiter.give_back()
+            self.changed.add(limiter)
+            self.freed = True
+
+    def take_rows(self) -> list[LimitRow]:
+        """Return what is to be written, once."""
+        rows = [
+            LimitRow(limiter.lane, limiter.tokens, limiter.updated, limiter.rate.seconds)
+            for limiter in self.changed
+            if limiter.rate is not None
+        ]
+        self.changed.clear()
+        return rows
+
+    def prune(self, now: float, waiting: Container[LaneKey]) -> None:
+        """Forget limiters that nobody needs: no job waits or runs, and the bucket is full."""
+        if 0.0 <= now - self._pruned < 1.0:
+            return
+        self._pruned = now
+        for lane, limiter in list(self.of.items()):
+            idle = limiter.used + _IDLE < now and limiter.full(now)
+            if idle and lane not in waiting and limiter not in self.changed:
+                del self.of[lane]

@@ -1,0 +1,388 @@
+"""Rate limits, concurrency limits and fair shares, kept by the broker over all workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.broker.limits import Limits
+from eventmq.entries import SaveLimits
+from eventmq.errors import QueueFull
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import encode_batch
+from eventmq.wire.commands import Ack, Command, Error, Request
+from tests.broker_harness import Broker, chunks, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TASK = "task:mail.send,content-type:msgpack"
+_OTHER = "task:mail.sort,content-type:msgpack"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.close()
+
+
+class Workers:
+    """Workers that run their jobs when told, and count which ones they were given."""
+
+    def __init__(self, broker: Broker, *names: str) -> None:
+        self.broker = broker
+        self.names = names
+        self.open: list[tuple[bytes, Request]] = []
+        self.got: list[str] = []
+        self.received = dict.fromkeys(names, 0)
+        for name in names:
+            self.take(name, broker.worker(name.encode(), name, window=2))
+
+    def take(self, name: str, messages: list[Command]) -> None:
+        """Note the chunks that came."""
+        for chunk, index in chunks(messages):
+            self.received[name] = number(chunk)
+            self.open.append((name.encode(), chunk))
+            self.got += [entry.id for entry in index.entries]
+
+    def look(self) -> None:
+        """Note the chunks that came meanwhile."""
+        for name in self.names:
+            self.take(name, self.broker.took(name.encode()))
+
+    def finish(self, kind: int = 0) -> None:
+        """Answer the oldest chunk."""
+        name, chunk = self.open.pop(0)
+        [(_, index)] = chunks([chunk])
+        rows = [row(i, kind) for i in range(len(index.entries))]
+        self.take(name.decode(), self.broker.answer(name, chunk, rows))
+        self.look()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; all workers say that they live, and finish what they get."""
+        end = self.broker.clock.time + seconds
+        while self.broker.clock.time < end - 1e-9:
+            self.broker.wait(min(0.25, end - self.broker.clock.time))
+            self.look()
+            for name in self.names:
+                self.ready(name)
+            while self.open:
+                self.finish()
+
+    def ready(self, name: str) -> None:
+        """Let a worker say what it has."""
+        held = tuple(number(chunk) for owner, chunk in self.open if owner == name.encode())
+        self.take(name, self.broker.ready(name.encode(), 2, self.received[name], held))
+
+    @property
+    def running(self) -> int:
+        """Jobs that workers have."""
+        return sum(len(index.entries) for _, index in chunks([chunk for _, chunk in self.open]))
+
+
+def number(chunk: Request) -> int:
+    """Return the number of a chunk."""
+    return int(chunk.headers.removeprefix("chunk:"))
+
+
+def submit(broker: Broker, count: int, headers: str, queue: str = "default") -> list[str]:
+    """Submit jobs with the same headers."""
+    ids = [broker.new_id() for _ in range(count)]
+    body = encode_batch([(queue, headers)], [(i, 0, b"x") for i in ids])
+    [ack] = broker.tell(b"client", Request(broker.new_id(), "", f"batch:{count}", body))
+    assert isinstance(ack, Ack)
+    assert ack.extra is None
+    return ids
+
+
+# Rates
+
+
+def test_a_rate_holds_over_time_and_over_workers(broker: Broker) -> None:
+    """So many at once, then one whenever a token comes: exact within one."""
+    ids = submit(broker, 100, f"{_TASK},limit-rate:10/s")
+    workers = Workers(broker, "a", "b")
+    while workers.open:
+        workers.finish()
+    assert len(workers.got) == 10
+    for second in range(1, 8):
+        workers.wait(1.0)
+        assert abs(len(workers.got) - 10 * (second + 1)) <= 1
+    workers.wait(3.0)
+    assert sorted(workers.got) == sorted(ids)
+
+
+def test_the_broker_wakes_when_the_next_token_comes(broker: Broker) -> None:
+    """Without that, a quiet broker would be late by half a heartbeat."""
+    submit(broker, 2, f"{_TASK},limit-rate:1/m")
+    workers = Workers(broker, "a")
+    workers.finish()
+    now = broker.clock.time
+    assert broker.core.wake_at(now + 59.9) == pytest.approx(now + 60.0)
+    broker.clock.time = now + 60.0
+    workers.ready("a")
+    assert len(broker.dispatched) == 2
+
+
+def test_a_restart_keeps_what_is_left_of_a_rate(broker: Broker) -> None:
+    """A broker that is restarted again and again lets no more jobs start."""
+    submit(broker, 30, f"{_TASK},limit-rate:10/m")
+    workers = Workers(broker, "a")
+    while workers.open:
+        workers.finish()
+    assert len(workers.got) == 10
+    broker.crash()
+    again = Workers(broker, "b")
+    assert again.got == []
+    again.wait(30.0)
+    assert abs(len(again.got) - 5) <= 1
+
+
+def test_rows_of_full_buckets_are_forgotten(broker: Broker) -> None:
+    submit(broker, 1, f"{_TASK},limit-rate:10/s")
+    workers = Workers(broker, "a")
+    workers.finish()
+    assert len(broker.store._limits.rows()) == 1
+    workers.wait(65.0)
+    submit(broker, 1, _OTHER)
+    assert broker.store._limits.rows() == []
+    assert broker.core.state.limiters.of == {}
+
+
+def test_a_job_that_goes_back_unstarted_gives_its_token_back(broker: Broker) -> None:
+    submit(broker, 1, f"{_TASK},limit-rate:1/h")
+    workers = Workers(broker, "a")
+    assert workers.running == 1
+    workers.finish(OutcomeKind.HANDED_BACK)
+    assert workers.running == 1
+
+
+def test_the_newest_headers_count(broker: Broker) -> None:
+    """What a deployment changes holds for the jobs that wait already."""
+    submit(broker, 20, f"{_TASK},limit-rate:1/h")
+    workers = Workers(broker, "a")
+    while workers.open:
+        workers.finish()
+    assert len(workers.got) == 1
+    submit(broker, 1, f"{_TASK},limit-rate:100/s")
+    workers.wait(1.0)
+    assert len(workers.got) == 21
+
+
+def test_a_job_that_says_no_limits_is_under_those_of_its_task(broker: Broker) -> None:
+    """As one that another program submits by the name of the task."""
+    submit(broker, 1, f"{_TASK},limit-running:1")
+    workers = Workers(broker, "a", "b")
+    submit(broker, 3, _TASK)
+    workers.look()
+    assert workers.running == 1
+
+
+# Concurrency
+
+
+def test_so_many_run_at_a_time_over_two_workers(broker: Broker) -> None:
+    ids = submit(broker, 30, f"{_TASK},limit-running:3")
+    workers = Workers(broker, "a", "b")
+    seen = set()
+    while workers.open:
+        seen.add(workers.running)
+        workers.finish()
+    assert max(seen) == 3
+    assert sorted(workers.got) == sorted(ids)
+
+
+def test_the_limit_counts_over_all_queues(broker: Broker) -> None:
+    submit(broker, 2, f"{_TASK},limit-running:1")
+    submit(broker, 2, f"{_TASK},limit-running:1", queue="other")
+    queues = '[[10, "default"], [10, "other"]]'
+    [(_, index)] = chunks(broker.worker(window=3, queues=queues))
+    assert len(index.entries) == 1
+    for _ in range(4):
+        broker.answer(b"worker", broker.dispatched[-1], [row()])
+    assert len(broker.dispatched) == 4
+    assert {chunk.queue for chunk in broker.dispatched} == {"default", "other"}
+
+
+def test_a_restart_keeps_what_runs(broker: Broker) -> None:
+    """The lease is still there, so its slot is taken until it ends."""
+    submit(broker, 3, f"{_TASK},limit-running:1")
+    workers = Workers(broker, "a")
+    assert workers.running == 1
+    broker.crash()
+    other = Workers(broker, "b")
+    assert other.running == 0
+    other.wait(broker.limits.liveness + 2.0)  # the worker never comes back
+    assert len(other.got) == 3
+
+
+def test_a_cancelled_job_frees_its_slot(broker: Broker) -> None:
+    first, second = submit(broker, 2, f"{_TASK},limit-running:1")
+    workers = Workers(broker, "a", "b")
+    assert workers.got == [first]
+    broker.call("cancel", ids=[first])
+    workers.look()
+    assert workers.got == [first, second]
+
+
+def test_a_retry_frees_its_slot_while_it_waits(broker: Broker) -> None:
+    first, second = submit(broker, 2, f"{_TASK},limit-running:1,retry-count:3")
+    workers = Workers(broker, "a")
+    name, chunk = workers.open.pop(0)
+    answer = row(0, OutcomeKind.RETRY, countdown=60.0)
+    workers.take("a", broker.answer(name, chunk, [answer]))
+    assert workers.got == [first, second]
+
+
+def test_a_limit_counts_what_ran_before_it_was_known(broker: Broker) -> None:
+    submit(broker, 1, _TASK)
+    workers = Workers(broker, "a", "b")
+    assert workers.running == 1
+    submit(broker, 2, f"{_TASK},limit-running:2")
+    workers.look()
+    assert workers.running == 2
+
+
+def test_a_full_disk_leaves_the_count_right(broker: Broker) -> None:
+    """The commit of a lease fails: its slot and its token are there again."""
+    broker.worker()
+    broker.call("pause", queue="default")
+    submit(broker, 2, f"{_TASK},limit-running:1,limit-rate:2/h")
+    state = broker.core.state
+    [limiter] = state.limiters.of.values()
+    state.queues["default"].counts.paused = False
+    broker.core.decide(broker.clock.now())
+    assert (limiter.running, limiter.tokens) == (1, 1.0)
+    entries, settle = broker.core.take_batch()
+    assert SaveLimits in map(type, entries)
+    settle(QueueFull("no space"))
+    assert (limiter.running, limiter.tokens, state.limiters.held) == (0, 2.0, {})
+    broker.wait(1.0)
+    assert limiter.running == 1
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    broker.answer(b"worker", broker.dispatched[1], [row()])
+    assert (limiter.running, state.limiters.held) == (0, {})
+
+
+# What is blocked stops nobody
+
+
+def test_a_blocked_task_takes_no_slot(broker: Broker) -> None:
+    """Jobs of others behind thousands that may not start go on."""
+    submit(broker, 6000, f"{_TASK},limit-running:1")
+    others = submit(broker, 50, _OTHER)
+    workers = Workers(broker, "a", "b")
+    blocked, workers.open[:] = workers.open[:1], workers.open[1:]
+    while workers.open:
+        workers.finish()
+    assert set(others) < set(workers.got)
+    assert len(workers.got) == 51
+    assert len(blocked) == 1
+
+
+def test_a_blocked_task_is_not_read_into_memory_after_a_restart(broker: Broker) -> None:
+    submit(broker, 6000, f"{_TASK},limit-running:1")
+    Workers(broker, "a")
+    broker.crash()
+    broker.wait(1.0)
+    assert len(broker.core.state.jobs) <= broker.limits.window + 1
+
+
+# Keys
+
+
+def keyed(key: str, more: str = "") -> str:
+    """Return the headers of a job with a key."""
+    return f"{_TASK},limit-key:user%3A{key}" + (f",{more}" if more else "")
+
+
+def test_keys_are_limited_each_by_itself(broker: Broker) -> None:
+    submit(broker, 10, keyed("a", "limit-running:1"))
+    submit(broker, 10, keyed("b", "limit-running:2"))
+    workers = Workers(broker, "a", "b", "c", "d")
+    seen = set()
+    while workers.open:
+        seen.add(workers.running)
+        workers.finish()
+    assert max(seen) == 3
+    assert len(workers.got) == 20
+
+
+def test_a_flood_of_one_tenant_stops_no_other(broker: Broker) -> None:
+    """The ten of b are done within the first twenty or so, although they came last."""
+    submit(broker, 1000, keyed("a"))
+    mine = submit(broker, 10, keyed("b"))
+    workers = Workers(broker, "a")
+    while len(workers.got) < 1010:
+        workers.finish()
+    assert max(workers.got.index(job_id) for job_id in mine) < 22
+    assert len(set(workers.got)) == 1010
+
+
+def test_inside_of_a_key_jobs_go_as_they_came(broker: Broker) -> None:
+    """Also beyond what is in memory, and with keys that come and go."""
+    broker.close()
+    broker.limits = Limits(window=64, chunk_jobs=7)
+    broker.start()
+    sent = {key: submit(broker, 200, keyed(key)) for key in ("a", "b", "c")}
+    workers = Workers(broker, "a")
+    while workers.open:
+        workers.finish()
+    for ids in sent.values():
+        assert [job_id for job_id in workers.got if job_id in set(ids)] == ids
+
+
+def test_a_key_that_was_blocked_does_not_catch_up(broker: Broker) -> None:
+    """What it could not run meanwhile is no credit over others."""
+    slow = submit(broker, 40, keyed("a", "limit-rate:20/10s"))
+    submit(broker, 300, keyed("b"))
+    workers = Workers(broker, "w")
+    while len(workers.got) < 200:
+        workers.finish()
+    assert len(set(slow) & set(workers.got)) == 20
+    broker.clock.time += 10.0
+    before = len(workers.got)
+    workers.ready("w")
+    while len(workers.got) < before + 20:
+        workers.finish()
+    later = workers.got[before : before + 20]
+    assert 9 <= len(set(slow) & set(later)) <= 11
+
+
+def test_one_key_too_many_is_refused(broker: Broker) -> None:
+    broker.close()
+    broker.limits = Limits(max_keys=3)
+    broker.start()
+    for key in "abc":
+        submit(broker, 1, keyed(key))
+    submit(broker, 1, keyed("a"))
+    [error] = broker.tell(b"client", Request(broker.new_id(), "", keyed("d"), b"x"))
+    assert isinstance(error, Error)
+    assert error.code == "too-many-keys"
+    assert "has its 3 keys" in error.text
+    workers = Workers(broker, "w")
+    workers.wait(15.0)
+    submit(broker, 1, keyed("d"))  # the others have gone
+
+
+def test_jobs_without_guarantee_take_no_limits(broker: Broker) -> None:
+    """They are handed out at once and stored nowhere."""
+    headers = f"{_TASK},guarantee:False,limit-running:1,ack-requested"
+    [error] = broker.tell(b"client", Request(broker.new_id(), "", headers, b"x"))
+    assert isinstance(error, Error)
+    assert (error.code, error.text) == (
+        "bad-header",
+        "guarantee:False and limits exclude each other",
+    )
+
+
+@pytest.mark.parametrize("value", ["", "100", "0/s", "5/x", "1/0s", "-1/s", "1.5/s", "5/ s"])
+def test_a_rate_that_is_none_is_refused(broker: Broker, value: str) -> None:
+    headers = f"{_TASK},limit-rate:{value}"
+    [error] = broker.tell(b"client", Request(broker.new_id(), "", headers, b"x"))
+    assert isinstance(error, Error)
+    assert error.code == "bad-header"
+    assert "a number per time, such as '5/s'" in error.text
