@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -386,3 +388,36 @@ def test_a_rate_that_is_none_is_refused(broker: Broker, value: str) -> None:
     assert isinstance(error, Error)
     assert error.code == "bad-header"
     assert "a number per time, such as '5/s'" in error.text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    """Random ends, with less memory than keys: every job ends, and every slot is free then."""
+    random = Random(seed)
+    broker = Broker(tmp_path, Limits(window=8, chunk_jobs=5))
+    keys = {f"k{n}": random.randint(1, 3) for n in range(12)}
+    workers = Workers(broker, "a", "b", "c")
+    of: dict[str, str] = {}
+    for step in range(300):
+        key, most = random.choice(list(keys.items()))
+        if step < 150 and random.random() < 0.5:
+            more = f"limit-running:{most},limit-rate:20/s"
+            of |= dict.fromkeys(submit(broker, random.randint(1, 4), keyed(key, more)), key)
+            workers.look()
+        elif workers.open:
+            random.shuffle(workers.open)
+            kinds = (OutcomeKind.SUCCEEDED, OutcomeKind.HANDED_BACK, OutcomeKind.DIED)
+            workers.finish(random.choices(kinds, (6, 2, 1))[0])
+        elif random.random() < 0.5:
+            broker.call("cancel", ids=[random.choice(list(of))] if of else [])
+            workers.look()
+        else:
+            workers.wait(0.25)
+        running = Counter(of[i] for i in broker.core.state.running)
+        assert all(running[key] <= keys[key] for key in running)
+    workers.wait(20.0)
+    state = broker.core.state
+    assert (state.running, state.limiters.held) == ({}, {})
+    assert all(limiter.running == 0 for limiter in state.limiters.of.values())
+    assert state.queues["default"].counts.waiting == 0
+    broker.close()
