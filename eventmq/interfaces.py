@@ -256,13 +256,27 @@ class Middleware(Protocol):
 
 
 class Gateway(Protocol):
-    """Serves a foreign protocol as an ordinary client and worker of the broker."""
+    """Serves a foreign protocol as an ordinary client and worker of the broker.
+
+    What a peer sends costs that peer its connection at most, never the gateway. Making one opens
+    nothing; after ``stop`` it is not started again.
+    """
 
     def start(self) -> Sequence[str]:
-        """Bind and serve in threads of its own; return the bound addresses."""
+        """Bind and serve in threads of its own; return the real addresses, port 0 resolved.
+
+        Raises `BindError` for an address that cannot be bound, `NotAllowed` for one that other
+        machines can reach without the option ``insecure`` where nothing is encrypted.
+        """
 
     def stop(self, grace: float) -> None:
-        """Stop accepting, finish within ``grace`` seconds, release everything. Idempotent."""
+        """Stop accepting, finish within ``grace`` seconds, release everything.
+
+        Idempotent, also before ``start``. May block, for little longer than the grace.
+        """
+
+    def running(self) -> bool:
+        """Say whether it serves: not before ``start``, not after ``stop``, not when it broke."""
 
 
 # Execution

@@ -19,6 +19,7 @@ from eventmq.broker.core import PORTS, BrokerCore
 from eventmq.broker.runner_door import Door
 from eventmq.broker.runner_zap import KeyRing
 from eventmq.errors import BindError, NotAllowed
+from eventmq.wire.addresses import is_local
 from eventmq.wire.socket import Link, Unroutable, new_context, open_pub, open_router
 
 if TYPE_CHECKING:
@@ -41,15 +42,6 @@ READ_AT_MOST = 1000
 
 #: Seconds that the address of the PUB socket may take to become free.
 REBIND_TIMEOUT = 5.0
-
-
-def is_local(address: str) -> bool:
-    """Say whether an address can be reached from this machine only."""
-    scheme, _, rest = address.partition("://")
-    if scheme in {"inproc", "ipc"}:
-        return True
-    host = rest.rpartition(":")[0].strip("[]")
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 class BrokerRunner:

@@ -32,6 +32,9 @@ NAMED = 3
 
 _COLOURS = {"broker": "cyan", "worker": "magenta", "beat": "blue", "dev": "yellow"}
 
+#: Of gateways.
+_COLOUR = "green"
+
 
 @click.command(cls=Command, exits={FAILED: "one of them cannot start, or ended by itself"})
 @click.option("-Q", "--queues", metavar="NAME:WEIGHT,...", help="Queues of the worker.")
@@ -40,20 +43,25 @@ _COLOURS = {"broker": "cyan", "worker": "magenta", "beat": "blue", "dev": "yello
 @click.option("--bind", metavar="URL", help="Address of the broker; else the app's broker.")
 @click.option("--data-dir", metavar="DIR", help="What the broker keeps; else .eventmq.")
 @click.option("--reload", is_flag=True, help="Start the worker again when code changes.")
+@click.option(
+    "--gateway", "gateways", metavar="NAME[=URL]", multiple=True,
+    help="Run this gateway too, at its usual address or this one. Repeatable.",
+)  # fmt: skip
 @takes_app(required=True)
 def dev(
     target: Target,
     bind: str | None,
     data_dir: str | None,
     reload: bool,
+    gateways: tuple[str, ...],
     **options: str | int | None,
 ) -> int:
-    """Run a broker, a worker and a scheduler together.
+    """Run a broker, a worker and a scheduler together, and gateways.
 
     Their log lines come on stderr, each with the name of who says it; Ctrl-C ends all. A line with
     "ready" comes on stdout when all are.
 
-    With --reload worker and scheduler are started again when a Python file in or below the working
+    With --reload all but the broker are started again when a Python file in or below the working
     directory, or a settings file in it, changes; what runs ends first, within its grace.
     """
     settings = target.serving().app.settings
@@ -68,7 +76,8 @@ def dev(
     try:
         patience = settings.grace + STOP_TIMEOUT
         followers = {"worker": worker, "beat": beat}
-        _Together(followers, patience=patience, reload=reload).run(broker)
+        others = dict(_gateway(text, loud, app) for text in gateways)
+        _Together(followers, others, patience=patience, reload=reload).run(broker)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
     return DONE
@@ -78,6 +87,12 @@ def _arguments(**options: str | int | None) -> list[str]:
     """Return options as they are written on a command line."""
     given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
     return [text for name, value in given.items() for text in (f"--{name}", str(value))]
+
+
+def _gateway(text: str, loud: list[str], app: list[str]) -> tuple[str, list[str]]:
+    """Return the name of a gateway and the arguments that run it."""
+    name, _, address = text.partition("=")
+    return name, [*loud, "gateway", name, *app, *_arguments(bind=address or None)]
 
 
 class _Changed(NamedTuple):
@@ -91,12 +106,21 @@ class _Together:
 
     Args:
         followers: Name and arguments of each, in the order of their start.
+        gateways: The same of gateways; the end of one harms nobody else.
         patience: Seconds that one gets to end.
         reload: Whether they are replaced, and may fail without ending everything.
     """
 
-    def __init__(self, followers: dict[str, list[str]], *, patience: float, reload: bool) -> None:
-        self._followers = followers
+    def __init__(
+        self,
+        followers: dict[str, list[str]],
+        gateways: dict[str, list[str]],
+        *,
+        patience: float,
+        reload: bool,
+    ) -> None:
+        self._followers = {**followers, **gateways}
+        self._gateways = gateways
         self._patience = patience
         self._reload = reload
         self._events: SimpleQueue[Child | _Changed] = SimpleQueue()
@@ -126,7 +150,9 @@ class _Together:
         for name, arguments in self._followers.items():
             child = self._child(name, [*arguments, "--broker", self._address])
             self._running.append(child)
-            child.wait_ready(START_TIMEOUT)
+            said = child.wait_ready(START_TIMEOUT)
+            if name in self._gateways:
+                self._say(said)
 
     def _stop(self) -> None:
         while self._running:
@@ -138,6 +164,9 @@ class _Together:
     def _act_on(self, event: Child | _Changed) -> None:
         if isinstance(event, _Changed):
             self._replace(event.paths)
+        elif event in self._running and event.name in self._gateways:
+            self._running.remove(event)
+            self._say(f"{event.obituary()}; the others go on")
         elif event.name == "broker" or (event in self._running and not self._reload):
             raise ChildFailed(event.obituary())
         elif event in self._running:
@@ -167,7 +196,7 @@ class _Prefixed:
     """Writes lines to stderr with the name of who says them."""
 
     def __init__(self, name: str) -> None:
-        self._prefix = paint(f"{name} |", _COLOURS[name], err=True)
+        self._prefix = paint(f"{name} |", _COLOURS.get(name, _COLOUR), err=True)
 
     def __call__(self, line: str) -> None:
         click.echo(f"{self._prefix} {line}", err=True, nl=False)

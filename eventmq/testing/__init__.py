@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventmq.testing.clock import FakeClock
     from eventmq.testing.enqueued import Enqueued
     from eventmq.testing.inline import InlineApp, use_app
+    from eventmq.testing.suites.gateway import GatewaySuite
     from eventmq.testing.suites.keyed_routing import KeyedRoutingSuite
     from eventmq.testing.suites.middleware import MiddlewareSuite
     from eventmq.testing.suites.queue_order import QueueOrderSuite
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Enqueued",
     "FakeClock",
+    "GatewaySuite",
     "InlineApp",
     "KeyedRoutingSuite",
     "MiddlewareSuite",
@@ -53,6 +55,7 @@ __all__ = [
 _WHERE = {
     "Enqueued": "enqueued",
     "FakeClock": "clock",
+    "GatewaySuite": "suites.gateway",
     "InlineApp": "inline",
     "KeyedRoutingSuite": "suites.keyed_routing",
     "MiddlewareSuite": "suites.middleware",

@@ -1,0 +1,1 @@
+"""Gateways: servers of other protocols, ordinary clients and workers towards the broker."""

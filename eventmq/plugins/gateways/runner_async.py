@@ -1,0 +1,103 @@
+"""A thread with an event loop, for the part of a gateway that talks to the broker.
+
+Coroutines wait for many jobs at once without a thread each. What is still open when the grace of
+`LoopThread.stop` is over is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from concurrent.futures import Future
+
+__all__ = ["LoopThread"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds that coroutines which were cancelled may take to end.
+CANCEL_TIMEOUT = 2.0
+
+
+class LoopThread:
+    """An event loop in a thread.
+
+    Args:
+        name: Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        assert self._loop is not None  # noqa: S101 - made by start
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def running(self) -> bool:
+        """Say whether the thread serves."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine; its end will be in the future. From any thread."""
+        assert self._loop is not None  # noqa: S101 - started
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return what it returns. Not from a coroutine."""
+        return self.submit(coroutine).result()
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Let a coroutine run; what it raises is logged. From any thread."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            coroutine.close()
+            return
+        loop.call_soon_threadsafe(self._begin, coroutine)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        assert self._loop is not None  # noqa: S101 - it calls this
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s: a coroutine failed", self._name, exc_info=task.exception())
+
+    def stop(self, grace: float = 0.0) -> None:
+        """Let coroutines end within ``grace`` seconds, cancel the others. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._loop is None:
+            return
+        self.run(self._finish(grace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        thread.join(CANCEL_TIMEOUT)
+
+    async def _finish(self, grace: float) -> None:
+        if self._tasks and grace > 0:
+            await asyncio.wait(self._tasks, timeout=grace)
+        own = asyncio.current_task()
+        rest = [task for task in asyncio.all_tasks() if task is not own]
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=CANCEL_TIMEOUT)

@@ -1,0 +1,218 @@
+"""A thread with ROUTER sockets around a machine: all of a gateway over ZeroMQ that is not logic.
+
+The machine gets frames and the time and puts frames into its outbox; whatever it raises costs the
+message at hand, never the thread. A gateway of another distribution can use it too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventmq.client.runner_waits import Bell
+from eventmq.errors import BindError
+from eventmq.wire.socket import Unroutable, new_context, open_router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import zmq
+
+    from eventmq.clock import Clock
+    from eventmq.wire.socket import Link
+
+__all__ = ["FrameMachine", "RouterLoop"]
+
+logger = logging.getLogger(__name__)
+
+#: Messages of one socket that a turn reads at most.
+READ_AT_MOST = 1000
+
+#: Messages that wait for one slow peer; beyond it the machine is told that they were not sent.
+HIGH_WATER = 10_000
+
+#: What is polled for: zmq.POLLIN.
+_IN = 1
+
+#: Longest time in seconds between two turns.
+LONGEST_WAIT = 1.0
+
+#: Seconds beside the grace until `RouterLoop.stop` gives its thread up.
+GIVE_UP = 5.0
+
+
+class FrameMachine(Protocol):
+    """The logic of a gateway: called from one thread, without sockets, files or clock."""
+
+    #: (port, frames with the peer's identity first), in the order in which they are to be sent.
+    outbox: deque[tuple[str, list[bytes]]]
+
+    def receive(self, port: str, frames: list[bytes], now: float) -> None:
+        """Take a message; the first frame is the identity of the peer."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds `tick` has something to do."""
+
+    def not_sent(self, port: str, frames: list[bytes], now: float) -> None:
+        """Take back a message: its peer is gone, or too slow."""
+
+    def close(self, now: float) -> None:
+        """Say goodbye to all peers."""
+
+
+class RouterLoop:
+    """Serves a machine.
+
+    Args:
+        machine: The logic.
+        binds: Port name -> address.
+        clock: Reads time.
+        name: Of the thread.
+        max_frame: Longest frame in bytes; a longer one costs its peer the connection.
+        secure: Called with each socket before it is bound, to set its keys.
+    """
+
+    def __init__(
+        self,
+        machine: FrameMachine,
+        binds: Mapping[str, str],
+        *,
+        clock: Clock,
+        name: str,
+        max_frame: int,
+        secure: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self._binds = dict(binds)
+        self._clock = clock
+        self._name = name
+        self._max_frame = max_frame
+        self._secure = secure
+        self._links: dict[str, Link] = {}
+        self._calls: deque[Callable[[float], None]] = deque()
+        self._bell = Bell()
+        self._ending = False
+        self._thread: threading.Thread | None = None
+        self._poll: Callable[..., Any]
+
+    # From any thread
+
+    def start(self) -> dict[str, str]:
+        """Bind and start the thread; return the real addresses by port.
+
+        Raises:
+            BindError: An address is taken or malformed.
+        """
+        from zmq.backend import zmq_poll
+
+        self._poll = zmq_poll
+        context = new_context()
+        addresses = {}
+        try:
+            for port, address in self._binds.items():
+                link = open_router(context, max_frame=self._max_frame, high_water=HIGH_WATER)
+                self._links[port] = link
+                if self._secure is not None:
+                    self._secure(link.socket)
+                addresses[port] = _bound(link, address)
+        except BaseException:
+            self._close(context)
+            raise
+        self._thread = threading.Thread(
+            target=self._main, args=(context,), name=self._name, daemon=True
+        )
+        self._thread.start()
+        return addresses
+
+    def call(self, function: Callable[[float], None]) -> None:
+        """Let the thread call a function with the time, then send what the machine says."""
+        self._calls.append(function)
+        self._bell.ring()
+
+    def running(self) -> bool:
+        """Say whether the thread serves."""
+        return self._thread is not None and self._thread.is_alive() and not self._ending
+
+    def stop(self) -> None:
+        """Say goodbye and end. Idempotent."""
+        self._ending = True
+        self._bell.ring()
+        if self._thread is not None:
+            self._thread.join(GIVE_UP)
+
+    # In the thread
+
+    def _main(self, context: zmq.Context[Any]) -> None:
+        try:
+            while not self._ending:
+                self._turn()
+            self._guarded(self.machine.close, self._clock.monotonic())
+            self._send()
+        except Exception:
+            logger.exception("%s ended by an error", self._name)
+        finally:
+            self._close(context)
+
+    def _turn(self) -> None:
+        """Wait for something, take all that can be read, and send what follows."""
+        wait = min(LONGEST_WAIT, self.machine.wait(self._clock.monotonic()))
+        items: list[tuple[Any, int]] = [(link.socket, _IN) for link in self._links.values()]
+        items.append((self._bell.fd, _IN))
+        ready = {source for source, _ in self._poll(items, max(0, int(wait * 1000)) + 1)}
+        if self._bell.fd in ready:
+            with suppress(OSError):
+                self._bell.hush()
+        now = self._clock.monotonic()
+        for port, link in self._links.items():
+            if link.socket in ready:
+                self._read(port, link, now)
+        while self._calls:
+            self._guarded(self._calls.popleft(), now)
+        self._guarded(self.machine.tick, now)
+        self._send()
+
+    def _read(self, port: str, link: Link, now: float) -> None:
+        for _ in range(READ_AT_MOST):
+            frames = link.receive()
+            if frames is None:
+                return
+            self._guarded(self.machine.receive, port, frames, now)
+
+    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call the machine; an error of its own costs this message only."""
+        try:
+            function(*arguments)
+        except Exception:
+            logger.exception("%s dropped a message: an error of its own", self._name)
+
+    def _send(self) -> None:
+        outbox = self.machine.outbox
+        while outbox:
+            port, frames = outbox.popleft()
+            try:
+                sent = self._links[port].send(frames)
+            except Unroutable:
+                sent = False
+            if not sent:
+                self._guarded(self.machine.not_sent, port, frames, self._clock.monotonic())
+
+    def _close(self, context: zmq.Context[Any]) -> None:
+        for link in self._links.values():
+            link.close()
+        context.term()
+        self._bell.close()
+
+
+def _bound(link: Link, address: str) -> str:
+    import zmq
+
+    try:
+        return link.bind(address)
+    except zmq.ZMQError as error:
+        raise BindError(f"cannot bind {address}: {error.strerror}") from error
