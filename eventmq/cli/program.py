@@ -15,7 +15,9 @@ from eventmq.cli import (
     broker,
     call,
     dev,
+    emp,
     failed,
+    gateway,
     keys,
     look,
     schedules,
@@ -151,7 +153,8 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, call, look, failed, act, schedules, topics, keys, about,
+    demo, broker, worker, beat, dev, gateway, emp, call, look, failed, act, schedules, topics,
+    keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:
         program.add_command(command)

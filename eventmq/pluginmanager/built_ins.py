@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.registry import (
+    GATEWAY,
     MIDDLEWARE,
     QUEUE_ORDER,
     QUEUE_STORE,
@@ -54,6 +55,7 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "pools.asyncio": (WORKER_POOL, "asyncio"),
     "pools.prefork": (WORKER_POOL, "prefork"),
     "pools.threads": (WORKER_POOL, "threads"),
+    "gateways.emp": (GATEWAY, "emp"),
     "middleware.log_context": (MIDDLEWARE, "log-context"),
 }
 

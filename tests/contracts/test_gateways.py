@@ -1,0 +1,40 @@
+"""The built-in gateways keep the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.plugins.gateways.emp import EmpClient
+from eventmq.registry import GATEWAY
+from eventmq.testing import GatewaySuite
+
+
+class Made(GatewaySuite):
+    """Makes a gateway of an app that has its broker in this process."""
+
+    name = ""
+
+    @pytest.fixture(autouse=True)
+    def _with_app(self, _around):
+        with EventMQ("contracts", broker="memory://") as app:
+            self.app = app
+            yield
+            for gateway in self.made:
+                gateway.stop(0.0)
+
+    def make(self, **options):
+        options = {"bind": "tcp://127.0.0.1:0", **options}
+        return self.app.plugins.make(GATEWAY, self.name, options=options, app=self.app)
+
+
+class TestEmp(Made):
+    name = "emp"
+
+    def knock(self, addresses):
+        host, port = addresses[0].removeprefix("tcp://").split(":")
+        with EmpClient(host, int(port)) as client:
+            assert client.call("$echo", {"a": 1}) == {"a": 1}
+
+
+del Made

@@ -1,0 +1,47 @@
+"""An app in one process for gateways that need no broker elsewhere, and gateways of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.registry import GATEWAY
+
+
+@pytest.fixture
+def app():
+    """An app with a broker and a worker in this process, and some tasks."""
+    with EventMQ("gateways", broker="memory://") as app:
+
+        @app.task(name="add")
+        def add(a, b):
+            return a + b
+
+        @app.task(name="fail")
+        def fail(text="no"):
+            raise ValueError(text)
+
+        @app.task(name="odd")
+        def odd():
+            return {1, 2}
+
+        @app.task(name="data")
+        def data():
+            return [b"text", b"\xff"]
+
+        yield app
+
+
+@pytest.fixture
+def start(app):
+    """Call it with a name and options to get the addresses of a running gateway."""
+    with ExitStack() as stack:
+
+        def start(name, **options):
+            gateway = app.plugins.make(GATEWAY, name, options=options, app=app)
+            stack.callback(gateway.stop, 1.0)
+            return [address.rpartition("/")[2] for address in gateway.start()]
+
+        yield start
