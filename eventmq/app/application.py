@@ -18,7 +18,7 @@ from eventmq.errors import NotAllowed, SettingsError
 from eventmq.settings import load_settings
 from eventmq.task import shared
 from eventmq.task.options import TaskOptions
-from eventmq.task.raw import named_arguments, named_template, write_raw
+from eventmq.task.raw import header_text, named_arguments, named_template, write_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -329,6 +329,12 @@ class EventMQ(Scheduling, WorkerCallbacks):
     async def apublish(self, topic: str, value: object) -> None:
         """Do the same as `publish` in a coroutine."""
         await self._wiring.client.topics.apublish(topic, value)
+
+    def publish_raw(
+        self, topic: str, body: bytes, headers: Mapping[str, Any] | None = None
+    ) -> None:
+        """Publish bytes as they are, with headers as in `send_raw`; else as `publish`."""
+        self._wiring.client.topics.publish_raw(topic, header_text(headers or {}), body)
 
     def subscribe(self, *topics: str) -> Subscription:
         """Return what iterates, for ``for`` and ``async for``, over messages of these topics.

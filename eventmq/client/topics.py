@@ -80,6 +80,10 @@ class Topics:
         """Do the same as `publish` in a coroutine."""
         await self._runner.asend(self._notice(topic, value))
 
+    def publish_raw(self, topic: str, headers: str, body: bytes) -> None:
+        """Publish a body as it is, under a header text; the rest is as in `publish`."""
+        self._runner.send(self._written(self._new_id(), topic, headers, body))
+
     def _notice(self, topic: str, value: object) -> Notice:
         name, serializer = self._serializer()
         message_id = self._new_id()
@@ -90,7 +94,10 @@ class Topics:
         if signature:
             extra = (("message", message_id),)
             headers = Headers(content_type=name, created=created, signature=signature, extra=extra)
-        frames = Publish(message_id, topic, format_headers(headers), body).frames()
+        return self._written(message_id, topic, format_headers(headers), body)
+
+    def _written(self, message_id: str, topic: str, headers: str, body: bytes) -> Notice:
+        frames = Publish(message_id, topic, headers, body).frames()
         return Notice(frames, id=message_id, deadline=self._runner.deadline(self._timeout))
 
     def subscribe(self, topics: tuple[str, ...]) -> Subscription:

@@ -56,6 +56,7 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "pools.prefork": (WORKER_POOL, "prefork"),
     "pools.threads": (WORKER_POOL, "threads"),
     "gateways.emp": (GATEWAY, "emp"),
+    "gateways.mc0": (GATEWAY, "mc0"),
     "middleware.log_context": (MIDDLEWARE, "log-context"),
 }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eventmq.client.templates import Template
     from eventmq.task.task import Host
 
-__all__ = ["named_arguments", "named_template", "write_raw"]
+__all__ = ["header_text", "named_arguments", "named_template", "write_raw"]
 
 
 def named_template(
@@ -65,10 +65,15 @@ def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_i
         raise NotAllowed("a body of several frames is not supported by this version yet")
     if not isinstance(body, (bytes, bytearray, memoryview)):
         values.refuse("body", type(body).__name__, "bytes")
-    return Written(job_id, queue, _text(headers or {}), bytes(body))
+    return Written(job_id, queue, header_text(headers or {}), bytes(body))
 
 
-def _text(headers: Mapping[str, Any]) -> str:
+def header_text(headers: Mapping[str, Any]) -> str:
+    """Return headers as they are written on the wire; True is a header without a value.
+
+    Raises:
+        SettingsError: They are not what they should be.
+    """
     if not isinstance(headers, Mapping):
         values.refuse("headers", headers, "a mapping of names to values")
     pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]

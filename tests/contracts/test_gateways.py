@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import zmq
 
 from eventmq.app import EventMQ
 from eventmq.plugins.gateways.emp import EmpClient
@@ -35,6 +36,18 @@ class TestEmp(Made):
         host, port = addresses[0].removeprefix("tcp://").split(":")
         with EmpClient(host, int(port)) as client:
             assert client.call("$echo", {"a": 1}) == {"a": 1}
+
+
+class TestMc0(Made):
+    name = "mc0"
+
+    def knock(self, addresses):
+        with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+            peer.linger = 0
+            peer.connect(addresses[0].replace("0.0.0.0", "127.0.0.1"))
+            peer.send_multipart([b"", b"NOOP", b"ID", b"1"])
+            assert peer.poll(20_000)
+            assert peer.recv_multipart() == [b"", b"OK", b"ID", b"1"]
 
 
 del Made

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+import zmq
 
 from eventmq.app import EventMQ
 from eventmq.registry import GATEWAY
+from tests.gateways.raw_dealer import RawDealer
 
 
 @pytest.fixture
@@ -45,3 +47,24 @@ def start(app):
             return [address.rpartition("/")[2] for address in gateway.start()]
 
         yield start
+
+
+@pytest.fixture
+def context():
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def dealer(context):
+    """Call it with an address, and perhaps an identity, to get a raw peer."""
+    made = []
+
+    def make(address, identity=b""):
+        made.append(RawDealer(context, address, identity))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.close()

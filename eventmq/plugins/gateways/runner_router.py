@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.client.runner_waits import Bell
@@ -59,8 +60,8 @@ class FrameMachine(Protocol):
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
 
-    def not_sent(self, port: str, frames: list[bytes], now: float) -> None:
-        """Take back a message: its peer is gone, or too slow."""
+    def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
+        """Take back a message: its peer is ``gone``, or too slow."""
 
     def close(self, now: float) -> None:
         """Say goodbye to all peers."""
@@ -195,12 +196,13 @@ class RouterLoop:
         outbox = self.machine.outbox
         while outbox:
             port, frames = outbox.popleft()
+            gone = False
             try:
                 sent = self._links[port].send(frames)
             except Unroutable:
-                sent = False
+                sent, gone = False, True
             if not sent:
-                self._guarded(self.machine.not_sent, port, frames, self._clock.monotonic())
+                self._guarded(partial(self.machine.not_sent, port, frames, gone=gone))
 
     def _close(self, context: zmq.Context[Any]) -> None:
         for link in self._links.values():

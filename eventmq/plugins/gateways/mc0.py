@@ -1,0 +1,53 @@
+"""Gateway ``mc0``: the Marionette Collective's protocol, version 0.3, bridged to topics.
+
+Options: ``bind`` (``tcp://127.0.0.1:61616``), ``max_frame`` (bytes), ``max_peers`` (clients),
+``max_topics`` (of one client).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from eventmq.errors import PluginError
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.gateways.mc0_03.machine import Mc0Limits
+from eventmq.plugins.gateways.mc0_03.runner_bridge import Mc0Gateway, Mc0Options
+from eventmq.plugins.gateways.options import gateway_options, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import Factory, Gateway, PluginContext
+
+__all__ = ["eventmq_gateways"]
+
+#: The address unless told.
+BIND = "tcp://127.0.0.1:61616"
+
+_DEFAULTS = {"bind": BIND, "max_frame": 16 * 1024 * 1024, "max_peers": 10_000, "max_topics": 1000}
+
+
+def make_gateway(context: PluginContext) -> Gateway:
+    """Return the gateway.
+
+    Raises:
+        PluginError: An option is wrong.
+    """
+    options = gateway_options(context, _DEFAULTS)
+    for name in ("max_frame", "max_peers", "max_topics"):
+        if options[name] < 1:
+            raise PluginError(f"option {name!r} of the gateway 'mc0' is at least 1")
+    split_address(options["bind"])
+    where = Mc0Options(
+        bind=options["bind"], insecure=options["insecure"], max_frame=options["max_frame"]
+    )
+    limits = Mc0Limits(clients=options["max_peers"], topics=options["max_topics"])
+    mark = uuid.uuid4().hex
+    return Mc0Gateway(context.app, where, limits, clock=context.clock, mark=mark)
+
+
+@hookimpl
+def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
+    """Provide ``mc0``."""
+    return {"mc0": make_gateway}

@@ -1,0 +1,37 @@
+"""A DEALER that says any frames, for gateways over ZeroMQ."""
+
+from __future__ import annotations
+
+import zmq
+
+__all__ = ["DEADLINE", "RawDealer"]
+
+#: Seconds that anything may take.
+DEADLINE = 20.0
+
+
+class RawDealer:
+    """One peer in a context."""
+
+    def __init__(self, context, address, identity=b""):
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.set(zmq.LINGER, 0)
+        if identity:
+            self.socket.set(zmq.IDENTITY, identity)
+        self.socket.connect(address if "://" in address else f"tcp://{address}")
+
+    def say(self, *frames):
+        self.socket.send_multipart([f.encode() if isinstance(f, str) else f for f in frames])
+
+    def next(self, timeout=DEADLINE):
+        """Return the next message, None if none comes in time."""
+        if not self.socket.poll(timeout * 1000):
+            return None
+        return self.socket.recv_multipart()
+
+    def ask(self, *frames):
+        self.say(*frames)
+        return self.next()
+
+    def close(self):
+        self.socket.close(0)
