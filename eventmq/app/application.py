@@ -254,7 +254,7 @@ class EventMQ(Scheduling, WorkerCallbacks):
     def send_raw(
         self,
         queue: str,
-        body: bytes,
+        body: bytes | Sequence[bytes],
         headers: Mapping[str, Any] | None = None,
         *,
         job_id: str | None = None,
@@ -263,7 +263,7 @@ class EventMQ(Scheduling, WorkerCallbacks):
 
         Args:
             queue: Name of the queue.
-            body: The body. A list of frames is not supported by this version yet.
+            body: The body; or frames, for a majordomo service of the queue's name.
             headers: Names as on the wire; True is a header without a value.
             job_id: Its id, made here if None.
 
@@ -278,7 +278,7 @@ class EventMQ(Scheduling, WorkerCallbacks):
     async def asend_raw(
         self,
         queue: str,
-        body: bytes,
+        body: bytes | Sequence[bytes],
         headers: Mapping[str, Any] | None = None,
         *,
         job_id: str | None = None,

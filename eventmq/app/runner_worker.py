@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.app.keys import keys_of
 from eventmq.errors import PluginError, SettingsError
 from eventmq.registry import RESULT_BACKEND, WORKER_POOL
+from eventmq.wire.frames import is_service, service_task
 from eventmq.worker.execution import Executor
 from eventmq.worker.session import SessionInfo
 
@@ -71,20 +72,38 @@ class LiveSpecs(Mapping[str, "TaskSpec"]):
         self._tasks = tasks
 
     def __getitem__(self, name: str) -> TaskSpec:
+        if is_service(name):
+            return _by_message(self._tasks)[name].spec()
         return self._tasks[name].spec()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
+        return iter(_by_message(self._tasks))
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(_by_message(self._tasks))
+
+
+def _by_message(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]]:
+    """Return tasks by the names that messages call them: also that of their service.
+
+    Raises:
+        SettingsError: Two tasks serve one service.
+    """
+    found = dict(tasks)
+    for name, task in tasks.items():
+        service = task.declared.majordomo
+        if service is not None and found.setdefault(service_task(service), task) is not task:
+            other = found[service_task(service)].name
+            msg = f"two tasks serve the majordomo service {service!r}: {other} and {name}"
+            raise SettingsError(msg)
+    return found
 
 
 def make_executor(app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None) -> Executor:
     """Return what runs the jobs of the app's tasks; see `EventMQ.make_executor`."""
     settings, plugins = app.settings, app.plugins
     if tasks is None:
-        tasks = {task.name: task.spec() for task in app.tasks.values()}
+        tasks = {name: task.spec() for name, task in _by_message(app.tasks).items()}
         for spec in tasks.values():
             _check(app, spec)
     return Executor(

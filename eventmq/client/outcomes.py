@@ -21,6 +21,7 @@ from eventmq.errors import (
     WorkerLost,
 )
 from eventmq.interfaces import Envelope
+from eventmq.wire.frames import FRAMES_TYPE, decode_frames
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class OutcomeReader:
         if data is None or not content_type:
             msg = f"job {job_id} succeeded, but its result was not kept, or is not any more"
             raise ResultUnavailable(msg)
+        if content_type == FRAMES_TYPE:
+            return decode_frames(data)
         if self._backend is not None and content_type != PLAIN_TYPE:
             data = self._backend.get(data)
         if content_type == PLAIN_TYPE:

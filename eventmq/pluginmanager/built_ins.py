@@ -57,6 +57,7 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "pools.threads": (WORKER_POOL, "threads"),
     "gateways.emp": (GATEWAY, "emp"),
     "gateways.mc0": (GATEWAY, "mc0"),
+    "gateways.majordomo": (GATEWAY, "majordomo"),
     "middleware.log_context": (MIDDLEWARE, "log-context"),
 }
 

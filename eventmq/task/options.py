@@ -51,7 +51,6 @@ RESULT_TTL = 86400.0
 #: Options that this version knows by name only -> their default.
 _NOT_YET: dict[str, object] = {
     "replayable": False,
-    "majordomo": None,
 }
 
 
@@ -59,8 +58,7 @@ _NOT_YET: dict[str, object] = {
 class TaskOptions:
     """The options of a task, checked.
 
-    ``replayable majordomo`` are known by name; this version refuses any other value than the
-    default.
+    ``replayable`` is known by name; this version refuses any other value than the default.
 
     Attributes:
         name: What messages call the task; by default ``module.function``.
@@ -90,6 +88,8 @@ class TaskOptions:
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
         schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
+        majordomo: Name of the service whose requests it answers: it gets the list of their frames
+            and returns bytes or frames. The service is also its queue.
 
     Raises:
         SettingsError: A value is not allowed.
@@ -121,7 +121,7 @@ class TaskOptions:
     def __post_init__(self) -> None:
         for name, default in _NOT_YET.items():
             values.unsupported(name, getattr(self, name), default)
-        for name in ("name", "queue", "serializer"):
+        for name in ("name", "queue", "serializer", "majordomo"):
             if getattr(self, name) is not None:
                 values.text(name, getattr(self, name))
         values.whole("retries", self.retries)
@@ -142,6 +142,10 @@ class TaskOptions:
         for name in ("retry_on", "no_retry_on"):
             object.__setattr__(self, name, values.exceptions(name, getattr(self, name)))
         object.__setattr__(self, "retry_policy", _policy(self.retry_policy))
+        if self.majordomo is not None:
+            if self.queue not in {None, self.majordomo}:
+                values.refuse("queue", self.queue, f"the service {self.majordomo!r}, or none")
+            object.__setattr__(self, "queue", self.majordomo)
 
     def _check_limits(self) -> None:
         for name in ("rate_limit", "max_concurrency", "limit_key"):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.templates import Written
-from eventmq.errors import NotAllowed, ProtocolError, SettingsError
+from eventmq.errors import ProtocolError, SettingsError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.task import values
 from eventmq.task.arity import signature_of
 from eventmq.task.calls import CallOptions
 from eventmq.task.options import TaskOptions
 from eventmq.task.template import make_template
+from eventmq.wire.frames import FRAMES_TYPE, encode_frames, service_task
 
 if TYPE_CHECKING:
     from eventmq.client.templates import Template
@@ -51,21 +52,31 @@ def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_i
 
     Args:
         queue: Name of the queue.
-        body: Bytes. A list of frames is not supported by this version yet.
+        body: Bytes, or a list of frames for whoever serves the queue as a majordomo service.
         headers: Names as on the wire; True is a header without a value.
         job_id: Its id.
 
     Raises:
         SettingsError: A value is not allowed.
-        NotAllowed: The body is a list of frames.
     """
     values.text("queue", queue)
     values.text("job_id", job_id)
     if isinstance(body, (list, tuple)):
-        raise NotAllowed("a body of several frames is not supported by this version yet")
+        return _write_frames(queue, body, headers or {}, job_id)
     if not isinstance(body, (bytes, bytearray, memoryview)):
         values.refuse("body", type(body).__name__, "bytes")
     return Written(job_id, queue, header_text(headers or {}), bytes(body))
+
+
+def _write_frames(
+    queue: str, frames: Sequence[object], headers: Mapping[str, Any], job_id: str
+) -> Written:
+    for frame in frames:
+        if not isinstance(frame, (bytes, bytearray, memoryview)):
+            values.refuse("a frame of the body", type(frame).__name__, "bytes")
+    own = {"task": service_task(queue), "content-type": FRAMES_TYPE}
+    text = header_text({**headers, **own})
+    return Written(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
 
 
 def header_text(headers: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, Serializati
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
+from eventmq.wire.frames import FRAMES_TYPE
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.chain import compose
@@ -285,7 +286,7 @@ class Executor:
             return self._ended(position, job, error, what, started, ran)
         if signature:
             content_type = f"{content_type};{signature};{started!r}"
-        if self._backend is not None:
+        if self._backend is not None and content_type != FRAMES_TYPE:
             content_type, result = self._keep(route, envelope.job_id, content_type, result)
         return OutcomeRow(position, _SUCCEEDED, started, ran, content_type, result)
 

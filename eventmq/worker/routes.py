@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ContentNotAllowed, ResultTooLarge, SerializationError, UnknownTask
 from eventmq.headers import EMPTY, Headers, parse_headers
 from eventmq.job import OutcomeKind
+from eventmq.wire.frames import FRAMES_TYPE, decode_arguments, encode_value, is_service
 from eventmq.worker.failures import describe
 from eventmq.worker.taskspec import TaskSpec
 
@@ -129,6 +130,10 @@ class RouteTable:
     def _bind(self, route: Route) -> None:
         if route.spec is _NO_TASK:
             raise UnknownTask(f"this worker knows no task {route.task!r}")
+        if route.content_type == FRAMES_TYPE and is_service(route.task):
+            route.result_type = FRAMES_TYPE
+            route.decode, route.encode = decode_arguments, encode_value
+            return
         for name in (route.content_type, route.result_type):
             if name not in self._accept:
                 msg = f"task {route.task!r}: the content type {name!r} is not in accept"

@@ -50,4 +50,29 @@ class TestMc0(Made):
             assert peer.recv_multipart() == [b"", b"OK", b"ID", b"1"]
 
 
+class TestMajordomo(Made):
+    """Its broker is elsewhere; here, nowhere: what the suite asks for needs none."""
+
+    name = "majordomo"
+
+    @pytest.fixture(autouse=True)
+    def _with_app(self, _around):
+        with EventMQ("contracts", broker="tcp://127.0.0.1:1", submit_timeout=0.5) as app:
+            self.app = app
+            yield
+            for gateway in self.made:
+                gateway.stop(0.0)
+
+    def make(self, **options):
+        return super().make(**{"worker_bind": "tcp://127.0.0.1:0", **options})
+
+    def knock(self, addresses):
+        with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+            peer.linger = 0
+            peer.connect(addresses[1])
+            peer.send_multipart([b"MDPW02", b"PING"])
+            assert peer.poll(20_000)
+            assert peer.recv_multipart() == [b"MDPW02", b"\x06"]
+
+
 del Made

@@ -49,7 +49,8 @@ def test_a_task_is_an_operation(client):
 def test_all_operations_are_listed(client):
     ops = client.call("$list_ops")["ops"]
     broker = {"$echo", "$list_ops", "submit_job", "get_job", "cancel_job", "list_queues", "publish"}
-    assert {*broker, "add", "fail", "odd", "data"} == set(ops)
+    assert {*broker, "add", "fail", "odd", "data"} <= set(ops)
+    assert sorted(ops) == ops
 
 
 def test_echo_gives_the_data_back(client):

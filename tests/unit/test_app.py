@@ -264,9 +264,41 @@ def test_a_wrong_raw_job_is_refused_before_it_is_sent(
         EventMQ().send_raw(*arguments)
 
 
-def test_frames_are_refused_until_there_are_workers_for_them() -> None:
-    with pytest.raises(NotAllowed, match="several frames"):
-        EventMQ().send_raw("q", [b"a", b"b"])  # type: ignore[arg-type]
+def test_frames_are_done_by_the_task_of_their_service(app: EventMQ) -> None:
+    """They are kept apart on the way there and back; one of bytes is one frame."""
+
+    @app.task(majordomo="turn")
+    def turn(frames: list[bytes]) -> list[bytes]:
+        return frames[::-1]
+
+    @app.task(majordomo="first")
+    def first(frames: list[bytes]) -> bytes:
+        return frames[0]
+
+    assert app.send_raw("turn", [b"a", b"", b"\xff"]).get() == [b"\xff", b"", b"a"]
+    assert app.send_raw("first", [b"a", b"b"]).get() == [b"a"]
+    assert turn.delay([b"a", b"b"]).get() == [b"b", b"a"]
+
+
+def test_a_service_that_returns_something_else_fails(app: EventMQ) -> None:
+    app.task(name="odd", majordomo="odd")(lambda frames: 7)
+    with pytest.raises(JobFailed, match="returns bytes or a list of bytes"):
+        app.send_raw("odd", [b"a"]).get()
+
+
+def test_a_service_is_its_queue_and_has_one_task(app: EventMQ) -> None:
+    task = app.task(name="one", majordomo="s")(lambda frames: b"")
+    assert task.declared.queue == "s"
+    with pytest.raises(SettingsError, match="queue is 'other'"):
+        app.task(name="two", majordomo="s", queue="other")(lambda frames: b"")
+    app.task(name="three", majordomo="s")(lambda frames: b"")
+    with pytest.raises(SettingsError, match="two tasks serve the majordomo service 's'"):
+        app.make_executor()
+
+
+def test_a_frame_is_bytes(app: EventMQ) -> None:
+    with pytest.raises(SettingsError, match="a frame of the body is 'str'"):
+        app.send_raw("q", ["text"])  # type: ignore[list-item]
 
 
 def test_what_is_published_reaches_subscribers(app: EventMQ) -> None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "demo", "broker", "worker", "beat", "dev", "call", "ping", "status", "queues", "workers",
-    "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "schedules",
+    "demo", "broker", "worker", "beat", "dev", "gateway", "emp", "call", "ping", "status", "queues",
+    "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "schedules",
     "schedule", "unschedule", "publish", "subscribe", "keys", "plugins", "settings", "version",
 ]  # fmt: skip
 

@@ -392,7 +392,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
     "options",
     [
         {"replayable": True},
-        {"majordomo": "service"},
     ],
 )
 def test_an_option_of_a_later_version_is_refused_and_never_ignored(

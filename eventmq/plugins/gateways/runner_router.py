@@ -97,7 +97,7 @@ class RouterLoop:
         self._secure = secure
         self._links: dict[str, Link] = {}
         self._calls: deque[Callable[[float], None]] = deque()
-        self._bell = Bell()
+        self._bell: Bell | None = None
         self._ending = False
         self._thread: threading.Thread | None = None
         self._poll: Callable[..., Any]
@@ -113,6 +113,7 @@ class RouterLoop:
         from zmq.backend import zmq_poll
 
         self._poll = zmq_poll
+        self._bell = Bell()
         context = new_context()
         addresses = {}
         try:
@@ -134,7 +135,11 @@ class RouterLoop:
     def call(self, function: Callable[[float], None]) -> None:
         """Let the thread call a function with the time, then send what the machine says."""
         self._calls.append(function)
-        self._bell.ring()
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
 
     def running(self) -> bool:
         """Say whether the thread serves."""
@@ -143,7 +148,7 @@ class RouterLoop:
     def stop(self) -> None:
         """Say goodbye and end. Idempotent."""
         self._ending = True
-        self._bell.ring()
+        self._ring()
         if self._thread is not None:
             self._thread.join(GIVE_UP)
 
@@ -162,13 +167,15 @@ class RouterLoop:
 
     def _turn(self) -> None:
         """Wait for something, take all that can be read, and send what follows."""
+        bell = self._bell
+        assert bell is not None  # noqa: S101 - made by start
         wait = min(LONGEST_WAIT, self.machine.wait(self._clock.monotonic()))
         items: list[tuple[Any, int]] = [(link.socket, _IN) for link in self._links.values()]
-        items.append((self._bell.fd, _IN))
+        items.append((bell.fd, _IN))
         ready = {source for source, _ in self._poll(items, max(0, int(wait * 1000)) + 1)}
-        if self._bell.fd in ready:
+        if bell.fd in ready:
             with suppress(OSError):
-                self._bell.hush()
+                bell.hush()
         now = self._clock.monotonic()
         for port, link in self._links.items():
             if link.socket in ready:
@@ -208,7 +215,8 @@ class RouterLoop:
         for link in self._links.values():
             link.close()
         context.term()
-        self._bell.close()
+        if self._bell is not None:
+            self._bell.close()
 
 
 def _bound(link: Link, address: str) -> str:

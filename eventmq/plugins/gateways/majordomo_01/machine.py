@@ -1,0 +1,326 @@
+"""The broker's part of Majordomo: who is there, who asked what, who works on what, who is dead.
+
+Frames and the time go in, frames come out; what concerns jobs goes to a `Jobs`. No socket, no
+clock. ``now`` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from eventmq.errors import ProtocolError
+from eventmq.plugins.gateways.majordomo_01 import messages
+from eventmq.plugins.gateways.majordomo_01.messages import (
+    Disconnect,
+    Final,
+    Partial,
+    Ping,
+    Ready,
+    answer,
+    command,
+    decode_client,
+    decode_worker,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.plugins.gateways.majordomo_01.messages import WorkerMessage
+
+__all__ = ["Asked", "Jobs", "MajordomoLimits", "MajordomoMachine", "Task"]
+
+_log = logging.getLogger(__name__)
+
+FRONT, BACK = "front", "back"
+
+#: Seconds between two tries to reach a client that was not there for its reply.
+TRY_AGAIN = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MajordomoLimits:
+    """Names, bounds and times. Times are seconds.
+
+    Attributes:
+        client_name: NAME on the front port.
+        worker_name: NAME on the back port.
+        dead: A worker that is silent for so long is dead.
+        workers: At a time.
+        requests: Of clients, that are not answered.
+        id: Bytes of an identity, of a request id and of the name of a service.
+        frames: Of one message.
+        keep: A reply waits so long for a client that is away.
+        kept: Replies that wait so.
+    """
+
+    client_name: bytes = messages.CLIENT
+    worker_name: bytes = messages.WORKER
+    dead: float = 10.0
+    workers: int = 256
+    requests: int = 10_000
+    id: int = 255
+    frames: int = 900
+    keep: float = 60.0
+    kept: int = 1000
+
+
+class Asked(NamedTuple):
+    """A client's request."""
+
+    client: bytes
+    id: bytes
+    service: str
+
+
+class Task(NamedTuple):
+    """A job on its way to a worker: its id, where the reply goes by the draft, and the body."""
+
+    job_id: str
+    client: bytes
+    id: bytes
+    body: Sequence[bytes]
+
+
+class Jobs(Protocol):
+    """What the machine wants done with jobs. Nothing may block."""
+
+    def key(self, asked: Asked) -> str:
+        """Return the id of the job of a request: the same for the same client and request id."""
+
+    def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
+        """Submit a job and wait for it; its end comes by `MajordomoMachine.finished`."""
+
+    def attach(self, worker: int, service: str) -> None:
+        """Work for a service; jobs come by `MajordomoMachine.assign`."""
+
+    def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """A worker has done its job."""
+
+    def detach(self, worker: int, *, died: bool) -> None:
+        """Work no more for this worker; with ``died``, it died of what it was doing perhaps."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    number: int
+    identity: bytes
+    service: str
+    heard: float
+    task: Task | None = None
+    #: PARTIALs of the task so far.
+    parts: int = 0
+
+
+class MajordomoMachine:
+    """Implements `eventmq.plugins.gateways.runner_router.FrameMachine`.
+
+    Args:
+        limits: Names, bounds and times.
+        jobs: What is done with jobs.
+
+    Attributes:
+        outbox: What is to be sent.
+    """
+
+    def __init__(self, limits: MajordomoLimits, jobs: Jobs) -> None:
+        self.outbox: deque[tuple[str, list[bytes]]] = deque()
+        self._limits = limits
+        self._jobs = jobs
+        self._numbers = 0
+        self._workers: dict[bytes, _Worker] = {}
+        self._by_number: dict[int, _Worker] = {}
+        self._asked: dict[str, Asked] = {}
+        #: Job -> PARTIALs that its client was sent.
+        self._parts: dict[str, int] = {}
+        #: Replies for clients that are away: (until, frames).
+        self._kept: deque[tuple[float, list[bytes]]] = deque()
+        self._kept_due = 0.0
+        #: Replies that were just tried again: id of the list of frames -> until.
+        self._again: dict[int, float] = {}
+        self._now = 0.0
+
+    # What comes in
+
+    def receive(self, port: str, frames: list[bytes], now: float) -> None:
+        """Take a message; what is invalid is dropped."""
+        self._now = now
+        identity, rest = frames[0], frames[1:]
+        try:
+            if len(rest) > self._limits.frames:
+                raise ProtocolError(f"a message has at most {self._limits.frames} frames")
+            if port == FRONT:
+                self._ask(identity, decode_client(rest, self._limits.client_name))
+            else:
+                self._hear(identity, decode_worker(rest, self._limits.worker_name), now)
+        except ProtocolError as error:
+            _log.debug("a message on the %s port was dropped: %s", port, error)
+
+    # Clients
+
+    def _ask(self, client: bytes, request: messages.Request) -> None:
+        limits = self._limits
+        if max(len(request.id), len(request.service.encode())) > limits.id:
+            raise ProtocolError(f"a request id and a service have at most {limits.id} bytes")
+        asked = Asked(client, request.id, request.service)
+        job_id = self._jobs.key(asked)
+        if job_id in self._asked:
+            return  # a repeat: it joins the first
+        if len(self._asked) >= limits.requests:
+            raise ProtocolError(f"there are {limits.requests} open requests")
+        self._asked[job_id] = asked
+        self._jobs.submit(job_id, asked, request.body)
+
+    def expect(self, job_id: str, asked: Asked) -> bool:
+        """Wait for the reply of an earlier run's request; False if it is known already."""
+        if job_id in self._asked or len(self._asked) >= self._limits.requests:
+            return False
+        self._asked[job_id] = asked
+        return True
+
+    def finished(self, job_id: str, body: Sequence[bytes]) -> None:
+        """Give the client of a job its FINAL."""
+        asked = self._asked.pop(job_id, None)
+        self._parts.pop(job_id, None)
+        if asked is not None:
+            self._reply(asked, body, final=True)
+
+    def _reply(self, asked: Asked, body: Sequence[bytes], *, final: bool) -> None:
+        name = self._limits.client_name
+        frames = answer(name, asked.service, asked.id, body, final=final)
+        self.outbox.append((FRONT, [asked.client, *frames]))
+
+    # Workers
+
+    def _hear(self, identity: bytes, message: WorkerMessage, now: float) -> None:
+        worker = self._workers.get(identity)
+        if worker is None:
+            self._hear_stranger(identity, message, now)
+            return
+        worker.heard = now
+        match message:
+            case Ping():
+                self._say(identity, "PONG")
+            case Disconnect():
+                self._remove(worker, died=False)
+            case Partial() as part if self._fits(worker, part):
+                self._take(worker, part)
+            case Ready() | Partial():  # valid, and not expected
+                self._remove(worker, died=False)
+                self._say(identity, "DISCONNECT")
+
+    def _hear_stranger(self, identity: bytes, message: WorkerMessage, now: float) -> None:
+        if isinstance(message, Disconnect):
+            return
+        full = len(self._workers) >= self._limits.workers
+        if not isinstance(message, Ready) or full:
+            if full:
+                _log.warning("a worker is turned away: there are %d", len(self._workers))
+            self._say(identity, "DISCONNECT")
+            return
+        if len(message.service.encode()) > self._limits.id:
+            raise ProtocolError(f"a service has at most {self._limits.id} bytes")
+        self._numbers += 1
+        worker = _Worker(self._numbers, identity, message.service, now)
+        self._workers[identity] = self._by_number[worker.number] = worker
+        _log.info("a worker serves %s", message.service)
+        self._jobs.attach(worker.number, message.service)
+
+    @staticmethod
+    def _fits(worker: _Worker, part: Partial) -> bool:
+        task = worker.task
+        return task is not None and (part.client, part.id) == (task.client, task.id)
+
+    def _take(self, worker: _Worker, part: Partial) -> None:
+        task = worker.task
+        assert task is not None  # noqa: S101 - it fits
+        if isinstance(part, Final):
+            worker.task, worker.parts = None, 0
+            self._jobs.answered(worker.number, task.job_id, part.body)
+            return
+        worker.parts += 1
+        asked = self._asked.get(task.job_id)
+        # What a worker before this one has sent is not repeated.
+        if asked is not None and worker.parts > self._parts.get(task.job_id, 0):
+            self._parts[task.job_id] = worker.parts
+            self._reply(asked, part.body, final=False)
+
+    def assign(self, number: int, task: Task) -> None:
+        """Give a worker a job; nothing happens if it has left."""
+        worker = self._by_number.get(number)
+        if worker is not None:
+            worker.task, worker.parts = task, 0
+            asked = messages.request(self._limits.worker_name, task.client, task.id, task.body)
+            self.outbox.append((BACK, [worker.identity, *asked]))
+
+    def withdrawn(self, number: int) -> None:
+        """The session of a worker has ended by itself: it must register again."""
+        worker = self._by_number.get(number)
+        if worker is not None:
+            self._remove(worker, died=False)
+            self._say(worker.identity, "DISCONNECT")
+
+    def _remove(self, worker: _Worker, *, died: bool) -> None:
+        del self._workers[worker.identity], self._by_number[worker.number]
+        _log.info("a worker of %s %s", worker.service, "is dead" if died else "has left")
+        self._jobs.detach(worker.number, died=died and worker.task is not None)
+
+    def _say(self, identity: bytes, what: str) -> None:
+        self.outbox.append((BACK, [identity, *command(self._limits.worker_name, what)]))
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self._workers)
+
+    @property
+    def requests(self) -> int:
+        """Number of requests without a reply."""
+        return len(self._asked)
+
+    # What could not be sent
+
+    def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
+        """Keep a reply for a client that is away; give up a worker."""
+        if port == FRONT:
+            until = self._again.pop(id(frames), self._now + self._limits.keep)
+            if len(self._kept) >= self._limits.kept:
+                self._kept.popleft()
+            self._kept.append((until, frames))
+            return
+        worker = self._workers.get(frames[0])
+        if worker is not None:
+            self._remove(worker, died=False)
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Give up who is dead, and try again to reach clients that were away."""
+        self._now = now
+        for worker in list(self._workers.values()):
+            if now - worker.heard >= self._limits.dead:
+                self._remove(worker, died=True)
+        self._again.clear()
+        if self._kept and now >= self._kept_due:
+            self._kept_due = now + TRY_AGAIN
+            kept, self._kept = self._kept, deque()
+            for until, frames in kept:
+                if now < until:
+                    self._again[id(frames)] = until
+                    self.outbox.append((FRONT, frames))
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds `tick` has something to do."""
+        heard = min((worker.heard for worker in self._workers.values()), default=float("inf"))
+        due = heard + self._limits.dead
+        if self._kept:
+            due = min(due, self._kept_due)
+        return max(0.0, due - now)
+
+    def close(self, now: float) -> None:
+        """Tell the workers to register again."""
+        for worker in list(self._workers.values()):
+            self._remove(worker, died=False)
+            self._say(worker.identity, "DISCONNECT")

@@ -1,0 +1,296 @@
+"""The gateway ``majordomo``: two ROUTERs, an event loop for requests, a thread per worker."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed
+from eventmq.headers import parse_headers
+from eventmq.plugins.gateways.majordomo_01.machine import Asked, MajordomoMachine, Task
+from eventmq.plugins.gateways.majordomo_01.runner_pool import ForeignPool, ForeignWorker
+from eventmq.plugins.gateways.options import check_reach
+from eventmq.plugins.gateways.runner_async import LoopThread
+from eventmq.plugins.gateways.runner_router import RouterLoop
+from eventmq.wire.frames import service_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.plugins.gateways.majordomo_01.machine import MajordomoLimits
+
+__all__ = ["MajordomoGateway", "MajordomoOptions"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two tries to submit a request while the broker is away.
+AGAIN = 1.0
+
+#: Headers by which a restarted gateway knows whom a job's reply is for.
+_CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
+
+#: Seconds that the session of a foreign worker may take to end.
+END = 5.0
+
+#: States of jobs whose replies a restarted gateway waits for.
+_OPEN = ("queued", "running", "delayed")
+
+#: Rows that a restarted gateway looks at in each of these states.
+MOST_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MajordomoOptions:
+    """Where the gateway listens.
+
+    Attributes:
+        front: Address for clients.
+        back: Address for workers.
+        insecure: They may be ones that others can reach in the clear.
+        max_frame: Longest frame in bytes.
+        name: Of this gateway among others of the same broker: part of the ids of its jobs.
+        run: Of this run, for clients that have no identity of their own.
+    """
+
+    front: str
+    back: str
+    insecure: bool
+    max_frame: int
+    name: str
+    run: str
+
+
+class MajordomoGateway:
+    """A `eventmq.interfaces.Gateway`, and the `Jobs` of its machine.
+
+    Args:
+        app: An `eventmq.app.EventMQ`.
+        options: Where it listens.
+        limits: Of the machine.
+        clock: Reads time.
+    """
+
+    def __init__(
+        self, app: Any, options: MajordomoOptions, limits: MajordomoLimits, clock: Clock
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._machine = MajordomoMachine(limits, self)
+        self._router = RouterLoop(
+            self._machine,
+            {"front": options.front, "back": options.back},
+            clock=clock,
+            name="eventmq-gateway-majordomo",
+            max_frame=options.max_frame,
+        )
+        self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
+        self._workers: dict[int, ForeignWorker] = {}
+        self._left: list[ForeignWorker] = []
+        self._context: Any = None
+
+    # The contract
+
+    def start(self) -> Sequence[str]:
+        """Bind and serve; return the addresses for clients and for workers."""
+        options = self._options
+        if "memory://" in self._app.settings.broker:
+            msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
+            raise NotAllowed(msg)
+        for address in (options.front, options.back):
+            check_reach(address, insecure=options.insecure)
+        from eventmq.wire.socket import new_context
+
+        self._loop.start()
+        try:
+            self._context = new_context()
+            addresses = self._router.start()
+        except BaseException:
+            self._loop.stop()
+            raise
+        self._loop.begin(self._resume())
+        return [addresses["front"], addresses["back"]]
+
+    def running(self) -> bool:
+        """Say whether it serves."""
+        return self._router.running() and self._loop.running()
+
+    def stop(self, grace: float) -> None:
+        """Send workers away, hand back what they had, forget who waits: jobs go on. Idempotent."""
+        self._router.stop()
+        self._loop.stop()
+        workers = [*self._workers.values(), *self._left]
+        for worker in workers:
+            worker.leave(died=False)
+        for worker in workers:
+            worker.thread.join(max(grace, END))
+        self._workers.clear()
+        self._left.clear()
+        context, self._context = self._context, None
+        if context is not None and not any(worker.thread.is_alive() for worker in workers):
+            context.term()
+
+    # Requests of clients
+
+    def key(self, asked: Asked) -> str:
+        """Return a job id made of the gateway's name, client and request id.
+
+        Identities that begin with a zero byte were made by the ROUTER, for this run only.
+        """
+        run = self._options.run if asked.client[:1] == b"\0" else ""
+        digest = hashlib.sha256()
+        for part in (self._options.name.encode(), run.encode(), asked.client, asked.id):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return f"mdp-{digest.hexdigest()[:40]}"
+
+    def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
+        """Submit a job and wait for its end."""
+        self._loop.begin(self._request(job_id, asked, list(body)))
+
+    async def _request(self, job_id: str, asked: Asked, body: list[bytes]) -> None:
+        headers = {
+            _GATEWAY: self._options.name,
+            _CLIENT: asked.client.hex(),
+            _REQUEST_ID: asked.id.hex(),
+        }
+        while True:
+            try:
+                job = await self._app.asend_raw(asked.service, body, headers, job_id=job_id)
+            except BrokerUnavailable as error:
+                logger.warning("a request waits for the broker: %s", error)
+                await asyncio.sleep(AGAIN)
+            except EventMQError as error:
+                self._finish(job_id, _failure("refused", str(error)))
+                return
+            else:
+                break
+        await self._await(job_id, job)
+
+    async def _await(self, job_id: str, job: Any) -> None:
+        try:
+            value = await job.aget(timeout=None)
+            body = value if isinstance(value, list) else _failure("failed", "no frames came back")
+        except JobError as error:
+            body = _failure(_code(error), str(error))
+        except EventMQError as error:
+            body = _failure("unavailable", str(error))
+        self._finish(job_id, body)
+
+    def _finish(self, job_id: str, body: list[bytes]) -> None:
+        self._router.call(lambda _: self._machine.finished(job_id, body))
+
+    # Requests of an earlier run
+
+    async def _resume(self) -> None:
+        """Wait for the jobs that an earlier run submitted for clients with an identity."""
+        for state in _OPEN:
+            cursor, seen = "", 0
+            while seen < MOST_ROWS:
+                page = await self._page(state, cursor)
+                for row in page["jobs"]:
+                    await self._look(row)
+                cursor, seen = page["cursor"], seen + len(page["jobs"])
+                if not cursor or not page["jobs"]:
+                    break
+
+    async def _page(self, state: str, cursor: str) -> Any:
+        while True:
+            try:
+                return await self._app.aask("jobs", {"state": state, "cursor": cursor})
+            except BrokerUnavailable:
+                await asyncio.sleep(AGAIN)
+
+    async def _look(self, row: dict[str, Any]) -> None:
+        said = dict(parse_headers(row["headers"]).extra)
+        if said.get(_GATEWAY) != self._options.name:
+            return
+        client, id = _hex(said.get(_CLIENT, "")), _hex(said.get(_REQUEST_ID, ""))
+        if client and id and client[:1] != b"\0":
+            asked = Asked(client, id, row["queue"])
+            self._router.call(lambda _: self._expect(row["id"], asked))
+
+    def _expect(self, job_id: str, asked: Asked) -> None:
+        if self._machine.expect(job_id, asked):
+            self._loop.begin(self._find(job_id))
+
+    async def _find(self, job_id: str) -> None:
+        await self._await(job_id, await self._app.ajob(job_id))
+
+    # Workers
+
+    def attach(self, worker: int, service: str) -> None:
+        """Start a worker session for a foreign worker."""
+        self._left = [left for left in self._left if left.thread.is_alive()]
+        pool = ForeignPool(partial(self._ask, worker))
+        name = f"majordomo:{service}:{worker}"
+        runner = _make_runner(self._app, pool, name, service, self._context)
+        thread = f"eventmq-gateway-majordomo-{worker}"
+        ended: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
+        foreign = self._workers[worker] = ForeignWorker(pool, runner, thread, ended)
+        foreign.thread.start()
+
+    def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
+        said = dict(parse_headers(headers).extra)
+        client = _hex(said.get(_CLIENT, "")) or job_id.encode()
+        id = _hex(said.get(_REQUEST_ID, "")) or job_id.encode()
+        task = Task(job_id, client, id, frames)
+        self._router.call(lambda _: self._machine.assign(worker, task))
+
+    def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """Hand on what a worker has done."""
+        self._workers[worker].pool.answer(job_id, body)
+
+    def _over(self, worker: int) -> None:
+        self._machine.withdrawn(worker)
+
+    def detach(self, worker: int, *, died: bool) -> None:
+        """End the session of a worker."""
+        foreign = self._workers.pop(worker)
+        foreign.leave(died=died)
+        self._left.append(foreign)
+
+
+def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: Any) -> Any:
+    from eventmq.worker.runner import WorkerRunner
+    from eventmq.worker.session import SessionInfo
+
+    settings = app.settings
+    info = SessionInfo(
+        session="",
+        name=name,
+        queues=((10, service),),
+        tasks=(service_task(service),),
+        heartbeat=settings.heartbeat_interval,
+        liveness=settings.liveness,
+        grace=settings.grace,
+    )
+    return WorkerRunner(
+        pool,
+        brokers=settings.broker,
+        info=info,
+        max_frame=settings.max_frame,
+        context=context,
+        clock=app.clock,
+    )
+
+
+def _code(error: JobError) -> str:
+    codes = {"JobCancelled": "cancelled", "JobExpired": "expired"}
+    return codes.get(type(error).__name__, "failed")
+
+
+def _hex(text: str) -> bytes:
+    """Return the bytes of a header that we write as hex; b"" for anything else."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _failure(code: str, text: str) -> list[bytes]:
+    """Return the body of a FINAL for a request that failed: the draft has no errors."""
+    return [b"", b"ERROR", code.encode(), text.encode(errors="replace")]

@@ -1,0 +1,319 @@
+"""The gateway ``majordomo`` with real brokers, workers and sockets."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.errors import NotAllowed, PluginError
+from eventmq.plugins.gateways.emp import EmpClient
+from eventmq.registry import GATEWAY
+from tests.gateways.raw_dealer import DEADLINE
+from tests.gateways.raw_emp import split
+
+NAME = b"MDPW02"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Farm:
+    """A broker, gateways and workers in threads of this process."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self.broker = ""
+        self._run_broker()
+        self.app = stack.enter_context(EventMQ("farm", broker=self.broker, heartbeat_interval=0.2))
+
+    def _run_broker(self):
+        app = EventMQ("broker", broker="tcp://127.0.0.1:1", heartbeat_interval=0.2)
+        self._stack.callback(app.close)
+        bound = threading.Event()
+        runners = []
+
+        def main():
+            runner = app.make_broker(binds={"main": "tcp://127.0.0.1:0"}, store="memory")
+            runners.append(runner)
+            runner.bind()
+            bound.set()
+            runner.run()
+
+        thread = threading.Thread(target=main)
+        thread.start()
+        assert bound.wait(DEADLINE)
+        self.broker = runners[0].addresses["main"]
+        self._stack.callback(thread.join, DEADLINE)
+        self._stack.callback(runners[0].stop)
+
+    def gateway(self, name="majordomo", **options):
+        """Start a gateway; return it and its addresses."""
+        options = {"bind": "tcp://127.0.0.1:0", **options}
+        gateway = self.app.plugins.make(GATEWAY, name, options=options, app=self.app)
+        self._stack.callback(gateway.stop, 0.0)
+        return gateway, list(gateway.start())
+
+    def work(self, *queues):
+        """Start a worker of the app's tasks."""
+        ready = threading.Event()
+        worker = self.app.make_worker(
+            pool="threads", concurrency=2, queues=[(1, q) for q in queues], on_ready=ready.set
+        )
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        self._stack.callback(thread.join, DEADLINE)
+        self._stack.callback(worker.stop, now=True)
+        assert ready.wait(DEADLINE)
+
+
+@pytest.fixture
+def farm():
+    with ExitStack() as stack:
+        yield Farm(stack)
+
+
+def ask(client, service, id, *body):
+    client.say("MDPC02", b"\x01", service, id, *body)
+
+
+def final(service, id, *body):
+    return [b"MDPC02", b"\x03", service.encode(), id, *body]
+
+
+def register(dealer, address, service):
+    worker = dealer(address)
+    worker.say(NAME, b"\x01", service)
+    return worker
+
+
+def next_request(worker):
+    """Return client, id and body of the next REQUEST, whatever else is heard before."""
+    while True:
+        frames = worker.next()
+        assert frames is not None, "no request came"
+        if frames[1] == b"\x02":
+            assert (NAME, b"") == (frames[0], frames[3])
+            return frames[2], frames[4], frames[5:]
+
+
+def answer(worker, kind=b"\x04", client=b"", id=b"", body=()):
+    worker.say(NAME, kind, client, b"", id, *body)
+
+
+def test_a_request_goes_to_a_worker_and_back(farm, dealer):
+    """The frames are kept apart, empty ones too; parts come before the end."""
+    _, (front, back) = farm.gateway()
+    client = dealer(front, b"me")
+    ask(client, "echo", b"id-1", b"a", b"", b"\xff")
+    worker = register(dealer, back, "echo")
+    address, id, body = next_request(worker)
+    assert (b"me", b"id-1", [b"a", b"", b"\xff"]) == (address, id, body)
+    answer(worker, b"\x03", address, id, [b"part"])
+    answer(worker, b"\x04", address, id, [b"r", b""])
+    assert [b"MDPC02", b"\x02", b"echo", b"id-1", b"part"] == client.next()
+    assert final("echo", b"id-1", b"r", b"") == client.next()
+
+
+def test_a_task_of_ours_answers_requests(farm, dealer):
+    @farm.app.task(majordomo="turn")
+    def turn(frames):
+        return frames[::-1]
+
+    farm.work("turn")
+    _, (front, _) = farm.gateway()
+    client = dealer(front)
+    for number in range(20):
+        ask(client, "turn", b"%d" % number, b"a", b"%d" % number)
+    heard = [client.next() for _ in range(20)]
+    expected = [final("turn", b"%d" % n, b"%d" % n, b"a") for n in range(20)]
+    assert sorted(expected) == sorted(heard)
+
+
+def test_a_job_of_an_app_is_done_by_a_foreign_worker(farm, dealer):
+    _, (_, back) = farm.gateway()
+    worker = register(dealer, back, "echo")
+    job = farm.app.send_raw("echo", [b"a", b"b"])
+    client, id, body = next_request(worker)
+    assert [b"a", b"b"] == body
+    answer(worker, b"\x04", client, id, [b"r1", b"r2"])
+    assert [b"r1", b"r2"] == job.get(timeout=DEADLINE)
+
+
+def test_only_jobs_of_frames_are_offered_to_foreign_workers(farm, dealer):
+    """A task's job in the same queue waits for a worker of ours."""
+    _, (_, back) = farm.gateway()
+    worker = register(dealer, back, "echo")
+    other = farm.app.send("some.task", (1,), queue="echo")
+    farm.app.send_raw("echo", b"raw", {"content-type": "msgpack", "task": "x"})
+    farm.app.send_raw("echo", [b"mine"])
+    assert [b"mine"] == next_request(worker)[2]
+    assert "queued" == other.state
+
+
+def test_a_repeat_joins_the_first_also_when_it_is_done(farm, dealer):
+    _, (front, back) = farm.gateway()
+    client, worker = dealer(front, b"me"), register(dealer, back, "echo")
+    for _ in range(2):
+        ask(client, "echo", b"1", b"x")
+    address, id, _ = next_request(worker)
+    answer(worker, b"\x04", address, id, [b"once"])
+    assert final("echo", b"1", b"once") == client.next()
+    ask(client, "echo", b"1", b"x")
+    assert final("echo", b"1", b"once") == client.next()
+    worker.say(NAME, b"PING")
+    assert [NAME, b"PONG"] == worker.next()
+
+
+def test_a_dead_workers_request_goes_to_another(farm, dealer):
+    _, (front, back) = farm.gateway(dead=0.5)
+    client, worker = dealer(front), register(dealer, back, "echo")
+    ask(client, "echo", b"1", b"x")
+    next_request(worker)
+    other = register(dealer, back, "echo")
+    stop = threading.Event()
+    with ExitStack() as stack:
+        heard = []
+
+        def live():
+            while not stop.wait(0.1):
+                other.say(NAME, b"PING")
+                while (frames := other.next(0.01)) is not None:
+                    if frames[1] == b"\x02":
+                        heard.append(frames)
+                        answer(other, b"\x04", frames[2], frames[4], [b"done"])
+
+        thread = threading.Thread(target=live)
+        stack.callback(thread.join, DEADLINE)
+        stack.callback(stop.set)
+        thread.start()
+        assert final("echo", b"1", b"done") == client.next()
+    assert 1 == len(heard)
+
+
+def test_a_worker_that_leaves_gives_its_request_back(farm, dealer):
+    _, (front, back) = farm.gateway()
+    client, worker = dealer(front), register(dealer, back, "echo")
+    ask(client, "echo", b"1", b"x")
+    next_request(worker)
+    worker.say(NAME, b"\x06")
+    other = register(dealer, back, "echo")
+    address, id, body = next_request(other)
+    answer(other, b"\x04", address, id, body)
+    assert final("echo", b"1", b"x") == client.next()
+
+
+def test_a_failed_job_is_a_final_that_says_so(farm, dealer):
+    """The draft has no errors: an empty frame, ERROR, a code and a text."""
+
+    @farm.app.task(majordomo="fail")
+    def fail(frames):
+        raise ValueError("no")
+
+    farm.work("fail")
+    _, (front, _) = farm.gateway()
+    client = dealer(front)
+    ask(client, "fail", b"1", b"x")
+    frames = client.next()
+    assert [b"MDPC02", b"\x03", b"fail", b"1", b"", b"ERROR", b"failed"] == frames[:7]
+    assert b"ValueError: no" in frames[7]
+
+
+def test_a_restart_of_the_gateway_loses_nothing(farm, dealer):
+    """A client with an identity of its own gets the reply without asking again."""
+    gateway, (front, back) = farm.gateway()
+    client, worker = dealer(front, b"me"), register(dealer, back, "echo")
+    ask(client, "echo", b"1", b"x")
+    next_request(worker)
+    gateway.stop(0.0)
+    farm.gateway(bind=front, worker_bind=back)
+    other = register(dealer, back, "echo")
+    address, id, body = next_request(other)
+    assert (b"me", b"1", [b"x"]) == (address, id, body)
+    answer(other, b"\x04", address, id, [b"late"])
+    assert final("echo", b"1", b"late") == client.next()
+
+
+def test_an_emp_client_a_majordomo_worker_and_an_mc0_subscriber(farm, dealer):
+    """Cross traffic: three protocols, one broker."""
+    _, (emp,) = farm.gateway("emp")
+    _, (mc0,) = farm.gateway("mc0")
+    _, (_, back) = farm.gateway()
+    subscriber = dealer(mc0)
+    assert [b"", b"OK", b"ID", b"s"] == subscriber.ask("", "SUB", "ID", "s", "", "done")
+    worker = register(dealer, back, "echo")
+    with EmpClient(*split(emp)) as client:
+        job_id = client.call("submit_job", {"queue": "echo", "frames": ["hello"]})["job_id"]
+        address, id, body = next_request(worker)
+        answer(worker, b"\x04", address, id, [body[0].upper()])
+        found = client.call("get_job", {"job_id": job_id, "wait": 10})
+        assert ("succeeded", ["HELLO"]) == (found["state"], found["result"])
+        client.call("publish", {"topic": "done", "value": found["result"][0]})
+    assert [b"", b"MESSAGE", b"TOPIC", b"done", b"", b"HELLO"] == subscriber.next()
+
+
+def test_thousands_of_malformed_messages_leave_it_serving(farm, dealer):
+    """4,000 messages per port of any frames; neighbours are served after it."""
+    _, (front, back) = farm.gateway(max_workers=8)
+    dice = random.Random(11)
+    words = [b"", NAME, b"MDPC02", b"\x01", b"\x03", b"\x04", b"\x05", b"\x06", b"PING", b"s"]
+    for address in (front, back):
+        hostile = [dealer(address) for _ in range(5)]
+        for _ in range(4000):
+            frames = [
+                dice.choice(words) if dice.random() < 0.9 else dice.randbytes(dice.randrange(300))
+                for _ in range(dice.randrange(1, 8))
+            ]
+            dice.choice(hostile).say(*frames)
+        hostile[0].say(*[b""] * 3000)
+        hostile[1].say(NAME, b"\x01", b"x" * (20 << 20))
+        for peer in hostile:
+            peer.say(NAME, b"\x06")
+    client, worker = dealer(front), register(dealer, back, "echo")
+    ask(client, "echo", b"1", b"x")
+    address, id, body = next_request(worker)
+    answer(worker, b"\x04", address, id, body)
+    assert final("echo", b"1", b"x") == client.next()
+
+
+def test_the_examples_talk_to_each_other(farm):
+    """They know nothing of EventMQ."""
+    _, (front, back) = farm.gateway()
+    worker = subprocess.Popen(
+        [sys.executable, EXAMPLES / "majordomo_worker.py", back, "upper"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert worker.stdout is not None
+        assert "ready service=upper\n" == worker.stdout.readline()
+        command = [sys.executable, EXAMPLES / "majordomo_client.py", front, "upper", "hello", "you"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+        assert "part HELLO\nfinal YOU\n" == shown.stdout
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"bind": "x"}, "no address"),
+        ({"worker_bind": "x"}, "no address"),
+        ({"dead": 0}, "more than 0"),
+        ({"client_name": ""}, "not empty"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_a_plugin_error(start, options, match):
+    with pytest.raises(PluginError, match=match):
+        start("majordomo", **options)
+
+
+def test_a_broker_inside_a_process_cannot_be_served(start):
+    with pytest.raises(NotAllowed, match="memory://"):
+        start("majordomo", bind="tcp://127.0.0.1:0")

@@ -1,0 +1,399 @@
+"""Majordomo draft 0.1 without sockets: frames written by hand from the draft, and the rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventmq.errors import ProtocolError
+from eventmq.plugins.gateways.majordomo_01.machine import (
+    Asked,
+    MajordomoLimits,
+    MajordomoMachine,
+    Task,
+)
+from eventmq.plugins.gateways.majordomo_01.messages import (
+    Disconnect,
+    Final,
+    Heartbeat,
+    Partial,
+    Ping,
+    Ready,
+    Request,
+    answer,
+    command,
+    decode_client,
+    decode_worker,
+    request,
+)
+
+C, W, W2 = b"client", b"worker", b"worker-2"
+NAME = b"MDPW02"
+
+
+# Messages: the tables "Breakdown" of the draft
+
+FROM_WORKERS = [
+    ([NAME, b"\x01", b"echo"], Ready("echo")),
+    ([NAME, b"\x03", C, b"", b"id", b"a", b""], Partial(C, b"id", (b"a", b""))),
+    ([NAME, b"\x04", C, b"", b"id", b"a"], Final(C, b"id", (b"a",))),
+    ([NAME, b"\x04", C, b"", b"id"], Final(C, b"id", ())),
+    ([NAME, b"PING"], Ping()),
+    ([NAME, b"\x05"], Heartbeat()),
+    ([NAME, b"\x06"], Disconnect()),
+]
+
+
+@pytest.mark.parametrize(("frames", "message"), FROM_WORKERS, ids=lambda v: str(v)[:50])
+def test_what_workers_send(frames, message):
+    """A leading empty frame is accepted."""
+    assert message == decode_worker(frames, NAME)
+    assert message == decode_worker([b"", *frames], NAME)
+
+
+def test_disconnect_is_known_by_its_literal_under_any_name():
+    assert Disconnect() == decode_worker([b"MDPW02", b"\x06"], b"MINE")
+    assert Disconnect() == decode_worker([b"MINE", b"\x06"], b"MINE")
+    with pytest.raises(ProtocolError):
+        decode_worker([b"MDPW02", b"PING"], b"MINE")
+
+
+def test_what_clients_send():
+    frames = [b"MDPC02", b"\x01", b"echo", b"id", b"a", b"", b"b"]
+    message = Request("echo", b"id", (b"a", b"", b"b"))
+    assert message == decode_client(frames, b"MDPC02")
+    assert message == decode_client([b"", *frames], b"MDPC02")
+
+
+def test_what_we_send():
+    client = answer(b"MDPC02", "echo", b"id", [b"a", b""], final=False)
+    assert [b"MDPC02", b"\x02", b"echo", b"id", b"a", b""] == client
+    assert [b"MDPC02", b"\x03", b"echo", b"id", b""] == answer(
+        b"MDPC02", "echo", b"id", [], final=True
+    )
+    assert [NAME, b"\x02", C, b"", b"id", b"a"] == request(NAME, C, b"id", [b"a"])
+    assert [NAME, b"PONG"] == command(NAME, "PONG")
+    assert [NAME, b"\x06"] == command(NAME, "DISCONNECT")
+
+
+INVALID = [
+    [], [b""], [NAME], [b"", NAME], [b"MDPW01", b"PING"], [NAME, b"\x01"], [NAME, b"\x01", b""],
+    [NAME, b"\x01", b"\xff"], [NAME, b"\x01", b"a\nb"], [NAME, b"\x01", b"a", b"b"],
+    [NAME, b"\x02", C, b"", b"id", b"x"], [NAME, b"\x04", C, b"" ], [NAME, b"\x04", C, b"x", b"i"],
+    [NAME, b"PING", b""], [NAME, b"PONG"], [NAME, b"\x06", b""], [NAME, b"\x07"], [NAME, b""],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("frames", INVALID, ids=str)
+def test_an_invalid_message_of_a_worker_is_refused(frames):
+    with pytest.raises(ProtocolError):
+        decode_worker(frames, NAME)
+
+
+INVALID_OF_CLIENTS = [
+    [], [b"MDPC02"], [b"MDPC02", b"\x01", b"s", b"id"], [b"MDPC02", b"\x02", b"s", b"id", b"x"],
+    [b"MDPW02", b"\x01", b"s", b"id", b"x"], [b"MDPC02", b"\x01", b"", b"id", b"x"],
+    [b"MDPC02", b"\x01", b"s", b"", b"x"], [b"MDPC02", b"\x01", b"\xff", b"id", b"x"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("frames", INVALID_OF_CLIENTS, ids=str)
+def test_an_invalid_message_of_a_client_is_refused(frames):
+    with pytest.raises(ProtocolError):
+        decode_client(frames, b"MDPC02")
+
+
+@given(st.lists(st.sampled_from([b"", NAME, b"\x01", b"\x04", b"PING", b"\xff", b"a"])))
+def test_any_frames_are_read_or_refused(frames):
+    for decode in (decode_client, decode_worker):
+        try:
+            decode(frames, NAME)
+        except ProtocolError:
+            continue
+
+
+# The machine
+
+
+class World:
+    """A machine with clients, workers, and a record of what it wants done."""
+
+    def __init__(self, **limits):
+        self.done = []
+        self.machine = MajordomoMachine(MajordomoLimits(**limits), self)
+        self.now = 50.0
+
+    # Jobs
+
+    def key(self, asked):
+        return f"{asked.client.decode()}-{asked.id.decode()}"
+
+    def submit(self, job_id, asked, body):
+        self.done.append(("submit", job_id, asked.service, list(body)))
+
+    def attach(self, worker, service):
+        self.done.append(("attach", worker, service))
+
+    def answered(self, worker, job_id, body):
+        self.done.append(("answered", worker, job_id, list(body)))
+
+    def detach(self, worker, *, died):
+        self.done.append(("detach", worker, died))
+
+    # Peers
+
+    def ask(self, id, *body, client=C, service=b"echo"):
+        frames = [client, b"MDPC02", b"\x01", service, id, *(body or (b"x",))]
+        self.machine.receive("front", frames, self.now)
+        return self.heard()
+
+    def say(self, worker, *frames):
+        self.machine.receive("back", [worker, NAME, *frames], self.now)
+        return self.heard()
+
+    def heard(self):
+        found = [(frames[0], frames[2:]) for _, frames in self.machine.outbox]
+        self.machine.outbox.clear()
+        return found
+
+    def wanted(self):
+        done, self.done = self.done, []
+        return done
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.machine.tick(self.now)
+        return self.heard()
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def busy(world):
+    """A world with a client's request in the hands of worker 1."""
+    world.ask(b"1", b"body")
+    world.say(W, b"\x01", b"echo")
+    world.machine.assign(1, Task("client-1", C, b"1", [b"body"]))
+    assert [(W, [b"\x02", C, b"", b"1", b"body"])] == world.heard()
+    world.wanted()
+    return world
+
+
+def test_a_request_becomes_a_job_and_its_end_the_final(world):
+    assert [] == world.ask(b"1", b"a", b"")
+    assert [("submit", "client-1", "echo", [b"a", b""])] == world.wanted()
+    world.machine.finished("client-1", [b"r"])
+    assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.heard()
+    assert 0 == world.machine.requests
+
+
+def test_a_repeat_joins_the_first_and_has_one_final(world):
+    world.ask(b"1")
+    world.ask(b"1")
+    assert 1 == len(world.wanted())
+    world.machine.finished("client-1", [b"r"])
+    world.machine.finished("client-1", [b"r"])
+    assert 1 == len(world.heard())
+
+
+def test_many_requests_of_a_client_are_in_flight(world):
+    world.ask(b"1")
+    world.ask(b"2")
+    world.ask(b"1", client=b"other")
+    assert ["client-1", "client-2", "other-1"] == [done[1] for done in world.wanted()]
+    for job in ("client-2", "other-1"):
+        world.machine.finished(job, [job.encode()])
+    expected = [(C, [b"\x03", b"echo", b"2", b"client-2"])]
+    assert [*expected, (b"other", [b"\x03", b"echo", b"1", b"other-1"])] == world.heard()
+
+
+def test_open_requests_are_bounded():
+    world = World(requests=1)
+    world.ask(b"1")
+    world.ask(b"2")
+    assert 1 == len(world.wanted())
+
+
+def test_a_worker_registers_works_and_pings_while_it_is_busy(busy):
+    assert [(W, [b"PONG"])] == busy.say(W, b"PING")
+    assert [] == busy.say(W, b"\x04", C, b"", b"1", b"r")
+    assert [("answered", 1, "client-1", [b"r"])] == busy.wanted()
+
+
+def test_partials_reach_the_client_and_are_not_repeated_after_a_death(busy):
+    assert [(C, [b"\x02", b"echo", b"1", b"p1"])] == busy.say(W, b"\x03", C, b"", b"1", b"p1")
+    busy.wait(10.0)
+    assert ("detach", 1, True) in busy.wanted()
+    busy.say(W2, b"\x01", b"echo")
+    busy.machine.assign(2, Task("client-1", C, b"1", [b"body"]))
+    busy.heard()
+    assert [] == busy.say(W2, b"\x03", C, b"", b"1", b"p1")
+    assert [(C, [b"\x02", b"echo", b"1", b"p2"])] == busy.say(W2, b"\x03", C, b"", b"1", b"p2")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (b"PING",),
+        (b"\x05",),
+        (b"\x04", C, b"", b"1", b"x"),
+        (b"\x03", C, b"", b"1", b"x"),
+    ],
+    ids=str,
+)
+def test_a_stranger_must_register_again(world, frames):
+    """PING of an unregistered worker: DISCONNECT."""
+    assert [(W, [b"\x06"])] == world.say(W, *frames)
+    assert [] == world.wanted()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (b"\x01", b"echo"),
+        (b"\x04", C, b"", b"9", b"x"),
+        (b"\x04", b"else", b"", b"1", b"x"),
+        (b"\x03", C, b"", b"9", b"x"),
+    ],
+    ids=str,
+)
+def test_valid_and_unexpected_is_disconnect_then_silence(busy, frames):
+    assert [(W, [b"\x06"])] == busy.say(W, *frames)
+    assert [("detach", 1, False)] == busy.wanted()
+    busy.machine.assign(1, Task("client-2", C, b"2", [b""]))
+    assert [] == busy.heard()
+
+
+def test_a_final_without_a_request_is_unexpected(world):
+    world.say(W, b"\x01", b"echo")
+    assert [(W, [b"\x06"])] == world.say(W, b"\x04", C, b"", b"1", b"x")
+
+
+def test_invalid_messages_are_dropped(busy):
+    for frames in ((b"\x07",), (b"\x01", b""), (b"\x04", C, b"x", b"1"), (b"\x03",) * 950):
+        assert [] == busy.say(W, *frames)
+    assert [] == busy.wanted()
+    assert 1 == busy.machine.workers
+
+
+def test_a_worker_that_leaves_is_no_death(busy):
+    assert [] == busy.say(W, b"\x06")
+    assert [("detach", 1, False)] == busy.wanted()
+    assert [] == busy.say(W, b"\x06")
+
+
+def test_a_worker_is_dead_after_10_seconds_of_silence(busy):
+    busy.wait(9.9)
+    assert [] == busy.wanted()
+    busy.say(W, b"\x05")
+    busy.wait(9.9)
+    assert [] == busy.wanted()
+    assert pytest.approx(0.1) == busy.machine.wait(busy.now)
+    busy.wait(0.2)
+    assert [("detach", 1, True)] == busy.wanted()
+
+
+def test_an_idle_worker_that_dies_is_no_death_of_a_job(world):
+    world.say(W, b"\x01", b"echo")
+    world.wait(10.0)
+    assert [("attach", 1, "echo"), ("detach", 1, False)] == world.wanted()
+
+
+def test_workers_are_bounded():
+    world = World(workers=1)
+    world.say(W, b"\x01", b"echo")
+    assert [(W2, [b"\x06"])] == world.say(W2, b"\x01", b"echo")
+    assert 1 == world.machine.workers
+
+
+def test_a_session_that_ends_by_itself_sends_its_worker_away(busy):
+    busy.machine.withdrawn(1)
+    busy.machine.withdrawn(1)
+    assert [(W, [b"\x06"])] == busy.heard()
+
+
+def test_the_end_tells_all_workers(busy):
+    busy.machine.close(busy.now)
+    assert [(W, [b"\x06"])] == busy.heard()
+    assert 0 == busy.machine.workers
+
+
+def test_a_worker_that_cannot_be_reached_is_given_up(busy):
+    busy.machine.not_sent("back", [W, NAME, b"PONG"], gone=True)
+    assert [("detach", 1, False)] == busy.wanted()
+
+
+def test_a_reply_waits_a_while_for_a_client_that_is_away(world):
+    """It is tried again and again for 60 seconds."""
+    world.ask(b"1")
+    world.machine.finished("client-1", [b"r"])
+    for _ in range(50):
+        ((_, frames),) = list(world.machine.outbox)
+        world.machine.outbox.clear()
+        world.machine.not_sent("front", frames, gone=True)
+        world.now += 1.0
+        world.machine.tick(world.now)
+    assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.heard()
+    assert [] == world.wait(1.0)
+
+
+def test_a_reply_is_given_up_after_a_minute(world):
+    world.ask(b"1")
+    world.machine.finished("client-1", [b"r"])
+    frames = world.machine.outbox.popleft()[1]
+    world.machine.not_sent("front", frames, gone=True)
+    assert [] == world.wait(61.0)
+    assert [] == world.wait(1.0)
+
+
+def test_the_request_of_an_earlier_run_is_expected_once(world):
+    asked = Asked(C, b"1", "echo")
+    assert world.machine.expect("client-1", asked)
+    assert not world.machine.expect("client-1", asked)
+    world.ask(b"1")
+    assert [] == world.wanted()
+    world.machine.finished("client-1", [b"r"])
+    assert 1 == len(world.heard())
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["front", "back"]),
+            st.sampled_from([C, W, W2]),
+            st.lists(
+                st.sampled_from(
+                    [b"", NAME, b"MDPC02", b"\x01", b"\x03", b"\x04", b"\x06", b"PING", b"s", b"1"]
+                ),
+                max_size=7,
+            ),
+        ),
+        st.integers(1, 3),
+        st.floats(0, 6),
+    )
+)
+
+
+@given(EVENTS)
+def test_any_conversation_goes_by_the_rules(events):
+    """Nothing is raised; a worker is attached and detached once, and jobs go to those attached."""
+    world = World(workers=2, requests=3)
+    for event in events:
+        match event:
+            case int():
+                world.machine.assign(event, Task("s-1", C, b"1", [b"x"]))
+            case float():
+                world.now += event
+                world.machine.tick(world.now)
+            case (port, who, frames):
+                world.machine.receive(port, [who, *frames], world.now)
+    attached = [done[1] for done in world.done if done[0] == "attach"]
+    detached = [done[1] for done in world.done if done[0] == "detach"]
+    assert list(range(1, len(attached) + 1)) == attached
+    assert len(set(detached)) == len(detached)
+    assert set(detached) <= set(attached)
+    assert len(attached) - len(detached) == world.machine.workers <= 2
