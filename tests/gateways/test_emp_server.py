@@ -46,6 +46,13 @@ def test_a_task_is_an_operation(client):
     assert "succeeded" == client.call("get_job", {"job_id": answer["job_id"]})["state"]
 
 
+def test_parameters_can_have_any_name(app, client):
+    app.task(name="names")(lambda **names: sorted(names))
+    assert ["args", "self", "task"] == client.call("names", {"self": 1, "task": 2, "args": 3})[
+        "result"
+    ]
+
+
 def test_all_operations_are_listed(client):
     ops = client.call("$list_ops")["ops"]
     broker = {"$echo", "$list_ops", "submit_job", "get_job", "cancel_job", "list_queues", "publish"}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from concurrent.futures import Future
 
-__all__ = ["LoopThread"]
+__all__ = ["LoopThread", "close_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 #: Seconds that coroutines which were cancelled may take to end.
 CANCEL_TIMEOUT = 2.0
+
+#: Turns of the event loop until what was accepted is with who serves it, and some more.
+ACCEPTING = 8
 
 
 class LoopThread:
@@ -101,3 +104,16 @@ class LoopThread:
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=CANCEL_TIMEOUT)
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Accept no more, and close a server when what it accepted is with who serves it.
+
+    asyncio leaves a connection open for ever that was accepted in the turn of ``server.close()``.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(ACCEPTING):
+        await asyncio.sleep(0)
+    server.close()

@@ -12,7 +12,7 @@ from eventmq.errors import BindError
 from eventmq.plugins.gateways.emp_1.messages import Code, EmpError
 from eventmq.plugins.gateways.emp_1.runner_peer import Peer
 from eventmq.plugins.gateways.options import check_reach, split_address
-from eventmq.plugins.gateways.runner_async import LoopThread
+from eventmq.plugins.gateways.runner_async import LoopThread, close_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds of a TLS handshake.
 HANDSHAKE_TIMEOUT = 10.0
-
-#: Turns of the event loop until a connection that was accepted has its `Peer`, and some more.
-ACCEPTING = 8
 
 #: Seconds at the end for what was said to be read.
 LAST_WORDS = 2.5
@@ -125,7 +122,8 @@ class EmpGateway:
         self._server = None
 
     async def _end(self, grace: float) -> None:
-        await self._stop_accepting()
+        if self._server is not None:
+            await close_server(self._server)
         self._ending = True
         tasks = list(self._peers.values())
         await asyncio.gather(*(peer.bye(grace) for peer in list(self._peers)))
@@ -134,17 +132,3 @@ class EmpGateway:
         for peer in list(self._peers):
             peer.abort()
         await asyncio.sleep(0)
-
-    async def _stop_accepting(self) -> None:
-        """Close the server when what was accepted has its `Peer`.
-
-        A server that is closed between the two leaves such a connection open for ever.
-        """
-        if self._server is None:
-            return
-        loop = asyncio.get_running_loop()
-        for listening in self._server.sockets:
-            loop.remove_reader(listening.fileno())
-        for _ in range(ACCEPTING):
-            await asyncio.sleep(0)
-        self._server.close()

@@ -1,0 +1,140 @@
+"""``eventmq gateway``, ``eventmq emp call`` and ``eventmq dev --gateway`` as users run them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.acceptance.shell import Shell, free_port
+from tests.gateways.raw_dealer import DEADLINE, RawDealer
+
+SHOP = """
+from eventmq import EventMQ
+
+app = EventMQ("shop")
+
+@app.task(name="add")
+def add(a, b):
+    return a + b
+
+@app.task(majordomo="turn")
+def turn(frames):
+    return frames[::-1]
+"""
+FREE = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def shell(tmp_path):
+    (tmp_path / "shop.py").write_text(SHOP)
+    shell = Shell(tmp_path)
+    yield shell
+    shell.close()
+
+
+def call(shell, address, *arguments):
+    return json.loads(shell.output("emp", "call", address.rpartition("/")[2], *arguments))
+
+
+def test_a_gateway_says_ready_serves_and_ends_at_sigterm(shell):
+    broker = shell.start("broker", "--bind", FREE).ready()["main"]
+    shell.start("worker", "-A", "shop", "--broker", broker, "-c", "1").ready()
+    gateway = shell.start("gateway", "emp", "-A", "shop", "--broker", broker, "--bind", FREE)
+    ready = gateway.ready()
+    assert "emp" == ready["gateway"]
+    assert 3 == call(shell, ready["bind"], "add", '{"a": 1, "b": 2}')["result"]
+    assert "default" in str(call(shell, ready["bind"], "list_queues"))
+    done = shell.run("emp", "call", ready["bind"].rpartition("/")[2], "nothing")
+    assert 4 == done.returncode
+    assert "error: unknown_op: there is no operation 'nothing'" in done.stderr
+    assert 0 == gateway.stop(signal.SIGTERM)
+    code, message = shell.error("emp", "call", ready["bind"].rpartition("/")[2], "$echo")
+    assert 3 == code
+    assert "cannot talk EMP to 127.0.0.1" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("gateway", "imap"), 2, "known are: emp, majordomo, mc0"),
+        (("gateway", "emp", "--bind", "here"), 1, "'here' is no address"),
+        (("gateway", "emp", "--bind", "tcp://0.0.0.0:0"), 1, "or say --insecure"),
+        (("gateway", "mc0", "--gateway-option", "x=1", "--bind", FREE), 1, "no option 'x'"),
+        (("gateway", "emp", "--tls-cert", "none.pem"), 1, "'none.pem' cannot be used"),
+        (("emp", "call", "127.0.0.1:1", "$echo", "[1]"), 2, "the data is no JSON object"),
+        (("emp", "call", "here", "$echo"), 1, "'here' is no address"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_one_line(shell, arguments, code, text):
+    found, message = shell.error(*arguments)
+    assert code == found
+    assert text in message
+
+
+def test_an_address_that_is_taken_is_one_line(shell):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        for name in ("emp", "mc0"):
+            code, message = shell.error("gateway", name, "--bind", address)
+            assert (1, True) == (code, f"cannot bind {address}" in message)
+
+
+def test_dev_runs_gateways_too_and_ends_them(shell):
+    """The end of one harms nobody else."""
+    port, other = free_port(), free_port()
+    dev = shell.start(
+        "dev", "-A", "shop", "--bind", FREE, "-c", "1",
+        "--gateway", f"emp=tcp://127.0.0.1:{port}", "--gateway", f"mc0=tcp://127.0.0.1:{other}",
+    )  # fmt: skip
+    dev.ready()
+    address = f"127.0.0.1:{port}"
+    assert 3 == call(shell, address, "add", '{"a": 1, "b": 2}')["result"]
+    assert 0 == dev.stop(signal.SIGINT)
+    with pytest.raises(OSError, match=r"refused"):
+        socket.create_connection(("127.0.0.1", port), 1.0)
+
+
+def test_requests_survive_restarts_of_gateway_and_broker(shell, context):
+    """A client with an identity gets its reply, whoever was killed meanwhile."""
+    bind = f"tcp://127.0.0.1:{free_port()}"
+    front, back = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+    shell.environ["EVENTMQ_HEARTBEAT_INTERVAL"] = "0.5"
+    shell.environ["EVENTMQ_LIVENESS"] = "3"
+
+    def broker():
+        program = shell.start("broker", "--bind", bind, "--data-dir", "data")
+        program.ready()
+        return program
+
+    def gateway():
+        addresses = ("--bind", front, "--worker-bind", back)
+        program = shell.start("gateway", "majordomo", "--broker", bind, *addresses)
+        program.ready()
+        return program
+
+    brokers, gateways = broker(), gateway()
+    client = RawDealer(context, front, b"me")
+    for number in range(20):
+        client.say("MDPC02", b"\x01", "turn", b"%d" % number, b"a", b"%d" % number)
+    deadline = time.monotonic() + DEADLINE
+    while 20 != waiting(shell, bind):
+        assert time.monotonic() < deadline
+    gateways.stop(signal.SIGKILL)
+    gateways = gateway()
+    brokers.stop(signal.SIGKILL)
+    broker()
+    shell.start("worker", "-A", "shop", "--broker", bind, "-Q", "turn:1", "-c", "1").ready()
+    heard = [client.next() for _ in range(20)]
+    expected = [[b"MDPC02", b"\x03", b"turn", b"%d" % n, b"%d" % n, b"a"] for n in range(20)]
+    assert sorted(expected) == sorted(heard)
+    client.close()
+
+
+def waiting(shell, bind):
+    rows = json.loads(shell.output("queues", "--broker", bind, "--json"))
+    return sum(row["waiting"] for row in rows if row["name"] == "turn")
