@@ -224,6 +224,21 @@ def test_a_failed_job_is_a_final_that_says_so(farm, dealer):
     assert b"ValueError: no" in frames[7]
 
 
+def test_what_is_too_large_for_the_broker_is_a_final_that_says_so(farm, dealer):
+    """Each frame keeps to the limit, all together do not: of a request, and of a reply."""
+    _, (front, back) = farm.gateway()
+    client, worker = dealer(front), register(dealer, back, "echo")
+    half = b"x" * (9 << 20)
+    ask(client, "echo", b"1", half, half)
+    assert final("echo", b"1", b"", b"ERROR", b"refused") == client.next()[:7]
+    ask(client, "echo", b"2", b"x")
+    address, id, _ = next_request(worker)
+    answer(worker, b"\x04", address, id, [half, half])
+    heard = client.next()
+    assert final("echo", b"2", b"", b"ERROR", b"failed") == heard[:7]
+    assert b"ResultTooLarge" in heard[7]
+
+
 def test_a_restart_of_the_gateway_loses_nothing(farm, dealer):
     """A client with an identity of its own gets the reply without asking again."""
     gateway, (front, back) = farm.gateway()

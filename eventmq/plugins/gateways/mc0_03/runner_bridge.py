@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 #: Publications that wait for the broker; beyond it the oldest are dropped.
 WAITING = 10_000
 
+#: Dropped publications of which one line tells.
+TELL = 1000
+
 #: Seconds that the start waits for the broker, and between two tries to subscribe.
 PATIENCE = 2.0
 
@@ -85,6 +88,7 @@ class Mc0Gateway:
             secure=options.secure,
         )
         self._waiting: deque[Publication] = deque()
+        self._dropped = 0
         self._news = threading.Semaphore(0)
         self._ending = threading.Event()
         self._subscribed = threading.Event()
@@ -130,7 +134,9 @@ class Mc0Gateway:
             return
         if len(self._waiting) >= WAITING:
             self._waiting.popleft()
-            logger.warning("the broker does not take what mc0 clients put; the oldest is dropped")
+            if self._dropped % TELL == 0:
+                logger.warning("the broker does not take what mc0 clients put: dropping the oldest")
+            self._dropped += 1
         self._waiting.append(publication)
         self._news.release()
 
