@@ -175,6 +175,18 @@ def test_silence_says_nothing_while_we_do_not_read():
     assert not connection.closed
 
 
+def test_long_requests_that_wait_stop_the_reading_too():
+    """Their bytes together are bounded, as their number is."""
+    connection = open_one(patience=Patience(max_frame=100, max_pending=10))
+    data = b'{"op":"x","data":{"a":"%s"}}' % (b"x" * 40)
+    connection.receive(encode(Request(1, data)), 0.0)
+    assert not connection.full
+    connection.receive(encode(Request(2, data)), 0.0)
+    assert connection.full
+    connection.respond(1, Result(True, {}))
+    assert not connection.full
+
+
 # Requests and responses
 
 

@@ -121,6 +121,7 @@ class World:
 
     def __init__(self, **limits):
         self.done = []
+        self.room = True
         self.machine = MajordomoMachine(MajordomoLimits(**limits), self)
         self.now = 50.0
 
@@ -133,7 +134,9 @@ class World:
         self.done.append(("submit", job_id, asked.service, list(body)))
 
     def attach(self, worker, service):
-        self.done.append(("attach", worker, service))
+        if self.room:
+            self.done.append(("attach", worker, service))
+        return self.room
 
     def answered(self, worker, job_id, body):
         self.done.append(("answered", worker, job_id, list(body)))
@@ -308,6 +311,12 @@ def test_workers_are_bounded():
     world.say(W, b"\x01", b"echo")
     assert [(W2, [b"\x06"])] == world.say(W2, b"\x01", b"echo")
     assert 1 == world.machine.workers
+
+
+def test_a_worker_without_a_session_is_sent_away(world):
+    world.room = False
+    assert [(W, [b"\x06"])] == world.say(W, b"\x01", b"echo")
+    assert 0 == world.machine.workers
 
 
 def test_a_session_that_ends_by_itself_sends_its_worker_away(busy):

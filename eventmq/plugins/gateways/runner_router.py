@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 READ_AT_MOST = 1000
 
 #: Messages that wait for one slow peer; beyond it the machine is told that they were not sent.
-HIGH_WATER = 10_000
+HIGH_WATER = 1000
 
 #: What is polled for: zmq.POLLIN.
 _IN = 1

@@ -48,7 +48,8 @@ class Patience:
 
     Attributes:
         max_frame: Most bytes of one message.
-        max_pending: Requests of the other side that wait, before no more are read.
+        max_pending: Requests of the other side that wait, before no more are read; nor are they
+            when those that wait have ``max_frame`` bytes together.
         hello: Until the other side has said hello.
         ping_interval: Between two pings of ours.
         ping_timeout: Until the pong.
@@ -86,9 +87,10 @@ class Connection:
         self._decoder = Decoder(patience.max_frame)
         self._output = bytearray()
         self._last_id = 0
-        #: Ids of requests of ours and of theirs without a response.
+        #: Ids of our requests without a response; of theirs, with the bytes of each.
         self._ours: set[int] = set()
-        self._theirs: set[int] = set()
+        self._theirs: dict[int, int] = {}
+        self._bytes = 0
         self._due = now + patience.hello
         self._pinged = False
         self._say(Hello())
@@ -142,7 +144,8 @@ class Connection:
             why = "0 is never used" if id == 0 else f"{id} is pending already"
             raise EmpError(Code.BAD_ID, f"invalid request identifier: {why}")
         operation = decode_operation(data)
-        self._theirs.add(id)
+        self._theirs[id] = len(data)
+        self._bytes += len(data)
         self.requests.append((id, operation))
 
     def _answered(self, id: int, data: bytes) -> None:
@@ -191,7 +194,7 @@ class Connection:
             encoded = _failed("not_json", "the result cannot be written as JSON", result)
         if len(encoded) + _AROUND > self._patience.max_frame:
             encoded = _failed("too_large", "the result is over the limit of a message", result)
-        self._theirs.discard(id)
+        self._bytes -= self._theirs.pop(id, 0)
         self._say(Response(id, encoded))
 
     def fail(self, error: EmpError) -> None:
@@ -216,8 +219,9 @@ class Connection:
 
     @property
     def full(self) -> bool:
-        """Whether so many requests wait that no more should be read."""
-        return len(self._theirs) >= self._patience.max_pending
+        """Whether so many requests wait, or such long ones, that no more should be read."""
+        patience = self._patience
+        return len(self._theirs) >= patience.max_pending or self._bytes >= patience.max_frame
 
     def tick(self, now: float) -> None:
         """Do what is due: give up, or ping."""

@@ -93,8 +93,8 @@ class Jobs(Protocol):
     def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
         """Submit a job and wait for it; its end comes by `MajordomoMachine.finished`."""
 
-    def attach(self, worker: int, service: str) -> None:
-        """Work for a service; jobs come by `MajordomoMachine.assign`."""
+    def attach(self, worker: int, service: str) -> bool:
+        """Work for a service, if there is room; jobs come by `MajordomoMachine.assign`."""
 
     def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """A worker has done its job."""
@@ -224,9 +224,11 @@ class MajordomoMachine:
             raise ProtocolError(f"a service has at most {self._limits.id} bytes")
         self._numbers += 1
         worker = _Worker(self._numbers, identity, message.service, now)
+        if not self._jobs.attach(worker.number, message.service):
+            self._say(identity, "DISCONNECT")
+            return
         self._workers[identity] = self._by_number[worker.number] = worker
         _log.info("a worker serves %s", message.service)
-        self._jobs.attach(worker.number, message.service)
 
     @staticmethod
     def _fits(worker: _Worker, part: Partial) -> bool:

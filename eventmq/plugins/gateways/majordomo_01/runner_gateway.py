@@ -37,6 +37,9 @@ _CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
 #: Seconds that the session of a foreign worker may take to end.
 END = 5.0
 
+#: Sessions that have not ended yet: workers that come and go faster are sent away.
+ENDING = 100
+
 #: States of jobs whose replies a restarted gateway waits for.
 _OPEN = ("queued", "running", "delayed")
 
@@ -222,9 +225,11 @@ class MajordomoGateway:
 
     # Workers
 
-    def attach(self, worker: int, service: str) -> None:
-        """Start a worker session for a foreign worker."""
+    def attach(self, worker: int, service: str) -> bool:
+        """Start a worker session for a foreign worker, unless too many have not ended yet."""
         self._left = [left for left in self._left if left.thread.is_alive()]
+        if len(self._left) >= ENDING:
+            return False
         pool = ForeignPool(partial(self._ask, worker))
         name = f"majordomo:{service}:{worker}"
         runner = _make_runner(self._app, pool, name, service, self._context)
@@ -232,6 +237,7 @@ class MajordomoGateway:
         ended: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
         foreign = self._workers[worker] = ForeignWorker(pool, runner, thread, ended)
         foreign.thread.start()
+        return True
 
     def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
         said = dict(parse_headers(headers).extra)
