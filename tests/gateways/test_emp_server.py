@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from eventmq.app import EventMQ
 from eventmq.errors import BrokerUnavailable, PluginError
 from eventmq.plugins.gateways.emp import EmpClient, Failure
 from eventmq.plugins.gateways.emp_1.messages import (
@@ -376,3 +377,18 @@ def test_the_end_of_the_server_is_told_to_who_waits(app, start, client):
 def test_a_wrong_option_is_a_plugin_error(start, options, match):
     with pytest.raises(PluginError, match=match):
         start("emp", **options)
+
+
+def test_a_broker_that_is_away_is_a_failure(address):
+    """The gateway serves on; what needs no broker is answered."""
+    with EventMQ("away", broker="tcp://127.0.0.1:1", submit_timeout=0.2) as app:
+        gateway = app.plugins.make(GATEWAY, "emp", options={"bind": "tcp://127.0.0.1:0"}, app=app)
+        try:
+            with EmpClient(*split(gateway.start()[0])) as client:
+                for op, data in (("list_queues", {}), ("submit_job", {"task": "add"})):
+                    with pytest.raises(Failure) as failure:
+                        client.call(op, data)
+                    assert "unavailable" == failure.value.code
+                assert {} == client.call("$echo")
+        finally:
+            gateway.stop(0.0)

@@ -138,3 +138,33 @@ def test_requests_survive_restarts_of_gateway_and_broker(shell, context):
 def waiting(shell, bind):
     rows = json.loads(shell.output("queues", "--broker", bind, "--json"))
     return sum(row["waiting"] for row in rows if row["name"] == "turn")
+
+
+def publish_until_heard(shell, bind, client, value):
+    """Publish a value again and again, as a gateway may just be coming back to its broker."""
+    deadline = time.monotonic() + DEADLINE
+    expected = [b"", b"MESSAGE", b"TOPIC", b"news", b"", value.encode()]
+    while time.monotonic() < deadline:
+        shell.run("publish", "news", value, "--broker", bind)
+        while (heard := client.next(0.3)) is not None:
+            if heard == expected:
+                return
+    raise AssertionError(f"{value} was not heard within {DEADLINE} s")
+
+
+def test_mc0_serves_without_a_broker_and_finds_it_again(shell, context):
+    """Its own subscribers hear each other all the while."""
+    bind = f"tcp://127.0.0.1:{free_port()}"
+    shell.environ["EVENTMQ_HEARTBEAT_INTERVAL"] = "0.5"
+    shell.environ["EVENTMQ_LIVENESS"] = "3"
+    address = shell.start("gateway", "mc0", "--broker", bind, "--bind", FREE).ready()["bind"]
+    client = RawDealer(context, address)
+    assert [b"", b"OK", b"ID", b"s"] == client.ask("", "SUB", "ID", "s", "", "news", "own")
+    client.say("", "PUT", "TOPIC", "own", "", "x")
+    assert [b"", b"MESSAGE", b"TOPIC", b"own", b"", b"x"] == client.next()
+    for value in ("1", "2"):
+        program = shell.start("broker", "--bind", bind, "--data-dir", "data")
+        program.ready()
+        publish_until_heard(shell, bind, client, value)
+        program.stop(signal.SIGKILL)
+    client.close()
