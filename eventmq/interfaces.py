@@ -21,29 +21,11 @@ if TYPE_CHECKING:
     from eventmq.entries import Recovered, Write
 
 __all__ = [
-    "Answered",
-    "Died",
-    "Envelope",
-    "Factory",
-    "Gateway",
-    "JobContext",
-    "KeyedRouting",
-    "Middleware",
-    "PluginContext",
-    "PoolEvent",
-    "QueueOrder",
-    "QueueStore",
-    "ResultBackend",
-    "RetryPolicy",
-    "RoutingStrategy",
-    "Running",
-    "ScheduleStore",
-    "Serializer",
-    "Submission",
-    "Trigger",
-    "WorkerPool",
-    "WorkerView",
-]
+    "Answered", "Died", "Envelope", "Factory", "Gateway", "JobContext", "KeyedRouting",
+    "Middleware", "PluginContext", "PoolEvent", "QueueOrder", "QueueStore", "ResultBackend",
+    "RetryPolicy", "RoutingStrategy", "Running", "ScheduleStore", "Serializer", "Submission",
+    "Trigger", "WorkerPool", "WorkerView",
+]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import ClassVar
+
 import zmq
 
 from eventmq.app import EventMQ
@@ -16,13 +17,13 @@ class Made(GatewaySuite):
 
     name = ""
 
-    @pytest.fixture(autouse=True)
-    def _with_app(self, _around):
-        with EventMQ("contracts", broker="memory://") as app:
-            self.app = app
-            yield
-            for gateway in self.made:
-                gateway.stop(0.0)
+    settings: ClassVar = {"broker": "memory://"}
+
+    def setup_method(self):
+        self.app = EventMQ("contracts", **self.settings)
+
+    def close(self):
+        self.app.close()
 
     def make(self, **options):
         options = {"bind": "tcp://127.0.0.1:0", **options}
@@ -55,13 +56,7 @@ class TestMajordomo(Made):
 
     name = "majordomo"
 
-    @pytest.fixture(autouse=True)
-    def _with_app(self, _around):
-        with EventMQ("contracts", broker="tcp://127.0.0.1:1", submit_timeout=0.5) as app:
-            self.app = app
-            yield
-            for gateway in self.made:
-                gateway.stop(0.0)
+    settings: ClassVar = {"broker": "tcp://127.0.0.1:1", "submit_timeout": 0.5}
 
     def make(self, **options):
         return super().make(**{"worker_bind": "tcp://127.0.0.1:0", **options})

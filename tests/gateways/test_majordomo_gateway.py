@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.errors import NotAllowed, PluginError
+from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
 from eventmq.plugins.gateways.emp import EmpClient
 from eventmq.registry import GATEWAY
 from tests.gateways.raw_dealer import DEADLINE
@@ -222,6 +222,22 @@ def test_a_failed_job_is_a_final_that_says_so(farm, dealer):
     frames = client.next()
     assert [b"MDPC02", b"\x03", b"fail", b"1", b"", b"ERROR", b"failed"] == frames[:7]
     assert b"ValueError: no" in frames[7]
+
+
+def test_a_job_over_its_time_limit_fails_and_its_worker_is_sent_away(farm, dealer):
+    """The draft has no word for ending a request; a late FINAL is not heard."""
+    _, (_, back) = farm.gateway()
+    worker = register(dealer, back, "echo")
+    job = farm.app.send_raw("echo", [b"x"], {"timeout": 0.3})
+    client, id, body = next_request(worker)
+    with pytest.raises(TimeLimitExceeded):
+        job.get(timeout=DEADLINE)
+    assert [NAME, b"\x06"] == worker.next()
+    answer(worker, b"\x04", client, id, body)
+    assert [NAME, b"\x06"] == worker.next()
+    worker.say(NAME, b"\x01", b"echo")
+    farm.app.send_raw("echo", [b"y"])
+    assert [b"y"] == next_request(worker)[2]
 
 
 def test_what_is_too_large_for_the_broker_is_a_final_that_says_so(farm, dealer):

@@ -47,12 +47,16 @@ class GatewaySuite:
         """Have one conversation of the protocol; raise if the gateway does not answer."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Release what `make` needed, such as an app; called when all gateways have stopped."""
+
     @pytest.fixture(autouse=True)
     def _around(self) -> Iterator[None]:
         self.made: list[Gateway] = []
         yield
         for gateway in self.made:
             gateway.stop(0.0)
+        self.close()
 
     def new(self, **options: object) -> Gateway:
         """Return a gateway that is stopped at the end of the test."""

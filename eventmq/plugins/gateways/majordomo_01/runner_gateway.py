@@ -230,12 +230,12 @@ class MajordomoGateway:
         self._left = [left for left in self._left if left.thread.is_alive()]
         if len(self._left) >= ENDING:
             return False
-        pool = ForeignPool(partial(self._ask, worker))
+        over: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
+        pool = ForeignPool(partial(self._ask, worker), over)
         name = f"majordomo:{service}:{worker}"
         runner = _make_runner(self._app, pool, name, service, self._context)
         thread = f"eventmq-gateway-majordomo-{worker}"
-        ended: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
-        foreign = self._workers[worker] = ForeignWorker(pool, runner, thread, ended)
+        foreign = self._workers[worker] = ForeignWorker(pool, runner, thread, over)
         foreign.thread.start()
         return True
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.runner_waits import Bell
 from eventmq.errors import EventMQError
-from eventmq.interfaces import Answered, Died
+from eventmq.interfaces import Answered, Died, Running
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import ChunkEntry, OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.frames import FRAMES_TYPE, decode_frames, encode_frames
@@ -46,12 +46,19 @@ class ForeignPool:
     Args:
         ask: Called with job id, header text and frames of the next job, from any thread; its end
             comes by `answer` or `lose`.
+        give_up: Called when the worker must end what it does: it cannot be told, so it is sent
+            away.
     """
 
     slots = 1
+    interrupts = False
+    abandoned = 0
 
-    def __init__(self, ask: Callable[[str, str, list[bytes]], None]) -> None:
+    def __init__(
+        self, ask: Callable[[str, str, list[bytes]], None], give_up: Callable[[], None]
+    ) -> None:
         self._ask = ask
+        self._give_up = give_up
         self._lock = threading.Lock()
         self._bell = Bell()
         self._waiting: deque[_Work] = deque()
@@ -111,12 +118,13 @@ class ForeignPool:
                 self._next()
 
     def lose(self, reason: str) -> None:
-        """The worker is dead; what it was doing may be why."""
+        """The worker is gone for good; what it was doing may be why."""
         with self._lock:
             work, self._current = self._current, None
-            self._stopped = True
-            if work is not None:
-                self._events.append(Died(0, work.chunk, work.position, reason))
+            chunk, position = (0, -1) if work is None else (work.chunk, work.position)
+            if not self._stopped:
+                self._stopped = True
+                self._events.append(Died(0, chunk, position, reason))
             self._bell.ring()
 
     def take_back(self, slot: int) -> int:
@@ -130,6 +138,23 @@ class ForeignPool:
         """Return when the worker was given what it does."""
         with self._lock:
             return self._since if self._current is not None else None
+
+    def running(self, slot: int) -> Running | None:
+        """Return the job that the worker was given."""
+        with self._lock:
+            work = self._current
+            return None if work is None else Running(work.chunk, work.position, self._since)
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Do nothing: the protocol has no word for it."""
+
+    def scale(self, slots: int) -> None:
+        """Do nothing: the worker is there or not."""
+
+    def kill(self, slot: int) -> None:
+        """Send the worker away from what it does; what it answers to that is not heard."""
+        self.lose("it was to end, and the majordomo worker was sent away")
+        self._give_up()
 
     def poll(self) -> list[PoolEvent]:
         """Return what happened since the last call."""
