@@ -296,6 +296,16 @@ def test_pending_requests_are_answered_before_the_end(app):
     assert not gateway.running()
 
 
+def test_a_peer_that_does_not_read_harms_nobody_else(address, client):
+    """Megabytes wait for it; others are served, and so is it when it reads."""
+    with RawEmp(address) as peer:
+        data = {"text": "x" * 100_000}
+        for id in range(1, 61):
+            peer.say(Request(id, encode_operation("$echo", data)))
+        assert {"n": 1} == client.call("$echo", {"n": 1})
+        assert list(range(1, 61)) == [peer.next().id for _ in range(60)]
+
+
 def _garbage(dice):
     """Return what a confused or hostile peer might send."""
     hello = encode(Hello()) if dice.random() < 0.8 else b""

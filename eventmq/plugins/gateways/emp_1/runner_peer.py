@@ -59,6 +59,7 @@ class Peer:
         self._now = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._room = asyncio.Event()
+        self._draining = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[Result]] = {}
         #: Set when both have said hello, or it is over.
         self.greeted = asyncio.Event()
@@ -151,7 +152,8 @@ class Peer:
         data = self.connection.take_output()
         if data:
             self._writer.write(data)
-            await asyncio.wait_for(self._writer.drain(), WRITE_TIMEOUT)
+            async with self._draining:  # early releases of Python 3.10 let one wait at a time
+                await asyncio.wait_for(self._writer.drain(), WRITE_TIMEOUT)
 
     async def _close(self) -> None:
         connection = self.connection

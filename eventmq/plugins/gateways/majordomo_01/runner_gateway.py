@@ -58,6 +58,7 @@ class MajordomoOptions:
         max_frame: Longest frame in bytes.
         name: Of this gateway among others of the same broker: part of the ids of its jobs.
         run: Of this run, for clients that have no identity of their own.
+        secure: Called with each socket before it is bound, to set its keys; None for none.
     """
 
     front: str
@@ -66,6 +67,7 @@ class MajordomoOptions:
     max_frame: int
     name: str
     run: str
+    secure: Callable[[Any], None] | None = None
 
 
 class MajordomoGateway:
@@ -90,6 +92,7 @@ class MajordomoGateway:
             clock=clock,
             name="eventmq-gateway-majordomo",
             max_frame=options.max_frame,
+            secure=options.secure,
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
         self._workers: dict[int, ForeignWorker] = {}
@@ -104,7 +107,7 @@ class MajordomoGateway:
         if "memory://" in self._app.settings.broker:
             msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
             raise NotAllowed(msg)
-        for address in (options.front, options.back):
+        for address in (options.front, options.back) if options.secure is None else ():
             check_reach(address, insecure=options.insecure)
         from eventmq.wire.socket import new_context
 
