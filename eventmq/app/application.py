@@ -22,7 +22,6 @@ from eventmq.task.raw import header_text, named_arguments, named_template, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self, Unpack
 
@@ -395,10 +394,5 @@ class EventMQ(Scheduling, WorkerCallbacks):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
