@@ -168,3 +168,25 @@ def test_mc0_serves_without_a_broker_and_finds_it_again(shell, context):
         publish_until_heard(shell, bind, client, value)
         program.stop(signal.SIGKILL)
     client.close()
+
+
+def test_a_gateway_has_a_key_of_its_own_where_the_broker_has_keys(shell, context):
+    """Both its sides use it: what it submits, and what foreign workers take."""
+    shell.output("keys", "new", "--broker")
+    shell.output("keys", "new", "gate")
+    queues = ("--serves", "echo", "--submits", "echo")
+    shell.output("keys", "authorize", "gate.key", "--role", "gateway", *queues)
+    broker = shell.start("broker", "--bind", FREE).ready()["main"]
+    shell.environ["EVENTMQ_KEY"] = "gate.key_secret"
+    shell.environ["EVENTMQ_BROKER_KEY"] = ".eventmq/keys/broker.key"
+    addresses = ("--bind", FREE, "--worker-bind", FREE)
+    ready = shell.start("gateway", "majordomo", "--broker", broker, *addresses).ready()
+    client, worker = (RawDealer(context, ready[port]) for port in ("bind", "worker-bind"))
+    worker.say("MDPW02", b"\x01", "echo")
+    client.say("MDPC02", b"\x01", "echo", "id", "hello")
+    name, kind, address, empty, id, body = worker.next()
+    assert (b"MDPW02", b"\x02", b"hello") == (name, kind, body)
+    worker.say(name, b"\x04", address, empty, id, b"done")
+    assert [b"MDPC02", b"\x03", b"echo", b"id", b"done"] == client.next()
+    client.close()
+    worker.close()

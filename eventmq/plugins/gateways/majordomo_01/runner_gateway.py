@@ -193,6 +193,12 @@ class MajordomoGateway:
 
     async def _resume(self) -> None:
         """Wait for the jobs that an earlier run submitted for clients with an identity."""
+        try:
+            await self._look_back()
+        except EventMQError as error:
+            logger.warning("clients of an earlier run must repeat their requests: %s", error)
+
+    async def _look_back(self) -> None:
         for state in _OPEN:
             cursor, seen = "", 0
             while seen < MOST_ROWS:
@@ -276,8 +282,9 @@ def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: 
         heartbeat=settings.heartbeat_interval,
         liveness=settings.liveness,
         grace=settings.grace,
+        cancel_grace=settings.cancel_grace,
     )
-    return WorkerRunner(
+    runner = WorkerRunner(
         pool,
         brokers=settings.broker,
         info=info,
@@ -285,6 +292,11 @@ def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: 
         context=context,
         clock=app.clock,
     )
+    if settings.key and settings.broker_key:
+        from eventmq.wire.runner_keys import client_keys
+
+        runner.keys = client_keys(settings.broker_key, settings.key)
+    return runner
 
 
 def _code(error: JobError) -> str:
