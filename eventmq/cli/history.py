@@ -11,26 +11,31 @@ from eventmq.cli.output import printable, show_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from eventmq.wire.results import RemoteError
+
 __all__ = ["attempts_of", "error_of", "show_attempts", "traceback_of"]
 
 _COLUMNS = ("attempt", "delivery", "finished", "started", "ran", "worker", "error")
 
 
-def error_of(data: bytes | None) -> str | None:
-    """Return an encoded error as one text, None for none."""
+def _error(data: bytes | RemoteError | None) -> RemoteError | None:
     from eventmq.wire.results import decode_error
 
-    if not data:
+    return (decode_error(data) if isinstance(data, bytes) else data) if data else None
+
+
+def error_of(data: bytes | RemoteError | None) -> str | None:
+    """Return an error, which may be encoded, as one text, None for none."""
+    error = _error(data)
+    if error is None:
         return None
-    error = decode_error(data)
     return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ")
 
 
-def traceback_of(data: bytes | None) -> str | None:
-    """Return the traceback of an encoded error, None if there is none."""
-    from eventmq.wire.results import decode_error
-
-    return (decode_error(data).traceback or None) if data else None
+def traceback_of(data: bytes | RemoteError | None) -> str | None:
+    """Return the traceback of an error, which may be encoded, None if there is none."""
+    error = _error(data)
+    return error.traceback or None if error is not None else None
 
 
 def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:

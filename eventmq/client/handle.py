@@ -136,8 +136,8 @@ class Job(Generic[T]):
         Returns:
             id, task, queue, state, attempt, delivery, priority, created, due, expires,
             finished, leased (Unix times, 0.0 for none), worker, error, headers, attempts (the last
-            ten that failed, whose errors `eventmq.wire.results.decode_error` reads) and others: see
-            ``info`` in the table of calls on the protocol page.
+            ten that failed) and others: see ``info`` in the table of calls on the protocol page. An
+            error has ``type message traceback args``.
 
         Raises:
             JobNotFound: The broker does not know it.

@@ -25,11 +25,11 @@ from eventmq.wire.frames import FRAMES_TYPE, decode_frames
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Mapping
 
     from eventmq.interfaces import ResultBackend, Serializer
 
-__all__ = ["OutcomeReader", "Row", "failure"]
+__all__ = ["OutcomeReader", "Row", "failure", "with_errors"]
 
 #: How a failed job is raised where its error is one of ours.
 _OURS: dict[str, type[JobFailed]] = {
@@ -192,3 +192,13 @@ def _class_in(module: object, path: list[str]) -> type[Exception] | None:
     for part in path:
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
     return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to ``info`` with its errors decoded, None where there is none."""
+    attempts = [{**row, "error": _error(row["error"])} for row in info.get("attempts", ())]
+    return {**info, "error": _error(info.get("error")), "attempts": attempts}
+
+
+def _error(data: bytes | None) -> RemoteError | None:
+    return decode_error(data) if data else None

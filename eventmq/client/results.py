@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.client.errands import NOWHERE
 from eventmq.client.handle import DEFAULT, Job, Origin
-from eventmq.client.outcomes import Row
+from eventmq.client.outcomes import Row, with_errors
 from eventmq.client.standing import PATIENCE, describe
 from eventmq.errors import (
     BrokerUnavailable,
@@ -162,11 +162,11 @@ class Results:
 
     def info(self, job: Job[Any]) -> dict[str, Any]:
         """Return what the broker knows of a job."""
-        return dict(self.runner.ask(self._question(job, "info", {"id": job.id})))
+        return with_errors(self.runner.ask(self._question(job, "info", {"id": job.id})))
 
     async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
         """Do the same as `info` in a coroutine."""
-        return dict(await self.runner.aask(self._question(job, "info", {"id": job.id})))
+        return with_errors(await self.runner.aask(self._question(job, "info", {"id": job.id})))
 
     def cancel(self, job: Job[Any], reason: str) -> bool:
         """Cancel a job; return whether it is cancelled now."""

@@ -203,7 +203,8 @@ def test_the_state_is_asked_for(bench: Bench) -> None:
 
 
 def test_info_is_what_the_broker_knows(bench: Bench) -> None:
-    assert bench.job().info() == {"id": "j1", "state": "queued"}
+    known = {"id": "j1", "state": "queued"}
+    assert bench.job().info() == {**known, "error": None, "attempts": []}
 
 
 def test_a_broker_that_does_not_answer_is_unavailable(bench: Bench) -> None:
