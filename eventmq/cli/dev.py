@@ -159,6 +159,7 @@ class _Together:
             child = self._running.pop()
             child.stop(self._patience)
             if child.interrupted:
+                self._patience = 0.0  # nobody waits for the others either
                 raise KeyboardInterrupt
 
     def _act_on(self, event: Child | _Changed) -> None:
