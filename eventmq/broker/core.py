@@ -16,7 +16,8 @@ from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
-from eventmq.broker.peers import PLAIN_PREFIX, Key, Lease, Peer, Session
+from eventmq.broker.peers import Key, Peer
+from eventmq.broker.recovery import Recovery
 from eventmq.broker.retention import Retention
 from eventmq.broker.schedules import Schedules
 from eventmq.broker.sessions import Sessions
@@ -135,49 +136,9 @@ class BrokerCore:
         self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
     ) -> None:
         """Take over what the store has; leased jobs wait one liveness period for their session."""
-        state = self.state
-        state.now = state.started = self._ticked = now
-        state.epoch, state.store_id = recovered.epoch, recovered.store_id
-        state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
+        self.state.now = self.state.started = self._ticked = now
         self.sweeps.recover(recovered.sweeps)
-        state.limiters.recover(recovered.limiters)
-        for name, counts in recovered.counts.items():
-            state.queue(name).counts = counts
-        for name, lane, first in recovered.lanes:
-            queue = state.busy[name] = state.queue(name)
-            queue.rewind(lane, first)
-        for chunk in recovered.chunks:
-            session = state.sessions.get(chunk.session)
-            if session is None:
-                session = Session(chunk.session, new_order(), name=chunk.session, gone_at=now)
-                session.patience = state.limits.liveness
-                session.plain = chunk.session.startswith(PLAIN_PREFIX)
-                state.sessions[chunk.session] = session
-            jobs = [job for job, _ in chunk.leases]
-            deliveries = [delivery for _, delivery in chunk.leases]
-            self._recover_lease(session, chunk.number, jobs, deliveries)
-
-    def _recover_lease(
-        self, session: Session, number: int, jobs: list[Job | None], deliveries: list[int]
-    ) -> None:
-        state = self.state
-        there = [job for job in jobs if job is not None]
-        queue = there[0].queue if there else ""
-        message_id = f"{session.id[:64]}.{number}"
-        lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
-        lease.until = state.now + state.limits.liveness  # of a plain one: as long as its session
-        lease.sent = state.now if session.plain else 0.0
-        session.leases[number] = lease
-        session.next_number = max(session.next_number, number + 1)
-        for place, job in enumerate(jobs):
-            if job is not None:
-                job.delivery = deliveries[place]
-                state.jobs[job.id] = job
-                state.queue(job.queue)
-                state.learn(job.headers, job.seq)
-                state.leased(job, (session, lease, place), again=True)
-        if not there:
-            self.outcomes.close(session, lease)
+        Recovery(self.state, self.outcomes, new_order).run(recovered)
 
     @property
     def done(self) -> bool:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DataDirectory"]
 
-#: Bytes of the ballast file, released to finish what runs when the disk is nearly full.
-BALLAST = 32 * 1024 * 1024
+#: The ballast file is released to finish what runs when the disk is nearly full. It has this share
+#: of the reserve: 32 MiB of the default one.
+BALLAST_SHARE = 8
 
 #: Seconds between two looks at the free space.
 LOOK_EVERY = 1.0
@@ -30,6 +31,7 @@ class DataDirectory:
     def __init__(self, path: Path, reserve: int) -> None:
         self.path = path
         self._reserve = reserve
+        self._ballast = reserve // BALLAST_SHARE
         self._lock: int | None = None
         self._looked = float("-inf")
         self._low = False
@@ -71,11 +73,11 @@ class DataDirectory:
 
     def _lay_ballast(self) -> None:
         ballast = self.path / "ballast"
-        if self.free() < self._reserve + BALLAST:
+        if not self._ballast or self.free() < self._reserve + self._ballast:
             return
         try:
             with ballast.open("ab") as file:
-                missing = BALLAST - file.tell()
+                missing = self._ballast - file.tell()
                 if missing > 0 and hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), file.tell(), missing)
         except OSError:

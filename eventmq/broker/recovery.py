@@ -1,0 +1,79 @@
+"""What the broker makes of a store that it opened: counts, lanes, and the chunks of its past."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.broker.peers import PLAIN_PREFIX, Lease, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.state import State
+    from eventmq.entries import Chunk, Recovered
+    from eventmq.interfaces import QueueOrder
+
+__all__ = ["Recovery"]
+
+
+class Recovery:
+    """Takes over what a store has, into a state that is still empty."""
+
+    def __init__(
+        self, state: State, outcomes: Outcomes, new_order: Callable[[], QueueOrder]
+    ) -> None:
+        self.state = state
+        self.outcomes = outcomes
+        self.new_order = new_order
+
+    def run(self, recovered: Recovered) -> None:
+        """Take it over; leased jobs wait one liveness period for their session."""
+        state = self.state
+        state.epoch, state.store_id = recovered.epoch, recovered.store_id
+        state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
+        state.limiters.recover(recovered.limiters)
+        for name, counts in recovered.counts.items():
+            state.queue(name).counts = counts
+        for name, lane, first in recovered.lanes:
+            queue = state.busy[name] = state.queue(name)
+            queue.rewind(lane, first)
+        for chunk in recovered.chunks:
+            self._lease(self._session(chunk), chunk)
+
+    def _session(self, chunk: Chunk) -> Session:
+        state = self.state
+        session = state.sessions.get(chunk.session)
+        if session is None:
+            session = Session(chunk.session, self.new_order(), name=chunk.session)
+            session.gone_at = state.now
+            session.patience = state.limits.liveness
+            session.plain = chunk.session.startswith(PLAIN_PREFIX)
+            state.sessions[chunk.session] = session
+        return session
+
+    def _lease(self, session: Session, chunk: Chunk) -> None:
+        state, number = self.state, chunk.number
+        jobs = [job for job, _ in chunk.leases]
+        deliveries = [delivery for _, delivery in chunk.leases]
+        there = [job for job in jobs if job is not None]
+        queue = there[0].queue if there else ""
+        message_id = f"{session.id[:64]}.{number}"
+        lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
+        lease.until = state.now + state.limits.liveness  # of a plain one: as long as its session
+        lease.sent = state.now if session.plain else 0.0
+        session.leases[number] = lease
+        session.next_number = max(session.next_number, number + 1)
+        self._hold(session, lease)
+        if not there:
+            self.outcomes.close(session, lease)
+
+    def _hold(self, session: Session, lease: Lease) -> None:
+        state = self.state
+        for place, job in enumerate(lease.jobs):
+            if job is not None:
+                job.delivery = lease.deliveries[place]
+                state.jobs[job.id] = job
+                state.queue(job.queue)
+                state.learn(job.headers, job.seq)
+                state.leased(job, (session, lease, place), again=True)

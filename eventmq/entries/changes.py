@@ -1,0 +1,169 @@
+"""The entries that change what a store has of jobs, chunks and limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from eventmq.entries.keys import LaneKey
+    from eventmq.job import Job, JobState
+
+__all__ = [
+    "Admit",
+    "Attempt",
+    "Chunk",
+    "CloseChunk",
+    "Finish",
+    "Finished",
+    "LimitRow",
+    "OpenChunk",
+    "Promote",
+    "Requeue",
+    "SaveLimits",
+    "Verdict",
+]
+
+
+class Verdict(NamedTuple):
+    """What the store says about one job of an entry that was not simply done."""
+
+    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
+    #: ``replaced`` or ``held``.
+    code: str
+    #: For ``same_id`` the state, for ``unique_conflict``, ``replaced`` and ``held`` the id of the
+    #: other job.
+    detail: str = ""
+    #: For ``replaced`` the jobs that ended in favour of this one.
+    ended: tuple[Finished, ...] = ()
+
+
+class Admit(NamedTuple):
+    """Store new jobs, as never delivered. Verdict: {index: Verdict} of those refused or changed.
+
+    A job may be leased by an `OpenChunk` of the same commit; its delivery is written by that.
+
+    A job with a `unique_rule` whose key another one has in a state that counts, or that ran and
+    was admitted within the period, is judged by the mode. ``reject``: ``unique_conflict``.
+    ``replace``: those that wait end as cancelled in the same commit, verdict ``replaced``; if one
+    is leased or has ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets
+    state, rank and due time of the one that waited; if one is leased and none waits, it is stored
+    as delayed with `eventmq.job.HELD` added to its due time, verdict ``held``, and a `Finish` of a
+    job with the key takes that off again. The same id is never a conflict with itself.
+    """
+
+    jobs: Sequence[Job]
+    #: Ids of the jobs that this broker has leased.
+    running: Container[str] = ()
+
+
+class Finished(NamedTuple):
+    """One ended job.
+
+    A failed job is kept whole, and its result is the encoded error (`eventmq.wire.results`).
+    """
+
+    job: Job
+    #: A terminal state.
+    state: JobState
+    #: Unix time of the end.
+    at: float
+    #: Seconds that the result is kept.
+    ttl: float
+    content_type: str
+    result: bytes
+    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    started: float = 0.0
+    ran: float = 0.0
+    #: Name of the worker session, "" for none.
+    worker: str = ""
+
+
+class Finish(NamedTuple):
+    """End jobs. Verdict: {index: Verdict} of those that were not there any more."""
+
+    rows: Sequence[Finished]
+
+
+class Attempt(NamedTuple):
+    """One failed attempt of a job, for its history."""
+
+    job_id: str
+    #: The number of the attempt that failed, from 1, and of its delivery.
+    attempt: int
+    delivery: int
+    #: Unix time at which the broker was told.
+    at: float
+    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    started: float
+    ran: float
+    #: Name of the worker session.
+    worker: str
+    content_type: str
+    #: The encoded error (`eventmq.wire.results`).
+    error: bytes
+
+
+class Requeue(NamedTuple):
+    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs. Verdict: {}.
+
+    ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
+    outcome is forgotten. Jobs that are not there any more are left out.
+    """
+
+    jobs: Sequence[Job]
+    attempts: Sequence[Attempt] = ()
+
+
+class Chunk(NamedTuple):
+    """Which jobs a session holds: (job, delivery) by position; None where a job has ended."""
+
+    session: str
+    number: int
+    leases: Sequence[tuple[Job | None, int]]
+
+
+class OpenChunk(NamedTuple):
+    """Lease jobs by one row. Verdict: {}.
+
+    When the store is opened again, a job belongs to the chunk as long as its own record says an
+    earlier delivery: a `Requeue` with this delivery or a later one has ended the lease.
+    """
+
+    chunk: Chunk
+
+
+class CloseChunk(NamedTuple):
+    """Delete the row of a chunk. Verdict: {}."""
+
+    session: str
+    number: int
+
+
+class LimitRow(NamedTuple):
+    """The token bucket of a rate limit."""
+
+    lane: LaneKey
+    tokens: float
+    #: Unix time at which there were so many.
+    updated: float
+    #: Seconds after which the bucket is full in any case, and the row can be forgotten.
+    period: float
+
+
+class SaveLimits(NamedTuple):
+    """Write token buckets, over what was written before. Verdict: None."""
+
+    rows: Sequence[LimitRow]
+
+
+class Promote(NamedTuple):
+    """Make up to ``limit`` delayed jobs with due <= ``now`` queued. Verdict: (jobs, next due).
+
+    No more than one job after their bodies exceed ``max_bytes``.
+    """
+
+    now: float
+    limit: int
+    max_bytes: int = 32 * 1024 * 1024

@@ -1,0 +1,71 @@
+"""The entries that read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.entries.keys import LaneKey
+    from eventmq.job import Job, JobState
+
+__all__ = ["Claim", "Find", "Found", "History", "ListJobs"]
+
+
+class Claim(NamedTuple):
+    """Read the queued jobs of a lane that rank after (rank, seq).
+
+    Verdict: (jobs in order, whether more). At most ``limit`` jobs, and no more after their bodies
+    exceed ``max_bytes``.
+    """
+
+    queue: str
+    lane: LaneKey
+    after: tuple[int, int]
+    limit: int
+    max_bytes: int
+
+
+class Found(NamedTuple):
+    """What is known of a job.
+
+    The body is there while it is unfinished or failed, the other fields as in `Finished` once it
+    has ended. ``result`` is None when it is not kept any more.
+    """
+
+    job: Job
+    at: float = 0.0
+    content_type: str = ""
+    result: bytes | None = None
+    started: float = 0.0
+    ran: float = 0.0
+    worker: str = ""
+
+
+class Find(NamedTuple):
+    """Look jobs up. Verdict: {id: Found} of those known."""
+
+    ids: Sequence[str]
+
+
+class ListJobs(NamedTuple):
+    """Read up to ``limit`` jobs by filters, without their bodies, the newest (largest id) first.
+
+    Verdict: (list of Found, next cursor or "").
+    """
+
+    state: JobState | None
+    queue: str | None
+    task: str | None
+    cursor: str
+    limit: int
+
+
+class History(NamedTuple):
+    """Read the failed attempts of a job. Verdict: list of Attempt, the oldest first.
+
+    The last one of a job that has failed for good is not among them: `Found` has it.
+    """
+
+    id: str

@@ -1,0 +1,59 @@
+"""What a store has when it is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from eventmq.entries.changes import Chunk, LimitRow
+    from eventmq.entries.keys import LaneKey
+    from eventmq.operations import Sweep
+
+__all__ = ["LaneHead", "QueueCounts", "Recovered"]
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """What the store knows of a queue: how many jobs it has (``waiting`` includes leased ones)."""
+
+    waiting: int = 0
+    delayed: int = 0
+    failed: int = 0
+    paused: bool = False
+
+
+class LaneHead(NamedTuple):
+    """A lane, and where the first of its queued jobs stands."""
+
+    queue: str
+    lane: LaneKey
+    #: Its rank and number.
+    first: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a store has when it is opened.
+
+    Attributes:
+        store_id: Made once when the store was created.
+        epoch: Number of this opening, larger than any before.
+        next_seq: Larger than the number of any job.
+        counts: Per queue.
+        chunks: Open chunks of earlier epochs, with their jobs.
+        next_due: Unix time of the first delayed job, or None.
+        sweeps: The marks that are kept, oldest first.
+        lanes: Those with queued jobs.
+        limiters: The token buckets that may not be full yet.
+    """
+
+    store_id: str
+    epoch: int
+    next_seq: int = 1
+    counts: dict[str, QueueCounts] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+    next_due: float | None = None
+    sweeps: list[Sweep] = field(default_factory=list)
+    lanes: list[LaneHead] = field(default_factory=list)
+    limiters: list[LimitRow] = field(default_factory=list)
