@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from eventmq.broker.lanes import BEFORE_ALL, Lane, Picker
-from eventmq.broker.room import LEAST, Census, victim
+from eventmq.broker.needs import Needs
+from eventmq.broker.room import Census, Room
 from eventmq.broker.sharing import allowed, share
 from eventmq.broker.views import Skill, View
 from eventmq.entries import QueueCounts, lane_of
@@ -44,15 +45,11 @@ class Queue:
     """
 
     __slots__ = (
-        "_bytes",
-        "_bytes_limit",
         "_census",
-        "_demanded",
         "_floor",
-        "_hungry",
         "_made",
-        "_size",
-        "_size_limit",
+        "_needs",
+        "_room",
         "_views",
         "arriving",
         "aside",
@@ -69,13 +66,11 @@ class Queue:
         self, name: str, size_limit: int, bytes_limit: int, now: float, census: Census | None = None
     ) -> None:
         self.name = name
-        self._size_limit, self._bytes_limit = size_limit, bytes_limit
         self._census = census or Census()
-        self._size = self._bytes = self._made = 0
+        self._made = 0
         self._views: dict[Skill, View] = {}
-        #: Lanes to be looked at for what they lack, and those of them that a worker waits for.
-        self._hungry: dict[Lane, None] = {}
-        self._demanded: set[Lane] = set()
+        self._room = Room(size_limit, bytes_limit)
+        self._needs = Needs()
         #: A lane that is not here has no queued job, neither in memory nor in the store.
         self.lanes: dict[LaneKey, Lane] = {}
         #: Whether a lane may have limits or a key; how much was served of the one served least.
@@ -93,7 +88,7 @@ class Queue:
         self.version = 0
 
     def __len__(self) -> int:
-        return self._size
+        return self._room.size
 
     def ready(self, now: float) -> bool:
         """Say whether there may be a job to dispatch now, or to be read for a worker that asks."""
@@ -152,14 +147,13 @@ class Queue:
 
     def _left(self, lane: Lane, size: int, length: int) -> None:
         """Count what left the window of a lane; forget the lane if that was all."""
-        self._size -= size
-        self._bytes -= length
+        self._room.left(size, length)
         if lane.outside:
-            self._hungry[lane] = None
+            self._needs.note(lane)
         elif not len(lane) and not lane.claiming and self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
             self.limited &= bool(self.lanes)
-            self._hungry.pop(lane, None)
+            self._needs.forget(lane)
             self._census.lanes -= 1
 
     # Jobs that come
@@ -180,34 +174,23 @@ class Queue:
         if not lane.takes(job):
             return [job]
         self.version += 1
-        if not claimed and not len(lane) and self._crowded():
+        room = self._room
+        if not claimed and not len(lane) and room.crowded(len(self.lanes)):
             lane.leave(job.rank, job.seq)
             self._show(lane)
             return [job]
-        self._size += 1
-        self._bytes += len(job.body)
+        room.size += 1
+        room.bytes += len(job.body)
         if lane.join(job):
             self._show(lane)
-        if self._size > self._size_limit or self._bytes > self._bytes_limit:
-            return self._displace(lane)
-        return []
-
-    def _crowded(self) -> bool:
-        """Whether the memory is used up by so many lanes that none can give way."""
-        full = self._size >= self._size_limit or self._bytes >= self._bytes_limit
-        return full and len(self.lanes) * LEAST > self._size_limit
+        return self._displace(lane) if room.over else []
 
     def _displace(self, lane: Lane) -> list[Job]:
         displaced = []
-        while self._size > self._size_limit or self._bytes > self._bytes_limit:
-            spent = self._bytes > self._bytes_limit
-            gives = victim(self.lanes, lane, self._size_limit, self._bytes_limit, spent=spent)
-            if len(gives) <= 1:
-                break
+        while (gives := self._room.victim(self.lanes, lane)) is not None:
             job = gives.displace()
-            self._size -= 1
-            self._bytes -= len(job.body)
-            self._hungry[gives] = None
+            self._room.left(1, len(job.body))
+            self._needs.note(gives)
             displaced.append(job)
         return displaced
 
@@ -215,24 +198,7 @@ class Queue:
 
     def hungry(self, now: float = 0.0) -> Iterator[tuple[Lane, int, int]]:
         """Yield the lanes to be filled from the store, with how many jobs and bytes to read."""
-        n = max(1, len(self.lanes))
-        size = max(min(LEAST, self._size_limit), self._size_limit // n)
-        length = self._bytes_limit // n
-        room, demanded = self._size_limit - self._size, self._demanded
-        for lane in list(self._hungry):
-            wanted = lane in demanded and not len(lane)
-            most = size if lane.limiter is None or lane.allowance(now) else min(size, LEAST)
-            half = len(lane) * 2 < most and lane.bytes * 2 < length and room > 0
-            if lane.claiming or self.lanes.get(lane.key) is not lane:
-                del self._hungry[lane]
-            elif lane.outside and (wanted or half):
-                del self._hungry[lane]
-                many = 1 if wanted and self._crowded() else most - len(lane)
-                room -= many
-                yield lane, many, max(1, length // 2)
-            elif not half or not lane.outside:
-                del self._hungry[lane]  # until something is taken from it
-        demanded.clear()
+        return self._needs.take(self.lanes, self._room, now)
 
     def claimed(self, lane: Lane, after: Place, jobs: list[Job], *, more: bool) -> bool:
         """Take note of the verdict on a claim; say whether its jobs may join.
@@ -246,20 +212,20 @@ class Queue:
         lane.claiming = False
         self.version += 1  # others may have waited for what this lane has
         if lane.edge != after:  # something was displaced meanwhile: claim again, from there
-            self._hungry[lane] = None
+            self._needs.note(lane)
             return False
         lane.outside = more
         if jobs:
             lane.edge = (jobs[-1].rank, jobs[-1].seq)
         if more:
-            self._hungry[lane] = None
+            self._needs.note(lane)
         return True
 
     def failed(self, lane: Lane) -> None:
         """Note that a claim could not be made."""
         lane.claiming = False
         self.version += 1
-        self._hungry[lane] = None
+        self._needs.note(lane)
 
     def rest(self, lane: Lane) -> None:
         """Forget a lane if it has nothing."""
@@ -274,7 +240,7 @@ class Queue:
         """
         lane = self.lane(key)
         lane.rewind(before)
-        self._hungry[lane] = None
+        self._needs.note(lane)
         self.version += 1
         self._show(lane)
 
@@ -344,8 +310,7 @@ class Queue:
         lanes, self._floor = allowed(suits, now, self._floor)
         fair = any(key.key for key in self.lanes)
         for lane in share(lanes, opening, taken, load, now, fair=fair):
-            self._demanded.add(lane)
-            self._hungry[lane] = None
+            self._needs.demand(lane)
         self._close(opened)
         return taken
 
@@ -359,9 +324,8 @@ class Queue:
         """Read what a worker waits for, and what it will want after that."""
         for each in (lane, *view.following()):
             if each.outside and not len(each):
-                self._demanded.add(each)
-                self._hungry[each] = None
-        self._hungry[lane] = None
+                self._needs.demand(each)
+        self._needs.note(lane)
 
     def remove(self, job: Job) -> bool:
         """Remove a job that waits in memory; say whether it was there."""
@@ -393,5 +357,4 @@ class Queue:
     def want(self, lane: Lane) -> None:
         """Read jobs of a lane that nobody takes, because they are to end."""
         if lane.outside and not len(lane):
-            self._demanded.add(lane)
-            self._hungry[lane] = None
+            self._needs.demand(lane)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from eventmq.broker.limiters import Limiter
     from eventmq.entries import LaneKey
 
-__all__ = ["LEAST", "Census", "victim"]
+__all__ = ["LEAST", "Census", "Room"]
 
 #: Jobs that a lane may have in memory, however many lanes share it, while there is room.
 LEAST = 16
@@ -29,24 +29,55 @@ class Census:
         self.coming: set[tuple[str, LaneKey]] = set()
 
 
-def victim(
-    lanes: Mapping[LaneKey, Lane], lane: Lane, size: int, length: int, *, spent: bool
-) -> Lane:
-    """Return which lane leaves a job to the store: this one if it has more than its share.
+class Room:
+    """The memory of one queue, which its lanes share.
 
     Args:
-        lanes: Of the queue.
-        lane: That has a new job.
-        size: Jobs that they may have in memory together.
-        length: Bytes of their bodies.
-        spent: Whether they have more bytes than that.
+        size_limit: Jobs that lanes have in memory together.
+        bytes_limit: Bytes of their bodies.
     """
-    n = len(lanes)
-    if len(lane) * n > size or lane.bytes * n > length:
-        return lane
-    if n * LEAST > size and len(lane) > 1:
-        return lane
-    if not spent:
-        return max(lanes.values(), key=len)
-    several = [each for each in lanes.values() if len(each) > 1]
-    return max(several, key=lambda each: each.bytes, default=lane)
+
+    __slots__ = ("bytes", "bytes_limit", "size", "size_limit")
+
+    def __init__(self, size_limit: int, bytes_limit: int) -> None:
+        self.size = self.bytes = 0
+        self.size_limit, self.bytes_limit = size_limit, bytes_limit
+
+    @property
+    def over(self) -> bool:
+        """Whether lanes have more than they may."""
+        return self.size > self.size_limit or self.bytes > self.bytes_limit
+
+    def crowded(self, lanes: int) -> bool:
+        """Say whether so many lanes have used it up that none can give way."""
+        full = self.size >= self.size_limit or self.bytes >= self.bytes_limit
+        return full and lanes * LEAST > self.size_limit
+
+    def left(self, size: int, length: int) -> None:
+        """Count jobs that left, and the bytes of their bodies."""
+        self.size -= size
+        self.bytes -= length
+
+    def victim(self, lanes: Mapping[LaneKey, Lane], lane: Lane) -> Lane | None:
+        """Return which lane leaves a job to the store, None if all may stay.
+
+        Args:
+            lanes: Of the queue.
+            lane: That has a new job: it gives way if it has more than its share.
+        """
+        spent = self.bytes > self.bytes_limit
+        if not spent and self.size <= self.size_limit:
+            return None
+        gives = self._choose(lanes, lane, spent=spent)
+        return gives if len(gives) > 1 else None
+
+    def _choose(self, lanes: Mapping[LaneKey, Lane], lane: Lane, *, spent: bool) -> Lane:
+        n = len(lanes)
+        if len(lane) * n > self.size_limit or lane.bytes * n > self.bytes_limit:
+            return lane
+        if n * LEAST > self.size_limit and len(lane) > 1:
+            return lane
+        if not spent:
+            return max(lanes.values(), key=len)
+        several = [each for each in lanes.values() if len(each) > 1]
+        return max(several, key=lambda each: each.bytes, default=lane)
