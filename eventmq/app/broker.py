@@ -119,7 +119,7 @@ def keys_dir_of(settings: Settings) -> Path:
 
 def _keys_in_use(settings: Settings) -> Path | None:
     """Return the directory if the broker uses keys: it was named, or has a broker's key."""
-    from eventmq.broker.runner_zap import has_keys
+    from eventmq.wire.runner_zap import has_keys
 
     directory = keys_dir_of(settings)
     return directory if settings.keys_dir or has_keys(directory) else None

@@ -16,10 +16,11 @@ import zmq
 from zmq.backend import zmq_poll
 
 from eventmq.broker.core import PORTS, BrokerCore
+from eventmq.broker.roles import Grant
 from eventmq.broker.runner_door import Door
-from eventmq.broker.runner_zap import KeyRing
 from eventmq.errors import BindError, NotAllowed
 from eventmq.wire.addresses import is_local
+from eventmq.wire.runner_zap import KeyRing
 from eventmq.wire.socket import Link, Unroutable, new_context, open_pub, open_router
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class BrokerRunner:
         context: A ZeroMQ context to use, else one of its own.
         version: Said to peers that ask.
         insecure: Allow addresses that other machines can reach, without CURVE.
-        keys_dir: Directory of the keys (`eventmq.broker.runner_zap`); CURVE is on with it.
+        keys_dir: Directory of the keys (`eventmq.wire.runner_zap`); CURVE is on with it.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class BrokerRunner:
             for name, address in self._binds.items():
                 self._bind(name, address)
             if self._door is not None:
-                self._door.test(self._context, self.addresses)
+                self._door.test(self.addresses)
             recovered = self.store.open()
         except BaseException:
             self._close()
@@ -132,7 +133,7 @@ class BrokerRunner:
 
     def _make_door(self) -> Door | None:
         """Return what checks who comes, None where everybody on this machine may do everything."""
-        ring = None if self._keys_dir is None else KeyRing(self._keys_dir)
+        ring = None if self._keys_dir is None else KeyRing(self._keys_dir, Grant.read)
         rate = self._limits.max_message_rate
         if ring is None and not rate and all(map(is_local, self._binds.values())):
             return None

@@ -10,10 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.gate import Gate
-from eventmq.broker.runner_zap import ZapThread
-from eventmq.errors import NotAllowed
-from eventmq.wire.curve import ClientKeys, decode_key, fingerprint
-from eventmq.wire.socket import KnownLink, encrypt, new_keys, try_key, watch_failures
+from eventmq.wire.runner_zap import ZapThread
+from eventmq.wire.socket import KnownLink, encrypt, watch_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,15 +19,13 @@ if TYPE_CHECKING:
     import zmq
 
     from eventmq.broker.core import BrokerCore
-    from eventmq.broker.runner_zap import KeyRing
+    from eventmq.broker.roles import Grant
+    from eventmq.wire.runner_zap import KeyRing
     from eventmq.wire.socket import Link
 
 __all__ = ["Door"]
 
 logger = logging.getLogger("eventmq.broker")
-
-#: Seconds that the self-test of one address may take.
-TEST_TIMEOUT = 5.0
 
 
 class Door:
@@ -41,12 +37,11 @@ class Door:
         rate: Messages per second that a peer may send, 0.0 for any number.
     """
 
-    def __init__(self, core: BrokerCore, ring: KeyRing | None, *, rate: float) -> None:
+    def __init__(self, core: BrokerCore, ring: KeyRing[Grant] | None, *, rate: float) -> None:
         self._ring = ring
         self._grants = None if ring is None else ring.grants
         self._gate = Gate(core, self._grants, rate=rate)
         self._zap: ZapThread | None = None
-        self._quiet: set[str] = set()
         self._counters = core.state.counters
         #: Port -> its link, and where its failed handshakes are told.
         self._watched: dict[str, tuple[Link, Link]] = {}
@@ -60,7 +55,7 @@ class Door:
     def open(self, context: zmq.Context[Any]) -> None:
         """Start to answer libzmq, before anything is bound."""
         if self._ring is not None:
-            self._zap = ZapThread(context, self._ring, self._quiet)
+            self._zap = ZapThread(context, self._ring)
 
     def arm(self, context: zmq.Context[Any], port: str, link: Link) -> None:
         """Turn CURVE on, where there are keys, before a link is bound."""
@@ -77,28 +72,16 @@ class Door:
                 link.socket.disable_monitor()
             failures.close(0)
 
-    def test(self, context: zmq.Context[Any], addresses: Mapping[str, str]) -> None:
+    def test(self, addresses: Mapping[str, str]) -> None:
         """See that a key that nobody has authorised is refused.
 
         Raises:
             NotAllowed: It was let in, or there was no answer. The broker must not serve.
         """
-        if self._ring is None:
+        if self._zap is None:
             return
         for port, address in addresses.items():
-            if address.startswith("inproc:"):
-                msg = f"{address} has no CURVE: there are no keys for what is in one process"
-                raise NotAllowed(msg)
-            public, secret = new_keys()
-            self._quiet.add(fingerprint(decode_key(public.decode())))
-            keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
-            let_in = try_key(
-                context, address, keys, subscribing=port == "subscribe", timeout=TEST_TIMEOUT
-            )
-            if let_in is not False:
-                what = "let in" if let_in else "not answered"
-                msg = f"the self-test of {address} failed: a key that nobody authorised was {what}"
-                raise NotAllowed(msg)
+            self._zap.test(address, subscribing=port == "subscribe")
         logger.info("CURVE is on; a key that nobody authorised was refused on every address")
 
     def read(self, port: str, link: Link, most: int, now: float) -> bool:

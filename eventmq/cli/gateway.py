@@ -37,6 +37,7 @@ _FIELDS = ("bind", "worker-bind")
 @click.option("--tls-cert", metavar="FILE", help="Certificate of the server, in PEM: emp.")
 @click.option("--tls-key", metavar="FILE", help="Its key; else it is in the file of --tls-cert.")
 @click.option("--tls-ca", metavar="FILE", help="Ask clients for certificates of this authority.")
+@click.option("--keys-dir", metavar="DIR", help="Its CURVE keys and its peers': mc0, majordomo.")
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option(
     "--gateway-option", "more", metavar="K=V", multiple=True,

@@ -65,7 +65,9 @@ def keys() -> None:
 
 @keys.command(cls=Command, exits={WRONG_USAGE: "wrong usage; also a file that is there already"})
 @click.argument("name", required=False)
-@click.option("--broker", "for_broker", is_flag=True, help="The broker's own, in its directory.")
+@click.option(
+    "--broker", "for_broker", is_flag=True, help="The broker's own, or a gateway's, in --keys-dir."
+)
 @click.option("--dir", "folder", metavar="DIR", help="Where the two files go; else here.")
 @_takes_keys
 def new(directory: Path, name: str | None, for_broker: bool, folder: str | None) -> None:
@@ -74,7 +76,7 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
     A pair belongs to one client, worker, scheduler or gateway and is made where that runs; only
     NAME.key goes to the broker, for "eventmq keys authorize".
     """
-    from eventmq.broker.runner_zap import BROKER
+    from eventmq.wire.runner_zap import BROKER
 
     if for_broker:
         if name or folder:
@@ -149,9 +151,9 @@ def authorize(
 
 
 def _store(directory: Path, grant: Grant, public: str) -> None:
-    from eventmq.broker.runner_zap import CLIENTS, has_keys
     from eventmq.wire.curve import Certificate
     from eventmq.wire.runner_keys import PUBLIC, write_over
+    from eventmq.wire.runner_zap import CLIENTS, has_keys
 
     if not has_keys(directory):
         msg = f"{directory} has no key of a broker; make it with: eventmq keys new --broker"
@@ -171,9 +173,9 @@ def _store(directory: Path, grant: Grant, public: str) -> None:
 def _clients(directory: Path) -> list[tuple[Grant, str]]:
     """Return the grants of a directory, each with its public key."""
     from eventmq.broker.roles import Grant
-    from eventmq.broker.runner_zap import CLIENTS
     from eventmq.wire.curve import decode_key, fingerprint
     from eventmq.wire.runner_keys import PUBLIC, read_public
+    from eventmq.wire.runner_zap import CLIENTS
 
     found = []
     for path in sorted((directory / CLIENTS).glob(f"[!.]*{PUBLIC}")):
@@ -212,8 +214,8 @@ def revoke(directory: Path, name: str) -> int:
     A running broker cuts it within a second: what its workers have goes to others, nothing more is
     sent to it, each of its messages is refused, and it cannot connect again. Its jobs stay.
     """
-    from eventmq.broker.runner_zap import CLIENTS
     from eventmq.wire.runner_keys import PUBLIC
+    from eventmq.wire.runner_zap import CLIENTS
 
     clients = directory / CLIENTS
     known = sorted(path.name.removesuffix(PUBLIC) for path in clients.glob(f"[!.]*{PUBLIC}"))

@@ -268,11 +268,14 @@ def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
     return Link(socket)
 
 
-def encrypt(link: Link, secret: bytes) -> None:
-    """Make a link that is not bound yet a CURVE server; nobody connects without a ZAP handler."""
+def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
+    """Make a link that is not bound yet a CURVE server; nobody connects without a ZAP handler.
+
+    The handler is told the domain, so that it can tell the sockets of one context apart.
+    """
     link.socket.set(zmq.CURVE_SERVER, 1)
     link.socket.set(zmq.CURVE_SECRETKEY, secret)
-    link.socket.set(zmq.ZAP_DOMAIN, zap.DOMAIN)
+    link.socket.set(zmq.ZAP_DOMAIN, domain)
     link.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 

@@ -23,9 +23,10 @@ _VERSION = b"1.0"
 
 
 class Enquiry(NamedTuple):
-    """One question: may the peer at ``address`` with this key connect?"""
+    """One question: may the peer at ``address`` with this key connect to the socket of a domain?"""
 
     request: bytes
+    domain: bytes
     address: str
     key: bytes
 
@@ -34,7 +35,7 @@ def read(frames: Sequence[bytes]) -> Enquiry | None:
     """Return what is asked, None if it is not about CURVE or malformed: to be refused."""
     if len(frames) != 7 or frames[0] != _VERSION or frames[5] != b"CURVE":  # noqa: PLR2004
         return None
-    return Enquiry(frames[1], frames[3].decode(errors="replace"), frames[6])
+    return Enquiry(frames[1], frames[2], frames[3].decode(errors="replace"), frames[6])
 
 
 def accept(request: bytes, user: str) -> list[bytes]:

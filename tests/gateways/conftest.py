@@ -9,6 +9,7 @@ import zmq
 
 from eventmq.app import EventMQ
 from eventmq.registry import GATEWAY
+from tests.gateways.farm import Farm
 from tests.gateways.raw_dealer import RawDealer
 
 
@@ -58,13 +59,19 @@ def context():
 
 @pytest.fixture
 def dealer(context):
-    """Call it with an address, and perhaps an identity, to get a raw peer."""
+    """Call it with an address, and perhaps an identity and CURVE keys, to get a raw peer."""
     made = []
 
-    def make(address, identity=b""):
-        made.append(RawDealer(context, address, identity))
+    def make(address, identity=b"", keys=None):
+        made.append(RawDealer(context, address, identity, keys))
         return made[-1]
 
     yield make
     for peer in made:
         peer.close()
+
+
+@pytest.fixture
+def farm():
+    with ExitStack() as stack:
+        yield Farm(stack)

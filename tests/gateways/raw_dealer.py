@@ -13,11 +13,17 @@ DEADLINE = 20.0
 class RawDealer:
     """One peer in a context."""
 
-    def __init__(self, context, address, identity=b""):
+    def __init__(self, context, address, identity=b"", keys=None):
         self.socket = context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
         if identity:
             self.socket.set(zmq.IDENTITY, identity)
+        if keys is not None:
+            (
+                self.socket.curve_serverkey,
+                self.socket.curve_publickey,
+                self.socket.curve_secretkey,
+            ) = keys
         self.socket.connect(address if "://" in address else f"tcp://{address}")
 
     def say(self, *frames):

@@ -65,6 +65,11 @@ def test_a_gateway_says_ready_serves_and_ends_at_sigterm(shell):
         (("gateway", "emp", "--bind", "tcp://0.0.0.0:0"), 1, "or say --insecure"),
         (("gateway", "mc0", "--gateway-option", "x=1", "--bind", FREE), 1, "no option 'x'"),
         (("gateway", "emp", "--tls-cert", "none.pem"), 1, "'none.pem' cannot be used"),
+        (
+            ("gateway", "mc0", "--keys-dir", "none", "--bind", FREE),
+            2,
+            "none/broker.key_secret cannot",
+        ),
         (("emp", "call", "127.0.0.1:1", "$echo", "[1]"), 2, "the data is no JSON object"),
         (("emp", "call", "here", "$echo"), 1, "'here' is no address"),
     ],

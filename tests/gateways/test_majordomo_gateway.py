@@ -12,98 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from eventmq.app import EventMQ
 from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
 from eventmq.plugins.gateways.emp import EmpClient
-from eventmq.registry import GATEWAY
+from tests.gateways.majordomo_peers import NAME, answer, ask, final, next_request, register
 from tests.gateways.raw_dealer import DEADLINE
 from tests.gateways.raw_emp import split
 
-NAME = b"MDPW02"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-class Farm:
-    """A broker, gateways and workers in threads of this process."""
-
-    def __init__(self, stack):
-        self._stack = stack
-        self.broker = ""
-        self._run_broker()
-        self.app = stack.enter_context(EventMQ("farm", broker=self.broker, heartbeat_interval=0.2))
-
-    def _run_broker(self):
-        app = EventMQ("broker", broker="tcp://127.0.0.1:1", heartbeat_interval=0.2)
-        self._stack.callback(app.close)
-        bound = threading.Event()
-        runners = []
-
-        def main():
-            runner = app.make_broker(binds={"main": "tcp://127.0.0.1:0"}, store="memory")
-            runners.append(runner)
-            runner.bind()
-            bound.set()
-            runner.run()
-
-        thread = threading.Thread(target=main)
-        thread.start()
-        assert bound.wait(DEADLINE)
-        self.broker = runners[0].addresses["main"]
-        self._stack.callback(thread.join, DEADLINE)
-        self._stack.callback(runners[0].stop)
-
-    def gateway(self, name="majordomo", **options):
-        """Start a gateway; return it and its addresses."""
-        options = {"bind": "tcp://127.0.0.1:0", **options}
-        gateway = self.app.plugins.make(GATEWAY, name, options=options, app=self.app)
-        self._stack.callback(gateway.stop, 0.0)
-        return gateway, list(gateway.start())
-
-    def work(self, *queues):
-        """Start a worker of the app's tasks."""
-        ready = threading.Event()
-        worker = self.app.make_worker(
-            pool="threads", concurrency=2, queues=[(1, q) for q in queues], on_ready=ready.set
-        )
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        self._stack.callback(thread.join, DEADLINE)
-        self._stack.callback(worker.stop, now=True)
-        assert ready.wait(DEADLINE)
-
-
-@pytest.fixture
-def farm():
-    with ExitStack() as stack:
-        yield Farm(stack)
-
-
-def ask(client, service, id, *body):
-    client.say("MDPC02", b"\x01", service, id, *body)
-
-
-def final(service, id, *body):
-    return [b"MDPC02", b"\x03", service.encode(), id, *body]
-
-
-def register(dealer, address, service):
-    worker = dealer(address)
-    worker.say(NAME, b"\x01", service)
-    return worker
-
-
-def next_request(worker):
-    """Return client, id and body of the next REQUEST, whatever else is heard before."""
-    while True:
-        frames = worker.next()
-        assert frames is not None, "no request came"
-        if frames[1] == b"\x02":
-            assert (NAME, b"") == (frames[0], frames[3])
-            return frames[2], frames[4], frames[5:]
-
-
-def answer(worker, kind=b"\x04", client=b"", id=b"", body=()):
-    worker.say(NAME, kind, client, b"", id, *body)
 
 
 def test_a_request_goes_to_a_worker_and_back(farm, dealer):

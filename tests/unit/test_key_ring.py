@@ -13,11 +13,12 @@ from zmq.utils import z85
 
 from eventmq.broker.core import BrokerCore
 from eventmq.broker.limits import Limits
+from eventmq.broker.roles import Grant
 from eventmq.broker.runner_door import Door
-from eventmq.broker.runner_zap import KeyRing, ZapThread, has_keys
 from eventmq.errors import KeyFileError, NotAllowed
 from eventmq.wire import zap
 from eventmq.wire.curve import fingerprint
+from eventmq.wire.runner_zap import KeyRing, ZapThread, has_keys
 from eventmq.wire.socket import new_context, open_router
 from tests.broker_harness import FirstQueue, FirstWorker
 from tests.integration.keyed_broker import Keys
@@ -32,7 +33,7 @@ def keys(tmp_path: Path) -> Keys:
 
 
 def ring_of(keys: Keys) -> KeyRing:
-    return KeyRing(keys.folder)
+    return KeyRing(keys.folder, Grant.read)
 
 
 def looked(ring: KeyRing) -> Any:
@@ -120,7 +121,7 @@ def test_other_files_and_half_written_ones_are_left_alone(keys: Keys) -> None:
 def test_without_the_brokers_key_there_is_no_ring(tmp_path: Path) -> None:
     assert not has_keys(tmp_path)
     with pytest.raises(KeyFileError, match=r"broker\.key_secret cannot be read"):
-        KeyRing(tmp_path)
+        KeyRing(tmp_path, Grant.read)
 
 
 def test_no_client_is_authorised_at_first(keys: Keys) -> None:
@@ -177,7 +178,7 @@ def enquiry(key: bytes = b"k" * 32, **more: bytes) -> list[bytes]:
 
 
 def test_an_enquiry_is_read_and_answered() -> None:
-    assert zap.Enquiry(b"7", "10.0.0.1", b"k" * 32) == zap.read(enquiry())
+    assert zap.Enquiry(b"7", b"eventmq", "10.0.0.1", b"k" * 32) == zap.read(enquiry())
     assert [b"1.0", b"7", b"200", b"OK", b"user", b""] == zap.accept(b"7", "user")
     assert [b"1.0", b"7", b"400", b"why", b"", b""] == zap.refuse(enquiry(), "why")
 
@@ -203,7 +204,7 @@ def test_the_thread_answers_refuses_and_outlives_nonsense(
     keys: Keys, context: zmq.Context, caplog
 ) -> None:
     alice = keys.authorize("alice", "client")
-    thread = ZapThread(context, ring_of(keys), set())
+    thread = ZapThread(context, ring_of(keys))
     asking = context.socket(zmq.REQ)
     asking.connect(zap.ADDRESS)
 
@@ -253,7 +254,7 @@ def test_the_self_test_sees_that_a_random_key_is_refused(
     door, _ = _door(keys, context)
     link = open_router(context, known_by=door.known_by)
     door.arm(context, "main", link)
-    door.test(context, {"main": link.bind(f"tcp://{host}:0")})
+    door.test({"main": link.bind(f"tcp://{host}:0")})
     door.look(0.0, lambda: None)
     door.close()
     link.close(0)
@@ -271,7 +272,7 @@ def test_the_self_test_finds_a_check_that_lets_everybody_in(
     link = open_router(context, known_by=door.known_by)
     door.arm(context, "main", link)
     with pytest.raises(NotAllowed, match="a key that nobody authorised was let in"):
-        door.test(context, {"main": link.bind("tcp://127.0.0.1:0")})
+        door.test({"main": link.bind("tcp://127.0.0.1:0")})
     door.close()
     link.close(0)
 
@@ -279,13 +280,13 @@ def test_the_self_test_finds_a_check_that_lets_everybody_in(
 def test_the_self_test_finds_a_socket_without_curve(
     keys: Keys, context: zmq.Context, monkeypatch
 ) -> None:
-    monkeypatch.setattr("eventmq.broker.runner_door.TEST_TIMEOUT", 0.5)
+    monkeypatch.setattr("eventmq.wire.runner_zap.TEST_TIMEOUT", 0.5)
     door, _ = _door(keys, context)
     link = open_router(context)
     with pytest.raises(NotAllowed, match=r"the self-test of .* failed"):
-        door.test(context, {"main": link.bind("tcp://127.0.0.1:0")})
+        door.test({"main": link.bind("tcp://127.0.0.1:0")})
     with pytest.raises(NotAllowed, match="inproc://x has no CURVE"):
-        door.test(context, {"main": "inproc://x"})
+        door.test({"main": "inproc://x"})
     door.close()
     link.close(0)
 

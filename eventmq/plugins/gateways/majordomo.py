@@ -1,9 +1,10 @@
 """Gateway ``majordomo``: clients and workers of the Majordomo draft 0.1.
 
 Options: ``bind`` (clients, ``tcp://127.0.0.1:47281``), ``worker_bind`` (workers,
-``tcp://127.0.0.1:47280``), ``client_name`` and ``worker_name`` (NAME on either port), ``name`` (of
-this gateway among others of one broker), ``dead`` (seconds of silence of a worker), ``max_frame``
-(bytes), ``max_workers``, ``max_requests``.
+``tcp://127.0.0.1:47280``), ``keys_dir`` (folder of its CURVE keys and those of its clients and
+workers), ``any_key`` (true: they need not be listed there), ``client_name`` and ``worker_name``
+(NAME on either port), ``name`` (of this gateway among others of one broker), ``dead`` (seconds of
+silence of a worker), ``max_frame`` (bytes), ``max_workers``, ``max_requests``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from eventmq.hookspecs import hookimpl
 from eventmq.plugins.gateways.majordomo_01.machine import MajordomoLimits
 from eventmq.plugins.gateways.majordomo_01.runner_gateway import MajordomoGateway, MajordomoOptions
 from eventmq.plugins.gateways.options import gateway_options, split_address
+from eventmq.plugins.gateways.runner_door import CLIENTS, WORKERS, make_door
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +32,8 @@ FRONT, BACK = "tcp://127.0.0.1:47281", "tcp://127.0.0.1:47280"
 _DEFAULTS = {
     "bind": FRONT,
     "worker_bind": "",
+    "keys_dir": "",
+    "any_key": False,
     "client_name": "MDPC02",
     "worker_name": "MDPW02",
     "name": "majordomo",
@@ -44,6 +48,7 @@ def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway.
 
     Raises:
+        KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
     options = gateway_options(context, _DEFAULTS)
@@ -70,6 +75,9 @@ def make_gateway(context: PluginContext) -> Gateway:
         max_frame=options["max_frame"],
         name=options["name"],
         run=uuid.uuid4().hex,
+        door=make_door(
+            options["keys_dir"], {"front": CLIENTS, "back": WORKERS}, any_key=options["any_key"]
+        ),
     )
     return MajordomoGateway(context.app, where, limits, context.clock)
 

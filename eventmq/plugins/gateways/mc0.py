@@ -1,7 +1,8 @@
 """Gateway ``mc0``: the Marionette Collective's protocol, version 0.3, bridged to topics.
 
-Options: ``bind`` (``tcp://127.0.0.1:61616``), ``max_frame`` (bytes), ``max_peers`` (clients),
-``max_topics`` (of one client).
+Options: ``bind`` (``tcp://127.0.0.1:61616``), ``keys_dir`` (folder of its CURVE keys and those of
+its clients), ``any_key`` (true: its clients need not be listed there), ``max_frame`` (bytes),
+``max_peers`` (clients), ``max_topics`` (of one client).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from eventmq.hookspecs import hookimpl
 from eventmq.plugins.gateways.mc0_03.machine import Mc0Limits
 from eventmq.plugins.gateways.mc0_03.runner_bridge import Mc0Gateway, Mc0Options
 from eventmq.plugins.gateways.options import gateway_options, split_address
+from eventmq.plugins.gateways.runner_door import CLIENTS, make_door
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,13 +27,21 @@ __all__ = ["eventmq_gateways"]
 #: The address unless told.
 BIND = "tcp://127.0.0.1:61616"
 
-_DEFAULTS = {"bind": BIND, "max_frame": 16 * 1024 * 1024, "max_peers": 10_000, "max_topics": 1000}
+_DEFAULTS = {
+    "bind": BIND,
+    "keys_dir": "",
+    "any_key": False,
+    "max_frame": 16 * 1024 * 1024,
+    "max_peers": 10_000,
+    "max_topics": 1000,
+}
 
 
 def make_gateway(context: PluginContext) -> Gateway:
     """Return the gateway.
 
     Raises:
+        KeyFileError: There is no key of its own in ``keys_dir``.
         PluginError: An option is wrong.
     """
     options = gateway_options(context, _DEFAULTS)
@@ -40,7 +50,10 @@ def make_gateway(context: PluginContext) -> Gateway:
             raise PluginError(f"option {name!r} of the gateway 'mc0' is at least 1")
     split_address(options["bind"])
     where = Mc0Options(
-        bind=options["bind"], insecure=options["insecure"], max_frame=options["max_frame"]
+        bind=options["bind"],
+        insecure=options["insecure"],
+        max_frame=options["max_frame"],
+        door=make_door(options["keys_dir"], {"main": CLIENTS}, any_key=options["any_key"]),
     )
     limits = Mc0Limits(clients=options["max_peers"], topics=options["max_topics"])
     mark = uuid.uuid4().hex

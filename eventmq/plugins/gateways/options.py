@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import PluginContext
 
-__all__ = ["check_reach", "gateway_options", "split_address"]
+__all__ = ["WITH_KEYS", "check_reach", "gateway_options", "split_address"]
+
+#: How a gateway over ZeroMQ does without ``insecure``.
+WITH_KEYS = "give it keys with --keys-dir"
 
 _HIGHEST_PORT = 65_535
 

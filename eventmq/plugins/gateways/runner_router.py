@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import zmq
 
     from eventmq.clock import Clock
+    from eventmq.plugins.gateways.runner_door import GatewayDoor
     from eventmq.wire.socket import Link
 
 __all__ = ["FrameMachine", "RouterLoop"]
@@ -63,6 +64,9 @@ class FrameMachine(Protocol):
     def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
         """Take back a message: its peer is ``gone``, or too slow."""
 
+    def expel(self, port: str, peer: bytes) -> None:
+        """Forget a peer whose key was revoked; nothing can be sent to it. Only with a door."""
+
     def close(self, now: float) -> None:
         """Say goodbye to all peers."""
 
@@ -76,7 +80,8 @@ class RouterLoop:
         clock: Reads time.
         name: Of the thread.
         max_frame: Longest frame in bytes; a longer one costs its peer the connection.
-        secure: Called with each socket before it is bound, to set its keys.
+        door: Checks the keys of peers, which the machine then knows by routing id and key; None: in
+            the clear.
     """
 
     def __init__(
@@ -87,14 +92,14 @@ class RouterLoop:
         clock: Clock,
         name: str,
         max_frame: int,
-        secure: Callable[[Any], None] | None = None,
+        door: GatewayDoor | None = None,
     ) -> None:
         self.machine = machine
         self._binds = dict(binds)
         self._clock = clock
         self._name = name
         self._max_frame = max_frame
-        self._secure = secure
+        self._door = door
         self._links: dict[str, Link] = {}
         self._calls: deque[Callable[[float], None]] = deque()
         self._bell: Bell | None = None
@@ -109,20 +114,15 @@ class RouterLoop:
 
         Raises:
             BindError: An address is taken or malformed.
+            NotAllowed: A key that nobody authorised was let in.
         """
         from zmq.backend import zmq_poll
 
         self._poll = zmq_poll
         self._bell = Bell()
         context = new_context()
-        addresses = {}
         try:
-            for port, address in self._binds.items():
-                link = open_router(context, max_frame=self._max_frame, high_water=HIGH_WATER)
-                self._links[port] = link
-                if self._secure is not None:
-                    self._secure(link.socket)
-                addresses[port] = _bound(link, address)
+            addresses = self._bind(context)
         except BaseException:
             self._close(context)
             raise
@@ -130,6 +130,23 @@ class RouterLoop:
             target=self._main, args=(context,), name=self._name, daemon=True
         )
         self._thread.start()
+        return addresses
+
+    def _bind(self, context: zmq.Context[Any]) -> dict[str, str]:
+        door, known_by = self._door, "" if self._door is None else "User-Id"
+        if door is not None:
+            door.open(context)
+        addresses = {}
+        for port, address in self._binds.items():
+            link = open_router(
+                context, max_frame=self._max_frame, high_water=HIGH_WATER, known_by=known_by
+            )
+            self._links[port] = link
+            if door is not None:
+                door.arm(context, port, link)
+            addresses[port] = _bound(link, address)
+        if door is not None:
+            door.test(addresses)
         return addresses
 
     def call(self, function: Callable[[float], None]) -> None:
@@ -177,6 +194,9 @@ class RouterLoop:
             with suppress(OSError):
                 bell.hush()
         now = self._clock.monotonic()
+        if self._door is not None:
+            for port, peer in self._door.look():
+                self._guarded(self.machine.expel, port, peer)
         for port, link in self._links.items():
             if link.socket in ready:
                 self._read(port, link, now)
@@ -190,6 +210,11 @@ class RouterLoop:
             frames = link.receive()
             if frames is None:
                 return
+            if self._door is not None:
+                peer = self._door.enter(port, link, frames[0])
+                if peer is None:
+                    continue
+                frames[0] = peer
             self._guarded(self.machine.receive, port, frames, now)
 
     def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -205,13 +230,23 @@ class RouterLoop:
             port, frames = outbox.popleft()
             gone = False
             try:
-                sent = self._links[port].send(frames)
+                sent = self._send_one(port, frames)
             except Unroutable:
                 sent, gone = False, True
             if not sent:
                 self._guarded(partial(self.machine.not_sent, port, frames, gone=gone))
 
+    def _send_one(self, port: str, frames: list[bytes]) -> bool:
+        if self._door is None:
+            return self._links[port].send(frames)
+        identity = self._door.leave(port, frames[0])
+        if identity is None:
+            raise Unroutable
+        return self._links[port].send([identity, *frames[1:]])
+
     def _close(self, context: zmq.Context[Any]) -> None:
+        if self._door is not None:
+            self._door.close()
         for link in self._links.values():
             link.close()
         context.term()

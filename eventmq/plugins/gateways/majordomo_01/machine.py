@@ -296,6 +296,12 @@ class MajordomoMachine:
         if worker is not None:
             self._remove(worker, died=False)
 
+    def expel(self, port: str, peer: bytes) -> None:
+        """Give up who has no key any more: a worker's request goes to another."""
+        worker = self._workers.get(peer) if port == BACK else None
+        if worker is not None:
+            self._remove(worker, died=False)
+
     # Time
 
     def tick(self, now: float) -> None:

@@ -13,7 +13,7 @@ from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed
 from eventmq.headers import parse_headers
 from eventmq.plugins.gateways.majordomo_01.machine import Asked, MajordomoMachine, Task
 from eventmq.plugins.gateways.majordomo_01.runner_pool import ForeignPool, ForeignWorker
-from eventmq.plugins.gateways.options import check_reach
+from eventmq.plugins.gateways.options import WITH_KEYS, check_reach
 from eventmq.plugins.gateways.runner_async import LoopThread
 from eventmq.plugins.gateways.runner_router import RouterLoop
 from eventmq.wire.frames import service_task
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from eventmq.clock import Clock
     from eventmq.plugins.gateways.majordomo_01.machine import MajordomoLimits
+    from eventmq.plugins.gateways.runner_door import GatewayDoor
 
 __all__ = ["MajordomoGateway", "MajordomoOptions"]
 
@@ -58,7 +59,7 @@ class MajordomoOptions:
         max_frame: Longest frame in bytes.
         name: Of this gateway among others of the same broker: part of the ids of its jobs.
         run: Of this run, for clients that have no identity of their own.
-        secure: Called with each socket before it is bound, to set its keys; None for none.
+        door: The keys of both ports; None for none.
     """
 
     front: str
@@ -67,7 +68,7 @@ class MajordomoOptions:
     max_frame: int
     name: str
     run: str
-    secure: Callable[[Any], None] | None = None
+    door: GatewayDoor | None = None
 
 
 class MajordomoGateway:
@@ -92,7 +93,7 @@ class MajordomoGateway:
             clock=clock,
             name="eventmq-gateway-majordomo",
             max_frame=options.max_frame,
-            secure=options.secure,
+            door=options.door,
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
         self._workers: dict[int, ForeignWorker] = {}
@@ -107,8 +108,8 @@ class MajordomoGateway:
         if "memory://" in self._app.settings.broker:
             msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
             raise NotAllowed(msg)
-        for address in (options.front, options.back) if options.secure is None else ():
-            check_reach(address, insecure=options.insecure)
+        for address in (options.front, options.back) if options.door is None else ():
+            check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         from eventmq.wire.socket import new_context
 
         self._loop.start()

@@ -215,6 +215,10 @@ class Mc0Machine:
         if gone:
             self._forget(frames[0])
 
+    def expel(self, port: str, peer: bytes) -> None:
+        """Forget a client whose key was revoked."""
+        self._forget(peer)
+
     # Clients
 
     def _client(self, identity: bytes, now: float) -> _Client:

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ContentError, EventMQError
 from eventmq.plugins.gateways.mc0_03.machine import Mc0Machine
 from eventmq.plugins.gateways.mc0_03.translation import command_of, origin_of, publication_of
-from eventmq.plugins.gateways.options import check_reach
+from eventmq.plugins.gateways.options import WITH_KEYS, check_reach
 from eventmq.plugins.gateways.runner_router import RouterLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from eventmq.client.topics import Message, Subscription
     from eventmq.clock import Clock
     from eventmq.plugins.gateways.mc0_03.machine import Mc0Limits
     from eventmq.plugins.gateways.mc0_03.messages import Command
     from eventmq.plugins.gateways.mc0_03.translation import Publication
+    from eventmq.plugins.gateways.runner_door import GatewayDoor
 
 __all__ = ["Mc0Gateway", "Mc0Options"]
 
@@ -52,13 +53,13 @@ class Mc0Options:
         bind: The address.
         insecure: It may be one that others can reach in the clear.
         max_frame: Longest frame in bytes.
-        secure: Called with the socket before it is bound, to set its keys; None for none.
+        door: Its keys; None for none.
     """
 
     bind: str
     insecure: bool
     max_frame: int
-    secure: Callable[[Any], None] | None = None
+    door: GatewayDoor | None = None
 
 
 class Mc0Gateway:
@@ -85,7 +86,7 @@ class Mc0Gateway:
             clock=clock,
             name="eventmq-gateway-mc0",
             max_frame=options.max_frame,
-            secure=options.secure,
+            door=options.door,
         )
         self._waiting: deque[Publication] = deque()
         self._dropped = 0
@@ -98,8 +99,8 @@ class Mc0Gateway:
     def start(self) -> Sequence[str]:
         """Bind and serve; return the real address."""
         options = self._options
-        if options.secure is None:
-            check_reach(options.bind, insecure=options.insecure)
+        if options.door is None:
+            check_reach(options.bind, insecure=options.insecure, protected=WITH_KEYS)
         addresses = self._router.start()
         for name, main in (("in", self._take_in), ("out", self._give_out)):
             name = f"eventmq-gateway-mc0-{name}"  # noqa: PLW2901 - its full name

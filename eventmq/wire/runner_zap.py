@@ -1,8 +1,8 @@
-"""Who may connect to a broker: the directory of its keys, and the thread that libzmq asks.
+"""Who may connect to a server: the directory of its keys, and the thread that libzmq asks.
 
-The directory holds ``broker.key`` and ``broker.key_secret``, the broker's own pair, and in
+The directory holds ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
 ``clients`` one public certificate for each client that is authorised, whose metadata say what it
-may do (`eventmq.broker.roles`). To revoke a key is to remove its file; nothing is restarted.
+may do. To revoke a key is to remove its file; nothing is restarted. Brokers and gateways use it.
 """
 
 from __future__ import annotations
@@ -13,26 +13,32 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import zmq
 
-from eventmq.broker.roles import Grant
-from eventmq.errors import KeyFileError
+from eventmq.errors import KeyFileError, NotAllowed
 from eventmq.wire import zap
-from eventmq.wire.curve import decode_key, fingerprint
+from eventmq.wire.curve import ClientKeys, decode_key, fingerprint
 from eventmq.wire.runner_keys import PUBLIC, SECRET, read_public, read_secret
+from eventmq.wire.socket import new_keys, try_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.wire.curve import Certificate
 
 __all__ = ["BROKER", "CLIENTS", "KeyRing", "ZapThread", "has_keys"]
 
-logger = logging.getLogger("eventmq.broker")
+logger = logging.getLogger("eventmq.keys")
 
-#: Name of the broker's own pair, and of the directory beside it with those of its clients.
+#: What a key may do, as whoever asks a `KeyRing` reads it.
+GrantT = TypeVar("GrantT")
+
+#: Seconds that the self-test of one address may take.
+TEST_TIMEOUT = 5.0
+
+#: Name of the server's own pair, and of the directory beside it with those of its clients.
 BROKER, CLIENTS = "broker", "clients"
 
 #: Seconds between two looks at the directory: what a flood of handshakes may cost.
@@ -46,24 +52,27 @@ _WARNED = 1000
 
 
 def has_keys(directory: Path) -> bool:
-    """Whether a directory has the pair of a broker, which then uses CURVE."""
+    """Whether a directory has the pair of a server, which then uses CURVE."""
     return (directory / f"{BROKER}{SECRET}").exists()
 
 
-class KeyRing:
+class KeyRing(Generic[GrantT]):
     """The keys of a directory, read again when it changes. Thread-safe.
 
     Args:
         directory: See above.
+        read: Called with the fingerprint of a key and the metadata of its certificate; returns
+            what it may do, or raises `KeyFileError`.
 
     Raises:
-        KeyFileError: The broker's own pair is not there, or not in order.
+        KeyFileError: The server's own pair is not there, or not in order.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, read: Callable[[str, Mapping[str, str]], GrantT]) -> None:
         self.broker: Certificate = read_secret(directory / f"{BROKER}{SECRET}")
         #: User, which is the fingerprint of a key -> what it may do.
-        self.grants: Mapping[str, Grant] = {}
+        self.grants: Mapping[str, GrantT] = {}
+        self._grant = read
         self._clients = directory / CLIENTS
         self._seen: object = None
         self._look_at = 0.0
@@ -84,7 +93,7 @@ class KeyRing:
             self._look_at = 0.0
         return user in self.refresh()
 
-    def refresh(self) -> Mapping[str, Grant]:
+    def refresh(self) -> Mapping[str, GrantT]:
         """Return the grants; they are the same object while nothing has changed.
 
         Where the directory cannot be read for a while, as without free descriptors, those of
@@ -127,15 +136,15 @@ class KeyRing:
                     found.append((name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
         return found
 
-    @staticmethod
-    def _read(paths: Sequence[Path]) -> dict[str, Grant]:
+    def _read(self, paths: Sequence[Path]) -> dict[str, GrantT]:
         """Return the grants of files; one that is not in order authorises nobody."""
-        grants: dict[str, Grant] = {}
+        grants: dict[str, GrantT] = {}
+        twice = set()
         for path in paths:
             try:
                 certificate = read_public(path)
                 user = fingerprint(decode_key(certificate.public))
-                grant = Grant.read(user, certificate.metadata)
+                grant = self._grant(user, certificate.metadata)
             except KeyFileError as error:
                 cause = error.__cause__
                 if isinstance(cause, OSError) and not isinstance(cause, _OF_THE_FILE):
@@ -144,10 +153,9 @@ class KeyRing:
                 continue
             if user in grants:
                 logger.warning("two files have the same key, none is taken: %s", path.name)
-                grants[user] = Grant(user, grant.name, frozenset())
-            else:
-                grants[user] = grant
-        return {user: grant for user, grant in grants.items() if grant.roles}
+                twice.add(user)
+            grants[user] = grant
+        return {user: grant for user, grant in grants.items() if user not in twice}
 
 
 class ZapThread:
@@ -156,15 +164,24 @@ class ZapThread:
     Args:
         context: The context.
         ring: The keys.
-        quiet: Fingerprints whose refusal is expected, and not logged.
+        admits: Called with a user and the ZAP domain of the socket that it wants to connect to, to
+            say whether it may; None: where the ring knows it. In the thread.
 
     Raises:
         zmq.ZMQError: The context has a handler already.
     """
 
-    def __init__(self, context: zmq.Context[Any], ring: KeyRing, quiet: set[str]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        ring: KeyRing[Any],
+        admits: Callable[[str, bytes], bool] | None = None,
+    ) -> None:
+        self._context = context
         self._ring = ring
-        self._quiet = quiet
+        self._admits = admits or (lambda user, _: ring.knows(user))
+        #: Users of the self-test, whose refusal is not logged.
+        self._quiet: set[str] = set()
         self._warned: set[tuple[str, str]] = set()
         self._socket = context.socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
@@ -198,7 +215,7 @@ class ZapThread:
         if enquiry is None:
             return zap.refuse(frames, "only CURVE connects here")
         user = fingerprint(enquiry.key)
-        if self._ring.knows(user):
+        if self._admits(user, enquiry.domain):
             return zap.accept(enquiry.request, user)
         self._warn(user, enquiry.address)
         return zap.refuse(frames)
@@ -210,6 +227,31 @@ class ZapThread:
         self._warned.add(pair)
         what = "connection from %s refused: its key %s is not authorised"
         logger.warning(what, address, user)
+
+    def test(self, address: str, *, subscribing: bool = False) -> None:
+        """See that a key that nobody has authorised is refused.
+
+        Args:
+            address: Of a socket that is bound.
+            subscribing: Whether it is a PUB.
+
+        Raises:
+            NotAllowed: It was let in, or there was no answer. Nobody must be served.
+        """
+        if address.startswith("inproc:"):
+            raise NotAllowed(
+                f"{address} has no CURVE: there are no keys for what is in one process"
+            )
+        public, secret = new_keys()
+        self._quiet.add(fingerprint(decode_key(public.decode())))
+        keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
+        let_in = try_key(
+            self._context, address, keys, subscribing=subscribing, timeout=TEST_TIMEOUT
+        )
+        if let_in is not False:
+            what = "let in" if let_in else "not answered"
+            msg = f"the self-test of {address} failed: a key that nobody authorised was {what}"
+            raise NotAllowed(msg)
 
     def stop(self) -> None:
         """End the thread and close the socket."""

@@ -1,0 +1,192 @@
+"""The keys of a gateway over ZeroMQ: CURVE on its ports, who may connect to which, the self-test.
+
+The directory is one as a broker has (`eventmq.wire.runner_zap`), and made by the same commands. A
+`eventmq.plugins.gateways.runner_router.RouterLoop` with a door names each peer by its routing id
+*and* its key, so that nobody who uses another's routing id is that other one: for the machine it is
+a stranger.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import KeyFileError, PluginError
+from eventmq.wire import zap
+from eventmq.wire.curve import fingerprint
+from eventmq.wire.runner_zap import KeyRing, ZapThread
+from eventmq.wire.socket import KnownLink, encrypt, watch_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import zmq
+
+    from eventmq.wire.socket import Link
+
+__all__ = ["GatewayDoor", "make_door"]
+
+logger = logging.getLogger("eventmq.keys")
+
+#: Characters of the name of a key.
+_USER = len(fingerprint(bytes(32)))
+
+#: Roles of who uses a port for clients, as a broker has them.
+CLIENTS = frozenset({"client", "admin"})
+
+#: Roles of who uses a port for workers.
+WORKERS = frozenset({"worker"})
+
+#: Peers that are remembered; beyond it those that came first must say something to be sent more.
+MOST_PEERS = 100_000
+
+
+def _roles(_: str, metadata: Mapping[str, str]) -> frozenset[str]:
+    """Return the roles of an authorised certificate."""
+    roles = frozenset(filter(None, metadata.get("roles", "").split(",")))
+    if not roles:
+        raise KeyFileError("no role; write it with: eventmq keys authorize")
+    return roles
+
+
+class GatewayDoor:
+    """Lets in whom the keys of a directory allow.
+
+    Args:
+        directory: Of the keys.
+        roles: Port -> roles of which a key needs one to connect there.
+        any_key: Serve whoever knows the gateway's public key: everything is encrypted, and nobody
+            is checked.
+
+    Raises:
+        KeyFileError: The gateway's own pair is not there, or not in order.
+    """
+
+    def __init__(
+        self, directory: Path, roles: Mapping[str, frozenset[str]], *, any_key: bool = False
+    ) -> None:
+        self._ring = KeyRing(directory, _roles)
+        self._roles = dict(roles)
+        self._any = any_key
+        self._grants = self._ring.grants
+        #: (port, routing id) -> user of the connection that it was last heard on.
+        self._users: dict[tuple[str, bytes], str] = {}
+        self._zap: ZapThread | None = None
+        #: Port -> its link, and where its failed handshakes are told.
+        self._watched: dict[str, tuple[Link, Link]] = {}
+        self._warned: set[str] = set()
+
+    # Connections
+
+    def open(self, context: zmq.Context[Any]) -> None:
+        """Start to answer libzmq, before anything is bound."""
+        self._zap = ZapThread(context, self._ring, self._connects)
+
+    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> None:
+        """Turn CURVE on before a link is bound."""
+        encrypt(link, self._ring.broker.secret.encode(), _domain(port))
+        self._watched[port] = (link, watch_failures(context, link))
+
+    def test(self, addresses: Mapping[str, str]) -> None:
+        """See that a key that nobody has authorised is refused, on every port.
+
+        Raises:
+            NotAllowed: It was let in, or there was no answer. The gateway must not serve.
+        """
+        if self._any:
+            logger.warning("CURVE is on, and any key is served: the option any_key says so")
+        elif self._zap is not None:
+            for address in addresses.values():
+                self._zap.test(address)
+            logger.info("CURVE is on; a key that nobody authorised was refused on every address")
+
+    def _connects(self, user: str, domain: bytes) -> bool:
+        if self._any:
+            return True
+        port = domain.removeprefix(_domain("")).decode(errors="replace")
+        return self._ring.knows(user) and self._may(user, port)
+
+    def _may(self, user: str, port: str) -> bool:
+        roles = self._ring.grants.get(user, frozenset())
+        return self._any or not roles.isdisjoint(self._roles.get(port, ()))
+
+    # Messages
+
+    def enter(self, port: str, link: Link, identity: bytes) -> bytes | None:
+        """Return the peer that a message came from, None where it may say nothing any more.
+
+        Args:
+            port: Where it came from.
+            link: The link that has just received it.
+            identity: Its routing id.
+        """
+        assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the loop
+        user = link.user
+        if len(user) != _USER or not self._may(user, port):
+            self._warn(user)
+            return None
+        users = self._users
+        users[port, identity] = user
+        if len(users) > MOST_PEERS:
+            del users[next(iter(users))]
+        return identity + user.encode()
+
+    def leave(self, port: str, peer: bytes) -> bytes | None:
+        """Return the routing id of a peer, None where another key has it now, or it is revoked."""
+        identity, user = peer[:-_USER], peer[-_USER:].decode("ascii", "replace")
+        return identity if self._users.get((port, identity)) == user else None
+
+    def look(self) -> list[tuple[str, bytes]]:
+        """Take note of keys that were revoked; return the peers that have to go."""
+        for port, (_, failures) in self._watched.items():
+            self._note_failures(port, failures)
+        grants = self._ring.refresh()
+        if grants is self._grants:
+            return []
+        self._grants = grants
+        gone = [place for place, user in self._users.items() if not self._may(user, place[0])]
+        if gone:
+            logger.info("%d peers are cut: their keys were changed or revoked", len(gone))
+        return [(place[0], place[1] + self._users.pop(place).encode()) for place in gone]
+
+    def _warn(self, user: str) -> None:
+        if user not in self._warned and len(self._warned) < MOST_PEERS:
+            self._warned.add(user)
+            logger.warning("message of key %s refused: it is not authorised any more", user)
+
+    def _note_failures(self, port: str, failures: Link) -> None:
+        while failures.receive() is not None:
+            if port not in self._warned:
+                self._warned.add(port)
+                what = "a peer without CURVE or without this gateway's key was refused on port %s"
+                logger.warning(what, port)
+
+    def close(self) -> None:
+        """End the thread, and watch no more. Before the links close; idempotent."""
+        for link, failures in self._watched.values():
+            if not link.socket.closed:
+                link.socket.disable_monitor()
+            failures.close(0)
+        self._watched.clear()
+        if self._zap is not None:
+            self._zap.stop()
+            self._zap = None
+
+
+def _domain(port: str) -> bytes:
+    return b"%s.%s" % (zap.DOMAIN, port.encode())
+
+
+def make_door(
+    keys_dir: str, roles: Mapping[str, frozenset[str]], *, any_key: bool
+) -> GatewayDoor | None:
+    """Return the door for the options ``keys_dir`` and ``any_key``, None without keys.
+
+    Raises:
+        KeyFileError: There is no pair of a server in the directory, or it is not in order.
+        PluginError: Any key is to be served where there are none.
+    """
+    if any_key and not keys_dir:
+        raise PluginError("option 'any_key' needs 'keys_dir': a gateway without keys asks for none")
+    return GatewayDoor(Path(keys_dir), roles, any_key=any_key) if keys_dir else None
