@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,19 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("EVENTMQ_")]:
         if not name.startswith("EVENTMQ_TEST_"):
             del os.environ[name]
+    keep_bytecode(config)
     config.pluginmanager.register(Budgets(config.getoption("--budget-factor")), "budgets")
+
+
+def keep_bytecode(config: pytest.Config) -> None:
+    """Let the processes that tests start share compiled modules, also where none may be written.
+
+    They lie in a directory of this run; else each of some hundred processes compiles anew.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="eventmq-bytecode-")
+        os.environ["PYTHONPYCACHEPREFIX"] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def required_services() -> frozenset[str]:
