@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from eventmq.headers import parse_headers
-from eventmq.job import id_time
+from eventmq.running import Answered, Died, JobContext, PoolEvent, Running
 from eventmq.schedule import ScheduleStore
 
 if TYPE_CHECKING:
@@ -193,37 +192,6 @@ class Submission:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """The job that is being executed. ``delivery`` and ``attempt`` count from 1.
-
-    ``headers`` is the header text; `header` reads it.
-    """
-
-    id: str
-    task: str
-    queue: str
-    attempt: int
-    delivery: int
-    headers: str
-    #: What `check` asks.
-    stop: Any = field(default=None, compare=False, repr=False)
-
-    def check(self) -> None:
-        """Raise `JobCancelled`, or once `SoftTimeLimitExceeded`, where the job is to stop."""
-        if self.stop is not None:
-            self.stop.check()
-
-    @property
-    def created(self) -> float:
-        """Unix time at which the client made the job, 0.0 if neither headers nor id say so."""
-        return parse_headers(self.headers).created or id_time(self.id) or 0.0
-
-    def header(self, name: str, default: str = "") -> str:
-        """Return the value of a header that the caller or a middleware added."""
-        return dict(parse_headers(self.headers).extra).get(name, default)
-
-
 class Middleware(Protocol):
     """Wraps submission and execution; a missing method costs nothing. Thread-safe.
 
@@ -262,46 +230,6 @@ class Gateway(Protocol):
 
 
 # Execution
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order."""
-
-    slot: int
-    chunk: int
-    count: int
-    #: Seconds that these jobs ran together.
-    ran: float
-    #: `eventmq.wire.bulk.encode_outcomes` of them.
-    outcomes: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """Pool event: a slot lost all that it was given and has not answered; it goes on anew."""
-
-    slot: int
-    #: The chunk and the position of the job that was running, or (0, -1).
-    chunk: int
-    position: int
-    #: For people: exit status or signal.
-    reason: str
-    #: Number of the signal that ended the process, and the bytes that it had; 0 for none known.
-    signal: int = 0
-    memory: int = 0
-
-
-PoolEvent = Answered | Died
-
-
-class Running(NamedTuple):
-    """The job that a slot runs."""
-
-    chunk: int
-    position: int
-    #: Monotonic time of its start.
-    since: float
 
 
 class WorkerPool(Protocol):
