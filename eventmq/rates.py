@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["RATES", "Rate", "parse_rate"]
+__all__ = ["RATES", "Rate", "parse_rate", "show_limits"]
 
 #: What `parse_rate` reads, for messages.
 RATES = "a number per time, such as '5/s', '100/m', '1000/h', '5000/d' or '2/10s'"
@@ -39,3 +39,14 @@ def parse_rate(text: str) -> Rate:
         raise ValueError(msg)
     count, times, unit = found.groups()
     return Rate(int(count), int(times or 1) * _UNITS[unit])
+
+
+def show_limits(rate: str, most: int) -> str:
+    """Write the limits of a queue as the setting ``queue_limits`` says them.
+
+    Args:
+        rate: As `parse_rate` reads it, "" for none.
+        most: Jobs that may run at a time, 0 for any number.
+    """
+    named = {"rate": rate, "concurrency": most}
+    return ",".join(f"{name}={value}" for name, value in named.items() if value)

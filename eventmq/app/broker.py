@@ -94,6 +94,7 @@ def limits_of(settings: Settings) -> Limits:
         unknown_task_grace=settings.unknown_task_grace,
         unknown_queue=settings.unknown_queue,
         default_queue=settings.default_queue,
+        queue_limits=settings.queue_limits,
         priority_step=settings.priority_step,
         result_ttl=settings.result_ttl,
         failed_age=settings.failed_age,

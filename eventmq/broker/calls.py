@@ -166,6 +166,7 @@ class Calls:
                 "workers": sum(
                     1 for s in sessions if s.peer and any(n == queue.name for _, n in s.queues)
                 ),
+                "limits": (queue.limiter.headers or "") if queue.limiter else "",
             }
             for queue in sorted(self.state.queues.values(), key=lambda queue: queue.name)
         ]
@@ -202,8 +203,20 @@ class Calls:
             "addresses": dict(state.addresses),
             "peers": len(state.peers),
             "counters": dict(state.counters),
+            "queue_limits": self._queue_limits(),
             **self.waits.snapshot(),
             **status_keys(state),
+        }
+
+    def _queue_limits(self) -> dict[str, dict[str, Any]]:
+        """Return what is left of the limits of each limited queue."""
+        return {
+            name: {
+                "limits": limiter.headers,
+                "running": limiter.running,
+                "may_start": limiter.allowance(self.state.now),
+            }
+            for name, limiter in self.state.limiters.of_queues.items()
         }
 
     # Topics

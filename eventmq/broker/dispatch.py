@@ -9,10 +9,10 @@ from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
 from eventmq.broker.refill import Refill
 from eventmq.broker.requests import chunk_frames, plain_frames
-from eventmq.broker.sharing import wake_at
 from eventmq.broker.state import Outgoing
+from eventmq.broker.throttle import Throttle
 from eventmq.broker.views import PLAIN_ONLY, Skill
-from eventmq.entries import Chunk, Finish, OpenChunk, SaveLimits, lane_of
+from eventmq.entries import Chunk, Finish, OpenChunk, lane_of
 from eventmq.headers import parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
@@ -57,13 +57,14 @@ class Dispatch:
         self.outcomes = outcomes
         self.volatile = volatile
         self.refill = Refill(state)
+        self.throttle = Throttle(state)
 
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
         state = self.state
         held = state.now < state.hold_until
         if not state.closing and not held:
-            self._look_again()
+            self.throttle.look_again()
             if self.affinity is not None:
                 self.affinity.look_again(state.busy.values())
             while self._round():
@@ -75,35 +76,7 @@ class Dispatch:
             if not queue.lanes:
                 del state.busy[queue.name]
         state.census.coming.clear()
-        self._limits()
-
-    # Limits
-
-    def _look_again(self) -> None:
-        """Let sessions look again where a limit may let more jobs start."""
-        limiters, now = self.state.limiters, self.state.now
-        if limiters.freed or (limiters.wake is not None and limiters.wake <= now):
-            limiters.freed = False
-            for queue in self.state.busy.values():
-                queue.version += queue.limited
-
-    def _limits(self) -> None:
-        """Write what the leases of this turn took of rates; find when to look again."""
-        state = self.state
-        limiters = state.limiters
-        if not limiters.of:
-            limiters.wake = None
-            return
-        if limiters.changed:
-            again = set(limiters.changed)
-            entry = SaveLimits(limiters.take_rows())
-            state.write(entry, lambda _: None, lambda: limiters.changed.update(again))
-        wakes = [
-            wake_at(queue.lanes.values(), state.now)
-            for queue in state.busy.values()
-            if queue.limited
-        ]
-        limiters.wake = min((wake for wake in wakes if wake is not None), default=None)
+        self.throttle.end()
 
     # Choice
 
@@ -114,6 +87,8 @@ class Dispatch:
             return False
         ready = {q.name for q in state.busy.values() if q.ready(state.now) and not q.counts.paused}
         ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
+        if state.limiters.of_queues:
+            ready = {name for name in ready if state.queues[name].allowance(state.now)}
         if not ready:
             return False
         votes: dict[str, list[Session]] = {}
@@ -170,6 +145,8 @@ class Dispatch:
     # Leases
 
     def _lease(self, queue: Queue, session: Session) -> bool:
+        if queue.limiter is not None and not queue.allowance(self.state.now):
+            return False  # another session got the last one of this round
         if self._lease_volatile(queue, session):
             return True
         jobs = self._take(queue, session)
@@ -199,7 +176,7 @@ class Dispatch:
         if not window:
             return False
         judge, refuses = self._judge(queue, session), self._refuses(session)
-        limit = self._limit(session, len(window))
+        limit = self._limit(queue, session, len(window))
         stored = None if anyway else queue.head
         jobs = self.volatile.take(queue.name, judge, refuses, limit, stored)
         if not jobs:
@@ -222,8 +199,10 @@ class Dispatch:
         weight = next((w for w, name in session.queues if name == queue.name), 1)
         session.order.charge(queue.name, weight, len(jobs))
 
-    def _limit(self, session: Session, waiting: int) -> int:
+    def _limit(self, queue: Queue, session: Session, waiting: int) -> int:
         share = 1 if session.plain else max(1, -(-waiting // max(1, session.room)))
+        if queue.limiter is not None:
+            share = min(share, queue.allowance(self.state.now))
         return min(self.state.limits.chunk_jobs, share)
 
     def _take(self, queue: Queue, session: Session) -> list[Job]:
@@ -233,7 +212,7 @@ class Dispatch:
         if self.affinity is not None:
             judge = self.affinity.narrow(queue, session, judge)
         arriving = not len(queue) and not queue.outside
-        limit = self._limit(session, len(queue.arriving) if arriving else len(queue))
+        limit = self._limit(queue, session, len(queue.arriving) if arriving else len(queue))
         if arriving:
             return self._take_arriving(queue, judge, refuses, limit)
         load, now = Load(limits.chunk_seconds, limit, limits.max_frame // 2), self.state.now
@@ -312,7 +291,7 @@ class Dispatch:
             job.delivery += 1
             lease.deliveries.append(job.delivery)
             if volatile:
-                self.state.volatile.running[job.id] = (session, lease, place)
+                self.state.volatile.leased(job, (session, lease, place), self.state.now)
             else:
                 self.state.leased(job, (session, lease, place))
         session.leases[number] = lease

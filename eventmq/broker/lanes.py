@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.broker.limiters import ANY
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     Judge = Callable[[str], float]
     Refuses = Callable[[Job], bool] | None
 
-__all__ = ["BEFORE_ALL", "Lane", "Load", "Picker", "Place"]
+__all__ = ["ANY", "BEFORE_ALL", "Lane", "Load", "Picker", "Place"]
 
 #: (rank, seq) of a job, or something at or before it.
 Place = tuple[int, int]
@@ -29,9 +31,6 @@ BEFORE_ALL: Place = (-(1 << 62), 0)
 
 #: The window's list is cut when so many taken entries stand before its head.
 _CUT = 4096
-
-#: More than any chunk has.
-_ANY = 1 << 30
 
 
 class Lane:
@@ -90,7 +89,7 @@ class Lane:
 
     def allowance(self, now: float) -> int:
         """Return how many jobs may be taken now, far more than there are for any number."""
-        return _ANY if self.limiter is None else self.limiter.allowance(now)
+        return ANY if self.limiter is None else self.limiter.allowance(now)
 
     def takes(self, job: Job) -> bool:
         """Say whether a job belongs into memory."""

@@ -1,28 +1,29 @@
-"""How many jobs of a task may start per time, and run at a time, over all workers and queues.
+"""How many jobs may start per time, and run at a time, over all workers.
 
-A `Limiter` stands for one task and key; `Limiters` has all of them and knows which leased jobs
-they count. Who is asked before jobs are taken is `eventmq.broker.queues`; what is written of them
-is a `SaveLimits` beside the lease. What runs is not written: it is in the open chunks.
+A `Limiter` stands for one task and key in all queues, or for one queue with all of its tasks;
+`Limiters` has all of them and knows which leased jobs they count. Who is asked before jobs are
+taken is `eventmq.broker.queues`; what is written of them is a `SaveLimits` beside the lease. What
+runs is not written: it is in the open chunks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.entries import LimitRow
+from eventmq.entries import LaneKey, LimitRow, lane_of
 from eventmq.headers import parse_headers
-from eventmq.rates import parse_rate
+from eventmq.rates import parse_rate, show_limits
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from eventmq.entries import LaneKey
+    from eventmq.job import Job
     from eventmq.rates import Rate
 
-__all__ = ["Limiter", "Limiters"]
+__all__ = ["ANY", "Limiter", "Limiters"]
 
 #: More than any chunk has.
-_ANY = 1 << 30
+ANY = 1 << 30
 
 #: What is missing of a token because seconds are no exact numbers.
 _SLACK = 1e-6
@@ -31,8 +32,12 @@ _SLACK = 1e-6
 _IDLE = 10.0
 
 
+#: Stands for the task where what is written is of a queue, whose name is the key then.
+_QUEUE = "\0queue"
+
+
 class Limiter:
-    """The bounds of one task and key, and what is left of them.
+    """The bounds of one task and key, or of one queue, and what is left of them.
 
     Args:
         lane: Task and key.
@@ -70,6 +75,18 @@ class Limiter:
             self.tokens = min(self.tokens, float(rate.jobs))
         self.rate, self.most = rate, headers.limit_running
 
+    def bound(self, rate: str, most: int) -> None:
+        """Take over the bounds of a queue; the bucket is full."""
+        self.rate, self.most = parse_rate(rate) if rate else None, most
+        self.headers = show_limits(rate, most)
+        self.tokens = float(self.rate.jobs) if self.rate else float("inf")
+
+    def restore(self, row: LimitRow) -> None:
+        """Take over what was written of the bucket, where the bounds are known."""
+        if self.rate is not None:
+            self.tokens = min(float(self.rate.jobs), row.tokens)
+            self.updated = row.updated
+
     def _refill(self, now: float) -> None:
         rate = self.rate
         if rate is not None and now > self.updated:
@@ -80,7 +97,7 @@ class Limiter:
 
     def allowance(self, now: float) -> int:
         """Return how many jobs may start now."""
-        free = self.most - self.running if self.most else _ANY
+        free = self.most - self.running if self.most else ANY
         if free > 0 and self.rate is not None:
             self._refill(now)
             free = min(free, int(self.tokens + _SLACK))
@@ -117,8 +134,10 @@ class Limiters:
 
     def __init__(self) -> None:
         self.of: dict[LaneKey, Limiter] = {}
+        #: Of the queues that are limited, by name.
+        self.of_queues: dict[str, Limiter] = {}
         #: Leased jobs that are counted: id -> by whom.
-        self.held: dict[str, Limiter] = {}
+        self.held: dict[str, tuple[Limiter, ...]] = {}
         #: Limiters whose tokens changed since they were written.
         self.changed: set[Limiter] = set()
         #: Jobs that had to wait may start: those who found none look again.
@@ -127,9 +146,19 @@ class Limiters:
         self.wake: float | None = None
         self._pruned = 0.0
 
+    def limit_queues(self, limits: Iterable[tuple[str, str, int]]) -> None:
+        """Make the limiters of queues: name, rate or "", jobs at a time or 0."""
+        for queue, rate, most in limits:
+            limiter = self.of_queues[queue] = Limiter(LaneKey(_QUEUE, queue))
+            limiter.bound(rate, most)
+
     def recover(self, rows: Iterable[LimitRow]) -> None:
         """Take over the buckets that were written; the bounds come with the jobs."""
         for row in rows:
+            if row.lane.task == _QUEUE:
+                if row.lane.key in self.of_queues:
+                    self.of_queues[row.lane.key].restore(row)
+                continue
             limiter = self.make(row.lane)
             limiter.tokens, limiter.updated = row.tokens, row.updated
             limiter.rate = None
@@ -142,12 +171,28 @@ class Limiters:
             limiter = self.of[lane] = Limiter(lane)
         return limiter
 
-    def leased(self, job_id: str, lane: LaneKey, now: float, *, again: bool = False) -> None:
-        """Count a leased job; ``again`` if its token was taken in an earlier run of the broker."""
-        limiter = self.of.get(lane)
-        if limiter is None:
-            return
-        self.held[job_id] = limiter
+    def leased(self, job: Job, now: float, *, again: bool = False, held: str = "") -> None:
+        """Count a leased job.
+
+        Args:
+            job: On its way to a worker.
+            now: Unix time.
+            again: Its tokens were taken in an earlier run of the broker.
+            held: Under which id it is counted, if not under its own.
+        """
+        both = (self.of.get(lane_of(job.headers)), self.of_queues.get(job.queue))
+        limiters = tuple(limiter for limiter in both if limiter is not None)
+        if limiters:
+            self.held[held or job.id] = limiters
+        for limiter in limiters:
+            self._count(limiter, now, again=again)
+
+    def ran_before(self, job: Job, limiter: Limiter, now: float) -> None:
+        """Count a job that was leased before there was the limiter of its task."""
+        self.held[job.id] = (limiter, *self.held.get(job.id, ()))
+        self._count(limiter, now, again=True)
+
+    def _count(self, limiter: Limiter, now: float, *, again: bool) -> None:
         if again:
             limiter.running += 1
             return
@@ -156,16 +201,14 @@ class Limiters:
             self.changed.add(limiter)
 
     def released(self, job_id: str, *, unstarted: bool) -> None:
-        """End the count of a job; its token comes back if it never started."""
-        limiter = self.held.pop(job_id, None)
-        if limiter is None:
-            return
-        self.freed |= 0 < limiter.most <= limiter.running
-        limiter.running -= 1
-        if unstarted and limiter.rate is not None:
-            limiter.give_back()
-            self.changed.add(limiter)
-            self.freed = True
+        """End the count of a job; its tokens come back if it never started."""
+        for limiter in self.held.pop(job_id, ()):
+            self.freed |= 0 < limiter.most <= limiter.running
+            limiter.running -= 1
+            if unstarted and limiter.rate is not None:
+                limiter.give_back()
+                self.changed.add(limiter)
+                self.freed = True
 
     def take_rows(self) -> list[LimitRow]:
         """Return what is to be written, once."""

@@ -55,6 +55,7 @@ class Limits:
             queue for so long, if ``unknown_queue`` is ``default``.
         unknown_queue: ``default``, ``keep`` (wait for a worker) or ``refuse``.
         default_queue: Name of the queue of peers that name none.
+        queue_limits: Queue, rate ("" for none) and jobs that run at a time (0 for any number).
         priority_step: Seconds of waiting that one step of priority is worth.
         result_ttl: How long a result is kept where the job does not say.
         failed_age: A failed job that is older is forgotten.
@@ -98,6 +99,7 @@ class Limits:
     orphan_after: float = 30.0
     unknown_queue: str = "default"
     default_queue: str = "default"
+    queue_limits: tuple[tuple[str, str, int], ...] = ()
     priority_step: float = 60.0
     result_ttl: float = 86_400.0
     failed_age: float = 30 * 86_400.0

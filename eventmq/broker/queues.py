@@ -12,7 +12,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from eventmq.broker.lanes import BEFORE_ALL, Lane, Picker
+from eventmq.broker.lanes import ANY, BEFORE_ALL, Lane, Picker
 from eventmq.broker.needs import Needs
 from eventmq.broker.room import Census, Room
 from eventmq.broker.sharing import allowed, share
@@ -56,6 +56,7 @@ class Queue:
         "counts",
         "lanes",
         "limited",
+        "limiter",
         "name",
         "running",
         "served_at",
@@ -75,6 +76,8 @@ class Queue:
         self.lanes: dict[LaneKey, Lane] = {}
         #: Whether a lane may have limits or a key; how much was served of the one served least.
         self.limited, self._floor = False, 0
+        #: Of the queue as a whole, None for no limits.
+        self.limiter: Limiter | None = None
         #: Jobs that every worker of the queue refused: id -> job and since when.
         self.aside: dict[str, tuple[Job, float]] = {}
         #: Jobs of this turn's commit, which may be leased in the same commit.
@@ -89,6 +92,10 @@ class Queue:
 
     def __len__(self) -> int:
         return self._room.size
+
+    def allowance(self, now: float) -> int:
+        """Return how many jobs of the whole queue may be taken now."""
+        return ANY if self.limiter is None else self.limiter.allowance(now)
 
     def ready(self, now: float) -> bool:
         """Say whether there may be a job to dispatch now, or to be read for a worker that asks."""

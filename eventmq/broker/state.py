@@ -89,7 +89,8 @@ class State:
     _message: int = 0
 
     def __post_init__(self) -> None:
-        self.volatile = VolatileJobs(self.limits)
+        self.volatile = VolatileJobs(self.limits, self.limiters)
+        self.limiters.limit_queues(self.limits.queue_limits)
         self.census.limiters = self.limiters.of
 
     # Out
@@ -162,6 +163,7 @@ class State:
             limits = self.limits
             size, length = limits.window, limits.window_bytes
             queue = Queue(name, size, length, self.now, self.census)
+            queue.limiter = self.limiters.of_queues.get(name)
             self.queues[name] = queue
         return queue
 
@@ -212,17 +214,17 @@ class State:
 
     def _count_running(self, limiter: Limiter) -> None:
         """Count the jobs that were leased before there was this limiter."""
-        for job_id, (_, lease, place) in self.running.items():
+        for _, lease, place in self.running.values():
             job = lease.jobs[place]
             if job is not None and lane_of(job.headers) == limiter.lane:
-                self.limiters.leased(job_id, limiter.lane, self.now, again=True)
+                self.limiters.ran_before(job, limiter, self.now)
 
     def leased(self, job: Job, entry: tuple[Session, Lease, int], *, again: bool = False) -> None:
         """Note that a job is leased; ``again`` if it was so in an earlier run of the broker."""
         self.running[job.id] = entry
         self.queues[job.queue].running += 1
-        if self.limiters.of:
-            self.limiters.leased(job.id, lane_of(job.headers), self.now, again=again)
+        if self.limiters.of or self.limiters.of_queues:
+            self.limiters.leased(job, self.now, again=again)
 
     def released(self, job: Job, *, unstarted: bool = False) -> bool:
         """Note that a job is not leased any more, and did not start perhaps; say if it was."""

@@ -195,16 +195,17 @@ class Volatile:
         lease.jobs = [None] * len(lease.jobs)
         lease.left = 0
         session.leases.pop(lease.number, None)
+        unstarted |= not lease.sent
         for job in jobs:
-            self.memory.running.pop(job.id, None)
-        if unstarted or not lease.sent:
+            self.memory.released(job, unstarted=unstarted)
+        if unstarted:
             for job in jobs:
                 self._back(job)
         else:
             self._lost(jobs, session.name, "was lost")
 
     def _back(self, job: Job) -> None:
-        self.memory.running.pop(job.id, None)
+        self.memory.released(job, unstarted=True)
         self.memory.join(job)
         self.state.queue(job.queue).version += 1
 

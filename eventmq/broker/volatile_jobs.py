@@ -19,6 +19,7 @@ from eventmq.job import JobState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from eventmq.broker.limiters import Limiters
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Lease, Session
     from eventmq.entries import ListJobs
@@ -134,8 +135,10 @@ class Results:
 class VolatileJobs:
     """All jobs without guarantee of a broker."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, limiters: Limiters) -> None:
         self.limits = limits
+        #: Their queues may be limited.
+        self.limiters = limiters
         #: Unfinished jobs by id.
         self.jobs: dict[str, Job] = {}
         #: Leased jobs: id -> (session, chunk, position).
@@ -163,9 +166,20 @@ class VolatileJobs:
             window = self.windows[job.queue] = Window()
         window.join(job)
 
+    def leased(self, job: Job, entry: tuple[Session, Lease, int], now: float) -> None:
+        """Note that a job is leased."""
+        self.running[job.id] = entry
+        if self.limiters.of_queues:
+            self.limiters.leased(job, now, held=_held(job))
+
+    def released(self, job: Job, *, unstarted: bool = False) -> None:
+        """Note that a job is not leased any more, and did not start perhaps."""
+        if self.running.pop(job.id, None) is not None and self.limiters.held:
+            self.limiters.released(_held(job), unstarted=unstarted)
+
     def remove(self, job: Job) -> None:
         """Forget a job that has ended."""
-        self.running.pop(job.id, None)
+        self.released(job)
         if self.jobs.pop(job.id, None) is not None:
             self.bytes -= len(job.body)
 
@@ -255,6 +269,11 @@ class VolatileJobs:
         if len(rows) <= entry.limit:
             return rows, cursor
         return rows[: entry.limit], rows[entry.limit - 1].job.id
+
+
+def _held(job: Job) -> str:
+    """Return under which id a job is counted: a stored one may have the same."""
+    return f"\0{job.id}"
 
 
 def _matches(found: Found, entry: ListJobs) -> bool:

@@ -84,11 +84,14 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def queues(target: Target, as_json: bool) -> None:
     """List the queues.
 
-    For each how many jobs wait, are delayed, run and have failed, and how many workers serve it.
+    For each how many jobs wait, are delayed, run and have failed, and how many workers serve it;
+    its limits where the broker has limits of queues.
     """
     with target.asking() as app:
         rows = app.ask("queues")
-    show_rows(rows, _QUEUES, as_json=as_json, empty="the broker has no queue yet")
+    limited = any(row.get("limits") for row in rows)
+    columns = (*_QUEUES, "limits") if limited else _QUEUES
+    show_rows(rows, columns, as_json=as_json, empty="the broker has no queue yet")
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})

@@ -74,6 +74,9 @@ def _why_queued(info: Mapping[str, Any], queues: Rows, workers: Rows) -> str:
         names = ", ".join(sorted({str(row["name"]) for row in serving})[:3])
         return f"no worker of the queue {name!r} knows the task {task!r}; connected: {names}"
     waiting, running = int(queue.get("waiting", 1)) - 1, int(queue.get("running", 0))
+    if queue.get("limits"):
+        limits = f"the queue {name!r} is limited to {queue['limits']}"
+        return f"{limits}; {max(0, waiting)} others wait in it and {running} run{_again(info)}"
     if waiting <= 0 and not running and named:
         return f"nobody takes it from the queue {name!r}; does a worker know the task {task!r}?"
     others = f"{max(0, waiting)} others wait in the queue {name!r} and {running} run"

@@ -13,6 +13,7 @@ from eventmq.settings.values import (
     NAMES,
     PATH,
     POSITIVE,
+    QUEUE_LIMITS,
     QUEUE_ROUTING,
     QUEUES,
     SIDE_BIND,
@@ -184,6 +185,12 @@ class Settings:
     routing: str = _set("least-recently-used", TEXT, "Decides which worker gets the next jobs.")
     queue_routing: tuple[tuple[str, str], ...] = _set(
         (), QUEUE_ROUTING, 'Other `routing` for some queues, as "reports:sticky,media:round-robin".'
+    )
+    queue_limits: tuple[tuple[str, str, int], ...] = _set(
+        (),
+        QUEUE_LIMITS,
+        "How many jobs of a queue may start per time, and run at a time, over all workers and "
+        "tasks; the limits of tasks and keys hold as well.",
     )
     queue_order: str = _set("weighted-fair", TEXT, "Decides which queue a worker is served from.")
     middleware: tuple[str, ...] = _set(

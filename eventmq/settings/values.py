@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from eventmq.rates import parse_rate, show_limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -23,6 +25,7 @@ __all__ = [
     "PATH",
     "POSITIVE",
     "QUEUES",
+    "QUEUE_LIMITS",
     "QUEUE_ROUTING",
     "READERS",
     "SIDE_BIND",
@@ -39,6 +42,9 @@ __all__ = [
 DEFAULT_WEIGHT = 10
 
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+#: What a limit of a queue is called in a table, and in text -> place in the value.
+_LIMITS = {"rate_limit": 1, "rate": 1, "max_concurrency": 2, "concurrency": 2}
+
 _PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s@/]*@")
 
 Rule = tuple[str, "Callable[[Any], bool]"]
@@ -72,6 +78,16 @@ def _named_pairs(pairs: tuple[tuple[str, str], ...]) -> bool:
     return all(all(pair) for pair in pairs) and len(set(names)) == len(names)
 
 
+def _queue_limits(rows: tuple[tuple[str, str, int], ...]) -> bool:
+    names = [name for name, _, _ in rows]
+    for _, rate, most in rows:
+        if rate:
+            parse_rate(rate)
+        if most < 0 or not (rate or most):
+            return False
+    return all(names) and len(set(names)) == len(names)
+
+
 def choice(*names: str) -> Rule:
     """Return the rule that a value is one of ``names``."""
     return f"{', '.join(names[:-1])} or {names[-1]}", names.__contains__
@@ -95,6 +111,14 @@ BROKERS: Rule = (
 )
 FLAG: Rule = ("true or false", lambda _: True)
 QUEUE_ROUTING: Rule = ("queue:strategy pairs, no queue twice", _named_pairs)
+QUEUE_LIMITS: Rule = (
+    (
+        'queue:limits as "email:rate=100/m,concurrency=5,reports:concurrency=2", or as a table '
+        'with email = {rate_limit = "100/m", max_concurrency = 5}; a rate is such as 5/s, 100/m, '
+        "1000/h or 2/10s, a concurrency 1 or more; no queue twice"
+    ),
+    _queue_limits,
+)
 QUEUES: Rule = ("name:weight pairs, weights from 1, no name twice", _queue_pairs)
 
 
@@ -158,6 +182,46 @@ def _table(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(map(_named, value.items() if isinstance(value, Mapping) else _split(value)))
 
 
+def _limits_of(queue: object, items: Iterable[tuple[object, object]]) -> tuple[str, str, int]:
+    row: list[Any] = [_text(queue), "", 0]
+    for name, value in items:
+        place = _LIMITS.get(_text(name))
+        bound = _text(value) if place == 1 else _integer(value)
+        if place is None or row[place] or not bound:
+            raise ValueError(name)
+        row[place] = bound
+    return row[0], row[1], row[2]
+
+
+def _limits_text(value: object) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+    """Read queue:limit=value,limit=value,queue:limit=value, as names with what they are given."""
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    for part in _split(value):
+        queue, colon, limit = _text(part).rpartition(":")
+        name, equals, bound = limit.partition("=")
+        if not equals or not (colon or found):
+            raise ValueError(part)
+        if colon:
+            found.append((queue, []))
+        found[-1][1].append((name.strip(), bound.strip()))
+    return found
+
+
+def _limits(value: object) -> tuple[tuple[str, str, int], ...]:
+    """Read the limits of queues from text, from tables, or as this returns them."""
+    if isinstance(value, Mapping):
+        tables = value.items()
+        if not all(isinstance(table, Mapping) for _, table in tables):
+            raise ValueError(value)
+        return tuple(_limits_of(queue, table.items()) for queue, table in tables)
+    if isinstance(value, (list, tuple)):
+        rows = [item for item in value if isinstance(item, (list, tuple)) and len(item) == 3]  # noqa: PLR2004
+        if len(rows) != len(value):
+            raise ValueError(value)
+        return tuple((_text(queue), _text(rate), _integer(most)) for queue, rate, most in rows)
+    return tuple(_limits_of(queue, items) for queue, items in _limits_text(value))
+
+
 #: Type of a field as written -> its reader.
 READERS: Mapping[str, Callable[[object], object]] = {
     "str": _text,
@@ -167,12 +231,16 @@ READERS: Mapping[str, Callable[[object], object]] = {
     "tuple[str, ...]": lambda value: tuple(map(_text, _split(value))),
     "tuple[tuple[int, str], ...]": lambda value: tuple(map(_pair, _split(value))),
     "tuple[tuple[str, str], ...]": _table,
+    "tuple[tuple[str, str, int], ...]": _limits,
 }
 
 
 def _item(item: Any) -> str:
     if not isinstance(item, tuple):
         return str(item)
+    if len(item) == 3:  # noqa: PLR2004 - the limits of a queue
+        queue, rate, most = item
+        return f"{queue}:{show_limits(rate, most)}"
     first, second = item
     return f"{second}:{first}" if isinstance(first, int) else f"{first}:{second}"
 

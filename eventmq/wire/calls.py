@@ -73,8 +73,8 @@ CALLS: dict[str, CallSpec] = {
     "queues": CallSpec(
         "client",
         {},
-        "list of maps with name waiting delayed running failed paused workers",
-        "List the queues.",
+        "list of maps with name waiting delayed running failed paused workers limits",
+        "List the queues; limits are as the setting queue_limits says them, '' for none.",
     ),
     "workers": CallSpec(
         "client",
@@ -86,9 +86,10 @@ CALLS: dict[str, CallSpec] = {
     "status": CallSpec(
         "client",
         {},
-        "map with version epoch store now started addresses peers counters waited_for "
-        "replies_owed and the keys of STATUS",
-        "Say how the broker is.",
+        "map with version epoch store now started addresses peers counters queue_limits "
+        "waited_for replies_owed and the keys of STATUS",
+        "Say how the broker is; queue_limits has a map by queue, with limits, the jobs that are "
+        "running and those that may_start now.",
     ),
     "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
     "schedules.list": CallSpec(

@@ -176,7 +176,7 @@ def test_a_purge_ends_what_waits_and_leaves_what_runs(broker: Broker) -> None:
     assert set(states(broker, other)) == {"queued"}
     assert queue(broker) | {"workers": 0} == {
         "name": "default", "waiting": 0, "delayed": 0, "running": 1, "failed": 0,
-        "paused": False, "workers": 0,
+        "paused": False, "workers": 0, "limits": "",
     }  # fmt: skip
     assert chunks(broker.answer(b"worker", chunk, [row()])) == []
     assert states(broker, [running]) == ["succeeded"]

@@ -90,6 +90,11 @@ def test_settings_cannot_be_changed(load):
         ({"EVENTMQ_QUEUES": "email:40,default"}, "queues", ((40, "email"), (10, "default"))),
         ({"EVENTMQ_QUEUES": "a:b:3"}, "queues", ((3, "a:b"),)),
         ({"EVENTMQ_QUEUE_ROUTING": "a:sticky"}, "queue_routing", (("a", "sticky"),)),
+        (
+            {"EVENTMQ_QUEUE_LIMITS": "a:b:rate=5/s, concurrency=2,c:max_concurrency=1"},
+            "queue_limits",
+            (("a:b", "5/s", 2), ("c", "", 1)),
+        ),
         ({"EVENTMQ_INSECURE": "yes"}, "insecure", True),
         ({"EVENTMQ_INSECURE": "0"}, "insecure", False),
         ({"EVENTMQ_MAX_FRAME": "65536"}, "max_frame", 65536),
@@ -112,6 +117,19 @@ def test_a_table_of_a_file_is_pairs(load):
     assert settings.queue_routing == (("reports", "sticky"),)
     shown = next(row for row in describe(settings) if row["name"] == "queue_routing")
     assert shown["value"] == "reports:sticky"
+
+
+def test_limits_of_queues_are_a_table_of_tables(load):
+    """Named as the options of tasks; ``EventMQ(queue_limits=...)`` takes the same."""
+    own = '[queue_limits]\nmail = {rate_limit = "100/m", max_concurrency = 5}\nx = {rate = "1/s"}\n'
+    settings = load(own=own)
+    assert settings.queue_limits == (("mail", "100/m", 5), ("x", "1/s", 0))
+    shown = next(row for row in describe(settings) if row["name"] == "queue_limits")
+    assert shown["value"] == "mail:rate=100/m,concurrency=5,x:rate=1/s"
+    assert load(environ={"EVENTMQ_QUEUE_LIMITS": shown["value"]}).queue_limits == (
+        settings.queue_limits
+    )
+    assert load(queue_limits={"mail": {"max_concurrency": 1}}).queue_limits == (("mail", "", 1),)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +164,25 @@ def test_a_table_of_a_file_is_pairs(load):
         ("queue_routing", "a:sticky,a:strict"),
         ("queue_routing", {"a": 7}),
         ("queue_routing", [7]),
+        ("queue_limits", "a"),
+        ("queue_limits", "a:5"),
+        ("queue_limits", "a:rate=often"),
+        ("queue_limits", "a:rate=0/s"),
+        ("queue_limits", "a:concurrency=0"),
+        ("queue_limits", "a:concurrency=-1"),
+        ("queue_limits", "a:speed=5/s"),
+        ("queue_limits", "rate=5/s"),
+        ("queue_limits", ":rate=5/s"),
+        ("queue_limits", "a:rate=5/s,rate=6/s"),
+        ("queue_limits", "a:rate=5/s,a:concurrency=1"),
+        ("queue_limits", {"a": {}}),
+        ("queue_limits", {"a": "5/s"}),
+        ("queue_limits", {"a": {"rate_limit": 5}}),
+        ("queue_limits", {"a": {"max_concurrency": True}}),
+        ("queue_limits", {"a": {"max_concurrency": [1]}}),
+        ("queue_limits", {"a": {"retries": 1}}),
+        ("queue_limits", [7]),
+        ("queue_limits", [["a", "5/s"]]),
         ("imports", [""]),
         ("imports", 7),
         ("store", ""),

@@ -63,6 +63,13 @@ def test_a_paused_queue_is_named() -> None:
     assert text == "is still queued after 10.0 s: the queue 'mail' is paused"
 
 
+def test_the_limits_of_a_queue_are_named() -> None:
+    """Rather than asking whether a worker knows the task."""
+    text = said(queues=[{**QUEUE, "running": 0, "limits": "rate=1/m"}])
+    why = "the queue 'mail' is limited to rate=1/m; 3 others wait in it and 0 run"
+    assert text == f"is still queued after 10.0 s: {why}"
+
+
 def test_a_running_job_names_its_worker_and_since_when() -> None:
     text = said(state="running", worker="w")
     assert text == "is still running after 10.0 s: the worker 'w' has it"
