@@ -85,16 +85,20 @@ class ResultBackend(Protocol):
 
     With ``inline`` true the bytes travel in the REPLY and the broker keeps them; ``put`` and
     ``get`` are then not called. Else the worker calls ``put`` before it replies, and the REPLY
-    carries the reference. Thread-safe, may block; raises `ResultUnavailable`.
+    carries the reference. Thread-safe, may block; raises `ResultUnavailable`. A ``close`` is
+    called, where there is one, when the app ends.
     """
 
     inline: bool
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
-        """Store a result for ``ttl`` seconds; return the reference. Idempotent by job id."""
+        """Store a result for ``ttl`` seconds; return the reference. Idempotent by job id.
+
+        Raises `ResultTooLarge` for what it does not take: the job fails with it.
+        """
 
     def get(self, reference: bytes) -> bytes:
-        """Return the bytes of a reference."""
+        """Return the bytes of a reference, which came over the wire."""
 
 
 # Decisions

@@ -22,6 +22,7 @@ from eventmq.errors import AppNotFound, JobCancelled, PluginError, Serialization
 from eventmq.interfaces import Answered, Died
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk
+from eventmq.wire.references import ResultHome
 from eventmq.worker.context import current_job
 from eventmq.worker.execution import Executor
 from eventmq.worker.taskspec import TaskSpec
@@ -69,12 +70,14 @@ def serializer(name: str) -> PlainSerializer:
 
 def make_executor(*tasks: Any, clock: Any = None, **options: Any) -> Executor:
     """Return an executor of functions (named by themselves) and `TaskSpec`s."""
+    home = {name: options.pop(name) for name in ("backend", "max_result") if name in options}
     specs = [t if isinstance(t, TaskSpec) else TaskSpec(name=t.__name__, function=t) for t in tasks]
     return Executor(
         {spec.name: spec for spec in specs},
         serializer=options.pop("serializer", serializer),
         retry_policy=options.pop("retry_policy", lambda *_: Fixed(7.0)),
         clock=clock or SystemClock(),
+        home=ResultHome(name="elsewhere", **home),
         **options,
     )
 

@@ -18,7 +18,8 @@ from eventmq.client.topics import Topics
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.job import IdFactory
 from eventmq.pluginmanager import PluginManager
-from eventmq.registry import RESULT_BACKEND
+from eventmq.registry import RESULT_BACKEND, scheme
+from eventmq.wire.references import ResultHome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -130,7 +131,8 @@ class Wiring:
     def _make_client(self) -> Client:
         settings, plugins = self.settings, self.plugins
         backend = plugins.get(RESULT_BACKEND, settings.result_backend)
-        reader = OutcomeReader(plugins.serializer, settings.accept, backend)
+        home = ResultHome(backend, scheme(settings.result_backend))
+        reader = OutcomeReader(plugins.serializer, settings.accept, home)
         runner = (self._make_runner or self._connected_runner)()
         timeout = settings.submit_timeout
         results = Results(
@@ -253,10 +255,10 @@ class Wiring:
     # The end
 
     def close(self) -> None:
-        """End client, worker and broker of this process, in that order. Idempotent."""
+        """End client, worker and broker of this process, then the rest. Idempotent."""
         with self._lock:
             self.closed = True
-            client, embedded = self._client, self._embedded
+            client, embedded, plugins = self._client, self._embedded, self._plugins
             self._embedded = None
         if embedded is not None:
             embedded.stop_beat()
@@ -264,6 +266,8 @@ class Wiring:
             client.runner.close()
         if embedded is not None:
             embedded.stop()
+        if plugins is not None:
+            plugins.close()
 
     def drop_inherited(self) -> None:
         """Forget the parent's threads; called in a forked child."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.app.keys import keys_of
 from eventmq.errors import PluginError, SettingsError
-from eventmq.registry import RESULT_BACKEND, WORKER_POOL
+from eventmq.registry import RESULT_BACKEND, WORKER_POOL, scheme
 from eventmq.wire.frames import is_service, service_task
+from eventmq.wire.references import ResultHome
 from eventmq.worker.execution import Executor
 from eventmq.worker.session import SessionInfo
 
@@ -114,8 +115,12 @@ def make_executor(app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None) -> 
         accept=settings.accept,
         middleware=plugins.middleware(),
         allow_callables=settings.allow_callables,
-        backend=plugins.get(RESULT_BACKEND, settings.result_backend),
-        max_result=max(settings.max_frame - _FRAME_SLACK, 1),
+        home=ResultHome(
+            plugins.get(RESULT_BACKEND, settings.result_backend),
+            scheme(settings.result_backend),
+            max_result=max(settings.max_frame - _FRAME_SLACK, 1),
+            ttl=settings.result_ttl,
+        ),
         on_start=app.callbacks.child if app.callbacks.child_start else None,
     )
 

@@ -22,12 +22,13 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.frames import FRAMES_TYPE, decode_frames
+from eventmq.wire.references import ResultHome
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-    from eventmq.interfaces import ResultBackend, Serializer
+    from eventmq.interfaces import Serializer
 
 __all__ = ["OutcomeReader", "Row", "failure", "with_errors"]
 
@@ -52,18 +53,18 @@ class OutcomeReader:
     Args:
         serializer: Returns the serializer of a content type.
         accept: Content types that may be decoded.
-        backend: Where results are that the broker does not keep itself, or None.
+        home: Where results are kept; the broker unless told.
     """
 
     def __init__(
         self,
         serializer: Callable[[str], Serializer],
         accept: Container[str],
-        backend: ResultBackend | None = None,
+        home: ResultHome | None = None,
     ) -> None:
         self._serializer = serializer
         self._accept = accept
-        self._backend = None if backend is None or backend.inline else backend
+        self._home = home or ResultHome()
 
     def value(self, row: Row) -> Any:
         """Return the result of a job.
@@ -85,8 +86,7 @@ class OutcomeReader:
             raise ResultUnavailable(msg)
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
-        if self._backend is not None and content_type != PLAIN_TYPE:
-            data = self._backend.get(data)
+        content_type, data = self._home.get(job_id, content_type, data)
         if content_type == PLAIN_TYPE:
             return _plain_value(data)
         name, _, rest = content_type.partition(";")

@@ -16,6 +16,7 @@ from eventmq.errors import (
     NotAllowed,
     ResultTimeout,
 )
+from eventmq.wire.references import is_reference
 
 if TYPE_CHECKING:
     from eventmq.client.errands import Question
@@ -85,6 +86,10 @@ class Results:
             except ResultTimeout as error:
                 raise await self.aexplained(job, timeout, error) from None
             self.note(job, row)
+        if job.row is not None and is_reference(job.row.content_type):
+            from asyncio import to_thread
+
+            return await to_thread(self._value, job)  # backends may block
         return self._value(job)
 
     def note(self, job: Job[Any], row: list[Any]) -> None:

@@ -49,6 +49,7 @@ BUILT_INS: Mapping[str, tuple[Kind[Any], str]] = {
     "schedule_stores.sqlite": (SCHEDULE_STORE, "sqlite"),
     "schedule_stores.memory": (SCHEDULE_STORE, "memory"),
     "result_backends.broker": (RESULT_BACKEND, "broker"),
+    "result_backends.sqlite": (RESULT_BACKEND, "sqlite"),
     "result_backends.memory": (RESULT_BACKEND, "memory"),
     "queue_stores.sqlite": (QUEUE_STORE, "sqlite"),
     "queue_stores.memory": (QUEUE_STORE, "memory"),

@@ -166,6 +166,12 @@ class PluginManager:
         wish = requirement(self._loader.plugins[plugin].distribution or own_distribution(), library)
         return f"needs the library {library!r}: pip install '{wish}' ({error})"
 
+    def close(self) -> None:
+        """Close the app's result backend, if it was made and can be closed. Idempotent."""
+        for (hook, _), made in self._objects.items():
+            if hook == RESULT_BACKEND.hook and hasattr(made, "close"):
+                made.close()
+
     # Hooks
 
     def configure(self, app: object) -> None:

@@ -113,7 +113,7 @@ class AsyncExecutor(Executor):
         if route.ignore_result:
             return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
         end = (route, position, job, value, started, ran, envelope)
-        if self._backend is None:
+        if self._home.inline:
             return self._succeeded(*end)
         return await asyncio.to_thread(self._succeeded, *end)  # it may block
 

@@ -17,6 +17,7 @@ from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow
 from eventmq.wire.frames import FRAMES_TYPE
+from eventmq.wire.references import ResultHome
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.chain import compose
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Middleware, ResultBackend, RetryPolicy, Serializer
+    from eventmq.interfaces import Middleware, RetryPolicy, Serializer
     from eventmq.wire.bulk import ChunkEntry
     from eventmq.worker.routes import Route
     from eventmq.worker.stopsign import Alarm
@@ -41,12 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Executor"]
 
 _log = logging.getLogger(__name__)
-
-#: Longest result in bytes, unless told: what the broker's default frame limit lets through.
-MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
-
-#: Seconds that an external result backend keeps a result of a job that does not say.
-RESULT_TTL = 86400.0
 
 _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
 _FAILED = int(OutcomeKind.FAILED)
@@ -67,8 +62,7 @@ class Executor:
         accept: Content types that are decoded.
         middleware: Outermost first; only its ``execute`` is used.
         allow_callables: Patterns of dotted paths that plain jobs may call.
-        backend: Keeps results elsewhere, if it is not ``inline``.
-        max_result: Longest result in bytes.
+        home: Where results are kept; the broker unless told.
         on_start: Called by `start`.
 
     Attributes:
@@ -87,15 +81,13 @@ class Executor:
         accept: Container[str] = ("msgpack", "json"),
         middleware: Sequence[Middleware] = (),
         allow_callables: Sequence[str] = (),
-        backend: ResultBackend | None = None,
-        max_result: int = MAX_RESULT,
+        home: ResultHome | None = None,
         on_start: Callable[[], None] | None = None,
     ) -> None:
         self.tasks = tasks
         self.allow_callables = tuple(allow_callables)
-        self._max_result = max_result
         self._on_start = on_start
-        self._backend = None if backend is None or backend.inline else backend
+        self._home = home or ResultHome()
         self.around = tuple(m for m in middleware if hasattr(m, "execute"))
         self._around = compose([m.execute for m in self.around])
         self._now = clock.now
@@ -280,32 +272,29 @@ class Executor:
             envelope = Envelope(envelope.job_id, content_type, created=started)
         try:
             result, signature = route.encode(value, envelope)
-            self._check_size(result)
+            if signature:
+                content_type = f"{content_type};{signature};{started!r}"
+            content_type, result = self._keep(route, envelope.job_id, content_type, result)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             what = f"the result, a {type(value).__name__}, cannot be serialised"
             return self._ended(position, job, error, what, started, ran)
-        if signature:
-            content_type = f"{content_type};{signature};{started!r}"
-        if self._backend is not None and content_type != FRAMES_TYPE:
-            content_type, result = self._keep(route, envelope.job_id, content_type, result)
         return OutcomeRow(position, _SUCCEEDED, started, ran, content_type, result)
-
-    def _check_size(self, result: bytes) -> None:
-        if len(result) > self._max_result:
-            msg = f"the result has {len(result)} bytes; the limit is {self._max_result}"
-            raise ResultTooLarge(msg)
 
     def _keep(
         self, route: Route, job_id: str, content_type: str, result: bytes
     ) -> tuple[str, bytes]:
-        """Give the result to the external backend and return the reference instead of it.
+        """Return what the outcome says: the result, or a reference to it where it is elsewhere.
 
         A backend that fails costs the result, not the job: it did succeed.
         """
-        backend: Any = self._backend
-        ttl = RESULT_TTL if route.result_ttl is None else route.result_ttl
+        home = self._home
+        if home.inline or content_type == FRAMES_TYPE:
+            home.check(result)
+            return content_type, result
         try:
-            return content_type, backend.put(job_id, result, ttl)
+            return home.put(job_id, content_type, result, route.result_ttl)
+        except ResultTooLarge:
+            raise
         except Exception:  # noqa: BLE001 - backends are plugins
             _log.exception("the result of job %s, which succeeded, could not be kept", job_id)
             return "", b""
@@ -388,7 +377,7 @@ class Executor:
             bound = partial(self._call, function, call.args, call.kwargs, route.soft)
             value = bound() if self._around is None else self._around(job, bound)
             result = encode_plain(value)
-            self._check_size(result)
+            self._home.check(result)
         except BaseException as error:  # noqa: BLE001 - as in run
             return self._failed(route, position, job, start, error)
         ran = self._monotonic() - start

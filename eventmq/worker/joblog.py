@@ -140,11 +140,10 @@ def named(index: ChunkIndex, position: int) -> tuple[str, str]:
         return entry.id, ""
 
 
-def result_too_large(index: ChunkIndex, position: int, size: int, limit: int) -> None:
+def result_too_large(index: ChunkIndex, position: int, text: str) -> None:
     """A job succeeded, but the broker does not take its result: it failed for good."""
     with suppress(Exception):
         job, task = named(index, position)
-        text = f"the result has {size} bytes; the broker takes frames of {limit}"
         what = f"eventmq.errors.ResultTooLarge: {text}"
         _log.error(_FAILED, job, _task(task), index.entries[position].attempt, what, "")
 

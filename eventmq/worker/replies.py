@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_outcomes
+from eventmq.wire.references import too_large
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 
@@ -72,9 +73,8 @@ class Replies:
 
 
 def _too_large(row: OutcomeRow, limit: int, index: ChunkIndex) -> OutcomeRow:
-    size = len(row.result)
-    joblog.result_too_large(index, row.position, size, limit)
-    message = f"the result has {size} bytes; the broker takes frames of {limit}"
+    message = too_large(len(row.result), limit)
+    joblog.result_too_large(index, row.position, message)
     error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", message))
     return row._replace(
         kind=int(OutcomeKind.FAILED), content_type=ERROR_TYPE, result=error, countdown=0.0

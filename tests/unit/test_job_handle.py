@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,7 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.commands import Call, Request
+from eventmq.wire.references import ResultHome
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
 from tests.client_harness import FakeBroker, Net, NetRunner
 
@@ -385,7 +387,45 @@ def test_a_signed_result_is_decoded_with_its_signature() -> None:
 
 
 def test_a_result_elsewhere_is_fetched_from_there() -> None:
-    assert reader(backend=Backend()).value(row("succeeded", data=b"ref")) == "from elsewhere"
+    how = row("succeeded", "reference:elsewhere;msgpack", b"ref")
+    assert reader(home=ResultHome(Backend(), "elsewhere")).value(how) == "from elsewhere"
+    assert (
+        reader(home=ResultHome(Backend(), "elsewhere")).value(row("succeeded", data=b"\x05")) == 5
+    )
+
+
+@pytest.mark.parametrize("home", [ResultHome(), ResultHome(Backend(), "other")])
+def test_a_result_of_a_backend_that_this_client_has_not_is_unavailable(home: ResultHome) -> None:
+    """It would decode the reference instead."""
+    error = end(row("succeeded", "reference:elsewhere;msgpack", b"ref"), home=home)
+    assert isinstance(error, ResultUnavailable)
+    assert "job j1 is kept by the result backend 'elsewhere', and this program has" in str(error)
+
+
+def test_the_content_type_of_a_result_elsewhere_must_be_accepted_too() -> None:
+    home = ResultHome(Backend(), "elsewhere")
+    error = end(row("succeeded", "reference:elsewhere;pickle", b"ref"), home=home)
+    assert isinstance(error, ContentNotAllowed)
+
+
+def test_a_coroutine_reads_a_result_elsewhere_without_blocking_its_loop(bench: Bench) -> None:
+    """Backends may block; the loop goes on meanwhile."""
+    went_on = threading.Event()
+
+    class Slow(Backend):
+        def get(self, reference: bytes) -> bytes:
+            assert went_on.wait(20.0)
+            return super().get(reference)
+
+    bench.results.reader = reader(home=ResultHome(Slow(), "elsewhere"))
+    job = bench.job()
+    bench.end("j1", "succeeded", "reference:elsewhere;msgpack", b"ref")
+
+    async def main() -> Any:
+        asyncio.get_running_loop().call_soon(went_on.set)
+        return await job.aget()
+
+    assert asyncio.run(main()) == "from elsewhere"
 
 
 # Causes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eventmq.errors import PluginError, ResultUnavailable
+from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
 from eventmq.interfaces import PluginContext
 from eventmq.plugins.result_backends import broker, memory
 from eventmq.testing import FakeClock
@@ -38,10 +38,12 @@ def test_a_result_that_is_put_again_is_counted_once():
     assert (backend.get(reference), backend.get(other)) == (b"xxxx", b"yyyy")
 
 
-def test_a_result_larger_than_the_bound_is_not_kept():
+def test_a_result_larger_than_the_bound_is_refused_and_pushes_nothing_out():
     backend = make_memory(max_bytes=10)
-    with pytest.raises(ResultUnavailable):
-        backend.get(backend.put("job-1", b"x" * 11, 60.0))
+    first = backend.put("job-0", b"x" * 10, 60.0)
+    with pytest.raises(ResultTooLarge, match="11 bytes; the result backend 'memory' keeps 10"):
+        backend.put("job-1", b"x" * 11, 60.0)
+    assert backend.get(first) == b"x" * 10
 
 
 def test_a_bound_that_keeps_nothing_is_refused():

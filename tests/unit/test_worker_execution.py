@@ -10,7 +10,7 @@ import time
 import msgpack
 import pytest
 
-from eventmq.errors import EventMQError, SignatureError, TimeLimitExceeded
+from eventmq.errors import EventMQError, ResultTooLarge, SignatureError, TimeLimitExceeded
 from eventmq.interfaces import Envelope
 from eventmq.job import JobState, OutcomeKind
 from eventmq.wire.bulk import ChunkEntry
@@ -330,6 +330,7 @@ def test_a_result_that_cannot_be_serialised_fails():
 
 def test_a_result_that_is_too_large_fails():
     row = run_call(make_executor(echo, max_result=100), "echo", "x" * 101)
+    assert "the limit is 100, from the setting max_frame; a result backend" in error_of(row).message
     assert row.kind == OutcomeKind.FAILED
     assert error_of(row).type == "eventmq.errors.ResultTooLarge"
 
@@ -407,6 +408,35 @@ def test_an_external_backend_gets_the_result_and_its_reference_is_answered():
     row = run_call(make_executor(add, backend=backend), "add", 1, 2, headers="result-ttl:60")
     assert backend.kept == [("j1", b"\x03", 60.0)]
     assert (row.kind, row.result) == (OutcomeKind.SUCCEEDED, b"ref")
+    assert row.content_type == "reference:elsewhere;msgpack"
+
+
+def test_a_backend_takes_results_that_the_broker_would_not():
+    backend = Elsewhere()
+    row = run_call(make_executor(echo, backend=backend, max_result=100), "echo", "x" * 101)
+    assert (row.kind, row.result) == (OutcomeKind.SUCCEEDED, b"ref")
+    assert len(backend.kept[0][1]) > 100
+
+
+def test_a_result_that_a_backend_finds_too_large_fails_the_job_for_good():
+    class Small(Elsewhere):
+        def put(self, job_id, data, ttl):
+            raise ResultTooLarge("the limit of this backend is 3")
+
+    row = run_call(make_executor(add, backend=Small()), "add", 1, 2, headers="retry-count:3")
+    assert row.kind == OutcomeKind.FAILED
+    assert error_of(row)[:2] == (
+        "eventmq.errors.ResultTooLarge",
+        "the limit of this backend is 3",
+    )
+
+
+@pytest.mark.parametrize("headers", ["result-ttl:0", "ignore-result"])
+def test_a_result_that_nobody_wants_is_not_handed_to_a_backend(headers):
+    backend = Elsewhere()
+    row = run_call(make_executor(add, backend=backend), "add", 1, 2, headers=headers)
+    assert (row.kind, row.content_type, row.result) == (OutcomeKind.SUCCEEDED, "", b"")
+    assert backend.kept == []
 
 
 def test_a_backend_that_is_gone_costs_the_result_not_the_job():

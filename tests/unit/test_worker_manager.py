@@ -528,7 +528,8 @@ def test_a_result_that_the_broker_does_not_take_is_logged_as_the_failure_that_it
     world.answer(0, 1, 0, 2, size=3000)
     text = (
         "job j1.{} of task t failed for good at attempt 1: eventmq.errors.ResultTooLarge: "
-        "the result has 3000 bytes; the broker takes frames of 2000"
+        "the result has 3000 bytes; the limit is 2000, from the setting max_frame; a result "
+        "backend such as 'sqlite' (setting result_backend) takes larger ones"
     )
     assert logged(caplog) == [("ERROR", text.format(0)), ("ERROR", text.format(1))]
 

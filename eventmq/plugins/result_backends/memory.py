@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError, ResultUnavailable
+from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
 
@@ -45,6 +45,9 @@ class MemoryResults:
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
         """Keep a result for ``ttl`` seconds; return its reference, made of the job's id."""
         reference = job_id.encode()
+        if len(data) > self._max_bytes:
+            msg = f"the result has {len(data)} bytes; the result backend 'memory' keeps "
+            raise ResultTooLarge(f"{msg}{self._max_bytes} at most: its option max_bytes")
         with self._lock:
             self._drop(reference)
             self._kept[reference] = (data, self._monotonic() + ttl)
@@ -61,7 +64,8 @@ class MemoryResults:
                 return data
             self._drop(reference)
         job_id = reference.decode(errors="replace")
-        msg = f"the result of job {job_id!r} is not in this process, or no more"
+        msg = f"the result of job {job_id!r} is not in this process, or no more: the result "
+        msg += "backend 'memory' keeps results in the process that ran the job, for their ttl"
         raise ResultUnavailable(msg)
 
     def _drop(self, reference: bytes) -> None:

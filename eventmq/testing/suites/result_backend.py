@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.errors import ResultUnavailable
+from eventmq.errors import ResultTooLarge, ResultUnavailable
 
 if TYPE_CHECKING:
     from eventmq.interfaces import ResultBackend
 
 __all__ = ["ResultBackendSuite"]
 
+#: Bytes that a reference may have.
+LONGEST_REFERENCE = 1024
+
 
 class ResultBackendSuite:
-    """Subclass it and return your backend from `make`; give `pass_time` if you can."""
+    """Subclass it and return your backend from `make`; give `pass_time` if you can.
+
+    ``shared`` is False for a backend that only the object which put a result can read.
+    """
+
+    shared = True
 
     def make(self) -> ResultBackend:
-        """Return the backend; called once per test."""
-        raise NotImplementedError
+        """Return the backend, another object for the same results each time."""
+        raise NotImplementedError("define make(): it returns your result backend")
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass for the backend that `make` returned, without waiting for it."""
@@ -60,6 +68,38 @@ class ResultBackendSuite:
         second = backend.put("job-1", b"second", 60.0)
         assert backend.get(second) == b"second"
         assert backend.get(first) in {b"first", b"second"}
+
+    def test_another_object_reads_what_one_has_put(self, backend: ResultBackend) -> None:
+        """The worker puts, the client gets: in other processes."""
+        if not self.shared:
+            pytest.skip("what this backend keeps is in the object itself")
+        reference = backend.put("job-1", b"data", 60.0)
+        assert self.make().get(reference) == b"data"
+
+    def test_a_reference_is_short(self, backend: ResultBackend) -> None:
+        """It travels instead of the result, and the broker keeps it."""
+        assert len(backend.put("j" * 255, b"x" * 10_000, 60.0)) <= LONGEST_REFERENCE
+
+    def test_a_result_is_kept_or_refused_whatever_its_size(self, backend: ResultBackend) -> None:
+        """A refusal fails the job and says the limit; half a result is none."""
+        data = b"0123456789abcdef" * (4 * 1024 * 1024)
+        refusal = ""
+        try:
+            found = backend.get(backend.put("job-1", data, 60.0))
+        except ResultTooLarge as error:
+            refusal = str(error)
+        assert str(len(data)) in refusal or found == data
+
+    def test_closing_is_final_for_nobody_else(self, backend: ResultBackend) -> None:
+        """The end of one app, or a second call, is no trouble for others."""
+        close = getattr(backend, "close", None)
+        if close is None:
+            pytest.skip("there is no close")
+        other = self.make()
+        reference = other.put("job-1", b"data", 60.0)
+        close()
+        close()
+        assert other.get(reference) == b"data"
 
     def test_an_unknown_reference_is_unavailable(self, backend: ResultBackend) -> None:
         """Whatever it is: it came over the wire."""

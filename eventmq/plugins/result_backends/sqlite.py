@@ -1,0 +1,290 @@
+"""Result backend ``sqlite``: results in a file that the workers and clients of one host share.
+
+For results that are too large for the broker, or too many. The file is not the broker's: whoever
+can read it can read every result in it, whatever keys the broker asks for, so it is made for its
+owner only (mode 0600). SQLite's locks do not hold across machines: each host needs its own file,
+and its results are read on that host only.
+
+Results go when their time is up, and the ones with the least time left when the file is full; both
+happen while others are put.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote
+
+from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
+from eventmq.hookspecs import hookimpl
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Factory, PluginContext, ResultBackend
+
+__all__ = ["SqliteResults", "eventmq_result_backends"]
+
+logger = logging.getLogger(__name__)
+
+#: Stored in ``PRAGMA user_version``, and what marks the file as ours: "EVMR".
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x45564D52
+
+#: Bytes of results in the file, unless told.
+MAX_BYTES = 16 * 1024**3
+
+#: Bytes of one result, unless told, and at most: SQLite's own limit is a thousand million.
+MAX_RESULT = 512 * 1024**2
+LARGEST = 1_000_000_000 - 1024
+
+#: Seconds to wait for the transaction of another process.
+BUSY = 30.0
+
+#: Seconds between two looks for results whose time is up.
+EVERY = 30.0
+
+#: Results that one transaction forgets at most.
+SLICE = 500
+
+_DDL = (
+    """CREATE TABLE IF NOT EXISTS results (id TEXT PRIMARY KEY, until REAL NOT NULL,
+       data BLOB NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS results_until ON results (until)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+#: Connections that a forked child inherited: never closed, for that would free the parent's locks.
+_inherited: list[object] = []
+
+
+class _Home:
+    """The connection of one process: it must not be carried over a fork."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.db: sqlite3.Connection | None = None
+
+
+class SqliteResults:
+    """A `ResultBackend` in an SQLite file. Opened at the first use, once per process.
+
+    Args:
+        path: Of the file.
+        clock: Reads time.
+        durable: A result is on disk before its job has ended; else the last ones may be lost with
+            the machine's power, and never with a process.
+        max_bytes: Of the file; beyond it results with the least time left are forgotten.
+        max_result: Bytes of one result.
+    """
+
+    inline = False
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        durable: bool = True,
+        max_bytes: int = MAX_BYTES,
+        max_result: int = MAX_RESULT,
+    ) -> None:
+        self._path = path
+        self._now = clock.now
+        self._durable = durable
+        self._max_bytes = max_bytes
+        self._max_result = min(max_result, LARGEST)
+        #: When to look for what may go, and bytes that were put since the last time.
+        self._look_at = 0.0
+        self._written = 0
+        self._home = _Home()
+
+    def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
+        """Keep a result for ``ttl`` seconds; return its reference, made of the job's id.
+
+        Raises:
+            ResultTooLarge: It is longer than ``max_result``.
+            ResultUnavailable: The file cannot be written.
+        """
+        if len(data) > self._max_result:
+            msg = f"the result has {len(data)} bytes; the result backend 'sqlite' keeps "
+            raise ResultTooLarge(f"{msg}{self._max_result} at most: its option max_result")
+        now = self._now()
+        home = self._here()
+        try:
+            with home.lock:
+                db = self._open(home)
+                sql = "INSERT OR REPLACE INTO results (id, until, data) VALUES (?, ?, ?)"
+                db.execute(sql, (job_id, now + ttl, data))
+                self._written += len(data)
+                if now >= self._look_at or self._written > self._max_bytes // 16:
+                    self._look_at = now + EVERY if self._prune(db, now) else now
+                    self._written = 0
+        except (OSError, sqlite3.Error) as error:
+            raise ResultUnavailable(f"{self._where} cannot be written: {error}") from error
+        return job_id.encode()
+
+    def get(self, reference: bytes) -> bytes:
+        """Return a result that is still kept.
+
+        Raises:
+            ResultUnavailable: It is not, or the file is not on this host or cannot be read.
+        """
+        if not self._path.exists():
+            msg = f"{self._where} are not on this host: the result backend 'sqlite' is for workers "
+            raise ResultUnavailable(msg + "and clients of one host that name the same file")
+        job_id = reference.decode(errors="replace")
+        home = self._here()
+        try:
+            with home.lock:
+                sql = "SELECT data FROM results WHERE id = ? AND until > ?"
+                row = self._open(home).execute(sql, (job_id, self._now())).fetchone()
+        except (OSError, sqlite3.Error) as error:
+            raise ResultUnavailable(f"{self._where} cannot be read: {error}") from error
+        if row is None:
+            msg = f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"
+            raise ResultUnavailable(msg)
+        return bytes(row[0])
+
+    def close(self) -> None:
+        """Close the file. Idempotent; the next use opens it again."""
+        home = self._here()
+        with home.lock:
+            if home.db is not None:
+                home.db.close()
+                home.db = None
+
+    # The file
+
+    @property
+    def _where(self) -> str:
+        return f"the results in {self._path}"
+
+    def _here(self) -> _Home:
+        """Return the connection of this process."""
+        home = self._home
+        if home.pid != os.getpid():
+            _inherited.append(home)
+            home = self._home = _Home()
+        return home
+
+    def _open(self, home: _Home) -> sqlite3.Connection:
+        if home.db is None:
+            home.db = self._connect()
+        return home.db
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self._path.exists():  # closing a file that is open already would free its locks
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        url = f"file:{quote(str(self._path.absolute()))}?mode=rw"
+        db = sqlite3.connect(
+            url, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        # In this order: another process may be making the tables, and marks the file with them.
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if application not in {0, APPLICATION_ID} or (not application and tables):
+            raise ResultUnavailable(f"{self._path} has no results of EventMQ: name another file")
+        if version > SCHEMA_VERSION:
+            msg = f"{self._path} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}"
+            raise ResultUnavailable(f"{msg}: use the newer EventMQ that wrote it, or another file")
+        db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        if version < SCHEMA_VERSION:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("PRAGMA journal_mode = WAL")
+            for statement in ("BEGIN IMMEDIATE", *_DDL, "COMMIT"):
+                db.execute(statement)
+
+    def _prune(self, db: sqlite3.Connection, now: float) -> bool:
+        """Forget some results that are over, or too many; return False if there may be more."""
+        sql = "DELETE FROM results WHERE id IN (SELECT id FROM results WHERE until <= ? LIMIT ?)"
+        over = db.execute(sql, (now, SLICE)).rowcount
+        excess = self._bytes(db) - self._max_bytes
+        if excess > 0:
+            early = self._make_room(db, excess + self._max_bytes // 16)
+            what = "%d results in %s were forgotten before their time: it has its %d bytes"
+            logger.warning(what, early, self._path, self._max_bytes)
+        if over or excess > 0:
+            db.executescript("PRAGMA incremental_vacuum(1000)")  # execute() stops after one page
+        return over < SLICE and excess <= 0
+
+    @staticmethod
+    def _make_room(db: sqlite3.Connection, wanted: int) -> int:
+        """Forget the results with the least time left; return how many."""
+        ids = []
+        rows = db.execute("SELECT id, length(data) FROM results ORDER BY until LIMIT ?", (SLICE,))
+        for job_id, size in rows:
+            ids.append((job_id,))
+            wanted -= size
+            if wanted <= 0:
+                break
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("DELETE FROM results WHERE id = ?", ids)
+        db.execute("COMMIT")
+        return len(ids)
+
+    @staticmethod
+    def _bytes(db: sqlite3.Connection) -> int:
+        """Return how many bytes of the file are in use."""
+        sizes = [
+            db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        ]
+        return int((sizes[0] - sizes[1]) * sizes[2])
+
+
+_OPTIONS = {
+    "path": ".eventmq/results.sqlite",
+    "url": "",
+    "durable": True,
+    "max_bytes": MAX_BYTES,
+    "max_result": MAX_RESULT,
+}
+
+
+def make_backend(context: PluginContext) -> ResultBackend:
+    """Return a backend for the options above.
+
+    ``url`` is ``sqlite:///path``, with other options behind a ``?`` as in ``?durable=no``.
+    """
+    url = str(context.options.get("url", ""))
+    path, _, query = url.partition("://")[2].removeprefix("/").partition("?")
+    given = {**context.options, **dict(parse_qsl(query, keep_blank_values=True))}
+    options = read_options(replace(context, options=given), _OPTIONS)
+    for name in ("max_bytes", "max_result"):
+        if options[name] < 1:
+            raise PluginError(f"result backend sqlite: {name} is at least 1")
+    return SqliteResults(
+        Path(path or options["path"]),
+        context.clock,
+        durable=options["durable"],
+        max_bytes=options["max_bytes"],
+        max_result=options["max_result"],
+    )
+
+
+@hookimpl
+def eventmq_result_backends() -> Mapping[str, Factory[ResultBackend]]:
+    """Provide ``sqlite``."""
+    return {"sqlite": make_backend}

@@ -1,0 +1,184 @@
+"""What the result backend ``sqlite`` promises beyond the contract."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import stat
+import threading
+
+import pytest
+
+from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
+from eventmq.interfaces import PluginContext
+from eventmq.plugins.result_backends import sqlite
+from eventmq.testing import FakeClock
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return what makes a backend in a file of the test's own."""
+    made = []
+    clock = FakeClock()
+
+    def make_one(**options):
+        given = {"path": str(tmp_path / "results.sqlite"), "durable": False, **options}
+        made.append(sqlite.make_backend(PluginContext("sqlite", given, clock)))
+        made[-1].clock = clock
+        return made[-1]
+
+    yield make_one
+    for backend in made:
+        backend.close()
+
+
+def count(path):
+    with sqlite3.connect(path) as db:
+        (number,) = db.execute("SELECT count(*) FROM results").fetchone()
+    db.close()
+    return number
+
+
+def test_only_its_owner_can_read_the_file(make, tmp_path):
+    """Results are as private as the broker's; who wants it otherwise sets the mode."""
+    make().put("job-1", b"x", 60.0)
+    assert stat.S_IMODE((tmp_path / "results.sqlite").stat().st_mode) == 0o600
+    (tmp_path / "results.sqlite").chmod(0o640)
+    make().put("job-2", b"x", 60.0)
+    assert stat.S_IMODE((tmp_path / "results.sqlite").stat().st_mode) == 0o640
+
+
+def test_results_are_there_after_a_restart(make):
+    backend = make(durable=True)
+    reference = backend.put("job-1", b"data", 60.0)
+    backend.close()
+    assert make().get(reference) == b"data"
+    assert backend.get(reference) == b"data"
+
+
+def test_reading_makes_no_file(make, tmp_path):
+    """A client on another host hears why it finds nothing."""
+    with pytest.raises(ResultUnavailable, match="not on this host: the result backend 'sqlite' is"):
+        make().get(b"job-1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_that_are_over_leave_the_file(make, tmp_path):
+    """In slices, while others are put; the space is used again or given back."""
+    backend = make()
+    for number in range(1200):
+        backend.put(f"job-{number}", b"x" * 1000, 10.0)
+    size = (tmp_path / "results.sqlite").stat().st_size
+    backend.clock.advance(60.0)
+    for number in range(4):
+        backend.put(f"late-{number}", b"x", 10.0)
+    assert count(tmp_path / "results.sqlite") == 4
+    backend.close()
+    assert (tmp_path / "results.sqlite").stat().st_size < size / 2
+
+
+def test_a_full_file_forgets_what_has_the_least_time_left(make, caplog):
+    backend = make(max_bytes=400_000)
+    keep = backend.put("keep", b"k", 9999.0)
+    with caplog.at_level(logging.WARNING):
+        references = [backend.put(f"job-{n}", b"x" * 10_000, 60.0 + n) for n in range(100)]
+    assert backend.get(keep) == b"k"
+    assert backend.get(references[-1]) == b"x" * 10_000
+    assert backend.get(references[70]) == b"x" * 10_000
+    with pytest.raises(ResultUnavailable, match="or no more"):
+        backend.get(references[0])
+    assert "forgotten before their time: it has its 400000 bytes" in caplog.text
+
+
+def test_a_result_beyond_its_limit_is_refused(make):
+    with pytest.raises(ResultTooLarge, match=r"11 bytes; .* keeps 10 at most: its option max_res"):
+        make(max_result=10).put("job-1", b"x" * 11, 60.0)
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "max_result"])
+def test_a_bound_that_keeps_nothing_is_refused(make, name):
+    with pytest.raises(PluginError, match=f"{name} is at least 1"):
+        make(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("url", "path"), [("sqlite:///{}", "/tmp/r.sqlite"), ("sqlite:///r.sqlite", "r.sqlite")]
+)
+def test_the_file_is_named_by_a_url_too(make, url, path):
+    assert str(make(url=url.format(path))._path) == path
+
+
+def test_a_url_has_options_too(make):
+    """The section of the settings is that of all plugins with this name."""
+    with pytest.raises(ResultTooLarge, match="keeps 3 at most"):
+        make(url="sqlite:///r.sqlite?max_result=3&durable=no").put("job-1", b"1234", 60.0)
+    with pytest.raises(PluginError, match="no option 'durabel'; did you mean 'durable'"):
+        make(url="sqlite:///r.sqlite?durabel=no")
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("CREATE TABLE jobs (id)", "has no results of EventMQ: name another file"),
+        ("PRAGMA application_id = 7", "has no results of EventMQ: name another file"),
+        (
+            f"PRAGMA application_id = {sqlite.APPLICATION_ID}; PRAGMA user_version = 9",
+            "has version 9, this EventMQ knows up to 1: use the newer",
+        ),
+    ],
+)
+def test_a_file_of_something_else_is_left_alone(make, tmp_path, statement, why):
+    with sqlite3.connect(tmp_path / "results.sqlite") as db:
+        db.executescript(statement)
+    db.close()
+    for use in (lambda b: b.put("job-1", b"x", 60.0), lambda b: b.get(b"job-1")):
+        with pytest.raises(ResultUnavailable, match=why):
+            use(make())
+
+
+def test_what_is_no_database_is_unavailable(make, tmp_path):
+    (tmp_path / "results.sqlite").write_bytes(b"no database" * 500)
+    with pytest.raises(ResultUnavailable, match="cannot be read: file is not a database"):
+        make().get(b"job-1")
+    with pytest.raises(ResultUnavailable, match="cannot be written"):
+        make().put("job-1", b"x", 60.0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_opens_the_file_anew(make):
+    """SQLite's connections must not be carried over a fork."""
+    backend = make()
+    reference = backend.put("job-1", b"parent", 60.0)
+    with backend._home.lock:  # as if another thread of the parent were inside
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                backend.put("job-2", b"child", 60.0)
+                status = 0 if backend.get(reference) == b"parent" else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend.get(b"job-2") == b"child"
+
+
+def test_many_that_open_a_new_file_at_once_all_succeed(make):
+    """Workers start together."""
+    start = threading.Barrier(8)
+    failures = []
+
+    def work(number, backend):
+        start.wait(20.0)
+        try:
+            backend.put(f"job-{number}", b"x", 60.0)
+        except ResultUnavailable as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n, make())) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert failures == []
+    assert [make().get(f"job-{n}".encode()) for n in range(8)] == [b"x"] * 8
