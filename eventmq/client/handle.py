@@ -137,7 +137,7 @@ class Job(Generic[T]):
             id, task, queue, state, attempt, delivery, priority, created, due, expires,
             finished, leased (Unix times, 0.0 for none), worker, error, headers, attempts (the last
             ten that failed) and others: see ``info`` in the table of calls on the protocol page. An
-            error has ``type message traceback args``.
+            error has ``type message traceback arguments``.
 
         Raises:
             JobNotFound: The broker does not know it.

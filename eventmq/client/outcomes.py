@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.main_module import main_name
+from eventmq.client.causes import original
 from eventmq.errors import (
     ContentNotAllowed,
     EventMQError,
@@ -157,41 +156,6 @@ def failure(row: Row) -> JobFailed:
     )
     error.__cause__ = original(remote) if kind is JobFailed else None
     return error
-
-
-def original(remote: RemoteError) -> Exception | None:
-    """Return an exception like the worker's, or None.
-
-    Only classes of modules that this process has imported already are taken: a message must not
-    make a client import anything. The class is called with the plain arguments that came.
-    """
-    kind = _find_class(remote.type)
-    if kind is None or remote.arguments is None:
-        return None
-    try:
-        made: object = kind(*remote.arguments)
-    except Exception:  # noqa: BLE001 - a constructor of the user's
-        return None
-    return made if isinstance(made, Exception) else None
-
-
-def _find_class(dotted: str) -> type[Exception] | None:
-    parts = dotted.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        name = ".".join(parts[:end])
-        module = sys.modules.get(name)
-        if module is None and name == main_name():
-            module = sys.modules["__main__"]
-        if module is not None:
-            return _class_in(module, parts[end:])
-    return None
-
-
-def _class_in(module: object, path: list[str]) -> type[Exception] | None:
-    found: object = module
-    for part in path:
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:

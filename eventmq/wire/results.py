@@ -1,18 +1,22 @@
 """How an outcome's value or error is written, so that both ends agree.
 
 A success is the serializer's bytes with its content type. Everything else is an error: content
-type `ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``, readable by any client
-whatever serializer the task uses.
+type `ERROR_TYPE`, MessagePack ``[type, message, traceback, arguments]``, with attributes and
+members in a fifth place where there are any, readable by any client whatever serializer the task
+uses.
 """
 
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.wire.bulk import is_text, pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "ERROR_TYPE",
@@ -21,6 +25,7 @@ __all__ = [
     "decode_error",
     "encode_error",
     "plain_result",
+    "shorten",
 ]
 
 #: Content type of an error.
@@ -36,16 +41,32 @@ TRACEBACK_LIMIT = 16 * 1024
 MESSAGE_LIMIT = 4 * 1024
 
 
+#: Bytes that an error may take; arguments and attributes are left out where they make it longer.
+ERROR_LIMIT = 64 * 1024
+
+
 class RemoteError(NamedTuple):
-    """An exception of a worker: dotted type name, message, traceback, plain arguments."""
+    """An exception of a worker.
+
+    Attributes:
+        type: Dotted name of its class.
+        message: ``str()`` of it.
+        traceback: As text.
+        arguments: As it was made with, where they are plain data.
+        state: Its plain attributes by name.
+        members: Of a group: the exceptions in it.
+    """
 
     type: str
     message: str
     traceback: str = ""
     arguments: tuple[object, ...] | None = None
+    state: Mapping[str, object] | None = None
+    members: tuple[RemoteError, ...] = ()
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return a traceback without its middle, if it is long."""
     if len(text) <= TRACEBACK_LIMIT:
         return text
     half = TRACEBACK_LIMIT // 2
@@ -53,13 +74,35 @@ def _shorten(text: str) -> str:
 
 
 def encode_error(error: RemoteError) -> bytes:
-    """Encode an error; arguments that are not plain data are left out."""
-    head = [error.type, error.message[:MESSAGE_LIMIT], _shorten(error.traceback)]
+    """Encode an error; what is not plain data is left out, and what is too long."""
+    packed = pack(_row(error))
+    if len(packed) > ERROR_LIMIT:
+        packed = pack(_row(error._replace(state=None, members=())))
+    return packed if len(packed) <= ERROR_LIMIT else pack(_row(RemoteError(*error[:3])))
+
+
+def _row(error: RemoteError) -> list[object]:
+    arguments = error.arguments if _is_plain(error.arguments) else None
+    row: list[object] = [
+        error.type,
+        error.message[:MESSAGE_LIMIT],
+        shorten(error.traceback),
+        arguments,
+    ]
+    more: dict[str, object] = {}
+    if error.state and _is_plain(error.state):
+        more["state"] = error.state
+    if error.members:
+        more["members"] = [_row(member) for member in error.members]
+    return [*row, more] if more else row
+
+
+def _is_plain(value: object) -> bool:
     try:
-        packed = pack([*head, error.arguments])
-    except (TypeError, ValueError, OverflowError):
-        return pack([*head, None])
-    return packed if len(packed) < 4 * TRACEBACK_LIMIT else pack([*head, None])
+        pack(value)
+    except Exception:  # noqa: BLE001 - values of users
+        return False
+    return True
 
 
 def plain_result(state: JobState, result: bytes | None) -> bytes:
@@ -86,12 +129,26 @@ def _plain(value: object) -> bytes:
 def decode_error(data: bytes) -> RemoteError:
     """Decode an error; bytes of any other shape become a message of type ``""``."""
     try:
-        value = unpack(data, "the error")
+        found = _read(unpack(data, "the error"))
     except ProtocolError:
-        return RemoteError("", data[:MESSAGE_LIMIT].decode(errors="replace"))
+        found = None
+    return found or RemoteError("", data[:MESSAGE_LIMIT].decode(errors="replace"))
+
+
+def _read(value: object) -> RemoteError | None:
     match value:
-        case [str(kind), str(message), str(traceback), arguments]:
+        case [str(kind), str(message), str(traceback), arguments, *rest]:
             args = tuple(arguments) if isinstance(arguments, list) else None
-            return RemoteError(kind, message, traceback, args)
-        case _:
-            return RemoteError("", data[:MESSAGE_LIMIT].decode(errors="replace"))
+            state, members = _more(rest[0] if rest else None)
+            return RemoteError(kind, message, traceback, args, state, members)
+    return None
+
+
+def _more(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError, ...]]:
+    """Return the attributes and the members of an error."""
+    if not isinstance(value, dict):
+        return None, ()
+    state, members = value.get("state"), value.get("members")
+    rows = map(_read, members if isinstance(members, list) else ())
+    named = isinstance(state, dict) and all(isinstance(name, str) for name in state)
+    return state if named else None, tuple(row for row in rows if row is not None)

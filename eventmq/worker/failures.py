@@ -10,7 +10,8 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from eventmq.wire.results import RemoteError
+from eventmq.wire.exceptions import take_apart
+from eventmq.wire.results import MESSAGE_LIMIT, RemoteError, shorten
 from eventmq.worker.signals import Reject, Retry
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from eventmq.worker.taskspec import TaskSpec
 
 __all__ = ["describe", "error_text", "reason_of", "retry_delay"]
+
+#: Groups within groups of exceptions whose members are told of.
+LEVELS = 3
 
 _log = logging.getLogger(__name__)
 
@@ -56,16 +60,17 @@ def _utf8(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return ``str(error)``, or its type where that is empty or fails itself."""
+    """Return the beginning of ``str(error)``, or its type where that is empty or fails itself."""
     try:
-        return _utf8(str(error)) or type(error).__name__
+        return _utf8(str(error)[:MESSAGE_LIMIT]) or type(error).__name__
     except Exception:  # noqa: BLE001 - an exception of the user that cannot be shown
         return f"{type(error).__name__} (its text cannot be shown)"
 
 
 def _traceback_text(error: BaseException, frames: TracebackType | None) -> str:
     try:
-        return _utf8("".join(traceback.TracebackException(type(error), error, frames).format()))
+        text = "".join(traceback.TracebackException(type(error), error, frames).format())
+        return _utf8(shorten(text))
     except Exception:  # noqa: BLE001 - as in error_text
         return ""
 
@@ -80,13 +85,21 @@ def describe(
         function: The task; the traceback begins at its frame.
         ours: File whose frames are left out where the task's is not found.
     """
-    kind = type(error)
     frames = _task_frames(error.__traceback__, function, ours)
+    return _told(error, _traceback_text(error, frames), LEVELS)
+
+
+def _told(error: BaseException, traceback: str, levels: int) -> RemoteError:
+    """Return what is told of an exception and, so many levels deep, of the members of a group."""
+    kind = type(error)
+    apart = take_apart(error)
     return RemoteError(
         f"{kind.__module__}.{kind.__qualname__}",
         error_text(error),
-        _traceback_text(error, frames),
-        error.args,
+        traceback,
+        apart.arguments,
+        apart.state,
+        tuple(_told(member, "", levels - 1) for member in apart.members if levels),
     )
 
 

@@ -233,8 +233,18 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
+ERRORS = st.recursive(
+    st.builds(RemoteError, TEXT, TEXT, TEXT, st.none() | st.lists(PLAIN).map(tuple)),
+    lambda inner: st.builds(
+        RemoteError, TEXT, TEXT, TEXT, st.none(),
+        st.none() | st.dictionaries(TEXT, PLAIN, min_size=1), st.lists(inner).map(tuple),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+
+
 @few
-@given(st.builds(RemoteError, TEXT, TEXT, TEXT, st.none() | st.lists(PLAIN).map(tuple)))
+@given(ERRORS)
 def test_errors(error: RemoteError) -> None:
     assert decode_error(encode_error(error)) == error
 

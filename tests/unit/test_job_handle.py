@@ -13,9 +13,10 @@ import msgpack
 import pytest
 
 from eventmq import errors
+from eventmq.client.causes import original
 from eventmq.client.errands import NOWHERE
 from eventmq.client.handle import Job, Origin
-from eventmq.client.outcomes import OutcomeReader, Row, original
+from eventmq.client.outcomes import OutcomeReader, Row
 from eventmq.client.results import Results
 from eventmq.client.waiting import Completed, await_, wait
 from eventmq.errors import (
@@ -467,7 +468,6 @@ def test_a_class_of_an_imported_module_is_found() -> None:
         "builtins.KeyboardInterrupt",
         "os.path.join",
         "sys.modules",
-        f"{__name__}.Picky",
         f"{__name__}.Picky.missing",
         "builtins.ValueError.__class__",
         "..",
@@ -483,8 +483,17 @@ def test_a_message_makes_nothing_be_imported() -> None:
     assert "this" not in sys.modules
 
 
-def test_arguments_that_are_not_plain_give_no_cause() -> None:
-    assert original(RemoteError("builtins.ValueError", "x", "", None)) is None
+def test_a_cause_whose_arguments_are_not_plain_has_the_message_instead() -> None:
+    made = original(RemoteError("builtins.ValueError", "x", "", None))
+    assert type(made) is ValueError
+    assert made.args == ("x",)
+
+
+def test_a_class_whose_constructor_takes_something_else_is_a_cause_like_any_other() -> None:
+    """It is not called."""
+    error = end(failed(f"{__name__}.Picky", "why"))
+    assert type(error.__cause__) is Picky
+    assert error.__cause__.args == ("why",)
 
 
 def test_a_class_of_the_script_that_runs_is_found_by_the_name_of_its_file(
