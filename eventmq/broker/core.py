@@ -294,7 +294,7 @@ class BrokerCore:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
         wake = now + self.state.limits.lease_interval / 2
         state = self.state
-        dues = (state.next_due, state.volatile.next_due, state.limiters.wake)
+        dues = (state.next_due, state.volatile.next_due, self.dispatch.throttle.due)
         return min([wake, *(due for due in dues if due is not None)])
 
     # Out

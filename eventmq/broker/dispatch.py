@@ -64,7 +64,7 @@ class Dispatch:
         state = self.state
         held = state.now < state.hold_until
         if not state.closing and not held:
-            self.throttle.look_again()
+            self.throttle.begin()
             if self.affinity is not None:
                 self.affinity.look_again(state.busy.values())
             while self._round():

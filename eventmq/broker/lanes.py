@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     Judge = Callable[[str], float]
     Refuses = Callable[[Job], bool] | None
 
-__all__ = ["ANY", "BEFORE_ALL", "Lane", "Load", "Picker", "Place"]
+__all__ = ["ANY", "BEFORE_ALL", "Lane", "Load", "Picker", "Place", "Turn"]
 
 #: (rank, seq) of a job, or something at or before it.
 Place = tuple[int, int]
+
+#: What orders lanes: a `Place`, or before it how much was served where they share fairly.
+Turn = tuple[int, ...]
 
 #: A key below that of every job.
 BEFORE_ALL: Place = (-(1 << 62), 0)
@@ -73,7 +76,7 @@ class Lane:
         #: Since when there are workers of the queue, of which none knows the task.
         self.unknown_since: float | None = None
         #: Jobs taken so far, where lanes share fairly; with a head start of what others had taken
-        #: when this one, being ``fresh``, began to take part.
+        #: when this one, being ``fresh``, began to take part, or did so again.
         self.served = 0
         self.fresh = True
 
@@ -86,6 +89,12 @@ class Lane:
         if len(self.items) > self.head:
             return self.items[self.head][:2]
         return self.edge if self.outside else None
+
+    @property
+    def turn(self) -> Turn | None:
+        """What orders lanes that share fairly: how much was served, then `first`."""
+        first = self.first
+        return None if first is None else (self.served, *first)
 
     def allowance(self, now: float) -> int:
         """Return how many jobs may be taken now, far more than there are for any number."""
@@ -202,7 +211,7 @@ class Picker:
         taken: list[Job],
         size: int,
         load: Load,
-        before: Place | None,
+        before: Turn | None,
     ) -> int:
         """Append jobs to ``taken``; return how many bytes their bodies have now, or -1 when full.
 

@@ -8,6 +8,7 @@ runs is not written: it is in the open chunks.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from eventmq.entries import LaneKey, LimitRow, lane_of
@@ -17,6 +18,8 @@ from eventmq.rates import parse_rate, show_limits
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from eventmq.broker.lanes import Lane
+    from eventmq.broker.queues import Queue
     from eventmq.job import Job
     from eventmq.rates import Rate
 
@@ -43,7 +46,19 @@ class Limiter:
         lane: Task and key.
     """
 
-    __slots__ = ("headers", "lane", "most", "rate", "running", "seq", "tokens", "updated", "used")
+    __slots__ = (
+        "due",
+        "headers",
+        "lane",
+        "most",
+        "rate",
+        "running",
+        "seq",
+        "tokens",
+        "updated",
+        "used",
+        "waiting",
+    )
 
     def __init__(self, lane: LaneKey) -> None:
         self.lane = lane
@@ -60,6 +75,9 @@ class Limiter:
         self.headers: str | None = None
         #: When it was last asked for by a new job.
         self.used = 0.0
+        #: Lanes that it blocks, with their queues, and when they are looked at at the latest.
+        self.waiting: dict[Lane, Queue] = {}
+        self.due = float("inf")
 
     def set(self, text: str, now: float) -> None:
         """Take over the bounds that the headers of a job say."""
@@ -140,10 +158,11 @@ class Limiters:
         self.held: dict[str, tuple[Limiter, ...]] = {}
         #: Limiters whose tokens changed since they were written.
         self.changed: set[Limiter] = set()
-        #: Jobs that had to wait may start: those who found none look again.
-        self.freed = False
-        #: When the first token comes that a job waits for.
-        self.wake: float | None = None
+        #: Limiters that may let jobs start that had to wait.
+        self._freed: dict[Limiter, None] = {}
+        #: When tokens come that lanes wait for.
+        self._dues: list[tuple[float, int, Limiter]] = []
+        self._pushed = 0
         self._pruned = 0.0
 
     def limit_queues(self, limits: Iterable[tuple[str, str, int]]) -> None:
@@ -203,12 +222,56 @@ class Limiters:
     def released(self, job_id: str, *, unstarted: bool) -> None:
         """End the count of a job; its tokens come back if it never started."""
         for limiter in self.held.pop(job_id, ()):
-            self.freed |= 0 < limiter.most <= limiter.running
+            if 0 < limiter.most <= limiter.running:
+                self.free(limiter)
             limiter.running -= 1
             if unstarted and limiter.rate is not None:
                 limiter.give_back()
                 self.changed.add(limiter)
-                self.freed = True
+                self.free(limiter)
+
+    # Lanes that wait
+
+    def block(self, lane: Lane, queue: Queue, now: float) -> None:
+        """Note that a lane may not start jobs now; `unblock` returns it when it may again."""
+        limiter = lane.limiter
+        assert limiter is not None, "without limits nothing is blocked"  # noqa: S101
+        limiter.waiting[lane] = queue
+        due = limiter.wake_at(now)
+        if due is not None and due < limiter.due:
+            limiter.due = due
+            self._pushed += 1
+            heappush(self._dues, (due, self._pushed, limiter))
+
+    def free(self, limiter: Limiter) -> None:
+        """Note that a limiter may let more jobs start."""
+        if limiter.waiting:
+            self._freed[limiter] = None
+
+    def unblock(self, now: float) -> list[tuple[Lane, Queue]]:
+        """Return and forget the blocked lanes that may start jobs now."""
+        while (due := self.due) is not None and due <= now:
+            limiter = heappop(self._dues)[2]
+            limiter.due = float("inf")
+            self.free(limiter)
+        lanes: list[tuple[Lane, Queue]] = []
+        for limiter in self._freed:
+            lanes += limiter.waiting.items()
+            limiter.waiting.clear()
+        self._freed.clear()
+        return lanes
+
+    @property
+    def due(self) -> float | None:
+        """When the first token comes that a lane waits for, None where none does."""
+        dues = self._dues
+        while dues and (dues[0][0] != dues[0][2].due or not dues[0][2].waiting):
+            due, _, limiter = heappop(dues)
+            if due == limiter.due:
+                limiter.due = float("inf")
+        return dues[0][0] if dues else None
+
+    # What is written, and what goes
 
     def take_rows(self) -> list[LimitRow]:
         """Return what is to be written, once."""

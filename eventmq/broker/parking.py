@@ -64,8 +64,12 @@ class Parking:
         """Note since when nobody knows a lane; fail its jobs when that is too long."""
         sessions = self._serving(queue)
         skills = {session.skill for session in sessions}
+        known: dict[str | None, bool] = {}  # lanes are many where jobs have keys, tasks are not
         for lane in list(queue.lanes.values()):
-            if any(skill.admits(lane.task) for skill in skills):
+            task = lane.task
+            if task not in known:
+                known[task] = any(skill.admits(task) for skill in skills)
+            if known[task]:
                 lane.unknown_since = None
             elif sessions and lane.unknown_since is None and lane.first is not None:
                 lane.unknown_since = self.state.now

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from eventmq.broker.lanes import ANY, BEFORE_ALL, Lane, Picker
 from eventmq.broker.needs import Needs
 from eventmq.broker.room import Census, Room
-from eventmq.broker.sharing import allowed, share
-from eventmq.broker.views import Skill, View
+from eventmq.broker.sharing import share
+from eventmq.broker.views import Views
 from eventmq.entries import QueueCounts, lane_of
 
 if TYPE_CHECKING:
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
     from eventmq.broker.lanes import Judge, Load, Place, Refuses
     from eventmq.broker.limiters import Limiter
+    from eventmq.broker.views import Skill, View
     from eventmq.entries import LaneKey
     from eventmq.job import Job
 
 __all__ = ["Queue"]
-
-#: Views of a queue: the one made first goes, and is made again when a session looks.
-_MOST_VIEWS = 100
 
 
 class Queue:
@@ -45,8 +43,9 @@ class Queue:
     """
 
     __slots__ = (
+        "_blocked",
         "_census",
-        "_floor",
+        "_keyed",
         "_made",
         "_needs",
         "_room",
@@ -68,14 +67,16 @@ class Queue:
     ) -> None:
         self.name = name
         self._census = census or Census()
-        self._made = 0
-        self._views: dict[Skill, View] = {}
+        #: Lanes made so far; those with a key; those that a limit blocks.
+        self._made = self._keyed = 0
+        self._blocked: set[Lane] = set()
+        self._views = Views()
         self._room = Room(size_limit, bytes_limit)
         self._needs = Needs()
         #: A lane that is not here has no queued job, neither in memory nor in the store.
         self.lanes: dict[LaneKey, Lane] = {}
-        #: Whether a lane may have limits or a key; how much was served of the one served least.
-        self.limited, self._floor = False, 0
+        #: Whether a lane may have limits or a key.
+        self.limited = False
         #: Of the queue as a whole, None for no limits.
         self.limiter: Limiter | None = None
         #: Jobs that every worker of the queue refused: id -> job and since when.
@@ -99,9 +100,9 @@ class Queue:
 
     def ready(self, now: float) -> bool:
         """Say whether there may be a job to dispatch now, or to be read for a worker that asks."""
-        if self.arriving or not self.limited:
-            return bool(self.arriving or self.lanes)
-        return any(lane.allowance(now) for lane in self.lanes.values())
+        if self.limiter is not None and not self.limiter.allowance(now):
+            return False
+        return len(self.lanes) > len(self._blocked) or bool(self.arriving)
 
     @property
     def outside(self) -> bool:
@@ -123,9 +124,12 @@ class Queue:
         if lane is None:
             self._made += 1
             self._census.lanes += 1
-            limiter = self._census.limiters.get(key)
+            limiter = self._census.limiters.of.get(key)
             lane = self.lanes[key] = Lane(key, self._made, limiter)
             self.limited |= limiter is not None or bool(key.key)
+            if key.key:
+                self._keyed += 1
+                self._views.order(fair=True)
         return lane
 
     def limit(self, limiter: Limiter) -> None:
@@ -135,22 +139,23 @@ class Queue:
             lane.limiter = limiter
             self.limited = True
 
-    def _view(self, skill: Skill) -> View:
-        view = self._views.get(skill)
-        if view is None:
-            if len(self._views) >= _MOST_VIEWS:
-                del self._views[next(iter(self._views))]
-            view = self._views[skill] = View(skill)
-            for lane in self.lanes.values():
-                if skill.admits(lane.task):
-                    view.add(lane)
-        return view
+    def unblock(self, lane: Lane) -> None:
+        """Let workers take from a lane again that a limit had blocked."""
+        self._blocked.discard(lane)
+        if self.lanes.get(lane.key) is lane:
+            self.version += 1
+            self._views.show(lane)
 
-    def _show(self, lane: Lane) -> None:
-        """Let workers see that a lane has something, or something better than before."""
-        for skill, view in self._views.items():
-            if skill.admits(lane.task):
-                view.add(lane)
+    def _follow(self, view: View, now: float) -> Lane | None:
+        """Take the first lane out of a view that no limit blocks; the blocked ones leave it."""
+        while (lane := view.first()) is not None:
+            view.pop()
+            if lane.limiter is None or lane.limiter.allowance(now):
+                return lane
+            self._blocked.add(lane)
+            lane.fresh = True
+            self._census.limiters.block(lane, self, now)
+        return None
 
     def _left(self, lane: Lane, size: int, length: int) -> None:
         """Count what left the window of a lane; forget the lane if that was all."""
@@ -158,10 +163,19 @@ class Queue:
         if lane.outside:
             self._needs.note(lane)
         elif not len(lane) and not lane.claiming and self.lanes.get(lane.key) is lane:
-            del self.lanes[lane.key]
-            self.limited &= bool(self.lanes)
-            self._needs.forget(lane)
-            self._census.lanes -= 1
+            self._forget(lane)
+
+    def _forget(self, lane: Lane) -> None:
+        del self.lanes[lane.key]
+        self.limited &= bool(self.lanes)
+        self._needs.forget(lane)
+        self._census.lanes -= 1
+        self._blocked.discard(lane)
+        if lane.limiter is not None:
+            lane.limiter.waiting.pop(lane, None)
+        if lane.key.key:
+            self._keyed -= 1
+            self._views.order(fair=bool(self._keyed))
 
     # Jobs that come
 
@@ -184,12 +198,12 @@ class Queue:
         room = self._room
         if not claimed and not len(lane) and room.crowded(len(self.lanes)):
             lane.leave(job.rank, job.seq)
-            self._show(lane)
+            self._views.show(lane)
             return [job]
         room.size += 1
         room.bytes += len(job.body)
         if lane.join(job):
-            self._show(lane)
+            self._views.show(lane)
         return self._displace(lane) if room.over else []
 
     def _displace(self, lane: Lane) -> list[Job]:
@@ -249,7 +263,7 @@ class Queue:
         lane.rewind(before)
         self._needs.note(lane)
         self.version += 1
-        self._show(lane)
+        self._views.show(lane)
 
     # Jobs that go
 
@@ -269,9 +283,9 @@ class Queue:
             load: What the chunk may hold.
             now: Unix time.
         """
+        view = self._views.of(skill, self.lanes.values())
         if self.limited:
-            return self._share(skill, lambda lane: Picker(lane, judge, refuses), load, now)
-        view = self._view(skill)
+            return self._share(view, lambda lane: Picker(lane, judge, refuses), load, now)
         taken: list[Job] = []
         opened: list[tuple[Picker, int, int]] = []
         heap: list[tuple[Place, int, Picker]] = []  # of opened lanes, by what comes next
@@ -303,22 +317,31 @@ class Queue:
         return taken
 
     def _share(
-        self, skill: Skill, pick: Callable[[Lane], Picker], load: Load, now: float
+        self, view: View, pick: Callable[[Lane], Picker], load: Load, now: float
     ) -> list[Job]:
         """Take jobs where lanes have limits or keys."""
         taken: list[Job] = []
         opened: list[tuple[Picker, int, int]] = []
+        fair = bool(self._keyed)
+        followed: list[Lane] = []
+
+        def follow() -> Lane | None:
+            lane = self._follow(view, now)
+            if lane is not None:
+                if not followed:  # nobody who may be taken from was served less
+                    view.rise(lane.served)
+                followed.append(lane)
+            return lane
 
         def opening(lane: Lane) -> Picker:
             opened.append((pick(lane), len(lane), lane.bytes))
             return opened[-1][0]
 
-        suits = [lane for lane in self.lanes.values() if skill.admits(lane.task)]
-        lanes, self._floor = allowed(suits, now, self._floor)
-        fair = any(key.key for key in self.lanes)
-        for lane in share(lanes, opening, taken, load, now, fair=fair):
+        for lane in share(follow, opening, taken, load, now, fair=fair):
             self._needs.demand(lane)
         self._close(opened)
+        for lane in followed:
+            view.add(lane)
         return taken
 
     def _close(self, opened: list[tuple[Picker, int, int]]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventmq.broker.limiters import Limiters
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventmq.broker.lanes import Lane
-    from eventmq.broker.limiters import Limiter
     from eventmq.entries import LaneKey
 
 __all__ = ["LEAST", "Census", "Room"]
@@ -24,7 +25,7 @@ class Census:
 
     def __init__(self) -> None:
         self.lanes = 0
-        self.limiters: Mapping[LaneKey, Limiter] = {}
+        self.limiters = Limiters()
         #: Queue and key of lanes that may begin with what this turn admits.
         self.coming: set[tuple[str, LaneKey]] = set()
 

@@ -91,7 +91,7 @@ class State:
     def __post_init__(self) -> None:
         self.volatile = VolatileJobs(self.limits, self.limiters)
         self.limiters.limit_queues(self.limits.queue_limits)
-        self.census.limiters = self.limiters.of
+        self.census.limiters = self.limiters
 
     # Out
 
@@ -210,10 +210,15 @@ class State:
         if seq > limiter.seq:
             limiter.seq = seq
             limiter.set(headers, self.now)
-            limiters.freed = True
+            limiters.free(limiter)
 
     def _count_running(self, limiter: Limiter) -> None:
-        """Count the jobs that were leased before there was this limiter."""
+        """Count the jobs that were leased before there was this limiter.
+
+        Those with a key never were: each of them says it.
+        """
+        if limiter.lane.key:
+            return
         for _, lease, place in self.running.values():
             job = lease.jobs[place]
             if job is not None and lane_of(job.headers) == limiter.lane:

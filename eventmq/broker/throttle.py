@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.broker.sharing import wake_at
 from eventmq.entries import SaveLimits
 
 if TYPE_CHECKING:
@@ -22,33 +21,27 @@ class Throttle:
     def __init__(self, state: State) -> None:
         self.state = state
 
-    def look_again(self) -> None:
+    def begin(self) -> None:
         """Let sessions look again where a limit may let more jobs start."""
-        limiters, now = self.state.limiters, self.state.now
-        if limiters.freed or (limiters.wake is not None and limiters.wake <= now):
-            limiters.freed = False
-            for queue in self.state.busy.values():
-                queue.version += queue.limited
+        state = self.state
+        for lane, queue in state.limiters.unblock(state.now):
+            queue.unblock(lane)
 
     def end(self) -> None:
-        """Write what the leases of this turn took of rates; find when to look again."""
-        state = self.state
-        limiters = state.limiters
-        if not (limiters.of or limiters.of_queues):
-            limiters.wake = None
-            return
+        """Write what the leases of this turn took of rates."""
+        state, limiters = self.state, self.state.limiters
         if limiters.changed:
             again = set(limiters.changed)
             entry = SaveLimits(limiters.take_rows())
             state.write(entry, lambda _: None, lambda: limiters.changed.update(again))
-        wakes = [
-            wake_at(queue.lanes.values(), state.now)
-            for queue in state.busy.values()
-            if queue.limited
-        ]
-        wakes += [
+
+    @property
+    def due(self) -> float | None:
+        """When the next token comes that jobs wait for, None where none do."""
+        state = self.state
+        dues = [
             limiter.wake_at(state.now)
-            for name, limiter in limiters.of_queues.items()
+            for name, limiter in state.limiters.of_queues.items()
             if name in state.busy or name in state.volatile.windows
         ]
-        limiters.wake = min((wake for wake in wakes if wake is not None), default=None)
+        return min((due for due in (*dues, state.limiters.due) if due is not None), default=None)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.broker.limiters import Limiter
 from eventmq.broker.limits import Limits
 from eventmq.entries import SaveLimits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.wire.commands import Error, Request
+from eventmq.wire.commands import Error, Kbai, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import Workers, submit
 
@@ -283,6 +284,60 @@ def test_a_key_that_was_blocked_does_not_catch_up(broker: Broker) -> None:
         workers.finish()
     later = workers.got[before : before + 20]
     assert 9 <= len(set(slow) & set(later)) <= 11
+
+
+def test_a_chunk_costs_as_much_with_many_keys_as_with_few(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No look at each key that may start, nor at each that may not."""
+    broker.close()
+    broker.limits = Limits(chunk_jobs=2)
+    broker.start()
+    looks = []
+    allowance = Limiter.allowance
+
+    def looking(limiter: Limiter, now: float) -> int:
+        looks.append(limiter)
+        return allowance(limiter, now)
+
+    keys = [f"{n}" for n in range(500)]
+    for key in keys:
+        submit(broker, 2, keyed(key, "limit-running:1,limit-rate:5/s"))
+    workers = Workers(broker, "a")
+    monkeypatch.setattr(Limiter, "allowance", looking)
+    for _ in range(100):
+        workers.finish()
+    assert len(workers.got) > 100
+    assert len(looks) < 20 * len(workers.got)
+
+
+def test_a_free_key_is_found_again_by_workers_of_every_skill(broker: Broker) -> None:
+    """Each of them has its own view; blocked for one is blocked for all, and free is free."""
+    submit(broker, 6, keyed("x", "limit-running:1"))
+    submit(broker, 6, f"{_OTHER},limit-key:x,limit-running:1")
+    first = Workers(broker, "any")
+    broker.worker(b"sorter", "sorter", window=2, tasks=("mail.sort",))
+    for _ in range(20):
+        if first.open:
+            first.finish()
+    assert len(first.got) == 12
+
+
+def test_a_queue_whose_last_key_is_gone_goes_by_rank_again(broker: Broker) -> None:
+    """And by turns again with the next key."""
+    for _ in range(2):
+        submit(broker, 6, keyed("a"))
+        submit(broker, 3, keyed("b"))
+        workers = Workers(broker, "w")
+        while workers.open:
+            workers.finish()
+        assert len(workers.got) == 9
+        broker.call("pause", queue="default")
+        sent = [*submit(broker, 3, f"{_TASK},limit-running:9"), *submit(broker, 3, _OTHER)]
+        broker.call("resume", queue="default")
+        workers.wait(0.5)
+        assert workers.got[9:] == sent
+        broker.tell(b"w", Kbai("bye"))
 
 
 def test_one_key_too_many_is_refused(broker: Broker) -> None:
