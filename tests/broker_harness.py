@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.core import BrokerCore
 from eventmq.broker.limits import Limits
+from eventmq.entries import ReadEvents
+from eventmq.events import rows_of
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.wire.bulk import (
     ChunkIndex,
@@ -21,7 +23,7 @@ from eventmq.wire.commands import Call, Command, Inform, Ready, Reply, Request, 
 from eventmq.wire.features import Features, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from eventmq.interfaces import WorkerView
@@ -137,6 +139,13 @@ class Broker:
         while self.clock.time < end:
             self.clock.time = min(end, self.clock.time + 0.25)
             self.turn()
+
+    def events(self, after: int = 0) -> list[Mapping[str, Any]]:
+        """Return the events after a number, as the store has them."""
+        self.store.submit([ReadEvents(after, 1 << 30)])
+        [[(rows, _)]] = self.store.finished()
+        found = [row for first, _, body in rows for row in rows_of("b", first, body)]
+        return [row for row in found if row["seq"] > after]
 
     def new_id(self) -> str:
         self._ids += 1

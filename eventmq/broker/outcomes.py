@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from eventmq.broker.answers import Answers
 from eventmq.broker.failure import Failure
 from eventmq.broker.uniqueness import Uniqueness
-from eventmq.entries import CloseChunk, Finish, Finished, Requeue
+from eventmq.entries import Cause, CloseChunk, Finish, Finished, Requeue
+from eventmq.events import Kind
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
 from eventmq.wire.bulk import OutcomeRow, decode_outcomes, parse_chunk_number
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.broker.volatile import Volatile
     from eventmq.broker.waits import Waits
-    from eventmq.entries import Attempt, Verdict
+    from eventmq.entries import Verdict
     from eventmq.job import Job
     from eventmq.wire.commands import Reply
 
@@ -45,29 +47,14 @@ _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
 _RETRY = int(OutcomeKind.RETRY)
 _DONE = JobState.SUCCEEDED
 
+#: Why jobs go back.
+_AGAIN, _BACK, _LOST = Cause(Kind.RETRY), Cause(Kind.HANDED_BACK), Cause(Kind.LEASE_LOST)
+
 #: Tasks whose run time is kept.
 MAX_TASKS = 10_000
 
 #: Weight of a new measurement of a task's run time.
 _NEWS = 0.3
-
-
-class _Answers:
-    """What one REPLY does, gathered before it is written."""
-
-    __slots__ = ("again", "attempts", "before", "ends", "lease", "session", "taken", "unstarted")
-
-    def __init__(self, session: Session, lease: Lease) -> None:
-        self.session = session
-        self.lease = lease
-        self.ends: list[Finished] = []
-        self.again: list[Job] = []
-        self.attempts: list[Attempt] = []
-        self.taken: list[tuple[int, Job]] = []
-        #: Ids of jobs that go back and were not started.
-        self.unstarted: set[str] = set()
-        #: What jobs that go back were like before.
-        self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []
 
 
 class Outcomes:
@@ -101,7 +88,7 @@ class Outcomes:
                 self._measured(task, sum(times) / len(times))
             self.state.ack(peer, message.id)
             return
-        answers = _Answers(session, lease)
+        answers = Answers(session, lease)
         self._sort(answers, rows)
         self._write(answers, lambda: self.state.ack(peer, message.id))
 
@@ -109,7 +96,7 @@ class Outcomes:
         self.state.counters["stale_outcomes"] += n
 
     # hot loop: benchmarks/drain.py
-    def _sort(self, answers: _Answers, rows: Sequence[OutcomeRow]) -> None:
+    def _sort(self, answers: Answers, rows: Sequence[OutcomeRow]) -> None:
         lease, worker = answers.lease, answers.session.name
         jobs = lease.jobs
         size = len(jobs)
@@ -157,18 +144,21 @@ class Outcomes:
         self.state.run_time[task] = max(new, 1e-6)
 
     def _unfinished(
-        self, answers: _Answers, job: Job, kind: int, countdown: float, failure: Failure
+        self, answers: Answers, job: Job, kind: int, countdown: float, failure: Failure
     ) -> None:
         state, session = self.state, answers.session
+        cause = _BACK
         answers.before.append((job, (job.attempt, job.deaths, job.due, job.rank, job.state)))
         if kind == OutcomeKind.RETRY:
             answers.attempts.append(failure.attempt(job, state.now))
+            cause = _AGAIN
             self._delay(job, countdown)
         elif kind == OutcomeKind.DIED:
             job.deaths += 1
             if job.deaths >= state.limits.max_deaths:
                 answers.ends.append(self._killer(job, failure.error, session.name))
                 return
+            cause = Cause(Kind.LEASE_LOST, failure.error)
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
             answers.unstarted.add(job.id)
@@ -182,6 +172,7 @@ class Outcomes:
             state.counters["handed_back"] += 1
             answers.unstarted.add(job.id)
         answers.again.append(job)
+        answers.causes.append(cause)
 
     def _delay(self, job: Job, countdown: float) -> None:
         """Make the next attempt of a failed job."""
@@ -239,7 +230,7 @@ class Outcomes:
             return
         lease.jobs[0] = None
         lease.left = 0
-        answers = _Answers(owner, lease)
+        answers = Answers(owner, lease)
         answers.taken.append((0, job))
         ttl = self.state.limits.result_ttl
         done, now = JobState.SUCCEEDED, self.state.now
@@ -281,21 +272,24 @@ class Outcomes:
 
     # Writing
 
-    def _write(self, answers: _Answers, acknowledge: Callable[[], None]) -> None:
+    def _write(self, answers: Answers, acknowledge: Callable[[], None]) -> None:
         state, session, lease = self.state, answers.session, answers.lease
         ends, again, unstarted = answers.ends, answers.again, answers.unstarted
         if not lease.left:
             self.close(session, lease)
         if again:
-            state.write(Requeue(again, answers.attempts), lambda _: self._back(again, unstarted))
+            entry = Requeue(
+                again, answers.attempts, answers.causes, state.now, session.name, lease.sent
+            )
+            state.write(entry, lambda _: self._back(again, unstarted))
 
         def settle(verdict: Mapping[int, Verdict]) -> None:
             self.finished(ends, verdict)
             acknowledge()
 
-        state.write(Finish(ends), settle, lambda: self._undo(answers))
+        state.write(Finish(ends, lease.sent), settle, lambda: self._undo(answers))
 
-    def _undo(self, answers: _Answers) -> None:
+    def _undo(self, answers: Answers) -> None:
         """The commit failed: the worker was not told, and will say all of it again."""
         session, lease = answers.session, answers.lease
         for job, was in answers.before:
@@ -371,12 +365,13 @@ class Outcomes:
         if lease.volatile:
             self.volatile.give_back(session, lease, unstarted=unstarted)
             return
-        answers = _Answers(session, lease)
+        answers = Answers(session, lease)
         for place, job in enumerate(lease.jobs):
             if job is not None:
                 lease.jobs[place] = None
                 answers.taken.append((place, job))
                 answers.again.append(job)
+                answers.causes.append(_BACK if unstarted else _LOST)
                 if unstarted:
                     answers.unstarted.add(job.id)
         lease.left = 0

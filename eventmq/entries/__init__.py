@@ -10,18 +10,22 @@ from __future__ import annotations
 from eventmq.entries.changes import (
     Admit,
     Attempt,
+    Cause,
     Chunk,
     CloseChunk,
     Finish,
     Finished,
     LimitRow,
+    Note,
     OpenChunk,
     Promote,
     Requeue,
     SaveLimits,
     Verdict,
 )
+from eventmq.entries.events import events_of
 from eventmq.entries.keys import LaneKey, UniqueRule, lane_of, unique_rule
+from eventmq.entries.outbox import EventRow, OutboxHead, ReadEvents, SealEvents
 from eventmq.entries.reads import Claim, Find, Found, History, ListJobs
 from eventmq.entries.recovery import LaneHead, QueueCounts, Recovered
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
@@ -36,9 +40,11 @@ from eventmq.schedule import (
 __all__ = [
     "Admit",
     "Attempt",
+    "Cause",
     "Chunk",
     "Claim",
     "CloseChunk",
+    "EventRow",
     "Find",
     "Finish",
     "Finished",
@@ -48,15 +54,20 @@ __all__ = [
     "LaneKey",
     "LimitRow",
     "ListJobs",
+    "Note",
     "OpenChunk",
+    "OutboxHead",
     "Promote",
     "QueueCounts",
+    "ReadEvents",
     "Recovered",
     "Requeue",
     "SaveLimits",
+    "SealEvents",
     "UniqueRule",
     "Verdict",
     "Write",
+    "events_of",
     "lane_of",
     "unique_rule",
 ]
@@ -70,6 +81,9 @@ Write = (
     | Claim
     | Promote
     | SaveLimits
+    | Note
+    | SealEvents
+    | ReadEvents
     | Find
     | ListJobs
     | History

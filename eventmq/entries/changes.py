@@ -8,16 +8,19 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from eventmq.entries.keys import LaneKey
+    from eventmq.events import Kind
     from eventmq.job import Job, JobState
 
 __all__ = [
     "Admit",
     "Attempt",
+    "Cause",
     "Chunk",
     "CloseChunk",
     "Finish",
     "Finished",
     "LimitRow",
+    "Note",
     "OpenChunk",
     "Promote",
     "Requeue",
@@ -84,6 +87,8 @@ class Finish(NamedTuple):
     """End jobs. Verdict: {index: Verdict} of those that were not there any more."""
 
     rows: Sequence[Finished]
+    #: Unix time at which they were handed to their worker, 0.0 if they were not; for their events.
+    leased: float = 0.0
 
 
 class Attempt(NamedTuple):
@@ -105,15 +110,38 @@ class Attempt(NamedTuple):
     error: bytes
 
 
+class Cause(NamedTuple):
+    """Why a job goes back: the kind of the event that says so, and the encoded error if any."""
+
+    kind: Kind
+    error: bytes = b""
+
+
 class Requeue(NamedTuple):
-    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs. Verdict: {}.
+    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs.
 
     ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
-    outcome is forgotten. Jobs that are not there any more are left out.
+    outcome is forgotten. Jobs that are not there any more are left out. Verdict: {index: Verdict}
+    of these, ``stale_lease``.
     """
 
     jobs: Sequence[Job]
     attempts: Sequence[Attempt] = ()
+    #: One per job, for their events; then when, and what is known of the lease that has ended.
+    causes: Sequence[Cause] = ()
+    at: float = 0.0
+    worker: str = ""
+    leased: float = 0.0
+
+
+class Note(NamedTuple):
+    """Write an event of each job, that changes nothing else. Verdict: None."""
+
+    kind: Kind
+    jobs: Sequence[Job]
+    at: float
+    worker: str = ""
+    leased: float = 0.0
 
 
 class Chunk(NamedTuple):

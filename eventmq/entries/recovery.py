@@ -46,6 +46,7 @@ class Recovered:
         sweeps: The marks that are kept, oldest first.
         lanes: Those with queued jobs.
         limiters: The token buckets that may not be full yet.
+        next_event: Number of the next event.
     """
 
     store_id: str
@@ -57,3 +58,4 @@ class Recovered:
     sweeps: list[Sweep] = field(default_factory=list)
     lanes: list[LaneHead] = field(default_factory=list)
     limiters: list[LimitRow] = field(default_factory=list)
+    next_event: int = 1

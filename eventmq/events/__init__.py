@@ -6,6 +6,7 @@ of, a journal takes them out into files.
 
 from __future__ import annotations
 
+from eventmq.events.columns import EventColumns, rows_of
 from eventmq.events.files import HOUR_US, FileName, partition
 from eventmq.events.schema import COLUMNS, ENDS, SCHEMA_VERSION, STATES, Column, Kind
 
@@ -16,7 +17,9 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATES",
     "Column",
+    "EventColumns",
     "FileName",
     "Kind",
     "partition",
+    "rows_of",
 ]

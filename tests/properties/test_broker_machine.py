@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eventmq.broker.limits import Limits
+from eventmq.events import STATES, Kind
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
@@ -63,6 +64,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.deliveries: dict[str, int] = {}
         self.workers: dict[str, ModelWorker] = {}
         self.generation = 0
+        self.replayed: dict[str, str] = {}  # id -> state, by the events
+        self.last_event = 0
 
     def teardown(self) -> None:
         self.broker.close()
@@ -309,6 +312,20 @@ class BrokerMachine(RuleBasedStateMachine):
             assert len(queue) <= max(self.broker.limits.window, len(TASKS))
             assert all(lane.first is not None for lane in queue.lanes.values())
         assert state.census.lanes == sum(len(queue.lanes) for queue in state.queues.values())
+
+    @invariant()
+    def the_events_tell_the_same(self) -> None:
+        """Without a gap in their numbers; a lease that ends soon makes no event of its own."""
+        for event in self.broker.events(self.last_event):
+            self.last_event += 1
+            assert event["seq"] == self.last_event
+            kind = Kind(event["kind"])
+            if kind in STATES:
+                self.replayed[event["job_id"]] = STATES[kind].value
+        states = dict(self.broker.call("state", ids=sorted(self.confirmed)))
+        queued = {"running": "queued"}
+        told = {job_id: queued.get(state, state) for job_id, state in self.replayed.items()}
+        assert told == {job_id: queued.get(state, state) for job_id, state in states.items()}
 
     @rule()
     def drain(self) -> None:

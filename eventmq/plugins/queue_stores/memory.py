@@ -22,11 +22,15 @@ __all__ = ["eventmq_queue_stores"]
 #: Settings of stores that have files.
 _IGNORED = frozenset({"directory", "durability", "relaxed_interval", "reserve"})
 
-_TAKEN = {"dedupe_window": 86_400.0, "keep_results": 86_400.0}
+#: Events are kept as in a file, within less.
+_TAKEN = {
+    "dedupe_window": 86_400.0, "keep_results": 86_400.0,
+    "events_ring": 16 * 1024 * 1024, "events_cap": 64 * 1024 * 1024,
+}  # fmt: skip
 
 
 def make_store(context: PluginContext) -> QueueStore:
-    """Return a store; options ``dedupe_window`` and ``keep_results`` in seconds."""
+    """Return a store; options ``dedupe_window keep_results events_ring events_cap``."""
     given = {name: value for name, value in context.options.items() if name not in _IGNORED}
     options = read_options(replace(context, options=given), _TAKEN)
     return SqliteStore(None, context.clock, durability="memory", **options)

@@ -4,7 +4,9 @@ Unfinished jobs are in ``jobs``, each in one of the ``lanes``; a lease is no wri
 row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
 bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
 tried again, ``sweeps`` has what operators do with many jobs, step by step, ``limiters`` the token
-buckets of rate limits that are not full. Times are Unix seconds.
+buckets of rate limits that are not full. ``events`` has what happened, a row per commit: the number
+of its first event, how many, and how many bytes of events there were ever before. Times are Unix
+seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from eventmq.errors import StoreError
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -80,6 +82,10 @@ DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs (lane, rank, seq) WHERE state = 2;
 CREATE TABLE limiters (task TEXT NOT NULL, key TEXT NOT NULL, tokens REAL NOT NULL,
   updated REAL NOT NULL, period REAL NOT NULL, PRIMARY KEY (task, key)) WITHOUT ROWID;
+""",
+    """
+CREATE TABLE events (first INTEGER PRIMARY KEY, count INTEGER NOT NULL, offset INTEGER NOT NULL,
+  body BLOB NOT NULL);
 """,
 )
 

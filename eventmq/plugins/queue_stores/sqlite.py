@@ -20,11 +20,14 @@ from eventmq.entries import (
     Finish,
     History,
     ListJobs,
+    Note,
     OpenChunk,
     Promote,
+    ReadEvents,
     Recovered,
     Requeue,
     SaveLimits,
+    SealEvents,
 )
 from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
@@ -35,6 +38,7 @@ from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.limits import LimitRows
 from eventmq.plugins.queue_stores.operations import Operations, sweeps
+from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
 from eventmq.plugins.queue_stores.reads import (
     Reads,
     highest_id,
@@ -85,6 +89,8 @@ class SqliteStore:
         dedupe_window: float = 86_400.0,
         keep_results: float = 86_400.0,
         reserve: int = 256 * 1024 * 1024,
+        events_ring: int = RING,
+        events_cap: int = CAP,
     ) -> None:
         self._clock = clock
         self._home = DataDirectory(directory, reserve) if directory is not None else None
@@ -93,6 +99,7 @@ class SqliteStore:
         self._keep = max(dedupe_window, keep_results)
         self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
         self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
+        self._events = (events_ring, events_cap)
         self._db: sqlite3.Connection | None = None
         self._checkpointer: Checkpointer | None = None
         self._verdicts: list[Sequence[Any] | Exception] = []
@@ -134,6 +141,7 @@ class SqliteStore:
         prepare_buckets(tables)
         self._writes = writes = Writes(tables, self._dedupe_window)
         writes.unique.release_lonely()
+        self._outbox = Outbox(db, *self._events)
         recovered = self._recover(tables)
         db.execute("COMMIT")
         if self._checkpointer is not None:
@@ -141,7 +149,7 @@ class SqliteStore:
         writes.epoch = recovered.epoch
         self._look_at_ids(writes, tables)
         handlers = _handlers(writes, Reads(tables, self._clock), self._limits)
-        self._handlers = handlers | schedule_handlers(db)
+        self._handlers = handlers | schedule_handlers(db) | _event_handlers(self._outbox)
         return recovered
 
     def _look_at_ids(self, writes: Writes, tables: Tables) -> None:
@@ -163,7 +171,7 @@ class SqliteStore:
         self._limits.prune(self._clock.now())
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due, sweeps(tables),
-            tables.lanes(), self._limits.rows(),
+            tables.lanes(), self._limits.rows(), self._outbox.head.next,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -223,6 +231,7 @@ class SqliteStore:
         db.execute("BEGIN IMMEDIATE")
         verdicts = [handlers[type(entry)](entry) for entry in batch]
         self._prune()
+        self._outbox.append(batch, verdicts, self._clock.now())
         self._tables.flush_counts()
         db.execute("COMMIT")
         return verdicts
@@ -243,6 +252,7 @@ class SqliteStore:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._tables.reload()
+            self._outbox.reload()
         self._writes.high = high
 
     def _failure(self, error: Exception) -> Exception:
@@ -279,6 +289,10 @@ def _handlers(writes: Writes, reads: Reads, limits: LimitRows) -> dict[type, Cal
     }
 
 
+def _event_handlers(outbox: Outbox) -> dict[type, Callable[[Any], Any]]:
+    return {Note: lambda _: None, ReadEvents: outbox.read, SealEvents: outbox.seal}
+
+
 #: Options of the factory and their defaults; see the settings page for their meaning.
 OPTIONS: Mapping[str, object] = {
     "directory": ".eventmq",
@@ -287,6 +301,8 @@ OPTIONS: Mapping[str, object] = {
     "dedupe_window": 86_400.0,
     "keep_results": 86_400.0,
     "reserve": 256 * 1024 * 1024,
+    "events_ring": RING,
+    "events_cap": CAP,
 }
 
 

@@ -252,9 +252,11 @@ class Writes:
         failures = {attempt.job_id: attempt for attempt in entry.attempts}
         sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, attempt = ?, delivery = ?,
                  deaths = ? WHERE seq = ?"""
-        for job in entry.jobs:
+        stale: dict[int, Verdict] = {}
+        for place, job in enumerate(entry.jobs):
             row = db.execute("SELECT state FROM jobs WHERE seq = ?", (job.seq,)).fetchone()
             if row is None:
+                stale[place] = Verdict("stale_lease")
                 continue
             was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
             self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
@@ -264,7 +266,7 @@ class Writes:
             )
             if job.id in failures:
                 self.attempts.add(failures[job.id])
-        return {}
+        return stale
 
     def open_chunk(self, entry: OpenChunk) -> dict[int, Verdict]:
         """Write the one row that leases all jobs of a chunk."""

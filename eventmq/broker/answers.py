@@ -1,0 +1,34 @@
+"""What one REPLY of a worker does, gathered before it is written; nothing is decided here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventmq.broker.peers import Lease, Session
+    from eventmq.entries import Attempt, Cause, Finished
+    from eventmq.job import Job, JobState
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """What becomes of the jobs of a chunk that were answered, or that are lost."""
+
+    __slots__ = (
+        "again", "attempts", "before", "causes", "ends", "lease", "session", "taken", "unstarted",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, lease: Lease) -> None:
+        self.session = session
+        self.lease = lease
+        self.ends: list[Finished] = []
+        #: Jobs that go back, and why each does.
+        self.again: list[Job] = []
+        self.causes: list[Cause] = []
+        self.attempts: list[Attempt] = []
+        self.taken: list[tuple[int, Job]] = []
+        #: Ids of jobs that go back and were not started.
+        self.unstarted: set[str] = set()
+        #: What jobs that go back were like before.
+        self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []

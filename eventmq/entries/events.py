@@ -1,0 +1,287 @@
+"""Which events a commit makes: from its entries and their verdicts, within the same transaction.
+
+A store calls `events_of` once per commit, when it has all verdicts, and writes what it returns as
+one row. So an event is there exactly if the change is, and nobody has to remember to write one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries.changes import Admit, Finish, Note, Promote, Requeue
+from eventmq.entries.keys import unique_rule
+from eventmq.events import Kind
+from eventmq.events.fingerprints import fingerprint
+from eventmq.events.packed import KIND_CODES, Block, Field
+from eventmq.headers import parse_headers
+from eventmq.job import HELD, JobState
+from eventmq.operations import Act, SweepSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from eventmq.entries.changes import Attempt, Finished, Verdict
+    from eventmq.job import Job
+    from eventmq.operations import Acted, Sweep
+
+__all__ = ["MAKERS", "events_of"]
+
+#: State of an ended job -> number of the kind that says so.
+_ENDS = {
+    JobState.SUCCEEDED: KIND_CODES[Kind.SUCCEEDED],
+    JobState.FAILED: KIND_CODES[Kind.FAILED],
+    JobState.EXPIRED: KIND_CODES[Kind.EXPIRED],
+    JobState.CANCELLED: KIND_CODES[Kind.CANCELLED],
+}
+_FAILED = _ENDS[JobState.FAILED]
+_ENQUEUED, _DELAYED = KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]
+_DUPLICATE, _REPLAYED = KIND_CODES[Kind.DUPLICATE], KIND_CODES[Kind.REPLAYED]
+_CANCELLED = KIND_CODES[Kind.CANCELLED]
+
+#: Headers that other software may give a job: root, parent, trace, schedule, release.
+_MARKS = ("root-id", "parent-id", "trace-id", "schedule-id", "release")
+
+#: Characters of the longest header text whose label is remembered.
+_REMEMBERED = 512
+
+#: Names in headers are kept up to this length: a label is in each block.
+_LONGEST = 255
+
+_Label = tuple[str, ...]
+
+
+def _label(headers: str) -> _Label:
+    """Return the task of a job and what its headers say it belongs to."""
+    return _known_label(headers) if len(headers) <= _REMEMBERED else _read_label(headers)
+
+
+def _read_label(text: str) -> _Label:
+    headers = parse_headers(text)
+    extra = dict(headers.extra)
+    return (headers.task, *(extra.get(name, "")[:_LONGEST] for name in _MARKS))
+
+
+_known_label = lru_cache(maxsize=4096)(_read_label)
+
+
+def events_of(batch: Sequence[Any], verdicts: Sequence[Any]) -> list[Block]:
+    """Return the events that a commit makes, in order.
+
+    Args:
+        batch: The entries.
+        verdicts: One per entry.
+    """
+    makers = MAKERS
+    return [
+        block
+        for entry, verdict in zip(batch, verdicts, strict=True)
+        if (make := makers.get(type(entry))) is not None
+        for block in make(entry, verdict)
+        if block.ids
+    ]
+
+
+# Jobs that come
+
+
+def _admitted(entry: Admit, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    jobs = entry.jobs
+    if verdict:
+        yield from _judged(jobs, verdict)
+        jobs = [job for place, job in enumerate(jobs) if place not in verdict]
+    if not jobs:
+        return
+    for kind, some in _by_state(jobs):
+        yield from _arrived(kind, some)
+
+
+def _by_state(jobs: Sequence[Job]) -> Iterator[tuple[int, Sequence[Job]]]:
+    states = [job.state for job in jobs]
+    if states.count(JobState.QUEUED) == len(states):
+        yield _ENQUEUED, jobs
+        return
+    yield _ENQUEUED, [job for job in jobs if job.state is JobState.QUEUED]
+    yield _DELAYED, [job for job in jobs if job.state is not JobState.QUEUED]
+
+
+# hot loop: benchmarks/enqueue_bulk.py
+def _arrived(kind: int, jobs: Sequence[Job]) -> Iterator[Block]:
+    for common, some in _groups(jobs):
+        common[Field.KIND] = kind
+        common[Field.AT] = some[0].created
+        block = Block(common, [job.id for job in some], {})
+        block.put(Field.BYTES_IN, [len(job.body) for job in some])
+        if kind == _DELAYED:
+            block.put(Field.DUE, [job.due % HELD for job in some])
+        yield block
+
+
+def _judged(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    """Yield the events of jobs that were refused, or admitted in the place of others."""
+    for place, (code, _, ended) in verdict.items():
+        job = jobs[place]
+        if ended:
+            yield from _ended(ended, {})
+        if code == "replaced":
+            rule = unique_rule(job.headers)
+            keeps = rule is not None and rule.mode == "keep_last"
+            state = ended[0].job.state if keeps else job.state
+            yield from _arrived(_ENQUEUED if state is JobState.QUEUED else _DELAYED, [job])
+        elif code == "held":
+            yield from _arrived(_DELAYED, [job])
+        elif code in {"same_id", "unique_conflict"}:
+            yield from _arrived(_DUPLICATE, [job])
+
+
+def _promoted(entry: Promote, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
+    yield from _changed(_ENQUEUED, verdict[0], entry.now)
+
+
+# Jobs that end
+
+
+def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    rows = entry.rows
+    if verdict:
+        rows = [row for place, row in enumerate(rows) if place not in verdict]
+    if rows:
+        yield from _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {})
+
+
+# hot loop: benchmarks/drain.py
+def _ended(rows: Sequence[Finished], more: Mapping[int, Any]) -> Iterator[Block]:
+    jobs, states, ats, _, _, results, starts, runs, workers = zip(*rows, strict=True)
+    if states.count(states[0]) != len(rows) or workers.count(workers[0]) != len(rows):
+        groups: dict[tuple[JobState, str], list[Finished]] = {}
+        for row in rows:
+            groups.setdefault((row.state, row.worker), []).append(row)
+        for some in groups.values():
+            yield from _ended(some, more)
+        return
+    groups_of_jobs = list(_groups(jobs))
+    if len(groups_of_jobs) > 1:
+        by_id = {id(row.job): row for row in rows}
+        for _, some_jobs in groups_of_jobs:
+            yield from _ended([by_id[id(job)] for job in some_jobs], more)
+        return
+    common = groups_of_jobs[0][0]
+    common.update(more)
+    common[Field.KIND] = kind = _ENDS[states[0]]
+    common[Field.AT] = ats[0]
+    if workers[0]:
+        common[Field.WORKER] = workers[0]
+    block = Block(common, [job.id for job in jobs], {})
+    _put_counts(block, jobs)
+    block.put(Field.BYTES_OUT, list(map(len, results)))
+    if any(starts):
+        block.put(Field.READY, [job.due % HELD or job.created for job in jobs])
+        block.put(Field.STARTED, starts)
+        block.put(Field.RAN, runs)
+    if kind == _FAILED:
+        _put_errors(block, results)
+    yield block
+
+
+# Jobs that go on
+
+
+def _requeued(entry: Requeue, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    attempts = {attempt.job_id: attempt for attempt in entry.attempts}
+    for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.causes, strict=False)):
+        if place not in verdict:
+            block = next(_changed(KIND_CODES[kind], [job], entry.at))
+            if entry.worker:
+                block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
+            if kind is Kind.RETRY:
+                _put_attempt(block, job, attempts[job.id])
+            elif error:
+                _put_errors(block, [error])
+            yield block
+
+
+def _put_attempt(block: Block, job: Job, attempt: Attempt) -> None:
+    """Add what is known of an attempt that failed."""
+    block.common.update({
+        Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.due,
+        Field.STARTED: attempt.started, Field.RAN: attempt.ran,
+        Field.BYTES_OUT: len(attempt.error),
+    })  # fmt: skip
+    _put_errors(block, [attempt.error])
+
+
+def _acted(entry: Act, verdict: Acted) -> Iterator[Block]:
+    yield from _done(entry.action, verdict, entry.stamp.at)
+
+
+def _swept(entry: SweepSlice, verdict: tuple[Acted, Sweep | None]) -> Iterator[Block]:
+    acted, sweep = verdict
+    if sweep is not None:
+        yield from _done(sweep.operation.action, acted, entry.stamp.at)
+
+
+def _done(action: str, acted: Acted, at: float) -> Iterator[Block]:
+    kind = {"cancel": _CANCELLED, "retry": _REPLAYED}.get(action)
+    if kind is not None:
+        yield from _changed(kind, acted.jobs, at)
+
+
+def _noted(entry: Note, _: object) -> Iterator[Block]:
+    for block in _changed(KIND_CODES[entry.kind], entry.jobs, entry.at):
+        block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
+        yield block
+
+
+# What they share
+
+
+def _changed(kind: int, jobs: Sequence[Job], at: float) -> Iterator[Block]:
+    """Yield the events of jobs that something happened to, with what a job itself says."""
+    for common, some in _groups(jobs):
+        common[Field.KIND] = kind
+        common[Field.AT] = at
+        block = Block(common, [job.id for job in some], {})
+        _put_counts(block, some)
+        yield block
+
+
+def _groups(jobs: Sequence[Job]) -> Iterator[tuple[dict[int, Any], Sequence[Job]]]:
+    """Yield jobs by queue and label, with the beginning of what they have in common."""
+    if not jobs:
+        return
+    queue, headers = jobs[0].queue, jobs[0].headers
+    if (
+        [job.headers for job in jobs].count(headers)
+        == len(jobs)
+        == [job.queue for job in jobs].count(queue)
+    ):
+        yield {Field.QUEUE: queue, Field.LABEL: _label(headers)}, jobs
+        return
+    groups: dict[tuple[str, _Label], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.queue, _label(job.headers)), []).append(job)
+    for (name, label), some in groups.items():
+        yield {Field.QUEUE: name, Field.LABEL: label}, some
+
+
+def _put_counts(block: Block, jobs: Sequence[Job]) -> None:
+    block.put(Field.ATTEMPT, [job.attempt for job in jobs])
+    block.put(Field.DELIVERY, [job.delivery for job in jobs])
+
+
+def _put_errors(block: Block, errors: Sequence[bytes]) -> None:
+    kinds, prints = zip(*map(fingerprint, errors), strict=True)
+    block.put(Field.ERROR_TYPE, kinds)
+    block.put(Field.FINGERPRINT, prints)
+
+
+#: Entry -> what makes its events; the others make none.
+MAKERS: Mapping[type, Callable[[Any, Any], Iterator[Block]]] = {
+    Admit: _admitted,
+    Finish: _finished,
+    Promote: _promoted,
+    Requeue: _requeued,
+    Note: _noted,
+    Act: _acted,
+    SweepSlice: _swept,
+}

@@ -1,0 +1,140 @@
+"""Stored events as columns of the published row: what a journal writes and observers get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.events.packed import Field, unpack_blocks
+from eventmq.events.schema import COLUMNS, SCHEMA_VERSION, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from eventmq.events.packed import Block
+
+__all__ = ["EventColumns", "rows_of"]
+
+_NAMES = tuple(column.name for column in COLUMNS)
+_KINDS = tuple(kind.value for kind in Kind)
+_MICRO = 1_000_000
+
+#: Columns that are taken from a field as they are; "" and a missing one are null.
+_PLAIN = {
+    "queue": Field.QUEUE,
+    "attempt": Field.ATTEMPT,
+    "delivery": Field.DELIVERY,
+    "worker_id": Field.WORKER,
+    "error_type": Field.ERROR_TYPE,
+    "error_fingerprint": Field.FINGERPRINT,
+    "bytes_in": Field.BYTES_IN,
+    "bytes_out": Field.BYTES_OUT,
+    "gap_first": Field.GAP_FIRST,
+    "gap_last": Field.GAP_LAST,
+}
+
+#: Columns of a label, in its order.
+_LABEL = ("task", "root_id", "parent_id", "trace_id", "schedule_id", "release")
+
+#: Columns of times, from seconds.
+_TIMES = {"leased_us": Field.LEASED, "started_us": Field.STARTED, "due_us": Field.DUE}
+
+
+class EventColumns:
+    """A table that grows: column name -> values, in the order of the numbers."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Any]] = {name: [] for name in _NAMES}
+
+    def __len__(self) -> int:
+        return len(self.values["seq"])
+
+    def add(self, broker_id: str, first: int, body: bytes) -> int:
+        """Add the events of one stored row; return how many they are.
+
+        Args:
+            broker_id: Id of the store.
+            first: Number of the first of them.
+            body: Their bytes.
+
+        Raises:
+            EventMQError: These are no packed events.
+        """
+        n = 0
+        for block in unpack_blocks(body):
+            n += self._add(broker_id, first + n, block)
+        return n
+
+    def _add(self, broker_id: str, first: int, block: Block) -> int:
+        n = len(block.ids)
+        common, columns = block.common, block.columns
+        values = self.values
+        values["broker_id"] += [broker_id] * n
+        values["seq"] += range(first, first + n)
+        values["ts_us"] += [int(common[Field.AT] * _MICRO)] * n
+        values["kind"] += [_kind(common[Field.KIND])] * n
+        values["job_id"] += block.ids if "" not in block.ids else [i or None for i in block.ids]
+        values["schema_version"] += [SCHEMA_VERSION] * n
+        for name, text in zip(_LABEL, common.get(Field.LABEL, ("",) * len(_LABEL)), strict=True):
+            values[name] += [text or None] * n
+        values["host"] += [_host(common.get(Field.WORKER))] * n
+        for name, field in _PLAIN.items():
+            own = columns.get(field)
+            if own is None:
+                value = common.get(field)
+                values[name] += [None if value == "" else value] * n
+            else:
+                values[name] += [None if value == "" else value for value in own]
+        for name, field in _TIMES.items():
+            values[name] += _micros(_column(block, field))
+        started, ran = _column(block, Field.STARTED), _column(block, Field.RAN)
+        values["run_us"] += _micros(ran, started)
+        values["wait_us"] += [
+            max(0, int((begun - ready) * _MICRO)) if begun and ready else None
+            for begun, ready in zip(started, _column(block, Field.READY), strict=True)
+        ]
+        return n
+
+    def cut(self, n: int) -> EventColumns:
+        """Take the first ``n`` events out, and return them."""
+        taken = EventColumns()
+        for name, values in self.values.items():
+            taken.values[name] = values[:n]
+            del values[:n]
+        return taken
+
+
+def rows_of(broker_id: str, first: int, body: bytes) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of one stored row, each as a map of its columns without those that are null.
+
+    Raises:
+        EventMQError: These are no packed events.
+    """
+    table = EventColumns()
+    table.add(broker_id, first, body)
+    for row in zip(*table.values.values(), strict=True):
+        yield {name: value for name, value in zip(_NAMES, row, strict=True) if value is not None}
+
+
+def _kind(code: int) -> str:
+    """Return the name of a kind; one of a newer EventMQ has a name that says so."""
+    return _KINDS[code] if 0 <= code < len(_KINDS) else f"kind-{code}"
+
+
+def _host(worker: str | None) -> str | None:
+    """Return the host in the name of a worker session, ``host:pid``."""
+    return (worker or "").rpartition(":")[0] or None
+
+
+def _column(block: Block, field: int) -> Sequence[Any]:
+    own = block.columns.get(field)
+    return own if own is not None else [block.common.get(field)] * len(block.ids)
+
+
+def _micros(seconds: Sequence[Any], given: Sequence[Any] | None = None) -> list[int | None]:
+    """Return times in microseconds, null where there is none (or nothing that it belongs to)."""
+    if given is not None:
+        return [
+            int(value * _MICRO) if value is not None and known else None
+            for value, known in zip(seconds, given, strict=True)
+        ]
+    return [int(value * _MICRO) if value else None for value in seconds]

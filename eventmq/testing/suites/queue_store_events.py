@@ -1,0 +1,240 @@
+"""The conformance tests of queue stores for events; `QueueStoreSuite` inherits them."""
+
+# ruff: noqa: D102, PLR2004, S101 - suites assert; names are sentences, and numbers the point
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import (
+    Admit,
+    Attempt,
+    Cause,
+    Finish,
+    Note,
+    OutboxHead,
+    Promote,
+    ReadEvents,
+    Requeue,
+    SealEvents,
+)
+from eventmq.events import Kind, rows_of
+from eventmq.job import JobState
+from eventmq.operations import Act, BeginSweep, Operation, Stamp, Sweep, SweepSlice
+from eventmq.testing.suites.store_harness import StoreHarness
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import QueueStore
+
+__all__ = ["EventTests"]
+
+_MUCH = 1 << 30
+
+
+class EventTests(StoreHarness):
+    """What a store does with the events of its commits."""
+
+    def events(self, store: QueueStore, after: int = 0) -> list[Mapping[str, Any]]:
+        """Return the events after a number."""
+        rows, _ = self.commit(store, ReadEvents(after, _MUCH))[0]
+        found = [row for first, _, body in rows for row in rows_of("b", first, body)]
+        return [row for row in found if row["seq"] > after]
+
+    def kinds(self, store: QueueStore, after: int = 0) -> list[tuple[str, str]]:
+        """Return (kind, job id) of the events after a number."""
+        return [(row["kind"], row["job_id"]) for row in self.events(store, after)]
+
+    def head(self, store: QueueStore) -> OutboxHead:
+        """Return what the store says of its events."""
+        head: OutboxHead = self.commit(store, ReadEvents(0, 1))[0][1]
+        return head
+
+    def test_a_new_store_has_no_events(self) -> None:
+        store, recovered = self.open()
+        assert recovered.next_event == 1
+        assert self.commit(store, ReadEvents(0, 100)) == [([], OutboxHead(1, 1))]
+
+    def test_an_undisturbed_job_makes_two_events(self) -> None:
+        """The one of its end says all that is known of its run."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1, body=b"12345")
+        job.delivery = 1
+        now = self.clock.now()
+        row = self.end(job, result=b"123")
+        self.commit(store, Finish([row], now - 3.0))
+        began, ended = self.events(store)
+        assert (began["seq"], began["kind"], began["bytes_in"]) == (1, "enqueued", 5)
+        assert began["ts_us"] == int(job.created * 1e6)
+        assert ended == {
+            "broker_id": "b", "seq": 2, "ts_us": int(now * 1e6), "kind": "succeeded",
+            "job_id": job.id, "task": "t", "queue": "q", "attempt": 1, "delivery": 1,
+            "worker_id": "worker-1", "wait_us": 0, "run_us": 1_500_000, "bytes_out": 3,
+            "schema_version": 1, "leased_us": int((now - 3.0) * 1e6),
+            "started_us": int((now - 2.0) * 1e6),
+        }  # fmt: skip
+
+    def test_each_end_has_its_kind(self) -> None:
+        """What failed says the type of its error."""
+        store = self.begin()
+        ends = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
+        jobs = self.admitted(store, len(ends))
+        self.finish(store, *map(self.end, jobs, ends))
+        found = {job_id: kind for kind, job_id in self.kinds(store, len(ends))}
+        assert found == {job.id: end.value for job, end in zip(jobs, ends, strict=True)}
+
+    def test_what_was_not_done_makes_no_event(self) -> None:
+        """Neither a job that is gone, nor what only reads."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        self.finish(store, self.end(job))
+        gone = Requeue([job], (), [Cause(Kind.LEASE_LOST)], self.clock.now())
+        self.commit(store, Finish([self.end(job)]), gone, ReadEvents(0, 1))
+        assert [kind for kind, _ in self.kinds(store)] == ["enqueued", "succeeded"]
+
+    def test_a_taken_id_is_a_duplicate(self) -> None:
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        other = self.job()
+        self.commit(store, Admit([self.job(id=job.id), other]))
+        assert set(self.kinds(store, 1)) == {("duplicate", job.id), ("enqueued", other.id)}
+
+    def test_jobs_that_wait_for_their_time_say_so(self) -> None:
+        """And are enqueued when it has come."""
+        store = self.begin()
+        job = self.delayed(5.0)
+        self.commit(store, Admit([job]))
+        self.clock.advance(6.0)
+        self.commit(store, Promote(self.clock.now(), 10))
+        first, second = self.events(store)
+        assert (first["kind"], first["due_us"]) == ("delayed", int(job.due * 1e6))
+        assert (second["kind"], second["ts_us"]) == ("enqueued", int(self.clock.now() * 1e6))
+
+    def test_jobs_that_go_back_say_why(self) -> None:
+        """With the lease that has ended, and the attempt that failed."""
+        store = self.begin()
+        jobs = self.admitted(store, 3)
+        now = self.clock.now()
+        for job in jobs:
+            job.delivery = 1
+        jobs[0].state, jobs[0].attempt, jobs[0].due = JobState.DELAYED, 2, now + 9.0
+        failure = Attempt(jobs[0].id, 1, 1, now, now - 1.0, 0.5, "w:1", "e", b"??")
+        causes = [Cause(Kind.RETRY), Cause(Kind.LEASE_LOST), Cause(Kind.HANDED_BACK)]
+        self.commit(store, Requeue(jobs, [failure], causes, now, "w:1", now - 2.0))
+        found = self.events(store, 3)
+        assert [row["kind"] for row in found] == ["retry", "lease_lost", "handed_back"]
+        assert {(row["host"], row["leased_us"]) for row in found} == {("w", int((now - 2) * 1e6))}
+        assert [row["attempt"] for row in found] == [1, 1, 1]
+        assert (found[0]["due_us"], found[0]["run_us"]) == (int((now + 9.0) * 1e6), 500_000)
+
+    def test_what_operators_do_are_events(self) -> None:
+        """By id and slice by slice; what is dropped had its end before."""
+        store = self.begin()
+        waiting, failed, swept = self.admitted(store, 3)
+        bad = [self.end(job, JobState.FAILED, result=b"e") for job in (failed, swept)]
+        self.finish(store, *bad)
+        at = self.clock.now()
+        stamp = Stamp(at, 60.0, "e", b"no", seq=1000, step=60.0)
+        self.commit(store, Act("cancel", [waiting.id], stamp), Act("retry", [failed.id], stamp))
+        self.commit(store, BeginSweep(Sweep("s", Operation("retry"), at, 999)))
+        self.commit(store, SweepSlice("s", stamp._replace(seq=2000), frozenset(), 10))
+        assert self.kinds(store, 5) == [
+            ("cancelled", waiting.id), ("replayed", failed.id), ("replayed", swept.id),
+        ]  # fmt: skip
+        assert [row["attempt"] for row in self.events(store, 6)] == [2, 2]
+
+    def test_notes_are_events(self) -> None:
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        now = self.clock.now()
+        assert self.commit(store, Note(Kind.LEASED, [job], now, "w:1", now - 9.0)) == [None]
+        (row,) = self.events(store, 1)
+        assert (row["kind"], row["worker_id"]) == ("leased", "w:1")
+        assert row["leased_us"] == int((now - 9.0) * 1e6)
+
+    # Numbers
+
+    def test_a_commit_that_fails_leaves_no_event_and_no_gap(self) -> None:
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        wrong: Any = object()
+        store.submit([Finish([self.end(job)]), wrong])
+        assert isinstance(self.wait(store, 1)[0], Exception)
+        self.finish(store, self.end(job))
+        assert [row["seq"] for row in self.events(store)] == [1, 2]
+
+    def test_numbers_go_on_when_the_store_is_opened_again(self) -> None:
+        store = self.begin()
+        jobs = self.admitted(store, 3)
+        store, recovered = self.reopen(store)
+        assert recovered.next_event == 4
+        self.finish(store, *map(self.end, jobs))
+        assert [row["seq"] for row in self.events(store)] == [1, 2, 3, 4, 5, 6]
+
+    def test_events_are_read_after_a_number_and_in_whole_rows(self) -> None:
+        """At least one row, though it is larger than was asked for."""
+        store = self.begin()
+        for n in (3, 2, 4):
+            self.admitted(store, n)
+        rows, head = self.commit(store, ReadEvents(0, 1))[0]
+        assert [row[:2] for row in rows] == [(1, 3)]
+        assert head == OutboxHead(1, 10)
+        for after, firsts in ((2, [1, 4, 6]), (3, [4, 6]), (5, [6]), (8, [6]), (9, []), (99, [])):
+            rows = self.commit(store, ReadEvents(after, _MUCH))[0][0]
+            assert [row.first for row in rows] == firsts, after
+
+    # Sealing
+
+    def seal(self, store: QueueStore, sealed: int, journal: str = "j") -> tuple[OutboxHead, bool]:
+        """Tell that a journal has events up to a number."""
+        entry = SealEvents(journal, sealed, self.clock.now(), 30.0)
+        verdict: tuple[OutboxHead, bool] = self.commit(store, entry)[0]
+        return verdict
+
+    def test_what_a_journal_has_is_pruned(self) -> None:
+        """With a later commit; the numbers go on, also after a restart."""
+        store = self.begin()
+        for n in (3, 2, 4):
+            self.admitted(store, n)
+        head, taken = self.seal(store, 6)
+        assert (head.next, head.journal, head.sealed, taken) == (10, "j", 6, False)
+        self.admitted(store, 1)
+        assert self.head(store) == OutboxHead(6, 11, "j", 6)
+        assert [row["seq"] for row in self.events(store, 6)] == [7, 8, 9, 10]
+        self.seal(store, 10)
+        self.commit(store, Admit([]))
+        assert self.head(store).next == 11
+        store, recovered = self.reopen(store)
+        assert recovered.next_event == 11
+        assert self.head(store)[2:] == ("j", 10)
+
+    def test_a_second_journal_waits_until_the_first_is_silent(self) -> None:
+        store = self.begin()
+        self.admitted(store, 4)
+        self.seal(store, 2)
+        assert self.seal(store, 0, "other") == (OutboxHead(1, 5, "j", 2), True)
+        assert self.seal(store, 3) == (OutboxHead(1, 5, "j", 3), False)
+        self.clock.advance(31.0)
+        assert self.seal(store, 0, "other") == (OutboxHead(1, 5, "other", 0), False)
+
+    def test_a_journal_that_comes_too_late_is_told_what_is_missing(self) -> None:
+        """By an event that says which numbers."""
+        store = self.begin()
+        for _ in range(3):
+            self.admitted(store, 2)
+        self.seal(store, 4)
+        self.admitted(store, 1)
+        self.clock.advance(31.0)
+        self.seal(store, 1, "other")
+        self.commit(store, Admit([]))
+        row = self.events(store)[-1]
+        assert (row["kind"], row["gap_first"], row["gap_last"]) == ("gap", 2, 4)
+        assert "job_id" not in row
+
+    def test_a_journal_that_has_more_than_there_is_changes_nothing(self) -> None:
+        """It is of another time of this store."""
+        store = self.begin()
+        self.admitted(store, 2)
+        assert self.seal(store, 3) == (OutboxHead(1, 3), False)
+        assert self.seal(store, 2) == (OutboxHead(1, 3, "j", 2), False)

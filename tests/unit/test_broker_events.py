@@ -1,0 +1,256 @@
+"""The events of the broker: two for an undisturbed job, one more for everything unusual."""
+
+from __future__ import annotations
+
+import typing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq import entries
+from eventmq.entries.events import MAKERS
+from eventmq.errors import QueueFull
+from eventmq.job import OutcomeKind
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.wire.commands import Kbai
+from eventmq.wire.results import RemoteError, encode_error
+from tests.broker_harness import Broker, chunks, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Entries that change nothing of a job that its events tell of.
+SILENT = {
+    entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
+    entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents,
+}  # fmt: skip
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.close()
+
+
+def kinds(broker: Broker, job_id: str) -> list[str]:
+    return [event["kind"] for event in broker.events() if event.get("job_id") == job_id]
+
+
+def test_every_entry_makes_events_or_is_known_to_make_none() -> None:
+    """A new one that changes jobs must not be forgotten."""
+    about_jobs = {
+        entry
+        for entry in typing.get_args(entries.Write)
+        if "schedule" not in entry.__module__ and entry.__module__ != "eventmq.operations"
+    }
+    assert about_jobs - set(MAKERS) == SILENT
+
+
+def test_an_undisturbed_job_makes_two_events(broker: Broker) -> None:
+    """The second has what happened between: lease, start, delivery, worker."""
+    broker.worker(session="host:7")
+    job_id, _ = broker.submit(body=b"12345")
+    leased = broker.clock.now()
+    broker.clock.time += 2.0
+    answer = row(started=leased + 0.5, ran=1.0)
+    broker.answer(b"worker", broker.dispatched[0], [answer])
+    first, last = broker.events()
+    assert (first["kind"], first["bytes_in"], first["task"]) == ("enqueued", 5, "shop.add")
+    assert (last["kind"], last["job_id"], last["delivery"]) == ("succeeded", job_id, 1)
+    assert (last["leased_us"], last["started_us"]) == (leased * 1e6, (leased + 0.5) * 1e6)
+    assert (last["wait_us"], last["run_us"]) == (500_000, 1_000_000)
+    assert (last["worker_id"], last["host"]) == ("host:7", "host")
+    assert [first["seq"], last["seq"]] == [1, 2]
+
+
+def test_jobs_of_several_tasks_keep_their_own(broker: Broker) -> None:
+    """Also where they are answered together, some well and some not."""
+    ids = [broker.submit(headers=f"task:t{n % 2}")[0] for n in range(4)]
+    broker.core.state.run_time = {"t0": 1e-6, "t1": 1e-6}  # so that they go together
+    [(chunk, index)] = chunks(broker.worker())
+    assert [entry.id for entry in index.entries] == ids
+    failed = encode_error(RemoteError("builtins.ValueError", "no"))
+    broker.answer(b"worker", chunk, [row(n, kind=int(n > 1), result=failed) for n in range(4)])
+    told = {event["job_id"]: (event["task"], event["kind"]) for event in broker.events(4)}
+    kinds_of = ["succeeded", "succeeded", "failed", "failed"]
+    assert [told[job_id] for job_id in ids] == list(zip(["t0", "t1"] * 2, kinds_of, strict=True))
+
+
+def test_a_failure_says_its_type_and_where(broker: Broker) -> None:
+    """Two failures of the same place have the same fingerprint, whatever their message."""
+    broker.worker()
+    prints = []
+    for line, text in ((3, "no 1"), (9, "no 2")):
+        frame = f'Traceback:\n  File "/a/{text}/tasks.py", line {line}, in add\n'
+        error = encode_error(RemoteError("builtins.ValueError", text, frame))
+        broker.submit()
+        broker.answer(b"worker", broker.dispatched[-1], [row(kind=1, result=error)])
+        broker.ready(b"worker", 1, len(broker.dispatched))
+        event = broker.events()[-1]
+        assert (event["kind"], event["error_type"]) == ("failed", "builtins.ValueError")
+        assert event["bytes_out"] == len(error)
+        prints.append(event["error_fingerprint"])
+    assert len(prints[0]) == 16
+    assert prints[0] == prints[1]
+
+
+def test_a_retry_is_an_event_of_the_attempt_that_failed(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    error = encode_error(RemoteError("builtins.OSError", "gone"))
+    again = row(kind=OutcomeKind.RETRY, countdown=5.0, result=error, ran=0.25)
+    broker.answer(b"worker", broker.dispatched[0], [again])
+    event = broker.events()[-1]
+    assert (event["kind"], event["attempt"], event["delivery"]) == ("retry", 1, 1)
+    assert (event["error_type"], event["run_us"]) == ("builtins.OSError", 250_000)
+    assert event["due_us"] == (broker.clock.now() + 5.0) * 1e6
+    broker.ready(b"worker", 1, 1)
+    broker.wait(6.0)
+    broker.answer(b"worker", broker.dispatched[1], [row(started=broker.clock.now())])
+    assert kinds(broker, job_id) == ["enqueued", "retry", "enqueued", "succeeded"]
+    last = broker.events()[-1]
+    assert (last["attempt"], last["delivery"]) == (2, 2)
+    assert last["wait_us"] < 2_000_000, "waiting for its time is not waiting for a worker"
+
+
+def test_a_job_that_is_handed_back_says_so(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.HANDED_BACK)])
+    assert kinds(broker, job_id)[:2] == ["enqueued", "handed_back"]
+
+
+def test_a_death_is_a_lost_lease_with_its_reason(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    died = encode_error(RemoteError("eventmq.errors.WorkerLost", "signal 9"))
+    broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.DIED, result=died)])
+    event = next(event for event in broker.events() if event["kind"] == "lease_lost")
+    assert (event["job_id"], event["worker_id"]) == (job_id, "w")
+    assert event["error_type"] == "eventmq.errors.WorkerLost"
+
+
+def test_the_leases_of_a_lost_session_are_lost(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    leased = broker.clock.now()
+    broker.tell(b"worker", Kbai("bye"))
+    broker.wait(1.0)
+    event = broker.events()[-1]
+    assert (event["kind"], event["job_id"], event["delivery"]) == ("lease_lost", job_id, 1)
+    assert (event["worker_id"], event["leased_us"]) == ("w", leased * 1e6)
+    assert "error_type" not in event
+
+
+def test_jobs_end_without_a_worker(broker: Broker) -> None:
+    """Cancelled, or not started in time."""
+    cancelled, _ = broker.submit()
+    broker.call("cancel", ids=[cancelled])
+    expired, _ = broker.submit(headers=f"expires:{broker.clock.now() + 1}")
+    broker.wait(2.0)
+    broker.worker()
+    assert kinds(broker, cancelled) == ["enqueued", "cancelled"]
+    assert kinds(broker, expired) == ["enqueued", "expired"]
+
+
+def test_a_failed_job_that_is_retried_is_replayed(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.FAILED)])
+    broker.call("retry", ids=[job_id])
+    assert kinds(broker, job_id) == ["enqueued", "failed", "replayed"]
+
+
+def test_a_job_that_is_submitted_twice_is_a_duplicate(broker: Broker) -> None:
+    job_id, _ = broker.submit()
+    broker.submit(job_id)
+    assert kinds(broker, job_id) == ["enqueued", "duplicate"]
+
+
+def test_unique_jobs_replace_and_follow_each_other(broker: Broker) -> None:
+    """One that makes room is cancelled, one that waits for another is delayed."""
+    old, _ = broker.submit(headers="unique:k,unique-mode:replace")
+    new, _ = broker.submit(headers="unique:k,unique-mode:replace")
+    refused, _ = broker.submit(headers="unique:k")
+    assert kinds(broker, old) == ["enqueued", "cancelled"]
+    assert kinds(broker, new) == ["enqueued"]
+    assert kinds(broker, refused) == ["duplicate"]
+    broker.worker()
+    held, _ = broker.submit(headers="unique:k,unique-mode:keep_last")
+    assert kinds(broker, held) == ["delayed"]
+    assert "due_us" not in broker.events()[-1]
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    broker.turn()
+    assert kinds(broker, held) == ["delayed", "enqueued"]
+
+
+def test_what_headers_say_a_job_belongs_to_is_in_its_events(broker: Broker) -> None:
+    marks = "root-id:r,parent-id:p,trace-id:t,schedule-id:s,release:1.2"
+    broker.submit(headers=marks)
+    (event,) = broker.events()
+    names = ("root_id", "parent_id", "trace_id", "schedule_id", "release")
+    assert [event[name] for name in names] == ["r", "p", "t", "s", "1.2"]
+
+
+def test_a_failed_commit_makes_no_event(broker: Broker) -> None:
+    """The job, submitted again, makes its one; numbers have no gap."""
+    broker.submit()
+    job_id = broker.new_id()
+    commit = broker.store.submit
+    broker.store.submit = lambda _: broker.store._verdicts.append(QueueFull("no space"))
+    broker.submit(job_id)
+    broker.store.submit = commit
+    broker.submit(job_id)
+    assert kinds(broker, job_id) == ["enqueued"]
+    assert [event["seq"] for event in broker.events()] == [1, 2]
+
+
+def test_numbers_go_on_after_a_crash(broker: Broker) -> None:
+    broker.submit()
+    broker.crash()
+    broker.submit()
+    assert [event["seq"] for event in broker.events()] == [1, 2]
+
+
+# The bounds of the store
+
+
+def small_store(broker: Broker, ring: int, cap: int) -> None:
+    """Open the store with other bounds."""
+    broker.store.close()
+    broker.store = SqliteStore(
+        broker.path, broker.clock, durability="memory", reserve=0, events_ring=ring, events_cap=cap
+    )
+    broker.store.open()
+
+
+def test_without_a_journal_the_oldest_events_make_room(broker: Broker) -> None:
+    """Nobody is told."""
+    small_store(broker, 4000, 8000)
+    for _ in range(100):
+        broker.submit()
+    numbers = [event["seq"] for event in broker.events()]
+    assert numbers[0] > 40
+    assert numbers == list(range(numbers[0], 101))
+    assert {event["kind"] for event in broker.events()} == {"enqueued"}
+    (size,) = broker.store._db.execute("SELECT sum(length(body)) FROM events").fetchone()
+    assert 3000 < size < 5000
+
+
+def test_a_journal_that_stays_away_is_told_what_was_dropped(broker: Broker) -> None:
+    """Each number is there, or in a gap that says so."""
+    small_store(broker, 4000, 8000)
+    broker.submit()
+    broker.store.submit([entries.SealEvents("j", 1, broker.clock.now(), 30.0)])
+    broker.store.finished()
+    for _ in range(200):
+        broker.submit()
+    events = broker.events(1)
+    there = {event["seq"] for event in events}
+    gaps = [event for event in events if event["kind"] == "gap"]
+    assert gaps
+    dropped = {number for gap in gaps for number in range(gap["gap_first"], gap["gap_last"] + 1)}
+    assert there == set(range(min(there), max(there) + 1))
+    assert dropped == set(range(2, min(there)))
