@@ -55,7 +55,9 @@ class Waits:
             state.write(Find(unknown), lambda found: self._found(peer, call, unknown, found))
 
     def _found(self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]) -> None:
-        for job_id in ids:
+        """Answer for the jobs that have ended, in the order of their ends, and for unknown ones."""
+        ends = {job_id: known.at for job_id, known in found.items()}
+        for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
             known = found.get(job_id)
             if known is None:
                 if job_id not in self.state.jobs and job_id not in self.state.volatile.jobs:

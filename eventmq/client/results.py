@@ -19,6 +19,8 @@ from eventmq.errors import (
 from eventmq.wire.references import is_reference
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from eventmq.client.errands import Question
     from eventmq.client.handle import Default
     from eventmq.client.outcomes import OutcomeReader
@@ -119,14 +121,9 @@ class Results:
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
     ) -> ResultTimeout:
         """Return the error with where the job is, if the broker says so within `PATIENCE`."""
-        if error.state:  # it says so already
-            return error
-        deadline = self.runner.deadline(PATIENCE)
         answers: list[Any] = []
         with suppress(EventMQError):
-            for name, arguments in _where(job):
-                question = self._question(job, name, arguments)
-                question.deadline = deadline
+            for question in self._where(job, error):
                 answers.append(self.runner.ask(question))
         return self._explain(job, timeout, answers) or error
 
@@ -134,16 +131,21 @@ class Results:
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
     ) -> ResultTimeout:
         """Do the same as `explained` in a coroutine."""
-        if error.state:  # it says so already
-            return error
-        deadline = self.runner.deadline(PATIENCE)
         answers: list[Any] = []
         with suppress(EventMQError):
-            for name, arguments in _where(job):
-                question = self._question(job, name, arguments)
-                question.deadline = deadline
+            for question in self._where(job, error):
                 answers.append(await self.runner.aask(question))
         return self._explain(job, timeout, answers) or error
+
+    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[Question]:
+        """Yield the questions where a job is, none if the error says so already."""
+        if error.state:
+            return
+        deadline = self.runner.deadline(PATIENCE)
+        for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
+            question = self._question(job, name, arguments)
+            question.deadline = deadline
+            yield question
 
     def _explain(
         self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
@@ -247,11 +249,6 @@ class Results:
         count = self.runner.brokers
         places = range(count) if count > 1 else (NOWHERE,)
         return [Job(job_id, self, Origin(broker=place)) for place in places]
-
-
-def _where(job: Job[Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Return the calls that say where a job is."""
-    return ("info", {"id": job.id}), ("queues", {}), ("workers", {})
 
 
 def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:

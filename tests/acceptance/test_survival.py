@@ -189,16 +189,23 @@ def test_sigterm_under_load_loses_nothing_and_runs_nothing_twice(system: System)
 
 
 def test_results_survive_a_restart_of_the_broker(system: System) -> None:
-    """A waiting get() survives a new broker epoch, and so does a stored result."""
+    """Waiting survives a new broker epoch, for one job or many, and so does a stored result."""
     broker = system.broker()
     system.worker()
     app = system.app()
     early = task(app, "work").delay(1)
     assert early.get(timeout=DEADLINE) == 1
-    late = task(app, "slow").delay(2, 2.0)
-    until(lambda: "2" in system.started(), "the job runs")
+    late = task(app, "slow").delay(9000, 2.0)
+    until(lambda: "9000" in system.started(), "the job runs")
+    jobs = [late, *submit(app, 3000)]
+    waited: list[Any] = []
+    waiting = threading.Thread(target=lambda: waited.extend(app.wait(jobs, timeout=DEADLINE)))
+    waiting.start()
+    until(lambda: app.ask("status")["waited_for"] > 0, "the client waits")
     broker.kill9()
     system.broker()
-    assert late.get(timeout=DEADLINE) == 2
+    waiting.join(DEADLINE)
+    assert waited == [jobs, []]
+    assert late.get(timeout=DEADLINE) == 9000
     assert early.get(timeout=DEADLINE) == 1
-    assert system.executed()["2"] == 1
+    assert system.executed()["9000"] == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -60,6 +62,55 @@ def test_a_result_whose_file_is_gone_is_unavailable_and_its_job_has_succeeded(ap
         (folder / "away").rename(folder / "results.sqlite")
     assert job.state == "succeeded"
     assert job.get(timeout=20) == "xxx"
+
+
+def test_many_threads_and_coroutines_wait_for_one_job(app):
+    """Each gets the result, and the loop goes on while its coroutines wait."""
+    go = threading.Event()
+    job = app.task(name="gate")(lambda: go.wait(20)).delay()
+
+    async def coroutines():
+        waiting = [asyncio.ensure_future(app.job(job.id).aget(timeout=20)) for _ in range(20)]
+        await asyncio.sleep(0)  # each has asked
+        asyncio.get_running_loop().call_soon(go.set)
+        return await asyncio.gather(*waiting)
+
+    with ThreadPoolExecutor(20) as pool:
+        threads = [pool.submit(app.job(job.id).get, timeout=20) for _ in range(10)]
+        threads += [pool.submit(job.get, timeout=20) for _ in range(10)]
+        assert asyncio.run(coroutines()) == [True] * 20
+        assert [thread.result() for thread in threads] == [True] * 20
+
+
+def test_ten_thousand_jobs_are_waited_for_together(app):
+    @app.task(name="nothing", ignore_result=True)
+    def nothing():
+        pass
+
+    jobs = nothing.map([()] * 10_000)
+    assert app.wait(jobs, timeout=30) == (jobs, [])
+
+
+def test_jobs_come_in_the_order_of_their_ends(app):
+    """Also those that had ended before anybody asked."""
+    gates = [threading.Event() for _ in range(4)]
+
+    @app.task(name="turn", ignore_result=True)
+    def turn(number):
+        gates[number].wait(20)
+
+    jobs = [turn.delay(number) for number in range(4)]
+    ended = app.as_completed(jobs, timeout=20)
+    order = [2, 0, 3, 1]
+    for number in order[:2]:
+        gates[number].set()
+        app.wait([app.job(jobs[number].id)], timeout=20)
+    found = []
+    for job in ended:
+        found.append(jobs.index(job))
+        if len(found) >= 2 and len(found) < 4:
+            gates[order[len(found)]].set()
+    assert found == order
 
 
 def test_without_such_a_backend_the_failure_says_what_would_take_it():

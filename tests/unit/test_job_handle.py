@@ -544,6 +544,45 @@ def test_more_jobs_than_fit_into_the_questions_of_a_peer(
     assert len(list(Completed(jobs, bench.results, 60.0))) == 5001
 
 
+def test_ten_thousand_jobs_are_ten_questions_over_a_restart_too(bench: Bench) -> None:
+    """Not one per job; a new epoch of the broker is asked for what has not ended."""
+    jobs = [bench.job(f"j{n}") for n in range(10_000)]
+    [broker] = bench.brokers
+
+    def asked() -> list[int]:
+        calls = [m for m in broker.received if isinstance(m, Call) and m.name == "get"]
+        return [len(msgpack.unpackb(call.arguments)["ids"]) for call in calls]
+
+    steps = iter(range(20))
+
+    def step() -> None:
+        match next(steps, None):
+            case 0:
+                assert asked() == [1000] * 10
+                for job in jobs[:9500]:
+                    bench.end(job.id, "succeeded")
+            case 2:
+                broker.received.clear()
+                broker.restart()
+            case 10:
+                assert asked() == [500]
+                for job in jobs[9500:]:
+                    bench.end(job.id, "succeeded")
+
+    bench.net.on_step = step
+    assert wait(jobs, bench.results, 60.0).pending == []
+    assert broker.waits == {}
+
+
+def test_a_wait_of_no_time_takes_what_has_ended(bench: Bench) -> None:
+    jobs = [bench.job("j1"), bench.job("j2")]
+    bench.end("j1", "succeeded")
+    began = bench.net.now
+    assert wait(jobs, bench.results, 0) == ([jobs[0]], [jobs[1]])
+    assert bench.net.now - began <= 1.0
+    assert bench.brokers[0].waits == {}
+
+
 def test_one_job_with_two_handles_is_asked_for_once_and_yielded_twice(bench: Bench) -> None:
     jobs = [bench.job("j1"), bench.job("j1")]
     bench.end("j1", "succeeded")
