@@ -9,6 +9,7 @@ import click
 from eventmq.cli.command import Command
 from eventmq.cli.exits import NO_BROKER, NOT_FOUND, say_error
 from eventmq.cli.history import attempts_of, error_of, show_attempts
+from eventmq.cli.listing import rows_of
 from eventmq.cli.moments import read_moment
 from eventmq.cli.output import show_object, show_rows
 from eventmq.cli.sweep import in_parts, sweep
@@ -16,9 +17,8 @@ from eventmq.cli.target import takes_json, takes_target
 from eventmq.errors import EventMQError, JobNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from eventmq.app import EventMQ
     from eventmq.cli.target import Target
 
 __all__ = ["COMMANDS"]
@@ -77,7 +77,7 @@ def failed() -> None:
 def list_failed(target: Target, limit: int, as_json: bool, **filters: Any) -> None:
     """List failed jobs, the last failed first."""
     with target.asking() as app:
-        rows = [_flat(row) for row in _pages(app, _given(filters), limit)]
+        rows = [_flat(row) for row in rows_of(app, "failed", filters, limit)]
     columns = _COLUMNS if as_json else _FOR_PEOPLE
     show_rows(rows, columns, as_json=as_json, empty="no such jobs")
     if len(rows) == limit and not as_json:
@@ -86,20 +86,6 @@ def list_failed(target: Target, limit: int, as_json: bool, **filters: Any) -> No
 
 def _given(filters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None}
-
-
-def _pages(app: EventMQ, filters: Mapping[str, Any], limit: int) -> Iterator[dict[str, Any]]:
-    """Yield rows page by page until the end, or the limit."""
-    from eventmq.wire.calls import MAX_ROWS
-
-    cursor = ""
-    while limit:
-        page = app.ask("failed", {**filters, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
-        yield from page["failed"]
-        limit -= len(page["failed"])
-        cursor = page["cursor"]
-        if not cursor:
-            return
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +176,7 @@ def _act(
         if not ids and limit is None:
             count = sweep(app, action, **chosen)
         else:
-            wanted = ids or tuple(row["id"] for row in _pages(app, chosen, limit or 0))
+            wanted = ids or tuple(row["id"] for row in rows_of(app, "failed", chosen, limit or 0))
             answers = in_parts(app, action, wanted)
             count = sum(state == done for _, state, _ in answers)
             if ids:

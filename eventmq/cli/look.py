@@ -10,6 +10,7 @@ import click
 from eventmq.cli.command import Command
 from eventmq.cli.exits import NO_BROKER, NOT_FOUND
 from eventmq.cli.history import attempts_of, error_of, show_attempts, traceback_of
+from eventmq.cli.listing import rows_of
 from eventmq.cli.output import show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.job import JobState
@@ -17,7 +18,6 @@ from eventmq.job import JobState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from eventmq.app import EventMQ
     from eventmq.cli.target import Target
 
 __all__ = ["COMMANDS"]
@@ -130,27 +130,12 @@ def jobs(target: Target, limit: int, as_json: bool, **filters: str | None) -> No
 
     The latter are kept for the result's time to live, and failed ones longer.
     """
-    wanted = {name: value for name, value in filters.items() if value is not None}
     with target.asking() as app:
-        rows = [_job(row) for row in _pages(app, wanted, limit)]
+        rows = [_job(row) for row in rows_of(app, "jobs", filters, limit)]
     columns = _JOBS if as_json else _JOBS_FOR_PEOPLE
     show_rows(rows, columns, as_json=as_json, empty="no such jobs")
     if len(rows) == limit and not as_json:
         click.echo(f"the newest {limit}; --limit shows more", err=True)
-
-
-def _pages(app: EventMQ, filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Any]]:
-    """Yield rows page by page until the end, or the limit."""
-    from eventmq.wire.calls import MAX_ROWS
-
-    cursor = ""
-    while limit:
-        page = app.ask("jobs", {**filters, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
-        yield from page["jobs"]
-        limit -= len(page["jobs"])
-        cursor = page["cursor"]
-        if not cursor:
-            return
 
 
 def _job(row: Mapping[str, Any]) -> dict[str, Any]:

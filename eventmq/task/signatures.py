@@ -17,7 +17,7 @@ class Signing:
 
     def signed(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name of the task and the options of the call."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define signed()")
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """Return this call as data. In a chain it gets the result before it as first argument."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -34,6 +35,18 @@ def test_every_public_name_is_there():
         assert name in dir(eventmq.testing)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = eventmq.testing.Nothing
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name in eventmq.testing.__all__ if name.endswith("Suite"))
+)
+def test_a_suite_says_what_its_author_has_forgotten_to_define(name):
+    suite = getattr(eventmq.testing, name)
+    method = "open_store" if name.startswith("QueueStore") else "make"
+    takes = inspect.signature(getattr(suite, method)).parameters.values()
+    given = [None for one in takes if one.name != "self" and one.kind is not one.VAR_KEYWORD]
+    with pytest.raises(NotImplementedError, match=rf"define {method}\(\) in your subclass: it re"):
+        getattr(suite(), method)(*given)
 
 
 def test_importing_it_needs_no_pytest():

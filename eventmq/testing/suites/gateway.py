@@ -41,11 +41,15 @@ class GatewaySuite:
 
         ``bind`` and ``insecure`` are the options that the suite gives.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            "define make() in your subclass: it returns your gateway, not started"
+        )
 
     def knock(self, addresses: list[str]) -> None:
         """Have one conversation of the protocol; raise if the gateway does not answer."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            "define knock() in your subclass: it has one conversation with your gateway"
+        )
 
     def close(self) -> None:
         """Release what `make` needed, such as an app; called when all gateways have stopped."""

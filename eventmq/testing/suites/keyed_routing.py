@@ -27,11 +27,13 @@ class KeyedRoutingSuite(RoutingStrategySuite):
 
     def make(self) -> KeyedRouting:
         """Return the strategy; called once per test."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your strategy")
 
     def headers(self, key: str) -> str:
         """Return the header text of a job with this key."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            "define headers() in your subclass: it returns headers with a key"
+        )
 
     def preferred(
         self, strategy: KeyedRouting, key: str, workers: Sequence[WorkerView], now: float

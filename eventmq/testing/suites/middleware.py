@@ -33,7 +33,7 @@ class MiddlewareSuite:
 
     def make(self) -> Middleware:
         """Return the middleware; called once per test."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your middleware")
 
     def submission(self) -> Submission:
         """Return a call on its way out."""

@@ -53,7 +53,9 @@ class PoolHarness:
 
     def make(self, slots: int) -> WorkerPool:
         """Return a pool of so many slots, not started."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            "define make() in your subclass: it returns your pool, not started"
+        )
 
     @pytest.fixture(autouse=True)
     def _around(self, tmp_path: Path) -> Iterator[None]:

@@ -18,7 +18,7 @@ class QueueOrderSuite:
 
     def make(self) -> QueueOrder:
         """Return the order; called once per test, as for each session."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your queue order")
 
     def test_a_single_queue_is_chosen(self) -> None:
         """Where there is no choice there is no refusal."""

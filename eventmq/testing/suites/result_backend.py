@@ -30,7 +30,7 @@ class ResultBackendSuite:
 
     def make(self) -> ResultBackend:
         """Return the backend, another object for the same results each time."""
-        raise NotImplementedError("define make(): it returns your result backend")
+        raise NotImplementedError("define make() in your subclass: it returns your result backend")
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass for the backend that `make` returned, without waiting for it."""

@@ -19,7 +19,7 @@ class RetryPolicySuite:
 
     def make(self) -> RetryPolicy:
         """Return the policy; called once per test."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your retry policy")
 
     def test_every_attempt_has_a_delay_or_is_the_last(self) -> None:
         """Seconds from 0, finite, or None; also for numbers that nobody expects."""

@@ -23,7 +23,7 @@ class RoutingStrategySuite:
 
     def make(self) -> RoutingStrategy:
         """Return the strategy; called once per test."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your strategy")
 
     def check(
         self, strategy: RoutingStrategy, queue: str, workers: Sequence[WorkerView], n: int

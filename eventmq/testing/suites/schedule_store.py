@@ -32,7 +32,7 @@ class ScheduleStoreSuite:
 
     def make(self, clock: FakeClock) -> ScheduleStore:
         """Return an empty store."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your schedule store")
 
     def second(self, clock: FakeClock) -> ScheduleStore | None:
         """Return another connection to the store that `make` made last, None if there is none."""

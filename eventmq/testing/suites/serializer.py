@@ -52,7 +52,7 @@ class SerializerSuite:
 
     def make(self) -> Serializer:
         """Return the serializer; called once per test."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your serializer")
 
     def envelope(self) -> Envelope:
         """Return an envelope as a client makes it; ``created`` must suit your clock."""

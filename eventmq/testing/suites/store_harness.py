@@ -55,7 +55,9 @@ class StoreHarness:
 
     def open_store(self, path: Path, clock: Clock) -> QueueStore:
         """Return a store for a directory of its own, not opened, with `dedupe_window`."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            "define open_store() in your subclass: it returns your queue store, not opened"
+        )
 
     @pytest.fixture(autouse=True)
     def _around(self, tmp_path: Path) -> Iterator[None]:

@@ -24,7 +24,7 @@ class TriggerSuite:
 
     def make(self) -> Trigger:
         """Return the trigger; called once per test."""
-        raise NotImplementedError
+        raise NotImplementedError("define make() in your subclass: it returns your trigger")
 
     def slots(self, trigger: Trigger, start: float = START) -> list[float]:
         """Return the first slots after a time."""
