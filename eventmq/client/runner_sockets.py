@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from eventmq.wire.socket import Link, handshake_trouble, open_dealer
+from eventmq.wire.socket import Link, event_of, handshake_trouble, open_dealer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class BrokerSockets:
     def events(self) -> Iterator[bool]:
         """Yield True for every connection that was made, False for every one that was lost."""
         while (frames := self.monitor.receive()) is not None:
-            event = int.from_bytes(frames[0][:2], "little")
+            event = event_of(frames)
             self.trouble = handshake_trouble(event) or self.trouble
             if event in {_MADE, _LOST}:
                 yield event == _MADE

@@ -11,11 +11,11 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import zmq
 from zmq.backend import Socket as _Base
-from zmq.utils.monitor import recv_monitor_message
 
 from eventmq.wire import zap
 
@@ -29,6 +29,7 @@ __all__ = [
     "Link",
     "Unroutable",
     "encrypt",
+    "event_of",
     "handshake_trouble",
     "new_context",
     "new_keys",
@@ -100,12 +101,12 @@ class Link:
         happened = []
         while self.monitor is not None:
             try:
-                event = recv_monitor_message(self.monitor, zmq.DONTWAIT)
+                event = event_of(self.monitor.recv_multipart(zmq.DONTWAIT))
             except zmq.Again:
                 break
-            self.trouble = handshake_trouble(event["event"]) or self.trouble
-            if event["event"] in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
-                happened.append(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self.trouble = handshake_trouble(event) or self.trouble
+            if event in {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED}:
+                happened.append(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return happened
 
     def send(self, frames: Sequence[bytes]) -> bool:
@@ -311,6 +312,15 @@ def new_keys() -> tuple[bytes, bytes]:
     return zmq.curve_keypair()
 
 
+def event_of(frames: Sequence[bytes]) -> int:
+    """Return which event a message of a socket's monitor is about.
+
+    Source: zmq_socket_monitor(3). pyzmq's own reader imports asyncio, which each command of the
+    command line would pay for.
+    """
+    return int.from_bytes(frames[0][:2], sys.byteorder)
+
+
 def try_key(
     context: zmq.Context[zmq.Socket[bytes]],
     address: str,
@@ -336,7 +346,7 @@ def try_key(
         socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
         if not monitor.poll(int(timeout * 1000)):
             return None
-        event = int(recv_monitor_message(monitor)["event"])
+        event = event_of(monitor.recv_multipart())
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             return True
         return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["DEADLINE", "System", "until"]
+__all__ = ["DEADLINE", "Process", "System", "until"]
 
 #: Seconds that anything in these tests may take.
 DEADLINE = 50.0
