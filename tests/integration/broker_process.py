@@ -1,6 +1,6 @@
-"""A broker in a process of its own: a program of the tests, which says in JSON where it listens.
+"""A broker in a process of its own, forked by `fork_server`: it says in JSON where it listens.
 
-Usage: ``broker_process.py DIRECTORY BINDS LIMITS [KEYS]``, the middle two as JSON maps.
+Its arguments are ``DIRECTORY BINDS LIMITS [KEYS]``, the middle two as JSON maps.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import sys
 from pathlib import Path
 
 from eventmq.broker.limits import Limits
@@ -19,8 +18,9 @@ from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
 
 
-def main() -> None:
-    directory, binds, limits, *keys = sys.argv[1:]
+def main(arguments: list[str]) -> None:
+    """Run a broker until SIGTERM."""
+    directory, binds, limits, *keys = arguments
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     clock = SystemClock()
     runner = BrokerRunner(
@@ -37,7 +37,3 @@ def main() -> None:
     runner.bind()
     print(json.dumps(runner.addresses), flush=True)
     runner.run()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,24 +1,21 @@
-"""Starts `broker_process` on free ports, kills it, and starts it again where it was."""
+"""Starts brokers on free ports, kills it, and starts it again where it was."""
 
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.integration.fork_server import Forked, ForkServer
 from tests.integration.raw_peer import DEADLINE, RawPeer
 
 __all__ = ["BrokerProcess", "Connect", "StartBroker"]
 
-PROGRAM = Path(__file__).with_name("broker_process.py")
 PORTS = ("main", "worker", "admin", "publish", "subscribe")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class BrokerProcess:
@@ -30,7 +27,7 @@ class BrokerProcess:
         self._limits = limits
         self._keys = keys
         self._log = folder / "broker.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def __getitem__(self, port: str) -> str:
         return self.addresses[port]
@@ -42,19 +39,14 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it and wait for its line."""
-        command = [sys.executable, str(PROGRAM), str(self._folder / "data")]
-        command += [json.dumps(self.addresses), json.dumps(self._limits)]
-        command += [str(self._keys)] if self._keys else []
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        arguments = [str(self._folder / "data"), json.dumps(self.addresses)]
+        arguments += [json.dumps(self._limits), *([str(self._keys)] if self._keys else [])]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, "PYTHONPATH": path}
-            )
+            self._process = ForkServer.running().start(arguments, log.fileno())
         self.addresses = json.loads(self._line())
 
     def _line(self) -> bytes:
         assert self._process is not None
-        assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], DEADLINE)
         line = self._process.stdout.readline() if readable else b""
         if not line:
@@ -70,15 +62,13 @@ class BrokerProcess:
         """Wait for its end and return the exit status."""
         assert self._process is not None
         status = self._process.wait(DEADLINE)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
         self._process = None
         return status
 
     def kill(self) -> None:
         """End it without a word."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(signal.SIGKILL)
             self.wait()
 
     def stop(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 
@@ -31,6 +32,7 @@ class RawPeer:
     ) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
+        self.socket.sndtimeo = int(DEADLINE * 1000)
         if keys is not None:
             server, public, secret = keys
             self.socket.curve_serverkey = server
@@ -45,6 +47,11 @@ class RawPeer:
         id = id or f"raw-{next(_ids)}".encode()
         self.socket.send_multipart([b"", PROTOCOL, command, id, *rest])
         return id
+
+    def send_unheard(self, command: bytes, *rest: bytes) -> None:
+        """Send a command to where the connection is refused, perhaps before this."""
+        with contextlib.suppress(zmq.Again):  # a socket whose connection is refused takes nothing
+            self.socket.send_multipart([b"", PROTOCOL, command, b"raw", *rest], zmq.DONTWAIT)
 
     def receive(self, timeout: float = DEADLINE) -> list[bytes] | None:
         """Return the next message, or None if there is none in time."""
@@ -88,6 +95,14 @@ class RawPeer:
 
     def close(self) -> None:
         self.socket.close(0)
+
+
+def all_unheard(peers: Sequence[RawPeer], seconds: float = QUIET) -> bool:
+    """Whether none of these is sent anything in this time, not even a HEARTBEAT."""
+    poller = zmq.Poller()
+    for peer in peers:
+        poller.register(peer.socket, zmq.POLLIN)
+    return poller.poll(int(seconds * 1000)) == []
 
 
 def beat_until(peer: RawPeer, done: Callable[[], bool], every: float, limit: float) -> None:

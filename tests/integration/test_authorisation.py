@@ -15,7 +15,7 @@ import zmq
 
 from eventmq.wire.bulk import decode_exceptions, encode_batch
 from tests.integration.keyed_broker import House
-from tests.integration.raw_peer import DEADLINE, QUIET, RawPeer
+from tests.integration.raw_peer import DEADLINE, QUIET, RawPeer, all_unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,9 +94,9 @@ ALL_PORTS = ["main", "worker", "admin", "publish"]
 def test_without_a_key_nothing_is_heard(house: House, neighbours: Neighbours, port: str) -> None:
     peers = [house.stranger(port) for _ in range(3)]
     for peer in peers:
-        peer.send(b"INFORM", b"", b"client")
+        peer.send_unheard(b"INFORM", b"", b"client")
     until(lambda: house.warnings("without CURVE"), "nothing was logged")
-    assert all(peer.all_within(QUIET) == [] for peer in peers)
+    assert all_unheard(peers)
     assert 1 == house.warnings("without CURVE")
     neighbours.work()
 
@@ -107,9 +107,9 @@ def test_a_key_that_is_not_authorised_is_refused(
 ) -> None:
     peers = [house.peer("mallory", port) for _ in range(3)]
     for peer in peers:
-        peer.send(b"INFORM", b"", b"client")
+        peer.send_unheard(b"INFORM", b"", b"client")
     until(lambda: house.warnings("not authorised"), "nothing was logged")
-    assert all(peer.all_within(QUIET) == [] for peer in peers)
+    assert all_unheard(peers)
     assert 1 == house.warnings("not authorised")
     neighbours.work()
 
@@ -118,7 +118,7 @@ def test_another_brokers_key_connects_nobody(house: House, neighbours: Neighbour
     """A client talks to no broker but its own."""
     other = zmq.curve_keypair()[0]
     peer = house.stranger(keys=(other, *house.keys.pair("alice")))
-    peer.send(b"INFORM", b"", b"client")
+    peer.send_unheard(b"INFORM", b"", b"client")
     assert peer.all_within(QUIET) == []
     neighbours.work()
 
@@ -130,7 +130,7 @@ def test_the_secret_key_is_needed_not_only_the_public_one(
     public, _ = house.keys.pair("root")
     _, secret = zmq.curve_keypair()
     peer = house.stranger(keys=(house.keys.broker[0], public, secret))
-    peer.send(b"DISCONNECT")
+    peer.send_unheard(b"DISCONNECT")
     assert peer.all_within(QUIET) == []
     neighbours.work()
 
@@ -138,7 +138,7 @@ def test_the_secret_key_is_needed_not_only_the_public_one(
 def test_a_key_is_authorised_while_the_broker_runs(house: House) -> None:
     """It is known from the next handshake on; nothing is restarted."""
     peer = house.peer("late")
-    peer.send(b"INFORM", b"", b"client")
+    peer.send_unheard(b"INFORM", b"", b"client")
     until(lambda: house.warnings("not authorised"), "it was not refused first")
     house.keys.authorize("late", "client")
     house.peer("late").inform(b"client")
@@ -160,7 +160,7 @@ def test_a_revoked_client_is_refused_at_its_next_message(
         assert bob.expect(b"ERROR")[4:6] == [sent, b"not-allowed"]
     assert 1 == house.warnings("not authorised any more")
     again = house.peer("bob")
-    again.send(b"INFORM", b"", b"client")
+    again.send_unheard(b"INFORM", b"", b"client")
     assert again.all_within(QUIET) == []
     neighbours.work()
 
