@@ -105,7 +105,7 @@ class _Together:
     """A broker and what runs the app's code, which is replaced when that changes.
 
     Args:
-        followers: Name and arguments of each, in the order of their start.
+        followers: Name and arguments of each, in the order of their start; they start together.
         gateways: The same of gateways; the end of one harms nobody else.
         patience: Seconds that one gets to end.
         reload: Whether they are replaced, and may fail without ending everything.
@@ -150,8 +150,9 @@ class _Together:
         for name, arguments in self._followers.items():
             child = self._child(name, [*arguments, "--broker", self._address])
             self._running.append(child)
+        for child in list(self._running):
             said = child.wait_ready(START_TIMEOUT)
-            if name in self._gateways:
+            if child.name in self._gateways:
                 self._say(said)
 
     def _stop(self) -> None:

@@ -161,5 +161,6 @@ def test_a_beat_needs_an_app(running: Shell) -> None:
 
 
 def test_without_a_broker_it_says_so(running: Shell) -> None:
-    code, _ = refused(running, "schedules", "list", "--broker", "tcp://127.0.0.1:9")
+    shell = Shell(running.folder, EVENTMQ_SUBMIT_TIMEOUT="0.3")
+    code, _ = refused(shell, "schedules", "list", "--broker", "tcp://127.0.0.1:9")
     assert code == 3

@@ -49,10 +49,10 @@ def test_a_job_past_its_timeout_fails_after_its_retries_and_the_others_run(
     system.broker()
     system.worker("--pool", pool, "--max-abandoned", "9")
     task = slow(system.app())
-    late = task.options(timeout=0.5, retries=1).delay(1, 6.0)
+    late = task.options(timeout=0.3, retries=1).delay(1, 6.0)
     fine = task.map([(number, 0.01) for number in range(2, 40)])
     assert [job.get(timeout=DEADLINE) for job in fine] == list(range(2, 40))
-    with pytest.raises(TimeLimitExceeded, match=r"its timeout of 0\.5 s"):
+    with pytest.raises(TimeLimitExceeded, match=r"its timeout of 0\.3 s"):
         late.get(timeout=DEADLINE)
     assert (late.info()["state"], late.info()["attempt"]) == ("failed", 2)
     assert system.executed()["1"] == 0 or pool == "threads"
@@ -146,7 +146,7 @@ def test_a_cancelled_job_that_does_not_end_is_stopped_after_the_grace(
 ) -> None:
     """A process is killed, a thread given up; the slot goes on."""
     system.broker()
-    system.worker("--pool", pool, "-c", "1", "--cancel-grace", "0.5", "--max-abandoned", "9")
+    system.worker("--pool", pool, "-c", "1", "--cancel-grace", "0.2", "--max-abandoned", "9")
     app = system.app()
     job = slow(app, "deaf").delay(1, 6.0)
     until(lambda: "1" in system.started(), "the job has begun")
@@ -171,7 +171,7 @@ def test_a_worker_uses_more_processes_while_all_are_busy(system: System) -> None
     """``-c 1-3``: jobs that wait get more of them."""
     system.broker()
     system.worker("-c", "1-3")
-    jobs = slow(system.app()).map([(number, 0.2) for number in range(30)])
+    jobs = slow(system.app()).map([(number, 0.1) for number in range(30)])
     assert [job.get(timeout=DEADLINE) for job in jobs] == list(range(30))
     assert len(set(system.started().values())) == 3
     assert set(system.executed().values()) == {1}

@@ -86,6 +86,14 @@ def system(tmp_path: Path) -> Iterator[System]:
     system.close()
 
 
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One without jobs or workers, for commands that are refused."""
+    system = System(tmp_path_factory.mktemp("idle"))
+    yield system
+    system.close()
+
+
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait until a condition holds, and fail by name if it never does."""
     end = time.monotonic() + DEADLINE
@@ -217,8 +225,8 @@ def test_the_last_failed_are_retried_by_number(system: System) -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "purge", "drain"])
-def test_an_unknown_queue_is_exit_code_4(system: System, command: str) -> None:
-    code, message = system.error(command, "nosuch")
+def test_an_unknown_queue_is_exit_code_4(idle: System, command: str) -> None:
+    code, message = idle.error(command, "nosuch")
     assert 4 == code
     assert "nosuch" in message
 
@@ -236,6 +244,6 @@ def test_an_unknown_queue_is_exit_code_4(system: System, command: str) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_not_clear_is_exit_code_2(system: System, arguments: list[str]) -> None:
-    code, _ = system.error(*arguments)
+def test_what_is_not_clear_is_exit_code_2(idle: System, arguments: list[str]) -> None:
+    code, _ = idle.error(*arguments)
     assert 2 == code

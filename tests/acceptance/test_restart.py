@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TASKS = """
 
-@app.task(retries=3, retry_policy=fixed(delay=1.5))
+@app.task(retries=3, retry_policy=fixed(delay=0.8))
 def shaky(number, failures):
     note(f"try {number}")
     if current_job().attempt <= failures:
@@ -98,8 +98,8 @@ def test_delays_expiry_and_keys_survive(system: System) -> None:
     broker = system.broker()
     app, tasks = client(system)
     work = tasks["work"]
-    due = time.time() + 4.0
-    later = work.options(countdown=4.0).delay("later")
+    due = time.time() + 2.5
+    later = work.options(countdown=2.5).delay("later")
     late = work.options(expires=0.5).delay("late")
     first = work.options(unique="k").delay("unique")
     crash(system, broker)
@@ -107,7 +107,7 @@ def test_delays_expiry_and_keys_survive(system: System) -> None:
         work.options(unique="k").delay("again")
     assert caught.value.job_id == first.id
     assert later.state == "delayed"
-    until(lambda: time.time() > due - 3.0, "the expiry has passed")
+    until(lambda: time.time() > due - 1.5, "the expiry has passed")
     system.worker()
     with pytest.raises(JobExpired):
         late.get(timeout=DEADLINE)

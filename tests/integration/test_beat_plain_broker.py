@@ -16,6 +16,9 @@ from tests.integration.raw_peer import DEADLINE, PROTOCOL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Seconds between two slots, and as they are written in a message.
+SLOT, INTERVAL = 0.4, b"0.4"
+
 BODY = b'["run", {"callable": "tick", "path": "jobs", "args": [1]}]'
 
 
@@ -81,8 +84,8 @@ def test_it_informs_as_a_scheduler_and_sends_heartbeats(broker: RawBroker, beat:
 @pytest.mark.parametrize(
     "frames",
     [
-        [b"default", b"guarantee,run_count:2", b"1", BODY, b""],
-        [b"default", b"guarantee,run_count:2,interval:1", BODY],
+        [b"default", b"guarantee,run_count:2", INTERVAL, BODY, b""],
+        [b"default", b"guarantee,run_count:2,interval:" + INTERVAL, BODY],
     ],
 )
 def test_it_keeps_what_the_broker_sends_and_fires_plain_jobs(
@@ -97,16 +100,17 @@ def test_it_keeps_what_the_broker_sends_and_fires_plain_jobs(
     assert second is not None
     assert first[4:] == second[4:] == [b"default", b"guarantee", BODY]
     assert first[3] != second[3]
-    assert broker.expect(b"REQUEST", 1.5) is None
+    assert broker.expect(b"REQUEST", 1.5 * SLOT) is None
 
 
 def test_unschedule_ends_it(broker: RawBroker, beat: EventMQ) -> None:
     assert broker.expect(b"HEARTBEAT")
-    broker.send(b"SCHEDULE", b"default", b"", b"1", BODY, b"")
+    broker.send(b"SCHEDULE", b"default", b"", INTERVAL, BODY, b"")
     assert broker.expect(b"REQUEST")
-    broker.send(b"UNSCHEDULE", b"default", b"", b"1", BODY, b"")
-    broker.expect(b"REQUEST", 1.0)  # one may have been on its way
-    assert broker.expect(b"REQUEST", 2.0) is None
+    broker.send(b"UNSCHEDULE", b"default", b"", INTERVAL, BODY, b"")
+    broker.expect(b"REQUEST", SLOT)  # one may have been on its way
+    broker.expect(b"REQUEST", SLOT)  # and one more, since it reads what came every 0.4 s
+    assert broker.expect(b"REQUEST", 2 * SLOT) is None
 
 
 def test_a_bad_one_does_not_end_the_others(
@@ -115,7 +119,7 @@ def test_a_bad_one_does_not_end_the_others(
     assert broker.expect(b"HEARTBEAT")
     broker.send(b"SCHEDULE", b"default", b"", b"-5", b"one", b"")
     broker.send(b"SCHEDULE", b"default", b"", b"-1", b"two", b"0 0 30 2 *")
-    broker.send(b"SCHEDULE", b"default", b"nohaste", b"1", BODY, b"")
+    broker.send(b"SCHEDULE", b"default", b"nohaste", INTERVAL, BODY, b"")
     assert broker.expect(b"REQUEST")
     assert "the interval is -5 s" in caplog.text
     assert "cannot fire: cron expression '0 0 30 2 *'" in caplog.text

@@ -128,7 +128,7 @@ def test_a_worker_that_is_refused_waits_until_it_is_authorised(apps: Apps, caplo
 
 
 def test_a_client_without_keys_is_told_that_the_handshake_failed(apps: Apps) -> None:
-    app = apps.app("web", broker_key="", key="", submit_timeout=1.0)
+    app = apps.app("web", broker_key="", key="", submit_timeout=0.5)
     with pytest.raises(BrokerUnavailable, match="one side uses CURVE keys and the other none"):
         app.send("double", (1,))
 
@@ -137,7 +137,7 @@ def test_the_key_of_another_broker_is_told_too(apps: Apps, tmp_path: Path) -> No
     """Nothing is sent to a broker that has not the key."""
     public, _ = apps.house.keys.pair("some other broker")
     write_new(tmp_path / "other.key", Certificate(public.decode()), "test")
-    app = apps.app("web", broker_key=str(tmp_path / "other.key"), submit_timeout=1.0)
+    app = apps.app("web", broker_key=str(tmp_path / "other.key"), submit_timeout=0.5)
     with pytest.raises(BrokerUnavailable, match="the handshake failed"):
         app.send("double", (1,))
     assert [] == apps.app("web").ask("queues")
