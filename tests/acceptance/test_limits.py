@@ -171,7 +171,7 @@ def test_a_worker_uses_more_processes_while_all_are_busy(system: System) -> None
     """``-c 1-3``: jobs that wait get more of them."""
     system.broker()
     system.worker("-c", "1-3")
-    jobs = slow(system.app()).map([(number, 0.1) for number in range(30)])
+    jobs = slow(system.app()).map([(number, 0.2) for number in range(30)])
     assert [job.get(timeout=DEADLINE) for job in jobs] == list(range(30))
     assert len(set(system.started().values())) == 3
     assert set(system.executed().values()) == {1}
