@@ -318,7 +318,7 @@ def test_dev_runs_both_and_ends_both(shell: Shell) -> None:
     assert "1.0\n" == shell.output("call", *options, "total", "[1]", "--wait")
     assert 0 == dev.stop(signal.SIGINT)
     assert "worker | " in dev.said
-    shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.3"
+    shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.1"
     assert 3 == shell.run("ping", "--broker", address).returncode
 
 

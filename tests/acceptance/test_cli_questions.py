@@ -88,7 +88,7 @@ def test_a_result_that_does_not_come_is_exit_code_1(running: Shell) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["ping", "--timeout", "0.3"],
+        ["ping", "--timeout", "0.1"],
         ["status"],
         ["queues"],
         ["workers"],
@@ -111,7 +111,7 @@ def test_a_result_that_does_not_come_is_exit_code_1(running: Shell) -> None:
     ids=" ".join,
 )
 def test_without_a_broker_the_exit_code_is_3(shell: Shell, arguments) -> None:
-    shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.3"
+    shell.environ["EVENTMQ_SUBMIT_TIMEOUT"] = "0.1"
     code, message = shell.error(*arguments, "--broker", NOBODY)
     assert 3 == code
     assert NOBODY in message

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventmq.app import EventMQ
 from tests.acceptance.shell import Shell
 from tests.acceptance.system import until
 
@@ -50,6 +51,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     assert {"app": "shop", "store": "broker"} == shell.start("beat", "-A", "shop").ready()
     yield shell
     shell.close()
+
+
+@pytest.fixture(scope="module")
+def app(running: Shell) -> Iterator[EventMQ]:
+    """A client that looks into the same store."""
+    with EventMQ("look", broker=running.environ["EVENTMQ_BROKER"]) as app:
+        yield app
 
 
 def listing(shell: Shell) -> dict[str, dict[str, Any]]:
@@ -132,11 +140,11 @@ def test_one_that_fires_so_often_is_gone_then(running: Shell) -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    running: Shell, arguments: tuple[str, ...], problem: str
+    running: Shell, app: EventMQ, arguments: tuple[str, ...], problem: str
 ) -> None:
     code, said = refused(running, "schedule", "x", "shop.total", "[1]", *arguments)
     assert (code, problem in said) == (2, True), said
-    assert "x" not in listing(running)
+    assert "x" not in {schedule.name for schedule in app.schedules.list()}
 
 
 def test_a_task_that_the_app_has_not_is_wrong_usage(running: Shell) -> None:
@@ -161,6 +169,6 @@ def test_a_beat_needs_an_app(running: Shell) -> None:
 
 
 def test_without_a_broker_it_says_so(running: Shell) -> None:
-    shell = Shell(running.folder, EVENTMQ_SUBMIT_TIMEOUT="0.3")
+    shell = Shell(running.folder, EVENTMQ_SUBMIT_TIMEOUT="0.1")
     code, _ = refused(shell, "schedules", "list", "--broker", "tcp://127.0.0.1:9")
     assert code == 3
