@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import math
 import subprocess
 import sys
 from collections import OrderedDict
+from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import NamedTuple
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventmq.errors import ContentError, PluginError, SerializationError
@@ -39,6 +42,20 @@ class Colour(str, enum.Enum):
 class Point(NamedTuple):
     x: int
     y: int
+
+
+@dataclass
+class Data:
+    x: int = 1
+
+
+class Bag(set):
+    """Refused, as it would come back as a set."""
+
+
+class NoRepr:
+    def __repr__(self):
+        raise ValueError("no")
 
 
 class Own(datetime):
@@ -106,6 +123,10 @@ def test_what_is_a_kind_of_plain_data_becomes_plain(serializer):
         ({"a": {1, Colour}}, "the EnumType at value['a'], member <enum 'Colour'>;"),
         ({print: 1}, "key <built-in function print>;"),
         (Own(2026, 1, 2), "the Own at value;"),
+        ([Bag([1])], "the Bag at value[0];"),
+        ([[Data()], {}], "the Data at value[0][0];"),
+        ({10**5000: print}, "the builtin_function_or_method at value[<int>];"),
+        ({NoRepr(): 1}, "the NoRepr at value, key <NoRepr>;"),
     ],
 )
 def test_the_message_says_what_cannot_be_encoded_and_where(serializer, value, where):
@@ -119,16 +140,40 @@ def test_the_message_says_what_cannot_be_encoded_and_where(serializer, value, wh
 
 @BOTH
 def test_text_that_is_no_text_is_refused(serializer):
-    with pytest.raises(SerializationError, match="surrogates"):
+    with pytest.raises(SerializationError, match="the str at value: UTF-8 has no surrogates"):
         serializer.encode("\ud800", ENVELOPE)
+    with pytest.raises(SerializationError, match=r"str at value\['a'\]\[1\]: UTF-8 has no surrog"):
+        serializer.encode({"a": ["ok", "\ud800"]}, ENVELOPE)
 
 
 @BOTH
 def test_a_value_that_contains_itself_is_refused(serializer):
     value = {}
     value["self"] = value
-    with pytest.raises(SerializationError, match="contains itself"):
+    with pytest.raises(SerializationError, match=r"dict at value\['self'\]: it contains itself"):
         serializer.encode(value, ENVELOPE)
+    twice = [1]
+    assert round_trip(serializer, [twice, twice]) == [[1], [1]]
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(SerializationError, match="list at value: it is nested too deeply"):
+        serializer.encode(deep, ENVELOPE)
+
+
+@BOTH
+def test_what_is_not_equal_to_itself_comes_back_as_it_was(serializer):
+    nan, decimal, key = round_trip(serializer, [math.nan, Decimal("NaN"), {math.nan: 1}])
+    assert math.isnan(nan)
+    assert decimal.is_nan()
+    assert [math.isnan(name) for name in key] == [True]
+
+
+@BOTH
+def test_keys_that_look_alike_stay_apart(serializer):
+    value = {1: "int", "1": "text", None: 0, "None": 1, (1, "a"): 2, 10**30: 3, 1.5: 4, "": 5}
+    assert round_trip(serializer, value) == value
+    assert [type(key) for key in round_trip(serializer, value)] == [type(key) for key in value]
 
 
 def test_codes_and_tags_never_change():
@@ -230,6 +275,22 @@ def test_dill_refuses_an_age_beyond_the_dedupe_window(age):
     """What the broker has forgotten could be replayed."""
     with pytest.raises(PluginError, match="signature_max_age"):
         make_dill(keys=["k" * 32], signature_max_age=age)
+
+
+@settings(max_examples=50)
+@given(value=values)
+def test_every_value_comes_back_from_dill_with_its_types(value):
+    envelope = Envelope("id", "x", created=FakeClock().now())
+    data, signature = make_dill(keys=["k" * 32]).encode(value, envelope)
+    found = make_dill(keys=["k" * 32]).decode(data, replace(envelope, signature=signature))
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_dill_says_what_cannot_be_encoded_and_where():
+    with pytest.raises(
+        SerializationError, match=r"the generator at value\[1\]\['rows'\]\[1\]: Type"
+    ):
+        make_dill(keys=["k" * 32]).encode([[1], {"rows": (1, (n for n in ()))}], ENVELOPE)
 
 
 def test_dill_is_imported_only_where_it_is_made():

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import PluginError, SerializationError, SignatureError
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
+from eventmq.plugins.serializers.extended import children
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,9 @@ SKEW = 300.0
 
 #: Shortest key in characters: 128 bits as hex digits.
 SHORTEST_KEY = 32
+
+#: Levels of containers in which the value that cannot be encoded is looked for.
+MAX_DEPTH = 32
 
 _HOW = (
     'make a key with python -c "import secrets; print(secrets.token_hex(32))" and set it on every '
@@ -68,9 +72,27 @@ class Dill:
         try:
             data = self._dumps(value)
         except Exception as error:  # pickling runs any code of the value's class
-            msg = f"dill cannot encode this {type(value).__name__}: {type(error).__name__}: {error}"
+            kind, path = self._culprit(value)
+            msg = f"dill cannot encode the {kind} at {path}: {type(error).__name__}: {error}"
             raise SerializationError(msg) from error
         return data, _sign(self._keys[0], envelope, data)
+
+    def _culprit(self, value: object) -> tuple[str, str]:
+        """Return type and place of the innermost part that cannot be encoded by itself."""
+        path = "value"
+        for _ in range(MAX_DEPTH):
+            inner = next((c for c in children(value, path) if self._fails(c[1])), None)
+            if inner is None:
+                break
+            path, value = inner
+        return type(value).__name__, path
+
+    def _fails(self, value: object) -> bool:
+        try:
+            self._dumps(value)
+        except Exception:  # noqa: BLE001 - as in encode
+            return True
+        return False
 
     def decode(self, data: bytes, envelope: Envelope) -> Any:
         """Verify the signature and decode.

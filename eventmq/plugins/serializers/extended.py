@@ -20,6 +20,7 @@ __all__ = [
     "BY_TAG",
     "BY_TYPE",
     "Extension",
+    "children",
     "complaint",
     "freeze",
 ]
@@ -77,30 +78,55 @@ _KNOWN = (
 )
 
 
-def _unknown(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and type of what cannot be written, in the order of the value."""
-    if type(value) in BY_TYPE and not isinstance(value, (set, frozenset)):
-        return
+def _shown(value: object) -> str:
+    """Return the beginning of ``repr(value)``, or its type where that fails."""
+    try:
+        return f"{value!r:.40}"
+    except Exception:  # noqa: BLE001 - a very long int, or a class of the user's
+        return f"<{type(value).__name__}>"
+
+
+def children(value: object, path: str) -> Iterator[tuple[str, object]]:
+    """Yield what a container has, with its place; for dicts the keys too."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _unknown(key, f"{path}, key {key!r:.40}")
-            yield from _unknown(item, f"{path}[{key!r:.40}]")
+            shown = _shown(key)
+            yield f"{path}, key {shown}", key
+            yield f"{path}[{shown}]", item
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _unknown(item, f"{path}[{index}]")
+            yield f"{path}[{index}]", item
     elif type(value) in {set, frozenset}:
         for item in value:  # type: ignore[attr-defined]
-            yield from _unknown(item, f"{path}, member {item!r:.40}")
-    elif not isinstance(value, _PLAIN):
-        yield path, type(value).__name__
+            yield f"{path}, member {_shown(item)}", item
+
+
+def _wrong(value: object, path: str, outer: set[int]) -> Iterator[str]:
+    """Yield what cannot be written, in the order of the value: type, place and reason."""
+    where = f"{type(value).__name__} at {path}"
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            yield f"{where}: UTF-8 has no surrogates"
+    elif isinstance(value, (dict, list, tuple)) or type(value) in {set, frozenset}:
+        if id(value) in outer:
+            yield f"{where}: it contains itself"
+            return
+        outer.add(id(value))
+        for place, item in children(value, path):
+            yield from _wrong(item, place, outer)
+        outer.discard(id(value))
+    elif type(value) not in BY_TYPE and not isinstance(value, _PLAIN):
+        yield f"{where}; it takes: {_KNOWN}"
 
 
 def complaint(name: str, value: object, error: Exception) -> str:
     """Return why a value cannot be written: the type and where it is, or else the error."""
     try:
-        path, kind = next(_unknown(value, "value"), ("", ""))
+        wrong = next(_wrong(value, "value", set()), "")
     except RecursionError:
-        return f"{name} cannot encode this value: it contains itself or is nested too deeply"
-    if not kind:
+        wrong = f"{type(value).__name__} at value: it is nested too deeply"
+    if not wrong:
         return f"{name} cannot encode this {type(value).__name__}: {error or 'nested too deeply'}"
-    return f"{name} cannot encode the {kind} at {path}; it takes: {_KNOWN}"
+    return f"{name} cannot encode the {wrong}"
