@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import pytest
 
 from eventmq import EventMQ
 from eventmq.errors import JobFailed, ResultTooLarge, ResultUnavailable
+from tests.page_files import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +123,19 @@ def test_without_such_a_backend_the_failure_says_what_would_take_it():
         job = app.task(name="fill")(lambda n: "x" * n).delay(1_000_000)
         with pytest.raises(JobFailed, match="from the setting max_frame; a result backend such as"):
             job.get(timeout=20)
+
+
+def test_the_examples_of_the_page_about_results_run():
+    page = (ROOT / "docs/howto/results.rst").read_text(encoding="utf-8")
+    blocks = re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    module = ModuleType("results_page")
+    sys.modules["results_page"] = module  # where the client looks for the exception
+    try:
+        for block in blocks:
+            place = "\n" * page[: page.index(block)].count("\n")
+            code = compile(place + textwrap.dedent(block), "results.rst", "exec")
+            exec(code, vars(module))
+    finally:
+        vars(module)["app"].close()
+        del sys.modules["results_page"]
+    assert len(blocks) == 8
