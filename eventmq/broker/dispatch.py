@@ -287,13 +287,14 @@ class Dispatch:
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
         lease.volatile = volatile
-        for place, job in enumerate(jobs):
+        for job in jobs:
             job.delivery += 1
-            lease.deliveries.append(job.delivery)
-            if volatile:
+        lease.deliveries = [job.delivery for job in jobs]
+        if volatile:
+            for place, job in enumerate(jobs):
                 self.state.volatile.leased(job, (session, lease, place), self.state.now)
-            else:
-                self.state.leased(job, (session, lease, place))
+        else:
+            self.state.leased_all(queue, jobs, session, lease)
         session.leases[number] = lease
         if session.plain:
             session.free -= 1

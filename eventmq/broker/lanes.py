@@ -118,6 +118,21 @@ class Lane:
         insort(items, entry, lo=self.head)
         return items[self.head] is entry
 
+    def fill(self, jobs: list[Job], length: int) -> bool:
+        """Add jobs of the store after all that are here; say whether their first is the first.
+
+        Args:
+            jobs: In order, at least one.
+            length: Bytes of their bodies.
+        """
+        items = self.items
+        if self.head == len(items):
+            items.clear()
+            self.head = 0
+        self.bytes += length
+        items += [(job.rank, job.seq, job) for job in jobs]
+        return len(items) == len(jobs)
+
     def displace(self) -> Job:
         """Leave the job that ranks last to the store, and return it."""
         rank, seq, job = self.items.pop()

@@ -308,7 +308,7 @@ class Outcomes:
     def finished(self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]) -> None:
         """Forget ended jobs and tell whoever waits for them."""
         state = self.state
-        released, queues, jobs = state.released, state.queues, state.jobs
+        running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
         refusals, counters = state.refusals, state.counters
         if verdict:
             self._stale(len(verdict))
@@ -317,7 +317,10 @@ class Outcomes:
             job = row.job
             job_id = job.id
             queue = queues[job.queue]
-            released(job)
+            if running.pop(job_id, None) is not None:  # as `State.released`
+                queue.running -= 1
+                if held:
+                    state.limiters.released(job_id, unstarted=False)
             jobs.pop(job_id, None)
             if refusals:
                 refusals.pop(job_id, None)

@@ -184,19 +184,14 @@ class Queue:
         lane = self.lanes.get(lane_of(job.headers))
         return lane is None or lane.takes(job)
 
-    def join(self, job: Job, *, claimed: bool = False) -> list[Job]:
-        """Add a queued job; return the jobs that leave memory for it, perhaps itself.
-
-        Args:
-            job: On disk, not leased.
-            claimed: It was read for its lane, which keeps one job although the memory is used up.
-        """
+    def join(self, job: Job) -> list[Job]:
+        """Add a queued job that is on disk; return those that leave memory for it, or itself."""
         lane = self.lane(lane_of(job.headers))
         if not lane.takes(job):
             return [job]
         self.version += 1
         room = self._room
-        if not claimed and not len(lane) and room.crowded(len(self.lanes)):
+        if not len(lane) and room.crowded(len(self.lanes)):
             lane.leave(job.rank, job.seq)
             self._views.show(lane)
             return [job]
@@ -205,6 +200,18 @@ class Queue:
         if lane.join(job):
             self._views.show(lane)
         return self._displace(lane) if room.over else []
+
+    def fill(self, lane: Lane, jobs: list[Job]) -> list[Job]:
+        """Add jobs read for a lane, in order; return those that leave memory for them.
+
+        The lane keeps one of them although the memory is used up.
+        """
+        length = sum([len(job.body) for job in jobs])
+        self._room.size += len(jobs)
+        self._room.bytes += length
+        if jobs and lane.fill(jobs, length):
+            self._views.show(lane)
+        return self._displace(lane) if self._room.over else []
 
     def _displace(self, lane: Lane) -> list[Job]:
         displaced = []

@@ -33,14 +33,23 @@ class Refill:
         def settle(verdict: tuple[list[Job], bool]) -> None:
             jobs, more = verdict
             if queue.claimed(lane, entry.after, jobs, more=more):
-                self._join(queue, jobs)
+                self._join(queue, lane, jobs)
                 queue.rest(lane)
 
         self.state.write(entry, settle, lambda: queue.failed(lane))
 
-    def _join(self, queue: Queue, jobs: list[Job]) -> None:
+    # hot loop: benchmarks/drain.py
+    def _join(self, queue: Queue, lane: Lane, jobs: list[Job]) -> None:
         state = self.state
         state.busy[queue.name] = queue
-        for job in jobs:
-            if job.id not in state.jobs:
-                state.joined(job, claimed=True)
+        known, text, limited = state.jobs, "", False
+        new = [job for job in jobs if job.id not in known]
+        for job in new:
+            known[job.id] = job
+            if job.headers is not text:
+                text = job.headers
+                limited = "limit-" in text
+            if limited:
+                state.learn(text, job.seq)
+        for displaced in queue.fill(lane, new):
+            known.pop(displaced.id, None)

@@ -20,12 +20,16 @@ NO_TIMEOUT = 2_147_483_647
 def chunk_frames(lease: Lease) -> list[bytes]:
     """Return the REQUEST that carries a chunk to one of our workers."""
     rows = []
+    timeouts: dict[str, float] = {}
     for job, delivery in zip(lease.jobs, lease.deliveries, strict=True):
         if job is None:
             rows.append(("", delivery, 0, "", 0.0, 0.0, b""))
             continue
-        timeout = parse_headers(job.headers).timeout
-        rows.append((job.id, delivery, job.attempt, job.headers, timeout, job.expires, job.body))
+        text = job.headers
+        timeout = timeouts.get(text)
+        if timeout is None:
+            timeout = timeouts[text] = parse_headers(text).timeout
+        rows.append((job.id, delivery, job.attempt, text, timeout, job.expires, job.body))
     headers = f"chunk:{lease.number}"
     body = encode_chunk(lease.queue, rows)
     return Request(lease.message_id, lease.queue, headers, body).frames()

@@ -62,9 +62,12 @@ class Uniqueness:
 
     def ended(self, rows: Sequence[Finished]) -> None:
         """Look soon for delayed jobs: one may have waited for the end of these."""
-        state = self.state
+        state, text = self.state, ""
         for row in rows:
-            if "unique:" in row.job.headers:
+            if row.job.headers is text:  # most of a chunk have the same
+                continue
+            text = row.job.headers
+            if "unique:" in text:
                 due = state.next_due
                 state.next_due = state.now if due is None else min(due, state.now)
                 return

@@ -43,10 +43,16 @@ class Reads:
         key = self.tables.known_lane(entry.queue, entry.lane)
         jobs: list[Job] = []
         size = 0
+        make, limit, most = self.tables.job, entry.limit, entry.max_bytes
+        text = ""
         for row in self.tables.db.execute(sql, (key, *entry.after, entry.limit + 1)):
-            if len(jobs) == entry.limit or size > entry.max_bytes:
+            if len(jobs) == limit or size > most:
                 return jobs, True
-            job = self.tables.job(row)
+            job = make(row)
+            if job.headers == text:  # most have the same: once in memory
+                job.headers = text
+            else:
+                text = job.headers
             size += len(job.body)
             jobs.append(job)
         return jobs, False
