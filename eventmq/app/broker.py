@@ -75,6 +75,7 @@ def make_broker(
         insecure=settings.insecure,
         keys_dir=None if inside else _keys_in_use(settings),
     )
+    runner.observer = plugins.observer()
     runner.core.schedules.check = Triggers(plugins)
     return runner
 

@@ -11,7 +11,7 @@ from eventmq.wire.calls import MAX_IDS, MAX_ROWS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["flag", "limit", "text", "texts", "time"]
+__all__ = ["flag", "limit", "number", "text", "texts", "time"]
 
 
 def text(arguments: Mapping[str, Any], name: str) -> str:
@@ -40,6 +40,14 @@ def flag(arguments: Mapping[str, Any], name: str) -> bool:
     value = arguments.get(name, False)
     if not isinstance(value, bool):
         raise ProtocolError(f"argument {name!r} is a bool", code="bad-arguments")
+    return value
+
+
+def number(arguments: Mapping[str, Any], name: str) -> int:
+    """Return a whole number from 0, 0 where it was left out."""
+    value = arguments.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ProtocolError(f"argument {name!r} is a whole number from 0", code="bad-arguments")
     return value
 
 

@@ -13,6 +13,7 @@ from eventmq.broker.administration import answer
 from eventmq.broker.admission import Admission
 from eventmq.broker.calls import Calls
 from eventmq.broker.dispatch import Dispatch, admits
+from eventmq.broker.events import Events
 from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
@@ -26,7 +27,7 @@ from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
 from eventmq.broker.volatile import Volatile
 from eventmq.broker.waits import Waits
-from eventmq.entries import Find, History, ListJobs, Promote
+from eventmq.entries import Find, History, ListJobs, Promote, ReadEvents
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.operations import ListFailed
 from eventmq.schedule import LoadSchedules
@@ -69,6 +70,9 @@ PORTS: dict[str, frozenset[type] | None] = {
 #: Seconds without dispatch after a commit for which the disk had no space.
 HOLD = 0.5
 
+#: Entries that change nothing.
+_READS = (Find, ListJobs, ListFailed, History, LoadSchedules, ReadEvents)
+
 #: Jobs that one turn may move from delayed to queued.
 _PROMOTE = 2000
 
@@ -95,6 +99,7 @@ class BrokerCore:
             state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
         )
         self.calls = Calls(state, self.waits)
+        self.events = Events(state, self.calls)
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
         self.sweeps = Sweeps(state, self.operations)
         self.retention = Retention(state)
@@ -137,6 +142,7 @@ class BrokerCore:
     ) -> None:
         """Take over what the store has; leased jobs wait one liveness period for their session."""
         self.state.now = self.state.started = self._ticked = now
+        self.events.observed = recovered.next_event - 1
         self.sweeps.recover(recovered.sweeps)
         Recovery(self.state, self.outcomes, new_order).run(recovered)
 
@@ -152,6 +158,7 @@ class BrokerCore:
             self.state.closing = True
             self.sessions.say_goodbye()
         self.volatile.close()
+        self.events.tick()
 
     # In
 
@@ -264,6 +271,7 @@ class BrokerCore:
             state.prune_limiters()
             self.volatile.tick(admits)
             self.schedules.tick()
+            self.events.tick()
         due = state.next_due is not None and state.next_due <= now
         if due and not self._promoting and now >= state.hold_until:
             self._promote(now)
@@ -328,7 +336,7 @@ class BrokerCore:
         for undo in reversed(undos):
             undo()
         for entry, settle, undo in zip(entries, settles, undos, strict=True):
-            if isinstance(entry, (Find, ListJobs, ListFailed, History, LoadSchedules)):
+            if isinstance(entry, _READS):
                 state.write(entry, settle, undo)
         self.waits.flush()
 

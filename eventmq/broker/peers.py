@@ -96,6 +96,7 @@ class Lease:
         left: Positions not answered yet.
         volatile: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
+        noted: When an event last said that it lasts, 0.0 for never.
     """
 
     number: int
@@ -108,6 +109,7 @@ class Lease:
     left: int = 0
     volatile: bool = False
     resent: bool = False
+    noted: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,8 @@ from zmq.backend import zmq_poll
 from eventmq.broker.core import PORTS, BrokerCore
 from eventmq.broker.roles import Grant
 from eventmq.broker.runner_door import Door
+from eventmq.broker.runner_observer import Observers
+from eventmq.entries import Announce
 from eventmq.errors import BindError, NotAllowed
 from eventmq.wire.addresses import is_local
 from eventmq.wire.runner_zap import KeyRing
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from eventmq.broker.limits import Limits
     from eventmq.broker.state import Outgoing
     from eventmq.clock import Clock
+    from eventmq.entries import Recovered
     from eventmq.interfaces import QueueOrder, QueueStore, RoutingStrategy
 
 __all__ = ["BrokerRunner", "is_local"]
@@ -60,6 +63,10 @@ class BrokerRunner:
         insecure: Allow addresses that other machines can reach, without CURVE.
         keys_dir: Directory of the keys (`eventmq.wire.runner_zap`); CURVE is on with it.
     """
+
+    #: Set before `bind`: called with each event, on a thread of its own.
+    observer: Callable[[Mapping[str, Any]], None] | None = None
+    _observers: Observers | None = None
 
     def __init__(
         self,
@@ -128,8 +135,16 @@ class BrokerRunner:
         except BaseException:
             self._close()
             raise
+        self._recover(recovered)
+
+    def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
         self.core.recover(recovered, self._clock.now(), self._queue_order)
+        self.core.state.write(Announce(self.addresses), lambda _: None)
+        if self.observer is not None:
+            last = recovered.next_event - 1
+            self._observers = Observers(self.observer, recovered.store_id, last)
+            self.core.events.observe = self._observers.take
 
     def _make_door(self) -> Door | None:
         """Return what checks who comes, None where everybody on this machine may do everything."""
@@ -179,6 +194,8 @@ class BrokerRunner:
             self._serve()
             self.core.close(self._clock.now())
             self._commit()
+            self.core.events.tell()  # of what is on disk only now
+            self._commit()
             self._send()
         finally:
             self._close()
@@ -190,6 +207,9 @@ class BrokerRunner:
             link.close()
         self._links.clear()
         self.store.close()
+        if self._observers is not None:
+            self._observers.close()
+            self._observers = None
         if self._own_context and self._context is not None:
             self._context.term()
             self._context = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from eventmq.broker.limiters import Limiter
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key, Lease, Peer, Session
-    from eventmq.entries import Write
+    from eventmq.entries import Finished, Write
     from eventmq.job import Job
 
 __all__ = ["Outgoing", "State"]
@@ -83,6 +83,8 @@ class State:
     outbox: list[Outgoing] = field(default_factory=list)
     #: Receipts of jobs: they go out last, since nobody works on while a job's chunk waits.
     receipts: list[Outgoing] = field(default_factory=list)
+    #: Ends of jobs without guarantee, whose events are written soon.
+    ends: list[Finished] = field(default_factory=list)
     _batch: list[Write] = field(default_factory=list)
     _settles: list[Callable[[Any], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
@@ -140,6 +142,12 @@ class State:
         self._batch.append(entry)
         self._settles.append(settle)
         self._undos.append(undo)
+
+    def note(self, entry: Write, undo: Callable[[], None]) -> None:
+        """Add an entry about how things were when this turn began, before all others of it."""
+        self._batch.insert(0, entry)
+        self._settles.insert(0, lambda _: None)
+        self._undos.insert(0, undo)
 
     @property
     def has_writes(self) -> bool:

@@ -344,6 +344,7 @@ class Volatile:
             )  # fmt: skip
             memory.results.add(found, row.at + (row.ttl or state.limits.volatile_result_ttl))
         state.counters["ended"] += len(rows)
+        state.ends += rows
         self.waits.ended(rows)
         self.waits.flush()
 

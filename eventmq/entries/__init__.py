@@ -17,6 +17,7 @@ from eventmq.entries.changes import (
     Finished,
     LimitRow,
     Note,
+    NoteEnds,
     OpenChunk,
     Promote,
     Requeue,
@@ -25,7 +26,7 @@ from eventmq.entries.changes import (
 )
 from eventmq.entries.events import events_of
 from eventmq.entries.keys import LaneKey, UniqueRule, lane_of, unique_rule
-from eventmq.entries.outbox import EventRow, OutboxHead, ReadEvents, SealEvents
+from eventmq.entries.outbox import Announce, EventRow, OutboxHead, ReadEvents, SealEvents
 from eventmq.entries.reads import Claim, Find, Found, History, ListJobs
 from eventmq.entries.recovery import LaneHead, QueueCounts, Recovered
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
@@ -39,6 +40,7 @@ from eventmq.schedule import (
 
 __all__ = [
     "Admit",
+    "Announce",
     "Attempt",
     "Cause",
     "Chunk",
@@ -55,6 +57,7 @@ __all__ = [
     "LimitRow",
     "ListJobs",
     "Note",
+    "NoteEnds",
     "OpenChunk",
     "OutboxHead",
     "Promote",
@@ -82,7 +85,9 @@ Write = (
     | Promote
     | SaveLimits
     | Note
+    | NoteEnds
     | SealEvents
+    | Announce
     | ReadEvents
     | Find
     | ListJobs

@@ -21,6 +21,7 @@ __all__ = [
     "Finished",
     "LimitRow",
     "Note",
+    "NoteEnds",
     "OpenChunk",
     "Promote",
     "Requeue",
@@ -142,6 +143,12 @@ class Note(NamedTuple):
     at: float
     worker: str = ""
     leased: float = 0.0
+
+
+class NoteEnds(NamedTuple):
+    """Write the events of jobs that ended and were never stored. Verdict: None."""
+
+    rows: Sequence[Finished]
 
 
 class Chunk(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries.changes import Admit, Finish, Note, Promote, Requeue
+from eventmq.entries.changes import Admit, Finish, Note, NoteEnds, Promote, Requeue
 from eventmq.entries.keys import unique_rule
 from eventmq.events import Kind
 from eventmq.events.fingerprints import fingerprint
@@ -282,6 +282,7 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterator[Block]]] = {
     Promote: _promoted,
     Requeue: _requeued,
     Note: _noted,
+    NoteEnds: lambda entry, _: _ended(entry.rows, {}),
     Act: _acted,
     SweepSlice: _swept,
 }

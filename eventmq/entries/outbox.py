@@ -8,9 +8,12 @@ journal has sealed some, the oldest make room and nobody is told; from then on, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["EventRow", "OutboxHead", "ReadEvents", "SealEvents"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Announce", "EventRow", "OutboxHead", "ReadEvents", "SealEvents"]
 
 
 class EventRow(NamedTuple):
@@ -33,6 +36,15 @@ class OutboxHead(NamedTuple):
     next: int
     journal: str = ""
     sealed: int = 0
+
+
+class Announce(NamedTuple):
+    """Note at which addresses the broker can be reached, by port. Verdict: None.
+
+    For a journal that reads the store and has something to tell the broker.
+    """
+
+    addresses: Mapping[str, str]
 
 
 class ReadEvents(NamedTuple):

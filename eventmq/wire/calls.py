@@ -189,6 +189,22 @@ CALLS: dict[str, CallSpec] = {
         "nil; ERROR queue-not-found",
         "Hand out jobs of a queue again.",
     ),
+    "events.read": CallSpec(
+        "admin",
+        {"after": "int?", "bytes": "int?"},
+        "map with store (id), first and next (numbers of the first event that is kept and of the "
+        "next one), journal, sealed and rows (lists of the number of the first event, how many, "
+        "and their bytes)",
+        "Read events that come after a number, as the commits wrote them.",
+    ),
+    "events.seal": CallSpec(
+        "admin",
+        {"journal": "str, id", "sealed": "int?"},
+        "map as in ``events.read`` without rows; ERROR journal-taken while another journal is at "
+        "work, store-full",
+        "Say that a journal has all events up to a number safely; the broker may forget them. A "
+        "number that the broker has not reached changes nothing.",
+    ),
     "subscribe": CallSpec(
         "client",
         {"topics": "list of str, prefixes as in ZeroMQ"},

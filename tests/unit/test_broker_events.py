@@ -10,9 +10,11 @@ import pytest
 from eventmq import entries
 from eventmq.entries.events import MAKERS
 from eventmq.errors import QueueFull
+from eventmq.events import rows_of
 from eventmq.job import OutcomeKind
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
-from eventmq.wire.commands import Kbai
+from eventmq.wire.bulk import pack
+from eventmq.wire.commands import Call, Heartbeat, Kbai
 from eventmq.wire.results import RemoteError, encode_error
 from tests.broker_harness import Broker, chunks, row
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 #: Entries that change nothing of a job that its events tell of.
 SILENT = {
     entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
-    entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents,
+    entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents, entries.Announce,
 }  # fmt: skip
 
 
@@ -254,3 +256,84 @@ def test_a_journal_that_stays_away_is_told_what_was_dropped(broker: Broker) -> N
     dropped = {number for gap in gaps for number in range(gap["gap_first"], gap["gap_last"] + 1)}
     assert there == set(range(min(there), max(there) + 1))
     assert dropped == set(range(2, min(there)))
+
+
+# What lasts, and what was never stored
+
+
+def test_a_lease_that_lasts_is_noted(broker: Broker) -> None:
+    """After some seconds, and from then on now and then, until it ends."""
+    broker.worker()
+    job_id, _ = broker.submit()
+    for _ in range(30):
+        broker.wait(1.0)
+        broker.tell(b"worker", Heartbeat(broker.new_id(), "received:1,window:0,held:1"))
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    assert kinds(broker, job_id) == ["enqueued", "leased", "progress", "succeeded"]
+    noted = broker.events()[1]
+    assert (noted["worker_id"], noted["delivery"]) == ("w", 1)
+    assert noted["leased_us"] == broker.events()[0]["ts_us"]
+
+
+def test_a_lease_that_lasts_is_noted_before_what_happens_in_the_same_turn(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    broker.clock.time += 6.0
+    broker.put(b"boss", Call(broker.new_id(), "cancel", pack({"ids": [job_id]})))
+    broker.turn()
+    assert kinds(broker, job_id) == ["enqueued", "leased", "cancelled"]
+
+
+def test_a_job_without_guarantee_makes_one_event(broker: Broker) -> None:
+    """Its end: it is in no commit before."""
+    broker.worker()
+    job_id, _ = broker.submit(headers="guarantee:False")
+    broker.answer(b"worker", broker.dispatched[0], [row()])
+    broker.wait(1.0)
+    assert kinds(broker, job_id) == ["succeeded"]
+
+
+# Readers
+
+
+def test_a_journal_reads_and_seals_by_calls(broker: Broker) -> None:
+    ids = [broker.submit()[0] for _ in range(3)]
+    answer = broker.call("events.read", after=1)
+    assert (answer["store"], answer["first"], answer["next"]) == (
+        broker.core.state.store_id, 1, 4,
+    )  # fmt: skip
+    told = [event["job_id"] for row in answer["rows"] for event in rows_of("b", row[0], row[2])]
+    assert told == ids[1:]
+    assert broker.call("events.seal", journal="j", sealed=2)["sealed"] == 2
+    refused = broker.call("events.seal", journal="other", sealed=0)
+    assert refused.code == "journal-taken"
+
+
+@pytest.mark.parametrize("arguments", [{"after": -1}, {"after": "1"}, {"bytes": True}])
+def test_calls_about_events_are_checked(broker: Broker, arguments: dict[str, object]) -> None:
+    assert broker.call("events.read", **arguments).code == "bad-arguments"
+    assert broker.call("events.seal", sealed=0).code == "bad-arguments"
+
+
+def test_observers_are_told_in_order_and_again_where_they_had_no_room(broker: Broker) -> None:
+    """Of nothing that happened before this run of the broker."""
+    broker.submit()
+    broker.crash()
+    told: list[list[int]] = []
+    room = [False, True]
+
+    def take(rows: list[entries.EventRow]) -> bool:
+        told.append([row.first for row in rows])
+        return room.pop(0) if room else True
+
+    broker.core.events.observe = take
+    broker.submit()
+    broker.wait(1.0)
+    broker.submit()
+    broker.wait(1.0)
+    assert told == [[2], [2], [3]]
+
+
+def test_without_observers_events_are_not_even_read(broker: Broker) -> None:
+    broker.wait(2.0)
+    assert not broker.core.has_writes

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import EventRow, OutboxHead, events_of
 from eventmq.events.packed import count, gap, pack_blocks
+from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from eventmq.entries import ReadEvents, SealEvents
+    from eventmq.entries import Announce, ReadEvents, SealEvents
     from eventmq.events.packed import Block
 
 __all__ = ["CAP", "RING", "SLICE", "Outbox"]
@@ -125,6 +126,11 @@ class Outbox:
                 if size >= entry.max_bytes:
                     break
         return rows, self.head
+
+    def announce(self, entry: Announce) -> None:
+        """Note where the broker is."""
+        sql = "INSERT OR REPLACE INTO meta VALUES ('addresses', ?)"
+        self.db.execute(sql, (pack(dict(entry.addresses)),))
 
     def seal(self, entry: SealEvents) -> tuple[OutboxHead, bool]:
         """Note what a journal has."""

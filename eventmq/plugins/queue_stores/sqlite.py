@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import (
     Admit,
+    Announce,
     Claim,
     CloseChunk,
     Find,
@@ -21,6 +22,7 @@ from eventmq.entries import (
     History,
     ListJobs,
     Note,
+    NoteEnds,
     OpenChunk,
     Promote,
     ReadEvents,
@@ -290,7 +292,13 @@ def _handlers(writes: Writes, reads: Reads, limits: LimitRows) -> dict[type, Cal
 
 
 def _event_handlers(outbox: Outbox) -> dict[type, Callable[[Any], Any]]:
-    return {Note: lambda _: None, ReadEvents: outbox.read, SealEvents: outbox.seal}
+    return {
+        Note: lambda _: None,  # the event is all there is
+        NoteEnds: lambda _: None,
+        Announce: outbox.announce,
+        ReadEvents: outbox.read,
+        SealEvents: outbox.seal,
+    }
 
 
 #: Options of the factory and their defaults; see the settings page for their meaning.

@@ -1,0 +1,134 @@
+"""The events that no entry causes, and those who read events: a journal by CALL, observers.
+
+Most events are made by the store from what a commit changes (`eventmq.entries.events`). Here are
+those of leases that last, and of jobs without guarantee, which are in no commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.arguments import number, text
+from eventmq.entries import Note, NoteEnds, ReadEvents, SealEvents
+from eventmq.errors import ProtocolError
+from eventmq.events import Kind
+from eventmq.wire.bulk import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.broker.calls import Calls
+    from eventmq.broker.peers import Lease, Peer, Session
+    from eventmq.broker.state import State
+    from eventmq.entries import EventRow, OutboxHead
+
+__all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "Events"]
+
+#: Seconds after which a lease is worth an event of its own.
+LEASED_AFTER = 5.0
+
+#: Seconds between two events which say that its worker still has it.
+PROGRESS_EVERY = 20.0
+
+#: Seconds that a journal may be silent before another one may take its place.
+PATIENCE = 30.0
+
+#: Bytes of events in one answer, or for observers at a time.
+_BYTES = 4 * 1024 * 1024
+
+#: Seconds between looks at leases.
+_LOOK = 1.0
+
+
+class Events:
+    """Notes what lasts, and answers the calls ``events.read`` and ``events.seal``."""
+
+    def __init__(self, state: State, calls: Calls) -> None:
+        self.state = state
+        #: Takes rows of events for observers and says whether it had room; None where nobody is.
+        self.observe: Callable[[Sequence[EventRow]], bool] | None = None
+        #: The last number that observers got.
+        self.observed = 0
+        self._reading = False
+        self._looked = float("-inf")
+        calls.add({"events.read": self._read, "events.seal": self._seal})
+
+    def tick(self) -> None:
+        """Note what is to be noted, and read for observers."""
+        state = self.state
+        if state.now < state.hold_until:
+            return
+        if state.now - self._looked >= _LOOK:
+            self._looked = state.now
+            for session in state.sessions.values():
+                if session.peer is not None and session.leases:
+                    self._look(session)
+        if state.ends:
+            rows, state.ends = state.ends, []
+            state.write(NoteEnds(rows), lambda _: None)
+        self.tell()
+
+    def _look(self, session: Session) -> None:
+        now = self.state.now
+        for lease in session.leases.values():
+            if not lease.sent or lease.volatile:
+                continue
+            if not lease.noted and now - lease.sent >= LEASED_AFTER:
+                self._note(Kind.LEASED, session, lease)
+            elif lease.noted and now - lease.noted >= PROGRESS_EVERY:
+                self._note(Kind.PROGRESS, session, lease)
+
+    def _note(self, kind: Kind, session: Session, lease: Lease) -> None:
+        was, lease.noted = lease.noted, self.state.now
+        jobs = [job for job in lease.jobs if job is not None]
+        entry = Note(kind, jobs, self.state.now, session.name, lease.sent)
+        self.state.note(entry, lambda: setattr(lease, "noted", was))
+
+    # Observers
+
+    def tell(self) -> None:
+        """Read what observers do not have yet, unless that is on its way."""
+        if self.observe is not None and not self._reading:
+            self._reading = True
+            entry = ReadEvents(self.observed, _BYTES)
+            self.state.write(entry, self._tell, lambda: setattr(self, "_reading", False))
+
+    def _tell(self, verdict: tuple[list[EventRow], OutboxHead]) -> None:
+        self._reading = False
+        rows, _ = verdict
+        if rows and self.observe is not None and self.observe(rows):
+            self.observed = rows[-1].first + rows[-1].events - 1
+
+    # Journals
+
+    def _read(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        most = min(number(arguments, "bytes") or _BYTES, _BYTES, self.state.limits.max_frame // 2)
+
+        def settle(verdict: tuple[list[EventRow], OutboxHead]) -> None:
+            rows, head = verdict
+            answer = {**self._head(head), "rows": [list(row) for row in rows]}
+            self.state.reply(peer, pack(answer), call)
+
+        self.state.write(ReadEvents(number(arguments, "after"), most), settle)
+
+    def _seal(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        journal, sealed = text(arguments, "journal"), number(arguments, "sealed")
+        if not 0 < len(journal) <= self.state.limits.max_id:
+            msg = f"a journal has an id of 1 to {self.state.limits.max_id} characters"
+            raise ProtocolError(msg, code="bad-arguments")
+
+        def settle(verdict: tuple[OutboxHead, bool]) -> None:
+            head, taken = verdict
+            if taken:
+                msg = "another journal takes the events of this broker, and said so a moment ago"
+                self.state.error(peer, call, "journal-taken", msg)
+            else:
+                self.state.reply(peer, pack(self._head(head)), call)
+
+        def undo() -> None:
+            self.state.error(peer, call, "store-full", "the disk is full; nothing was noted")
+
+        self.state.write(SealEvents(journal, sealed, self.state.now, PATIENCE), settle, undo)
+
+    def _head(self, head: OutboxHead) -> dict[str, Any]:
+        return {"store": self.state.store_id, **head._asdict()}
