@@ -22,7 +22,17 @@ from eventmq.client.ledger import Ledger
 from eventmq.client.refusals import refusal
 from eventmq.errors import MessageTooLarge, ProtocolError
 from eventmq.wire.bulk import decode_exceptions, pack, unpack
-from eventmq.wire.commands import Ack, Call, Error, Heartbeat, Kbai, Reply, Schedule, decode
+from eventmq.wire.commands import (
+    Ack,
+    Call,
+    Disconnect,
+    Error,
+    Heartbeat,
+    Kbai,
+    Reply,
+    Schedule,
+    decode,
+)
 from eventmq.wire.features import Features
 
 if TYPE_CHECKING:
@@ -168,6 +178,9 @@ class ClientMachine:
                 self._on_error(connection, command, now)
             elif type(command) is Kbai:
                 self._on_kbai(connection, now)
+            elif type(command) is Disconnect:
+                self._on_kbai(connection, now)
+                connection.unsent.append(Outgoing(Kbai(self.message_id()).frames()))
             elif type(command) is Schedule and self.asked is not None:
                 self.asked.append(command)
         except (ProtocolError, ValueError, TypeError, AttributeError, LookupError) as error:

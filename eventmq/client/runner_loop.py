@@ -247,7 +247,7 @@ class IoLoop:
         self._context = context = self._context or new_context()
         now = self._clock.monotonic()
         for connection in self.machine.connections:
-            self._brokers.append(BrokerSockets(context, connection.address, self.keys))
+            self._brokers.append(BrokerSockets(context, connection, self.keys))
             self.machine.opened(connection.index, now)
 
     def _begin(self, errand: Errand) -> None:
@@ -348,7 +348,8 @@ class IoLoop:
         logger.warning("broker %s does not answer; opening a new connection", broker.address)
         assert self._context is not None  # noqa: S101 - made by _open
         broker.close()
-        self._brokers[index] = BrokerSockets(self._context, broker.address, self.keys)
+        connection = self.machine.connections[index]
+        self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
         self._items = None
         self.machine.opened(index, now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -11,6 +12,7 @@ from eventmq.wire.socket import Link, event_of, handshake_trouble, open_dealer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from eventmq.client.connection import Connection
     from eventmq.wire.curve import ClientKeys
 
 __all__ = ["BrokerSockets"]
@@ -27,15 +29,23 @@ _FAILED = (
 
 
 class BrokerSockets:
-    """The link to one broker, and the monitor that says when it is cut."""
+    """The link to one broker, and the monitor that says when it is cut.
+
+    Args:
+        context: What it is opened in.
+        connection: Whose it is. A scheduler has a routing id in ASCII, a new one each time:
+            deployed routers, which read every frame as UTF-8, have it among their peers.
+        keys: For CURVE.
+    """
 
     __slots__ = ("address", "blocked", "link", "monitor", "send", "trouble")
 
     def __init__(
-        self, context: zmq.Context[Any], address: str, keys: ClientKeys | None = None
+        self, context: zmq.Context[Any], connection: Connection, keys: ClientKeys | None = None
     ) -> None:
-        self.address = address
-        self.link = open_dealer(context, address, keys=keys)
+        self.address = connection.address
+        identity = f"s-{uuid.uuid4().hex[:16]}" if connection.role == "scheduler" else ""
+        self.link = open_dealer(context, self.address, identity=identity, keys=keys)
         self.send = self.link.send
         self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
         #: Why the last handshake failed, for people.

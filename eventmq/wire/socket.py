@@ -45,12 +45,18 @@ _recv = _Base.recv
 _MORE = zmq.SNDMORE | zmq.DONTWAIT
 _LAST = zmq.DONTWAIT
 
+#: Milliseconds that a handshake may take.
+HANDSHAKE_MS = 10_000
+
 #: Milliseconds that a closing socket may spend on what was not sent yet.
 LINGER_MS = 1000
 
 #: Bytes that a message may have around its payload, on top of ``max-frame``.
 _FRAME_SLACK = 64 * 1024
 
+
+#: Bytes of the longest topic that a subscriber names, on top of the slack.
+_SUBSCRIPTION = 1
 
 #: Frames of one message that are kept: more than any limit, so that a message of a million
 #: empty frames costs nothing once it was read.
@@ -206,7 +212,7 @@ def _common(socket: zmq.Socket[bytes], max_frame: int) -> None:
     socket.set(zmq.RCVHWM, 100_000)
     if max_frame:
         socket.set(zmq.MAXMSGSIZE, max_frame + _FRAME_SLACK)
-    socket.set(zmq.HANDSHAKE_IVL, 10_000)
+    socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
 
 def open_dealer(
@@ -221,14 +227,18 @@ def open_dealer(
 
     With ``ZMQ_IMMEDIATE``: while there is no connection, `Link.send` returns False instead of
     keeping a message for later.
+
+    Raises:
+        UnicodeEncodeError: The identity is not ASCII, as deployed routers need it.
     """
+    name = identity.encode("ascii")
     socket = context.socket(zmq.DEALER)
     _common(socket, max_frame)
     socket.set(zmq.IMMEDIATE, 1)
     socket.set(zmq.RECONNECT_IVL, 50)
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
-    if identity:
-        socket.set(zmq.IDENTITY, identity.encode("ascii"))
+    if name:
+        socket.set(zmq.IDENTITY, name)
     _use(socket, keys)
     socket.connect(address)
     return Link(socket)
@@ -263,9 +273,9 @@ def open_router(
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
-    """Return a PUB socket."""
+    """Return a PUB socket. All that it takes are subscriptions, which are short."""
     socket = context.socket(zmq.PUB)
-    _common(socket, 0)
+    _common(socket, _SUBSCRIPTION)
     return Link(socket)
 
 

@@ -139,6 +139,9 @@ class JobManager:
                 case commands.Kbai():
                     _log.debug("the broker goes away; waiting for it to come back")
                     self._session.inform(now)
+                case commands.Disconnect():
+                    _log.info("the broker asks this worker to end")
+                    self.terminate(now)
                 case commands.Cancel(job=job, delivery=delivery):
                     self._cancel(job, delivery, now)
                 case commands.Heartbeat():

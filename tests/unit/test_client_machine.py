@@ -19,7 +19,18 @@ from eventmq.errors import (
     ResultTimeout,
 )
 from eventmq.wire.bulk import encode_batch, pack
-from eventmq.wire.commands import Ack, Call, Error, Heartbeat, Inform, Kbai, Publish, Reply, Request
+from eventmq.wire.commands import (
+    Ack,
+    Call,
+    Disconnect,
+    Error,
+    Heartbeat,
+    Inform,
+    Kbai,
+    Publish,
+    Reply,
+    Request,
+)
 from tests.client_harness import FakeBroker, Net
 
 
@@ -338,6 +349,16 @@ def test_a_broker_that_says_goodbye_is_left_and_asked_again_after_an_interval() 
     net.advance(3.5)
     net.begin(parcel("b"))
     assert list(first.jobs) == ["b"]
+
+
+def test_disconnect_is_answered_by_kbai_and_the_broker_is_sent_nothing_more() -> None:
+    """Emqp-1.0, "DISCONNECT and KBAI": whoever receives it says goodbye and stops sending."""
+    first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
+    net = Net(first, second)
+    net.machine.received(0, Disconnect("b").frames(), net.now)
+    net.begin(parcel("a"))
+    assert list(second.jobs) == ["a"]
+    assert type(first.received[-1]) is Kbai
 
 
 # Questions

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dill
 import pytest
 
 from eventmq.clock import SystemClock
+from eventmq.errors import SignatureError
 from eventmq.headers import Headers, format_headers
 from eventmq.interfaces import Envelope, PluginContext
 from eventmq.job import OutcomeKind
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Altered jobs that are tried.
 MUTATIONS = 2000
+
+#: Signatures that are tried: 100,000 unless EVENTMQ_TEST_SIGNATURES says another number.
+SIGNATURES = int(os.environ.get("EVENTMQ_TEST_SIGNATURES", "100000"))
 
 KEY, OLD_KEY, OTHER_KEY = "k" * 40, "o" * 40, "x" * 40
 
@@ -191,6 +197,43 @@ def test_no_altered_job_is_unpickled_or_run(run: Callable[[Signed], OutcomeRow])
         assert OutcomeKind.SUCCEEDED != row.kind, altered
         assert "error" == row.content_type
         assert [] == touched, altered
+
+
+def test_no_signature_but_the_right_one_is_taken() -> None:
+    """Of 100,000 that are altered or belong to another job, time, key or task."""
+    rng = random.Random(21)
+    verify = signer(KEY, OLD_KEY)._verify
+    job, now = make(), round(time.time(), 3)
+    digest = bytes.fromhex(job.headers.signature)
+    envelope = Envelope(
+        "j1",
+        "dill",
+        "victim",
+        "mail",
+        job.headers.created,
+        job.headers.expires,
+        job.headers.signature,
+    )
+    verify(job.body, envelope)
+    replayed = [make(f"j{n}", by=signer(rng.choice([KEY, OTHER_KEY]))) for n in range(2, 50)]
+    for n in range(SIGNATURES):
+        altered = envelope
+        match n % 5:
+            case 0:
+                signature = flipped(digest, rng).hex()
+            case 1:
+                signature = rng.choice(replayed).headers.signature
+            case 2:
+                signature = rng.choice([digest[: rng.randrange(32)], rng.randbytes(32)]).hex()
+            case 3:
+                signature = envelope.signature
+                altered = replace(envelope, created=now - rng.uniform(0.001, 1e9))
+            case _:
+                signature = envelope.signature
+                name = rng.choice(["job_id", "task", "queue", "content_type"])
+                altered = replace(envelope, **{name: rng.randbytes(4).hex()})
+        with pytest.raises(SignatureError):
+            verify(job.body, replace(altered, signature=signature))
 
 
 def test_a_refused_job_says_which_rule_it_broke(run: Callable[[Signed], OutcomeRow]) -> None:

@@ -458,6 +458,18 @@ def test_terminate_hands_back_what_has_not_started_and_waits_for_the_rest(world)
     assert world.manager.done
 
 
+def test_disconnect_lets_what_runs_complete_and_is_answered_by_kbai(world):
+    """Emqp-1.0, "DISCONNECT and KBAI", where it comes to a worker: nothing more is taken."""
+    world.chunk(1, 2)
+    world.start(0)
+    assert [kinds(r) for r in replies(world.receive(commands.Disconnect("d")))] == [[(1, BACK)]]
+    assert [kinds(r) for r in replies(world.chunk(2, 1))] == [[(0, BACK)]]
+    world.answer(0, 1, 0, 1)
+    world.ack_all()
+    assert isinstance(world.tick()[-1], commands.Kbai)
+    assert world.manager.done
+
+
 def test_a_worker_without_work_ends_at_once(world):
     world.manager.terminate(world.now)
     assert [type(m) for m in world.out()] == [commands.Kbai]
