@@ -313,10 +313,16 @@ class BrokerRunner:
     def _send(self) -> None:
         links = self._links
         outbox = self.core.take_outbox()
+        door = self._door
+        if door is not None and outbox:
+            door.take_note()
         for message in outbox:
             key = message.key
             if key.port == "subscribe":
                 links["subscribe"].send(message.frames)
+                continue
+            if door is not None and not door.is_there(*key):
+                self._not_sent(message, reachable=False)
                 continue
             try:
                 sent = links[key.port].send([key.identity, *message.frames])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.gate import Gate
 from eventmq.wire.runner_zap import ZapThread
-from eventmq.wire.socket import KnownLink, encrypt, watch_failures
+from eventmq.wire.socket import KnownLink, encrypt, lost_connection, watch_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +46,9 @@ class Door:
         #: Port -> its link, and where its failed handshakes are told.
         self._watched: dict[str, tuple[Link, Link]] = {}
         self._warned: set[str] = set()
+        #: Peer -> number of its connection, and back, as long as it is there; only with keys.
+        self._connections: dict[tuple[str, bytes], int] = {}
+        self._routes: dict[tuple[str, int], tuple[str, bytes]] = {}
 
     @property
     def known_by(self) -> str:
@@ -88,12 +91,32 @@ class Door:
         """Take what a link has, ``most`` messages; return whether that was all."""
         assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the runner
         receive, take = link.receive, self._gate.receive
+        keyed, connections = self._ring is not None, self._connections
         for _ in range(most):
             frames = receive()
             if frames is None:
                 return True
+            if keyed and connections.get((port, frames[0])) != link.connection:
+                self._note_connection(port, frames[0], link.connection)
             take(port, frames, link.user, now)
         return False
+
+    def _note_connection(self, port: str, identity: bytes, connection: int) -> None:
+        self._take_note(port)  # of the loss of one that had this number before
+        self._connections[port, identity] = connection
+        self._routes[port, connection] = (port, identity)
+
+    def is_there(self, port: str, identity: bytes) -> bool:
+        """Say whether the connection still is there that a peer was heard on.
+
+        Its routing id may be that of somebody else by now, who has not said a word yet.
+        """
+        return self._ring is None or (port, identity) in self._connections
+
+    def take_note(self) -> None:
+        """Take note of connections that were lost. Before anything is sent."""
+        for port in self._watched:
+            self._take_note(port)
 
     def look(self, now: float, on_revoked: Callable[[], None]) -> None:
         """Take note of keys that were authorised or revoked.
@@ -104,8 +127,7 @@ class Door:
         """
         if self._ring is None or self._grants is None:
             return
-        for port, (_, failures) in self._watched.items():
-            self._note_failures(port, failures)
+        self.take_note()
         grants = self._ring.refresh()
         if grants is not self._grants:
             old, self._grants = self._grants, grants
@@ -113,13 +135,23 @@ class Door:
             if old.keys() - grants.keys():
                 on_revoked()
 
-    def _note_failures(self, port: str, failures: Link) -> None:
-        while failures.receive() is not None:
-            self._counters["errors.handshake"] += 1
-            if port not in self._warned:
-                self._warned.add(port)
-                what = "a peer without CURVE or without this broker's key was refused on port %s"
-                logger.warning(what, port)
+    def _take_note(self, port: str) -> None:
+        _, told = self._watched[port]
+        while (frames := told.receive()) is not None:
+            connection = lost_connection(frames)
+            if connection is None:
+                self._note_failure(port)
+                continue
+            peer = self._routes.pop((port, connection), None)
+            if peer is not None and self._connections.get(peer) == connection:
+                del self._connections[peer]
+
+    def _note_failure(self, port: str) -> None:
+        self._counters["errors.handshake"] += 1
+        if port not in self._warned:
+            self._warned.add(port)
+            what = "a peer without CURVE or without this broker's key was refused on port %s"
+            logger.warning(what, port)
 
     def close(self) -> None:
         """End the thread, and watch no more. Before the links close; idempotent."""

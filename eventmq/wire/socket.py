@@ -31,6 +31,7 @@ __all__ = [
     "encrypt",
     "event_of",
     "handshake_trouble",
+    "lost_connection",
     "new_context",
     "new_keys",
     "open_dealer",
@@ -179,16 +180,18 @@ class KnownLink(Link):
         name: What of the connection: ``User-Id``, as the ZAP handler said, or ``Peer-Address``.
     """
 
-    __slots__ = ("_name", "user")
+    __slots__ = ("_name", "connection", "user")
 
     def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
         super().__init__(socket)
         self._name = name
         #: Of the message that was received last; "" where libzmq knows nothing.
         self.user = ""
+        #: Number of the connection that it came over: its descriptor, -1 where there is none.
+        self.connection = -1
 
     def receive(self) -> list[bytes] | None:
-        """Do the same as `Link.receive`, and note ``user``."""
+        """Do the same as `Link.receive`, and note ``user`` and ``connection``."""
         socket = self.socket
         try:
             frame = _recv(socket, _LAST, False)  # noqa: FBT003 - positional for speed
@@ -201,8 +204,9 @@ class KnownLink(Link):
                 frames.append(frame.bytes)
         try:
             self.user = str(frame.get(self._name))
+            self.connection = int(frame.get("__fd"))
         except zmq.ZMQError:
-            self.user = ""
+            self.user, self.connection = "", -1
         return frames
 
 
@@ -303,18 +307,29 @@ def handshake_trouble(event: int) -> str:
 
 
 def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
-    """Return where the handshakes that fail before ZAP is asked are told, a message each.
+    """Return where lost connections and handshakes that fail before ZAP is asked are told.
 
-    It has no high-water mark: at one, libzmq's own thread would wait for us.
+    There is a message for each, which `lost_connection` reads. It has no high-water mark: at one,
+    libzmq's own thread would wait for us.
     """
     address = f"inproc://eventmq.handshakes.{os.urandom(8).hex()}"
     failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    link.socket.monitor(address, failed)
+    link.socket.monitor(address, failed | zmq.EVENT_DISCONNECTED)
     monitor = context.socket(zmq.PAIR)
     monitor.set(zmq.LINGER, 0)
     monitor.set(zmq.RCVHWM, 0)
     monitor.connect(address)
     return Link(monitor)
+
+
+def lost_connection(frames: Sequence[bytes]) -> int | None:
+    """Return which connection was lost, None for a handshake that failed.
+
+    Args:
+        frames: What `watch_failures` told; the first has the event and its value.
+    """
+    event, value = int.from_bytes(frames[0][:2], "little"), frames[0][2:6]
+    return int.from_bytes(value, "little") if event == zmq.EVENT_DISCONNECTED else None
 
 
 def new_keys() -> tuple[bytes, bytes]:

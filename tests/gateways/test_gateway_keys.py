@@ -91,14 +91,19 @@ def test_requests_of_listed_clients_are_done_by_listed_workers(dealer, keys, maj
 
 
 def test_a_routing_id_gives_nobody_anothers_reply(dealer, keys, majordomo):
-    """Bob calls himself as Alice did, asks what she asked, and has a request of his own."""
+    """Bob calls himself as Alice did before her reply came, and asks what she asked."""
     front, back = majordomo
     alice = dealer(front, b"same", keys.of("alice"))
     worker = register(dealer, back, "echo", keys.of("wendy"))
     ask(alice, "echo", b"1", b"hers")
     address, id, _ = next_request(worker)
     alice.close()
+    silent = [dealer(front, b"same", keys.of("bob")) for _ in range(3)]
+    assert [None] * 3 == [peer.next(QUIET / 2) for peer in silent]
     answer(worker, b"\x04", address, id, [b"hers"])
+    assert [None] * 3 == [peer.next(QUIET / 2) for peer in silent]
+    for peer in silent:
+        peer.close()
     bob = None
     while bob is None:
         bob = _asked(dealer(front, b"same", keys.of("bob")), worker)

@@ -443,6 +443,18 @@ def test_an_identity_is_not_taken_over(house: House, neighbours: Neighbours) -> 
     neighbours.work()
 
 
+def test_what_is_sent_to_who_has_gone_reaches_nobody_with_its_routing_id(house: House) -> None:
+    """Bob has connected as Alice did before, and said nothing yet; then her result comes."""
+    alice = house.peer("alice", identity=b"same")
+    job = alice.send(b"REQUEST", b"default", b"reply-requested", BODY)
+    assert alice.expect(b"ACK")[4] == job
+    alice.close()
+    peers = [house.peer("bob", identity=b"same") for _ in range(3)]
+    assert all(peer.all_within(QUIET) == [] for peer in peers)
+    _work_off(house, b'{"value": "hers"}')
+    assert all(peer.all_within(QUIET) == [] for peer in peers)
+
+
 def test_a_session_is_not_taken_over(house: House) -> None:
     """Another worker's key does not get its jobs by naming its session."""
     wendy, walt = house.peer("wendy"), house.peer("walt")

@@ -16,7 +16,7 @@ from eventmq.errors import KeyFileError, PluginError
 from eventmq.wire import zap
 from eventmq.wire.curve import fingerprint
 from eventmq.wire.runner_zap import KeyRing, ZapThread
-from eventmq.wire.socket import KnownLink, encrypt, watch_failures
+from eventmq.wire.socket import KnownLink, encrypt, lost_connection, watch_failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +38,8 @@ CLIENTS = frozenset({"client", "admin"})
 #: Roles of who uses a port for workers.
 WORKERS = frozenset({"worker"})
 
-#: Peers that are remembered; beyond it those that came first must say something to be sent more.
-MOST_PEERS = 100_000
+#: Refused keys that are logged; of more none are.
+_WARNED = 1000
 
 
 def _roles(_: str, metadata: Mapping[str, str]) -> frozenset[str]:
@@ -70,8 +70,10 @@ class GatewayDoor:
         self._roles = dict(roles)
         self._any = any_key
         self._grants = self._ring.grants
-        #: (port, routing id) -> user of the connection that it was last heard on.
-        self._users: dict[tuple[str, bytes], str] = {}
+        #: (port, routing id) -> user and number of the connection that has it, once it was heard.
+        self._users: dict[tuple[str, bytes], tuple[str, int]] = {}
+        #: (port, number of a connection) -> its routing id.
+        self._routes: dict[tuple[str, int], bytes] = {}
         self._zap: ZapThread | None = None
         #: Port -> its link, and where its failed handshakes are told.
         self._watched: dict[str, tuple[Link, Link]] = {}
@@ -122,45 +124,70 @@ class GatewayDoor:
             identity: Its routing id.
         """
         assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the loop
-        user = link.user
+        user, connection = link.user, link.connection
         if len(user) != _USER or not self._may(user, port):
             self._warn(user)
             return None
-        users = self._users
-        users[port, identity] = user
-        if len(users) > MOST_PEERS:
-            del users[next(iter(users))]
+        if self._users.get((port, identity)) != (user, connection):
+            # The loss of a connection of before that had this number was told already.
+            self._take_note(port)
+            self._users[port, identity] = user, connection
+            self._routes[port, connection] = identity
         return identity + user.encode()
 
     def leave(self, port: str, peer: bytes) -> bytes | None:
-        """Return the routing id of a peer, None where another key has it now, or it is revoked."""
+        """Return the routing id of a peer, None where it has gone, or its key was revoked.
+
+        Whoever has its routing id now may be somebody else.
+        """
+        self._take_note(port)
         identity, user = peer[:-_USER], peer[-_USER:].decode("ascii", "replace")
-        return identity if self._users.get((port, identity)) == user else None
+        held = self._users.get((port, identity))
+        return identity if held is not None and held[0] == user else None
 
     def look(self) -> list[tuple[str, bytes]]:
         """Take note of keys that were revoked; return the peers that have to go."""
-        for port, (_, failures) in self._watched.items():
-            self._note_failures(port, failures)
+        for port in self._watched:
+            self._take_note(port)
         grants = self._ring.refresh()
         if grants is self._grants:
             return []
         self._grants = grants
-        gone = [place for place, user in self._users.items() if not self._may(user, place[0])]
+        gone = [
+            (port, identity, user, connection)
+            for (port, identity), (user, connection) in self._users.items()
+            if not self._may(user, port)
+        ]
         if gone:
             logger.info("%d peers are cut: their keys were changed or revoked", len(gone))
-        return [(place[0], place[1] + self._users.pop(place).encode()) for place in gone]
+        for port, identity, _, connection in gone:
+            del self._users[port, identity], self._routes[port, connection]
+        return [(port, identity + user.encode()) for port, identity, user, _ in gone]
 
     def _warn(self, user: str) -> None:
-        if user not in self._warned and len(self._warned) < MOST_PEERS:
+        if user not in self._warned and len(self._warned) < _WARNED:
             self._warned.add(user)
             logger.warning("message of key %s refused: it is not authorised any more", user)
 
-    def _note_failures(self, port: str, failures: Link) -> None:
-        while failures.receive() is not None:
-            if port not in self._warned:
-                self._warned.add(port)
-                what = "a peer without CURVE or without this gateway's key was refused on port %s"
-                logger.warning(what, port)
+    def _take_note(self, port: str) -> None:
+        """Forget who was at the other end of lost connections, and log failed handshakes."""
+        _, told = self._watched[port]
+        while (frames := told.receive()) is not None:
+            connection = lost_connection(frames)
+            if connection is None:
+                self._note_failure(port)
+                continue
+            identity = self._routes.pop((port, connection), None)
+            if identity is not None:
+                held = self._users.get((port, identity))
+                if held is not None and held[1] == connection:
+                    del self._users[port, identity]
+
+    def _note_failure(self, port: str) -> None:
+        if port not in self._warned:
+            self._warned.add(port)
+            what = "a peer without CURVE or without this gateway's key was refused on port %s"
+            logger.warning(what, port)
 
     def close(self) -> None:
         """End the thread, and watch no more. Before the links close; idempotent."""
