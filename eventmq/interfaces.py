@@ -86,7 +86,8 @@ class ResultBackend(Protocol):
     With ``inline`` true the bytes travel in the REPLY and the broker keeps them; ``put`` and
     ``get`` are then not called. Else the worker calls ``put`` before it replies, and the REPLY
     carries the reference. Thread-safe, may block; raises `ResultUnavailable`. A ``close`` is
-    called, where there is one, when the app ends.
+    called, where there is one, when the app ends. A worker that is a process of its own refuses
+    to start with a backend that says ``local = True``: only the object itself could be read.
     """
 
     inline: bool

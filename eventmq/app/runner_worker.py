@@ -140,6 +140,8 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
     from eventmq.worker.runner import WorkerRunner
 
     settings = app.settings
+    if options.path:
+        _check_backend(app)
     executor = make_executor(app, options.tasks)
     pool = _make_pool(app, options, executor)
     info = _info(app, options, executor, pool.slots)
@@ -159,6 +161,15 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
     if options.context is None:
         runner.keys = keys_of(settings)
     return runner
+
+
+def _check_backend(app: EventMQ) -> None:
+    """Raise `SettingsError` for a backend whose results nobody outside of the worker could read."""
+    name = app.settings.result_backend
+    if getattr(app.plugins.get(RESULT_BACKEND, name), "local", False):
+        msg = f"the result backend {name!r} keeps results in the process that ran the job, and "
+        msg += "this worker is a process of its own: nobody could read them; use the result "
+        raise SettingsError(msg + "backend 'broker', or 'sqlite' for workers and clients of a host")
 
 
 def _info(app: EventMQ, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:

@@ -39,8 +39,9 @@ _NATIVE = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 #: How attributes written in C, and slots, stand in their class.
 _FIELDS = (MemberDescriptorType, GetSetDescriptorType)
 
-#: Bytes that the attributes of an exception may take together.
-STATE_LIMIT = 8 * 1024
+#: Bytes that the attributes of an exception may take together: a `JobFailed` that a task lets pass
+#: has a traceback among them.
+STATE_LIMIT = 24 * 1024
 
 #: Exceptions of a group that are told of.
 MEMBERS = 32

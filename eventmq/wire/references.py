@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.errors import ResultTooLarge, ResultUnavailable
+from eventmq.errors import EventMQError, ResultTooLarge, ResultUnavailable
 
 if TYPE_CHECKING:
     from eventmq.interfaces import ResultBackend
@@ -110,4 +110,10 @@ class ResultHome:
             msg = f"the result of job {job_id} is kept by the result backend {name!r}, and this "
             msg += f"program has {self._name!r}: give it the same setting result_backend"
             raise ResultUnavailable(msg)
-        return content_type, self._backend.get(data)
+        try:
+            return content_type, self._backend.get(data)
+        except EventMQError:
+            raise
+        except Exception as error:
+            msg = f"the result of job {job_id}: the result backend {name!r} failed: "
+            raise ResultUnavailable(f"{msg}{type(error).__name__}: {error}") from error

@@ -409,6 +409,24 @@ def test_the_content_type_of_a_result_elsewhere_must_be_accepted_too() -> None:
     assert isinstance(error, ContentNotAllowed)
 
 
+def test_a_backend_that_breaks_makes_the_result_unavailable() -> None:
+    class Broken(Backend):
+        def get(self, reference: bytes) -> bytes:
+            raise OSError("gone")
+
+    home = ResultHome(Broken(), "elsewhere")
+    error = end(row("succeeded", "reference:elsewhere;msgpack", b"ref"), home=home)
+    assert isinstance(error, ResultUnavailable)
+    assert str(error).endswith("the result backend 'elsewhere' failed: OSError: gone")
+
+
+def test_a_signed_result_elsewhere_is_verified_like_any_other() -> None:
+    home = ResultHome(Backend(), "elsewhere")
+    how = row("succeeded", "reference:elsewhere;signed;abc;12.5", b"ref")
+    assert reader(home=home).value(how) == "from elsewhere"
+    assert Envelope("j1", "signed", created=12.5, signature="abc") == SERIALIZER.envelope
+
+
 def test_a_coroutine_reads_a_result_elsewhere_without_blocking_its_loop(bench: Bench) -> None:
     """Backends may block; the loop goes on meanwhile."""
     went_on = threading.Event()

@@ -16,6 +16,7 @@ from eventmq.wire.exceptions import MEMBERS, STATE_LIMIT
 from eventmq.wire.results import (
     ERROR_LIMIT,
     MESSAGE_LIMIT,
+    TRACEBACK_LIMIT,
     RemoteError,
     decode_error,
     encode_error,
@@ -132,6 +133,7 @@ def came(error: BaseException) -> Exception:
         json.JSONDecodeError("expecting value", "{", 1),
         ImportError("no module", name="x", path="y"),
         JobNotFound("j1"),
+        JobFailed("no", job_id="j", remote_type="x.Y", remote_traceback="t" * TRACEBACK_LIMIT),
     ],
     ids=lambda error: type(error).__name__,
 )

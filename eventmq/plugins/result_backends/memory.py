@@ -34,6 +34,7 @@ class MemoryResults:
     """
 
     inline = False
+    local = True
 
     def __init__(self, clock: Clock, max_bytes: int = MAX_BYTES) -> None:
         self._monotonic = clock.monotonic
