@@ -17,7 +17,7 @@ nothing else. Fields hold the data; the message says what is wrong and what woul
     |-- ResultError
     |   |-- ResultTimeout          (also a TimeoutError)
     |   |-- ResultUnavailable      the job succeeded but its result is gone or was not kept
-    |   |-- ResultTooLarge
+    |   |-- ResultTooLarge         (also a JobFailed)
     |   `-- StreamRestarted
     |-- SubmitError                a job was refused; nothing was stored
     |   |-- MessageTooLarge
@@ -225,8 +225,8 @@ class ResultUnavailable(ResultError):
     """The job ended, but its result was not kept, or is kept no longer."""
 
 
-class ResultTooLarge(ResultError):
-    """The result does not fit into a message to the broker."""
+class ResultTooLarge(ResultError, JobFailed):
+    """The job failed, for its result is longer than the broker or the result backend takes."""
 
 
 class StreamRestarted(ResultError):

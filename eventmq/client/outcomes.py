@@ -14,6 +14,7 @@ from eventmq.errors import (
     JobFailed,
     JobNotFound,
     ProtocolError,
+    ResultTooLarge,
     ResultUnavailable,
     TimeLimitExceeded,
     UnknownTask,
@@ -33,7 +34,8 @@ __all__ = ["OutcomeReader", "Row", "failure", "with_errors"]
 
 #: How a failed job is raised where its error is one of ours.
 _OURS: dict[str, type[JobFailed]] = {
-    f"eventmq.errors.{kind.__name__}": kind for kind in (TimeLimitExceeded, WorkerLost, UnknownTask)
+    f"eventmq.errors.{kind.__name__}": kind
+    for kind in (TimeLimitExceeded, WorkerLost, UnknownTask, ResultTooLarge)
 }
 
 
@@ -154,7 +156,7 @@ def failure(row: Row) -> JobFailed:
         remote_message=remote.message,
         remote_traceback=remote.traceback,
     )
-    error.__cause__ = original(remote) if kind is JobFailed else None
+    error.__cause__ = original(remote) if kind in {JobFailed, ResultTooLarge} else None
     return error
 
 

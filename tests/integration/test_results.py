@@ -50,9 +50,10 @@ async def _aget(job):
 
 def test_a_result_that_the_backend_does_not_take_fails_the_job(fill):
     job = fill.delay(8_000_000)
-    with pytest.raises(JobFailed, match="keeps 8000000 at most") as caught:
+    with pytest.raises(ResultTooLarge, match="keeps 8000000 at most") as caught:
         job.get(timeout=20)
-    assert isinstance(caught.value.__cause__, ResultTooLarge)
+    assert isinstance(caught.value, JobFailed)
+    assert caught.value.job_id == job.id
     assert job.state == "failed"
 
 

@@ -342,6 +342,7 @@ def end(how: Row, **options: Any) -> EventMQError:
         (failed("eventmq.errors.TimeLimitExceeded"), TimeLimitExceeded),
         (failed("eventmq.errors.WorkerLost"), WorkerLost),
         (failed("eventmq.errors.UnknownTask"), UnknownTask),
+        (failed("eventmq.errors.ResultTooLarge", "x"), errors.ResultTooLarge),
         (failed("elsewhere.TimeLimitExceeded"), JobFailed),
     ],
 )
