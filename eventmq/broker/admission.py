@@ -273,6 +273,8 @@ class Admission:
                 self._not_stored(arrival, i, job, verdict[i])
                 continue
             queue = queues[job.queue]
+            if job.expires:
+                state.expiring(job)
             if job.state is not JobState.QUEUED:
                 queue.counts.delayed += 1
                 if state.next_due is None or job.due < state.next_due:

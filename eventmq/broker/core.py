@@ -14,6 +14,7 @@ from eventmq.broker.admission import Admission
 from eventmq.broker.calls import Calls
 from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.events import Events
+from eventmq.broker.expiry import Expiry
 from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
@@ -102,6 +103,7 @@ class BrokerCore:
         self.events = Events(state, self.calls)
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
         self.sweeps = Sweeps(state, self.operations)
+        self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
         self.topics = Topics(state)
         self.schedules = Schedules(state)
@@ -267,6 +269,7 @@ class BrokerCore:
             self._ticked = now
             self.sessions.tick()
             self.parking.tick()
+            self.expiry.tick()
             self.retention.tick()
             state.prune_limiters()
             self.volatile.tick(admits)

@@ -221,6 +221,8 @@ class Operations:
             queue.counts.failed -= 1
             if action == "retry":
                 queue.counts.waiting += 1
+                if job.expires:
+                    state.expiring(job)
         if action == "retry":
             for name, lane in {(job.queue, lane_of(job.headers)) for job in jobs}:
                 state.queues[name].rewind(lane)

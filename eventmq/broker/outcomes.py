@@ -352,6 +352,8 @@ class Outcomes:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1
                 state.forget(job)
+                if job.expires:
+                    state.expiring(job)
                 if state.next_due is None or job.due < state.next_due:
                     state.next_due = job.due
             else:

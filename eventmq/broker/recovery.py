@@ -32,6 +32,7 @@ class Recovery:
         state = self.state
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
+        state.next_expiry = recovered.next_expiry
         state.limiters.recover(recovered.limiters)
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts

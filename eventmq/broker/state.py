@@ -76,6 +76,8 @@ class State:
     limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
     next_due: float | None = None
+    #: When the first job that is known to have an expiry may not start any more.
+    next_expiry: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
     closing: bool = False
     #: No dispatch before this time: the disk had no space a moment ago.
@@ -178,11 +180,18 @@ class State:
     def joined(self, job: Job) -> None:
         """Put a queued job that is on disk, not leased, into its window, or leave it there."""
         self.jobs[job.id] = job
+        if job.expires:
+            self.expiring(job)
         self.learn(job.headers, job.seq)
         queue = self.queue(job.queue)
         self.busy[job.queue] = queue
         for displaced in queue.join(job):
             self.jobs.pop(displaced.id, None)
+
+    def expiring(self, job: Job) -> None:
+        """Note that a job with an expiry is waiting."""
+        if self.next_expiry is None or job.expires < self.next_expiry:
+            self.next_expiry = job.expires
 
     # Limits
 
@@ -244,6 +253,11 @@ class State:
         if self.limiters.of or self.limiters.of_queues:
             for job in jobs:
                 self.limiters.leased(job, self.now)
+
+    def leased_numbers(self) -> frozenset[int]:
+        """Return the numbers of the jobs that are leased."""
+        jobs = (lease.jobs[place] for _, lease, place in self.running.values())
+        return frozenset(job.seq for job in jobs if job is not None)
 
     def released(self, job: Job, *, unstarted: bool = False) -> bool:
         """Note that a job is not leased any more, and did not start perhaps; say if it was."""

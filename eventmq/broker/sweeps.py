@@ -134,7 +134,7 @@ class Sweeps:
         retry = operation.action == "retry"  # which takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
         stamp = self.operations.stamp(reason=operation.reason, seqs=limit if retry else 0)
-        keep = frozenset() if operation.running else self._leased()
+        keep = frozenset() if operation.running else self.state.leased_numbers()
         self._busy = True
 
         def settle(verdict: tuple[Acted, Sweep | None]) -> None:
@@ -151,11 +151,6 @@ class Sweeps:
             settle,
             lambda: setattr(self, "_busy", False),
         )
-
-    def _leased(self) -> frozenset[int]:
-        running = self.state.running.values()
-        jobs = (lease.jobs[place] for _, lease, place in running)
-        return frozenset(job.seq for job in jobs if job is not None)
 
     def _went_on(self, sweep_id: str, sweep: Sweep | None) -> None:
         if sweep is None:  # its mark is not there

@@ -133,6 +133,8 @@ class Volatile:
             known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
             return max(job.created, job.due) <= since and not known
 
+        late = window.drop(lambda job: 0.0 < job.expires <= state.now)
+        self._end([self._row(job, JobState.EXPIRED) for job in late])
         if sessions:
             self._fail_unknown(window.drop(hopeless))
 

@@ -13,6 +13,7 @@ from eventmq.entries.changes import (
     Cause,
     Chunk,
     CloseChunk,
+    Expire,
     Finish,
     Finished,
     LimitRow,
@@ -47,6 +48,7 @@ __all__ = [
     "Claim",
     "CloseChunk",
     "EventRow",
+    "Expire",
     "Find",
     "Finish",
     "Finished",
@@ -83,6 +85,7 @@ Write = (
     | CloseChunk
     | Claim
     | Promote
+    | Expire
     | SaveLimits
     | Note
     | NoteEnds

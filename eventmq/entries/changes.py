@@ -17,6 +17,7 @@ __all__ = [
     "Cause",
     "Chunk",
     "CloseChunk",
+    "Expire",
     "Finish",
     "Finished",
     "LimitRow",
@@ -174,6 +175,20 @@ class CloseChunk(NamedTuple):
 
     session: str
     number: int
+
+
+class Expire(NamedTuple):
+    """End up to ``limit`` waiting jobs that expire up to ``now``. Verdict: (jobs, next expiry).
+
+    The jobs, without bodies, are as they were; they keep their outcome for ``ttl`` seconds. The
+    next expiry is ``now`` where the limit was reached, or None where no other job has one.
+    """
+
+    now: float
+    ttl: float
+    #: Numbers of the jobs that are left alone: they are leased.
+    keep: Container[int]
+    limit: int
 
 
 class LimitRow(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries.changes import Admit, Finish, Note, NoteEnds, Promote, Requeue
+from eventmq.entries.changes import Admit, Expire, Finish, Note, NoteEnds, Promote, Requeue
 from eventmq.entries.keys import unique_rule
 from eventmq.events import Kind
 from eventmq.events.fingerprints import fingerprint
@@ -149,6 +149,10 @@ def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
         yield from _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {})
 
 
+def _expired(entry: Expire, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
+    yield from _changed(_ENDS[JobState.EXPIRED], verdict[0], entry.now)
+
+
 # hot loop: benchmarks/drain.py
 def _ended(rows: Sequence[Finished], more: Mapping[int, Any]) -> Iterator[Block]:
     jobs, states, ats, _, _, results, starts, runs, workers = zip(*rows, strict=True)
@@ -279,6 +283,7 @@ def _put_errors(block: Block, errors: Sequence[bytes]) -> None:
 MAKERS: Mapping[type, Callable[[Any, Any], Iterator[Block]]] = {
     Admit: _admitted,
     Finish: _finished,
+    Expire: _expired,
     Promote: _promoted,
     Requeue: _requeued,
     Note: _noted,

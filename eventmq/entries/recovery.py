@@ -43,6 +43,7 @@ class Recovered:
         counts: Per queue.
         chunks: Open chunks of earlier epochs, with their jobs.
         next_due: Unix time of the first delayed job, or None.
+        next_expiry: Unix time of the first expiry of a job, or None.
         sweeps: The marks that are kept, oldest first.
         lanes: Those with queued jobs.
         limiters: The token buckets that may not be full yet.
@@ -55,6 +56,7 @@ class Recovered:
     counts: dict[str, QueueCounts] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
     next_due: float | None = None
+    next_expiry: float | None = None
     sweeps: list[Sweep] = field(default_factory=list)
     lanes: list[LaneHead] = field(default_factory=list)
     limiters: list[LimitRow] = field(default_factory=list)

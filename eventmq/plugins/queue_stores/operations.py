@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Attempt, Finish, Finished
@@ -15,19 +17,21 @@ from eventmq.wire.results import decode_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventmq.entries import Found
+    from eventmq.entries import Expire, Found
     from eventmq.job import Job
     from eventmq.operations import Act, BeginSweep, Pause, Stamp, SweepSlice
     from eventmq.plugins.queue_stores.reads import Reads
     from eventmq.plugins.queue_stores.tables import Tables
     from eventmq.plugins.queue_stores.writes import Writes
 
-__all__ = ["FAILED_COLUMNS", "Operations", "fits", "sweeps"]
+__all__ = ["FAILED_COLUMNS", "Operations", "fits", "next_expiry", "sweeps"]
 
 _NO_BODY = JOB_COLUMNS.replace("body", "x''")
 
 #: Columns of a failed job, without its body.
 FAILED_COLUMNS = f"{_NO_BODY}, at, content_type, result, started, ran, worker"
+
+_WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 
 #: Numbers that a slice goes through at most, whether there are jobs or not.
 _SPAN = 50_000
@@ -39,7 +43,7 @@ _SWEEP = "SELECT id, operation, at, bound, cursor, touched, done FROM sweeps"
 
 
 class Operations:
-    """Handlers of `Act`, `BeginSweep`, `SweepSlice` and `Pause`."""
+    """Handlers of `Act`, `Expire`, `BeginSweep`, `SweepSlice` and `Pause`."""
 
     def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
         self.tables = tables
@@ -78,6 +82,20 @@ class Operations:
         ]
         self.writes.finish(Finish(rows))
         return jobs
+
+    def expire(self, entry: Expire) -> tuple[list[Job], float | None]:
+        """End jobs that have waited for too long."""
+        tables, now = self.tables, entry.now
+        sql = f"""SELECT {_NO_BODY} FROM jobs WHERE expires > 0 AND expires <= ?
+                  AND state IN {_WAITING} ORDER BY expires"""
+        with closing(tables.db.execute(sql, (now,))) as rows:
+            waiting = (tables.job(row) for row in rows if row[0] not in entry.keep)
+            jobs = list(islice(waiting, entry.limit))
+        end = transition(JobState.QUEUED, JobState.EXPIRED)
+        self.writes.finish(Finish([Finished(job, end, now, entry.ttl, "", b"") for job in jobs]))
+        if len(jobs) == entry.limit:
+            return jobs, now
+        return jobs, next_expiry(tables, now)
 
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
@@ -185,6 +203,13 @@ class Operations:
         key = self.tables.queue_id(entry.queue)
         sql = "UPDATE queues SET paused = ? WHERE id = ?"
         self.tables.db.execute(sql, (entry.paused, key))
+
+
+def next_expiry(tables: Tables, after: float) -> float | None:
+    """Return the first expiry of a job after a time, None where there is none."""
+    sql = "SELECT min(expires) FROM jobs WHERE expires > max(0, ?)"
+    found: float | None = tables.db.execute(sql, (after,)).fetchone()[0]
+    return found
 
 
 def _code(state: JobState) -> int:

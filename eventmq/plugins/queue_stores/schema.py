@@ -86,6 +86,7 @@ CREATE TABLE limiters (task TEXT NOT NULL, key TEXT NOT NULL, tokens REAL NOT NU
     """
 CREATE TABLE events (first INTEGER PRIMARY KEY, count INTEGER NOT NULL, offset INTEGER NOT NULL,
   body BLOB NOT NULL);
+CREATE INDEX jobs_expires ON jobs (expires) WHERE expires > 0;
 """,
 )
 

@@ -17,6 +17,7 @@ from eventmq.entries import (
     Announce,
     Claim,
     CloseChunk,
+    Expire,
     Find,
     Finish,
     History,
@@ -39,7 +40,7 @@ from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.limits import LimitRows
-from eventmq.plugins.queue_stores.operations import Operations, sweeps
+from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
 from eventmq.plugins.queue_stores.reads import (
     Reads,
@@ -172,8 +173,9 @@ class SqliteStore:
         self._limits = LimitRows(tables)
         self._limits.prune(self._clock.now())
         return Recovered(
-            store_id, epoch, next_seq(tables), tables.counts(), chunks, due, sweeps(tables),
-            tables.lanes(), self._limits.rows(), self._outbox.head.next,
+            store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
+            next_expiry(tables, 0.0), sweeps(tables), tables.lanes(), self._limits.rows(),
+            self._outbox.head.next,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -277,6 +279,7 @@ def _handlers(writes: Writes, reads: Reads, limits: LimitRows) -> dict[type, Cal
         OpenChunk: writes.open_chunk,
         CloseChunk: writes.close_chunk,
         Promote: writes.promote,
+        Expire: operations.expire,
         SaveLimits: limits.save,
         Claim: reads.claim,
         Find: reads.find,

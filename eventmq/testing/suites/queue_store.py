@@ -11,6 +11,7 @@ import pytest
 from eventmq.entries import (
     Admit,
     Claim,
+    Expire,
     Finish,
     LaneKey,
     ListJobs,
@@ -278,6 +279,25 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, UniqueTests):
         assert ([job.id for job in promoted], due) == ([jobs[0].id], now + 40.0)
         claimed, _ = self.claim(store, "q", _FIRST, 9, 10**6)
         assert {job.id for job in claimed} == {job.id for job in jobs[:3]}
+
+    def test_expire_ends_what_has_waited_too_long(self) -> None:
+        """The first to expire first, but not what is leased; it says when the next one expires."""
+        store = self.begin()
+        now = self.clock.now()
+        jobs = [self.job(expires=now + seconds) for seconds in (30.0, 10.0, 20.0, 40.0)]
+        jobs += [self.delayed(90.0), self.job()]
+        jobs[4].expires = now + 15.0
+        self.commit(store, Admit(jobs))
+        assert self.commit(store, Expire(now, 60.0, (), 9)) == [([], now + 10.0)]
+        late = now + 30.0
+        expired, following = self.commit(store, Expire(late, 60.0, {jobs[2].seq}, 2))[0]
+        assert ([job.id for job in expired], following) == ([jobs[1].id, jobs[4].id], late)
+        assert [job.state for job in expired] == [JobState.QUEUED, JobState.DELAYED]
+        expired, following = self.commit(store, Expire(late, 60.0, {jobs[2].seq}, 2))[0]
+        assert ([job.id for job in expired], following) == ([jobs[0].id], now + 40.0)
+        states = {key: found.job.state.value for key, found in self.find(store, *jobs).items()}
+        expected = ["expired", "expired", "queued", "queued", "expired", "queued"]
+        assert [states[job.id] for job in jobs] == expected
 
     # Looking
 

@@ -105,6 +105,7 @@ class RecoveryTests(StoreHarness):
         assert len(after) == len(jobs)
         assert after == before
         assert recovered.next_due == jobs[-1].due
+        assert recovered.next_expiry is None
         again = [self.job(id=job.id) for job in jobs]
         states = ["succeeded", "failed", "queued", "queued", "queued", "delayed"]
         expected = {i: Verdict("same_id", state) for i, state in enumerate(states)}

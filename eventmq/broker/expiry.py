@@ -1,0 +1,77 @@
+"""Ends jobs that have waited beyond their ``expires``, whether or not a worker ever asks for them.
+
+Those that a worker would get now are `eventmq.broker.dispatch`'s; jobs that run are left alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Expire
+from eventmq.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.state import State
+    from eventmq.job import Job
+
+__all__ = ["SLICE", "Expiry"]
+
+#: Jobs that one commit ends.
+SLICE = 1000
+
+
+class Expiry:
+    """Looks for jobs that have expired, when the first one must have."""
+
+    def __init__(self, state: State, outcomes: Outcomes) -> None:
+        self.state = state
+        self.outcomes = outcomes
+        self._busy = False
+
+    def tick(self) -> None:
+        """Begin to end what has expired, a slice at a time."""
+        state, now = self.state, self.state.now
+        due = state.next_expiry is not None and state.next_expiry <= now
+        if not due or self._busy or now < state.hold_until:
+            return
+        self._busy = True
+        before, state.next_expiry = state.next_expiry, None
+        ttl = state.limits.result_ttl
+
+        def settle(verdict: tuple[Sequence[Job], float | None]) -> None:
+            self._busy = False
+            jobs, following = verdict
+            self._expect(following)
+            self._ended(jobs, now, ttl)
+
+        def undo() -> None:
+            self._busy = False
+            self._expect(before)
+
+        state.write(Expire(now, ttl, state.leased_numbers(), SLICE), settle, undo)
+
+    def _expect(self, expiry: float | None) -> None:
+        """Keep the earlier of an expiry and of what was noted meanwhile."""
+        state = self.state
+        if expiry is not None and (state.next_expiry is None or expiry < state.next_expiry):
+            state.next_expiry = expiry
+
+    def _ended(self, jobs: Sequence[Job], at: float, ttl: float) -> None:
+        state = self.state
+        queues: dict[str, set[str]] = {}
+        for job in jobs:
+            queue = state.queue(job.queue)
+            if job.state is JobState.DELAYED:  # `finished` takes it from the waiting ones
+                queue.counts.delayed -= 1
+                queue.counts.waiting += 1
+            live = state.jobs.get(job.id)
+            if live is not None:
+                live.state = JobState.EXPIRED
+                queues.setdefault(job.queue, set()).add(job.id)
+        for name, ids in queues.items():
+            state.queues[name].forget(ids)
+        rows = [self.outcomes.row(job, JobState.EXPIRED)._replace(at=at, ttl=ttl) for job in jobs]
+        self.outcomes.finished(rows, {})
