@@ -21,7 +21,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.name is None:
         for name, row in ROWS.items():
-            print(f"{name:14} {row.__doc__}")
+            print(f"{name:14} {(row.__doc__ or '').splitlines()[0]}")
         return
     figures = Figures(arguments.name, GOALS.get(arguments.name, {}))
     for _ in range(arguments.runs):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Answered", "Died", "Envelope", "Factory", "Gateway", "JobContext", "KeyedRouting",
     "Middleware", "PluginContext", "PoolEvent", "QueueOrder", "QueueStore", "ResultBackend",
-    "RetryPolicy", "RoutingStrategy", "Running", "ScheduleStore", "Serializer", "Submission",
-    "Trigger", "WorkerPool", "WorkerView",
+    "RetryPolicy", "RoutingStrategy", "Running", "ScheduleStore", "Serializer", "SharedPool",
+    "Submission", "Trigger", "WorkerPool", "WorkerView",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -238,19 +238,19 @@ class Gateway(Protocol):
 
 
 class WorkerPool(Protocol):
-    """Runs jobs in slots, each slot one after the other.
+    """Runs jobs in slots; a slot works off its chunks in the order of ``assign``.
 
-    A slot works off its chunks in the order of ``assign``. All methods are called from the job
-    manager's thread and return without waiting; only ``start`` and ``stop`` may block.
+    All methods are called from the job manager's thread; only ``start`` and ``stop`` may block.
 
     Attributes:
         slots: How many jobs run at once.
-        interrupts: Blocking code can be interrupted: ``soft_timeout`` is kept for any task, and
-            not only for ``async def`` ones.
+        interrupts: Blocking code can be interrupted, so ``soft_timeout`` is kept for any task.
+        shared: It is a `SharedPool`.
     """
 
     slots: int
     interrupts: bool
+    shared: bool
 
     @property
     def abandoned(self) -> int:
@@ -267,9 +267,6 @@ class WorkerPool(Protocol):
 
     def take_back(self, slot: int) -> int:
         """Withdraw what has not started; return how many jobs, counted from the last given."""
-
-    def running_since(self, slot: int) -> float | None:
-        """Return the monotonic start of the job that runs in the slot, None if none does."""
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""
@@ -294,6 +291,17 @@ class WorkerPool(Protocol):
 
     def stop(self, grace: float) -> None:
         """Let running jobs finish within ``grace`` seconds, then kill. Idempotent."""
+
+
+class SharedPool(WorkerPool, Protocol):
+    """A pool whose slots share what they were given: whichever is free takes the next job.
+
+    ``shared`` is true; ``assign`` and ``take_back`` are called for slot 0 and mean all slots. Jobs
+    begin in the order in which they were given, and end in any.
+    """
+
+    def slot_of(self, chunk: int, position: int) -> int | None:
+        """Return the slot that has begun a job, None if none has, or it has ended."""
 
 
 # Storage

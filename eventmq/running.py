@@ -44,7 +44,10 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order."""
+    """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order.
+
+    From a `eventmq.interfaces.SharedPool` it is jobs of any ``positions``; the slot says nothing.
+    """
 
     slot: int
     chunk: int
@@ -53,11 +56,15 @@ class Answered:
     ran: float
     #: `eventmq.wire.bulk.encode_outcomes` of them.
     outcomes: bytes
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Pool event: a slot lost all that it was given and has not answered; it goes on anew."""
+    """Pool event: a slot lost all that it was given and has not answered; it goes on anew.
+
+    In a `eventmq.interfaces.SharedPool` that is the one job that it ran.
+    """
 
     slot: int
     #: The chunk and the position of the job that was running, or (0, -1).

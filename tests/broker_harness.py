@@ -182,10 +182,15 @@ class Broker:
         return first + self.ready(identity, window, received, held)
 
     def ready(
-        self, identity: bytes, window: int, received: int = 0, held: tuple[int, ...] = ()
+        self,
+        identity: bytes,
+        window: int,
+        received: int = 0,
+        held: tuple[int, ...] = (),
+        jobs: int = 0,
     ) -> list[Command]:
         """Say READY with a status."""
-        status = Status(received, window, held).format()
+        status = Status(received, window, held, jobs).format()
         return self.tell(identity, Ready(self.new_id(), status))
 
     def answer(self, identity: bytes, chunk: Request, rows: Sequence[OutcomeRow]) -> list[Command]:

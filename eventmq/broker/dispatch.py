@@ -58,6 +58,8 @@ class Dispatch:
         self.volatile = volatile
         self.refill = Refill(state)
         self.throttle = Throttle(state)
+        #: How many sessions with room are served from one queue in this round.
+        self._rivals = 1
 
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
@@ -130,6 +132,7 @@ class Dispatch:
         return old and session.blocked.get(name) != queue.version
 
     def _serve(self, queue: Queue, sessions: list[Session]) -> bool:
+        self._rivals = len(sessions)
         if len(sessions) == 1:
             return self._lease(queue, sessions[0])
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
@@ -200,7 +203,7 @@ class Dispatch:
         session.order.charge(queue.name, weight, len(jobs))
 
     def _limit(self, queue: Queue, session: Session, waiting: int) -> int:
-        share = 1 if session.plain else max(1, -(-waiting // max(1, session.room)))
+        share = session.share(waiting, self._rivals)
         if queue.limiter is not None:
             share = min(share, queue.allowance(self.state.now))
         return min(self.state.limits.chunk_jobs, share)
@@ -265,6 +268,9 @@ class Dispatch:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
         run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
         suits = self._skill(queue, session).admits
+
+        if session.jobs:  # slots share a chunk: it may have any number of long jobs
+            return lambda text: 0.0 if suits(lane_of(text).task) else -1.0
 
         def judge(text: str) -> float:
             task = lane_of(text).task

@@ -126,6 +126,7 @@ class Session:
         callables: Whether it takes plain jobs.
         plain: It has no FEATURES: one job per message, one READY per slot.
         window: How many chunks it wants to hold; for a plain one, its free slots plus leases.
+        jobs: How many jobs it wants to hold, 0 where it counts chunks only.
         received: Highest chunk number that it says it received.
         next_number: Of the next chunk.
         leases: Number -> open chunk.
@@ -149,6 +150,7 @@ class Session:
     plain: bool = False
     skill: Skill = NOTHING
     window: int = 0
+    jobs: int = 0
     received: int = 0
     next_number: int = 1
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -166,4 +168,24 @@ class Session:
         """How many more chunks it wants now."""
         if self.peer is None or self.closing:
             return 0
-        return self.free if self.plain else self.window - len(self.leases)
+        if self.plain:
+            return self.free
+        chunks = self.window - len(self.leases)
+        return min(chunks, self.jobs - self.held) if self.jobs and chunks > 0 else chunks
+
+    @property
+    def held(self) -> int:
+        """How many jobs it has not answered."""
+        return sum([lease.left for lease in self.leases.values()])
+
+    def share(self, waiting: int, rivals: int) -> int:
+        """Return how many of the jobs that wait it should get in one chunk.
+
+        Those that count chunks want as many as there is room for, those that count jobs all that
+        the others leave them.
+        """
+        if self.plain:
+            return 1
+        if self.jobs:
+            return max(1, min(self.room, -(-waiting // max(1, rivals))))
+        return max(1, -(-waiting // max(1, self.room)))

@@ -178,6 +178,7 @@ class Sessions:
         """Take a STATUS: what the worker received, holds and wants."""
         status = Status.parse(text)
         session.window = min(status.window, 10_000)
+        session.jobs = min(status.jobs, 10_000)
         self._reconcile(session, status.received, set(status.held), resend=False)
 
     def _reconcile(self, session: Session, received: int, held: set[int], *, resend: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from eventmq.cli.target import Target
 
 __all__ = ["COMMANDS"]
+
+#: New objects after which the collector looks at them; 700 is Python's own.
+COLLECT_AFTER = 10_000
 
 logger = logging.getLogger("eventmq.worker")
 
@@ -101,10 +105,21 @@ def worker(
         path=path, pool_options=options, on_ready=lambda: click.echo(_ready_line(app))
     )
     runner.install_signal_handlers()
+    _calm_collector()
     runner.run()
     if runner.worn_out:  # not by fork: nothing of the threads that were given up must be left
         sys.stdout.flush()
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
+
+
+def _calm_collector() -> None:
+    """Let the cyclic collector pass over what was imported, and look at jobs more seldom.
+
+    A thousand coroutines are some ten thousand objects that wait and are no rubbish.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
 
 
 def _ready_line(app: EventMQ) -> str:

@@ -78,6 +78,7 @@ class InlinePool:
 
     slots = 1
     interrupts = False
+    shared = False
     abandoned = 0
 
     def __init__(self, executor: Executor) -> None:
@@ -103,10 +104,6 @@ class InlinePool:
         taken = sum(count for _, _, count in self._chunks)
         self._chunks.clear()
         return taken
-
-    def running_since(self, slot: int) -> float | None:
-        """Return None: time stands still while a job runs."""
-        return None
 
     def running(self, slot: int) -> None:
         """Return None, for the same reason."""

@@ -143,16 +143,19 @@ class Status:
         received: Highest chunk number received in this session.
         window: How many chunks the worker wants to hold at a time.
         held: Numbers of the chunks that it holds and has not answered fully.
+        jobs: How many jobs it wants to hold at a time, 0 where it counts chunks only.
     """
 
     received: int
     window: int
     held: tuple[int, ...]
+    jobs: int = 0
 
     def format(self) -> str:
         """Return the text of the frame."""
         held = "+".join(map(str, self.held))
-        return f"received:{self.received},window:{self.window},held:{held}"
+        jobs = f",jobs:{self.jobs}" if self.jobs else ""
+        return f"received:{self.received},window:{self.window},held:{held}{jobs}"
 
     @classmethod
     def parse(cls, text: str) -> Status:
@@ -166,6 +169,7 @@ class Status:
             _number(pairs.get("received", ""), "received"),
             _number(pairs.get("window", ""), "window"),
             _numbers(pairs.get("held", ""), "held"),
+            _number(pairs.get("jobs", ""), "jobs"),
         )
 
 

@@ -7,7 +7,6 @@ way; each has its own stop sign, and its own context variables, since each is a 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
@@ -28,15 +27,10 @@ if TYPE_CHECKING:
 
     Body = Callable[[Coroutine[Any, Any, Any], str], Interruptible]
 
-__all__ = ["AsyncExecutor", "is_coroutine_task"]
+__all__ = ["AsyncExecutor"]
 
 _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
 _EXPIRED = int(OutcomeKind.EXPIRED)
-
-
-def is_coroutine_task(route: Route) -> bool:
-    """Say whether jobs of a route are coroutines, which wait without blocking."""
-    return inspect.iscoroutinefunction(inspect.unwrap(route.spec.function))
 
 
 def _envelope(route: Route, job: JobContext) -> Envelope:
@@ -79,13 +73,14 @@ class AsyncExecutor(Executor):
         """Return the stop sign of one job."""
         return StopSign(self._monotonic)
 
+    # hot loop: benchmarks/life.py
     async def arun(
         self, route: Route, position: int, entry: ChunkEntry, payload: bytes, stop: StopSign
     ) -> OutcomeRow:
         """Run one job to its end, in a task of its own. Raises nothing, whatever the job does.
 
         Args:
-            route: Of the job's queue and header text; see `is_coroutine_task`.
+            route: Of the job's queue and header text; its ``awaits`` is true.
             position: The job's place in its chunk.
             entry: Id, delivery, attempt and expiry.
             payload: The encoded ``[args, kwargs]``.
@@ -106,7 +101,11 @@ class AsyncExecutor(Executor):
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             return self._unreadable(route, position, job, start, error)
         try:
-            value = await self._await(route, job, args, kwargs)
+            body = self._body(route.spec.function(*args, **kwargs), route.task)
+            if self._awaits is None and not route.soft:
+                value = await body
+            else:
+                value = await self._await(route, job, body)
         except BaseException as error:  # noqa: BLE001 - also a cancellation
             return self._failed(route, position, job, start, error)
         ran = self._monotonic() - start
@@ -117,8 +116,7 @@ class AsyncExecutor(Executor):
             return self._succeeded(*end)
         return await asyncio.to_thread(self._succeeded, *end)  # it may block
 
-    async def _await(self, route: Route, job: JobContext, args: Any, kwargs: Any) -> Any:
-        body = self._body(route.spec.function(*args, **kwargs), route.task)
+    async def _await(self, route: Route, job: JobContext, body: Interruptible) -> Any:
         call = body if self._awaits is None else self._awaits(job, lambda: body)
         if not route.soft:
             return await call

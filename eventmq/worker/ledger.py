@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
+    from eventmq.interfaces import Died
     from eventmq.wire.bulk import ChunkIndex
 
 __all__ = ["HeldChunk", "Ledger"]
@@ -24,9 +26,13 @@ class HeldChunk:
         next: First position that was not answered.
         end: First position of those handed back; what lies between is with the slot.
         unacked: Answers that the broker has not acknowledged.
+        open: Positions without answer, of a chunk whose jobs end in any order.
+        timed: One of these has a limit.
     """
 
-    __slots__ = ("end", "index", "message", "next", "number", "slot", "unacked")
+    __slots__ = (
+        "end", "index", "message", "next", "number", "open", "slot", "timed", "unacked",
+    )  # fmt: skip
 
     def __init__(self, number: int, message: str, index: ChunkIndex, slot: int) -> None:
         self.number = number
@@ -36,6 +42,8 @@ class HeldChunk:
         self.next = 0
         self.end = len(index.entries)
         self.unacked = 0
+        self.open: set[int] = set()
+        self.timed = False
 
 
 class Ledger:
@@ -65,8 +73,17 @@ class Ledger:
         self._queues[chunk.slot].append(chunk)
         self.jobs[chunk.slot] += chunk.end
 
-    def answer(self, slot: int, number: int, count: int) -> HeldChunk | None:
-        """Note ``count`` answers of a slot; return the chunk, None if it has no such open one."""
+    def answer(
+        self, slot: int, number: int, count: int, positions: Sequence[int]
+    ) -> HeldChunk | None:
+        """Note ``count`` answers of a slot; return the chunk, None if it has no such open one.
+
+        Args:
+            slot: That answers.
+            number: Of the chunk.
+            count: How many jobs of it, the next ones.
+            positions: Which, where they end in any order.
+        """
         chunk = self.chunks.get(number)
         if chunk is None or chunk.slot != slot or chunk.next + count > chunk.end:
             return None
@@ -75,9 +92,9 @@ class Ledger:
         self._close(slot)
         return chunk
 
-    def take(self, slot: int, count: int) -> list[tuple[HeldChunk, range]]:
+    def take(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
         """Note that the last ``count`` jobs of a slot were withdrawn; return which those are."""
-        taken = []
+        taken: list[tuple[HeldChunk, Sequence[int]]] = []
         for chunk in reversed(self._queues[slot]):
             part = min(count, chunk.end - chunk.next)
             if part:
@@ -88,26 +105,39 @@ class Ledger:
         self._close(slot)
         return taken
 
-    def take_all(self, slot: int) -> list[tuple[HeldChunk, range]]:
+    def take_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
         """Note that a slot has lost everything; return what that is."""
         return self.take(slot, self.jobs[slot])
 
+    def lose(self, event: Died) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Note what a slot has lost, and return it."""
+        return self.take_all(event.slot)
+
     def settle(self, chunk: HeldChunk) -> None:
         """Forget a chunk if nothing of it is open."""
-        if chunk.next == chunk.end and not chunk.unacked:
+        if self._is_done(chunk) and not chunk.unacked:
             self.chunks.pop(chunk.number, None)
 
     def find(self, job: str, delivery: int) -> HeldChunk | None:
         """Return the chunk in which a slot has a delivery of a job that is not answered."""
-        for chunk in self._open():
-            for entry in chunk.index.entries[chunk.next : chunk.end]:
-                if entry.id == job and entry.delivery == delivery:
+        for chunk in chain.from_iterable(self._queues):
+            entries = chunk.index.entries
+            for position in self.open(chunk):
+                if entries[position].id == job and entries[position].delivery == delivery:
                     return chunk
         return None
 
-    def _open(self) -> Iterator[HeldChunk]:
-        for queue in self._queues:
-            yield from queue
+    def is_open(self, slot: int, number: int, position: int) -> bool:
+        """Say whether a slot still has to answer for a job."""
+        chunk = self.chunks.get(number)
+        return chunk is not None and chunk.slot == slot and position in self.open(chunk)
+
+    def open(self, chunk: HeldChunk) -> Sequence[int]:
+        """Return the positions of a chunk that are with its slot."""
+        return range(chunk.next, chunk.end)
+
+    def _is_done(self, chunk: HeldChunk) -> bool:
+        return chunk.next == chunk.end
 
     def _close(self, slot: int) -> None:
         """Remove from the slot's queue what has nothing left to run."""

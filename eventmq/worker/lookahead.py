@@ -10,24 +10,16 @@ LONG_JOB = 0.020
 #: Seconds: below this the way to the broker and back is long beside a chunk's work.
 SHORT_JOB = 0.002
 
-#: More slots than that share one thread, and one chunk each is enough to keep that busy.
-MANY = 64
-
 #: Weight of the newest chunk in the average.
 WEIGHT = 0.2
 
 
 class LookAhead:
-    """Measures run times and says how many chunks a slot should have.
+    """Measures run times and says how many chunks a slot should have."""
 
-    Args:
-        slots: Of the pool. Where there are many, another one has work when one waits.
-    """
+    __slots__ = ("_average",)
 
-    __slots__ = ("_average", "_many")
-
-    def __init__(self, slots: int = 1) -> None:
-        self._many = slots > MANY
+    def __init__(self) -> None:
         self._average: float | None = None
 
     def note(self, count: int, ran: float) -> None:
@@ -41,6 +33,6 @@ class LookAhead:
     @property
     def depth(self) -> int:
         """Chunks per slot: 1 while nothing is known and for long jobs, up to 3 for short ones."""
-        if self._many or self._average is None or self._average >= LONG_JOB:
+        if self._average is None or self._average >= LONG_JOB:
             return 1
         return 2 if self._average >= SHORT_JOB else 3

@@ -23,9 +23,10 @@ from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.autoscale import Autoscaler
 from eventmq.worker.ledger import HeldChunk, Ledger
-from eventmq.worker.lookahead import LONG_JOB, LookAhead
 from eventmq.worker.overseer import Overseer, fail
 from eventmq.worker.session import Session
+from eventmq.worker.shared import SharedLedger, SharedSlots
+from eventmq.worker.slots import Slots, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,11 +40,11 @@ __all__ = ["JobManager"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between looks at what runs, while something waits behind it.
-LOOK = 0.005
-
 #: Seconds that a worker which ends waits for the broker's last ACKs.
 SETTLE = 5.0
+
+#: What a worker wants that ends.
+NOTHING = Wanted(0)
 
 _HANDED_BACK = int(OutcomeKind.HANDED_BACK)
 _CANCELLED = int(OutcomeKind.CANCELLED)
@@ -83,16 +84,12 @@ class JobManager:
         self.done = False
         self._info = info
         self._pool = pool
-        self._ledger = Ledger(pool.slots)
+        self._ledger = SharedLedger() if pool.shared else Ledger(pool.slots)
         self._session = Session(info, self._ledger, clock)
         self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
-        self._look_ahead = LookAhead(pool.slots)
-        #: Slots that are used: the first so many.
-        self._active = info.slots or pool.slots
+        kind = SharedSlots if pool.shared else Slots
+        self._slots = kind(pool, self._ledger, self._overseer, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
-        #: Slots whose job has run longer than `LONG_JOB`.
-        self._long: set[int] = set()
-        self._look_due = 0.0
         self._drain_until: float | None = None
         self._settle_until: float | None = None
 
@@ -112,12 +109,9 @@ class JobManager:
         return not self._ledger.chunks
 
     @property
-    def window(self) -> int:
-        """How many chunks there is room for in total: one in a slot with a long job."""
-        if self._drain_until is not None:
-            return 0
-        long = len(self._long)
-        return long + max(0, self._active - long) * self._look_ahead.depth
+    def wanted(self) -> Wanted:
+        """How much there is room for in total."""
+        return NOTHING if self._drain_until is not None else self._slots.wanted
 
     # What comes in
 
@@ -133,7 +127,7 @@ class JobManager:
                 case commands.Request() as request:
                     self._receive_chunk(request, now)
                 case commands.Ack() as ack:
-                    self._session.receive_ack(ack, now, self.window)
+                    self._session.receive_ack(ack, now, self.wanted)
                 case commands.Error() as error:
                     self._session.receive_error(error, now)
                 case commands.Kbai():
@@ -161,16 +155,15 @@ class JobManager:
 
     def tick(self, now: float) -> None:
         """Do what is due. Call it in every turn, and when `wait` says."""
-        if now >= self._look_due:
-            self._look_due = now + LOOK
-            self._look(now)
+        for slot in self._slots.look(now):
+            self._take_back(slot, now)
         self._enforce(now)
         if self._scaler is not None and self._drain_until is None:
             self._scale(now, self._scaler)
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
         if not self.done:
-            self._session.tick(now, self.window)
+            self._session.tick(now, self.wanted)
 
     def terminate(self, now: float) -> None:
         """Take no new jobs, hand back what has not started, end when the rest is done.
@@ -181,7 +174,7 @@ class JobManager:
             return
         _log.info("ending: no new jobs; what runs has %g s", self._info.grace)
         self._drain_until = now + self._info.grace
-        for slot in range(self._pool.slots):
+        for slot in range(len(self._ledger.jobs)):
             self._take_back(slot, now)
         self._drain(now, self._drain_until)
 
@@ -193,11 +186,11 @@ class JobManager:
         """
         self.overdue = False
         first = []
-        for slot in range(self._pool.slots):
+        for slot in range(len(self._ledger.jobs)):
             taken = self._ledger.take_all(slot)
             if taken:
                 chunk, positions = taken[-1]
-                first.append(joblog.named(chunk.index, positions.start))
+                first.append(joblog.named(chunk.index, positions[0]))
             self._hand_back(taken, now)
         return first
 
@@ -213,16 +206,7 @@ class JobManager:
         due = min(self._session.due(), self._overseer.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
-        if self._restless():
-            due = min(due, self._look_due)
-        return max(0.0, due - now)
-
-    def _restless(self) -> bool:
-        """Whether a slot must be looked at: more than one job, or one not known to be long."""
-        return any(
-            jobs > 1 or (jobs == 1 and slot not in self._long)
-            for slot, jobs in enumerate(self._ledger.jobs)
-        )
+        return max(0.0, min(due, self._slots.look_due()) - now)
 
     # Chunks
 
@@ -233,7 +217,7 @@ class JobManager:
         if number <= self._ledger.received:
             return
         self._ledger.received = number
-        slot = self._best_slot()
+        slot = self._slots.best(now)
         chunk = HeldChunk(number, request.id, decode_chunk(request.body), slot)
         self._ledger.add(chunk)
         if self._drain_until is None:
@@ -241,49 +225,38 @@ class JobManager:
         else:
             self._hand_back(self._ledger.take(slot, chunk.end), now)
 
-    def _best_slot(self) -> int:
-        """Return the slot with the least to do; one with a long job only if all have one."""
-        jobs = self._ledger.jobs
-        long = self._long
-        if self._active < len(jobs):
-            jobs = jobs[: self._active]
-        if 0 in jobs and (idle := jobs.index(0)) not in long:
-            return idle
-        return min(range(len(jobs)), key=lambda slot: (slot in long, jobs[slot]))
-
     def _answered(self, event: Answered, now: float) -> None:
-        self._look_ahead.note(event.count, event.ran)
-        chunk = self._ledger.answer(event.slot, event.chunk, event.count)
+        chunk = self._ledger.answer(event.slot, event.chunk, event.count, event.positions)
         if chunk is None:
             _log.error("slot %d answers chunk %d, which it has not", event.slot, event.chunk)
             return
-        if event.slot in self._long:
-            self._look_due = now
+        self._slots.answered(event, now)
         self._session.reply(chunk, event.outcomes, now)
 
     def _died(self, event: Died, now: float) -> None:
-        """Answer for a slot that has lost all it had.
+        """Answer for what a slot has lost.
 
         One job may have killed its process, or was to be stopped; the others did nothing.
         """
-        self._long.discard(event.slot)
-        ours = self._overseer.ended(event.slot)
-        taken = self._ledger.take_all(event.slot)
+        slot = event.slot
+        self._slots.died(slot)
+        ours = self._overseer.ended(slot)
+        taken = self._ledger.lose(event)
         others = sum(len(part) for _, part in taken) - 1
         for chunk, positions in taken:
             rows = [
-                self._overseer.outcome(chunk, position, now) or _row(position, _HANDED_BACK)
+                self._overseer.outcome(slot, chunk, position, now) or _row(position, _HANDED_BACK)
                 for position in positions
             ]
-            place = event.position - positions.start
             charged = not ours and chunk.number == event.chunk and event.position in positions
+            place = positions.index(event.position) if charged else 0
             if charged and rows[place].kind == _HANDED_BACK:
                 reason = _last_words(event)
                 joblog.died(reason, chunk.index, event.position, others)
                 error = RemoteError("eventmq.errors.WorkerLost", reason)
                 rows[place] = _row(event.position, _DIED, encode_error(error))
             self._session.reply(chunk, encode_outcomes(rows), now)
-        self._overseer.forget(event.slot)
+        self._overseer.forget(slot)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:
         """End a job. Those that wait beside it go back: they are withdrawn together."""
@@ -296,55 +269,41 @@ class JobManager:
             kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
             rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
             self._session.reply(taken, encode_outcomes(rows), now)
-        for position in range(chunk.next, chunk.end):  # it has started, then
+        for position in self._ledger.open(chunk):  # it has started, then
             entry = chunk.index.entries[position]
             if (entry.id, entry.delivery) == (job, number):
-                self._overseer.cancel(chunk, position, now)
+                slot = self._slots.slot_of(chunk, position)
+                if slot is not None:
+                    self._overseer.cancel(slot, chunk, position, now)
 
     def _take_back(self, slot: int, now: float) -> None:
         if self._ledger.jobs[slot]:
             self._hand_back(self._ledger.take(slot, self._pool.take_back(slot)), now)
 
-    def _hand_back(self, taken: list[tuple[HeldChunk, range]], now: float) -> None:
+    def _hand_back(self, taken: list[tuple[HeldChunk, Sequence[int]]], now: float) -> None:
         for chunk, positions in taken:
             rows = [_row(position, _HANDED_BACK) for position in positions]
             self._session.reply(chunk, encode_outcomes(rows), now)
 
-    def _look(self, now: float) -> None:
-        """Take back what waits behind a job that runs long."""
-        for slot, jobs in enumerate(self._ledger.jobs):
-            running = self._pool.running(slot) if jobs else None
-            if running is not None:
-                self._overseer.watch(slot, running)
-            if slot in self._overseer.killed:  # no new job for it until it is there again
-                self._long.add(slot)
-                continue
-            if running is None or now - running.since <= LONG_JOB:
-                self._long.discard(slot)
-                continue
-            self._long.add(slot)
-            if jobs > 1:
-                self._take_back(slot, now)
-
     def _enforce(self, now: float) -> None:
         """Stop what has run into its limit, or was cancelled and did not obey."""
         for slot in self._overseer.tick(now):
-            self._take_back(slot, now)
+            if self._slots.doomed(slot):
+                self._take_back(slot, now)
             self._overseer.kill(slot)
-            self._long.add(slot)
 
     def _scale(self, now: float, scaler: Autoscaler) -> None:
         """Use more slots, or fewer: the last of them, when it is idle."""
-        jobs = self._ledger.jobs
-        scaler.note(now, len(jobs) - jobs.count(0))
-        if scaler.size > self._active:
-            self._active = scaler.size
-        elif scaler.size < self._active and not jobs[self._active - 1]:
-            self._active -= 1
+        slots = self._slots
+        scaler.note(now, slots.busy)
+        if scaler.size > slots.active:
+            slots.active = scaler.size
+        elif scaler.size < slots.active and slots.may_retire():
+            slots.active -= 1
         else:
             return
-        _log.info("using %d of %d slots", self._active, len(jobs))
-        self._pool.scale(self._active)
+        _log.info("using %d of %d slots", slots.active, self._pool.slots)
+        self._pool.scale(slots.active)
 
     # The end
 

@@ -85,9 +85,8 @@ class Overseer:
         due = running.since + timeout
         self._sentences[slot] = _Sentence(*running[:2], due, running.since, cancelled=False)
 
-    def cancel(self, chunk: HeldChunk, position: int, now: float) -> None:
-        """Ask a job that has started to end, and kill it after the grace."""
-        slot = chunk.slot
+    def cancel(self, slot: int, chunk: HeldChunk, position: int, now: float) -> None:
+        """Ask a job that has started in a slot to end, and kill it after the grace."""
         if slot in self.killed:
             return
         due = now + self._grace
@@ -115,19 +114,12 @@ class Overseer:
             running = self._pool.running(slot)
             if running is not None and running[:2] == sentence[:2]:
                 late.append(slot)
-            elif sentence.cancelled and self._is_open(slot, sentence):
+            elif sentence.cancelled and self._ledger.is_open(slot, *sentence[:2]):
                 self._sentences[slot] = sentence._replace(due=now + max(self._grace, AGAIN))
                 self._pool.interrupt(slot, *sentence[:2])
             else:
                 del self._sentences[slot]
         return late
-
-    def _is_open(self, slot: int, sentence: _Sentence) -> bool:
-        """Say whether a slot still has to answer for the job."""
-        chunk = self._ledger.chunks.get(sentence.chunk)
-        return (
-            chunk is not None and chunk.slot == slot and chunk.next <= sentence.position < chunk.end
-        )
 
     def kill(self, slot: int) -> None:
         """End what runs in a slot."""
@@ -147,9 +139,9 @@ class Overseer:
         self.killed.discard(slot)
         return ours
 
-    def outcome(self, chunk: HeldChunk, position: int, now: float) -> OutcomeRow | None:
-        """Return the outcome of a job that its slot has lost; None if nobody wanted its end."""
-        sentence = self._sentences.get(chunk.slot)
+    def outcome(self, slot: int, chunk: HeldChunk, position: int, now: float) -> OutcomeRow | None:
+        """Return the outcome of a job that a slot has lost; None if nobody wanted its end."""
+        sentence = self._sentences.get(slot)
         if sentence is None or sentence[:2] != (chunk.number, position):
             return None
         if sentence.cancelled:

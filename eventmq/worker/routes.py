@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class Route:
     """How jobs with the same queue and headers are run. Made by `RouteTable.route`."""
 
     __slots__ = (
+        "awaits",
         "content_type",
         "created",
         "decode",
@@ -65,6 +67,8 @@ class Route:
         self.text = text
         self.spec = spec
         self.task = headers.task
+        #: Its jobs are coroutines, which wait without blocking.
+        self.awaits = inspect.iscoroutinefunction(inspect.unwrap(spec.function))
         self.content_type = headers.content_type
         self.created = headers.created
         self.expires = headers.expires

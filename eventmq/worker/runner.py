@@ -23,8 +23,9 @@ from eventmq.clock import SystemClock
 from eventmq.wire.socket import new_context, open_dealer
 from eventmq.worker import joblog
 from eventmq.worker.contact import Contact
-from eventmq.worker.manager import LOOK, JobManager
+from eventmq.worker.manager import JobManager
 from eventmq.worker.overseer import fail
+from eventmq.worker.slots import LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from eventmq.wire import commands
 from eventmq.wire.features import Features, Status, format_queues
 from eventmq.worker.replies import RESEND_AFTER, Replies, fit_outcomes
+from eventmq.worker.slots import Wanted
 
 if TYPE_CHECKING:
     from eventmq.clock import Clock
@@ -87,7 +88,7 @@ class Session:
         self._inform_due = 0.0
         self._heard = 0.0
         self._beat_due = 0.0
-        self._window = -1
+        self._wanted = Wanted(-1)
         self._epoch = 0
         self._max_frame = 0
 
@@ -129,10 +130,10 @@ class Session:
         # Answers that were to go out are kept in `replies` and follow the ACK.
         self.outbox = [inform.frames()]
 
-    def receive_ack(self, ack: commands.Ack, now: float, window: int) -> None:
+    def receive_ack(self, ack: commands.Ack, now: float, wanted: Wanted) -> None:
         """Take an ACK, of INFORM or of an answer."""
         if ack.acked == self._inform_id and not self.online:
-            self._welcome(ack, now, window)
+            self._welcome(ack, now, wanted)
         else:
             self._settle(ack.acked)
 
@@ -141,7 +142,7 @@ class Session:
         if chunk is not None:
             self._ledger.settle(chunk)
 
-    def _welcome(self, ack: commands.Ack, now: float, window: int) -> None:
+    def _welcome(self, ack: commands.Ack, now: float, wanted: Wanted) -> None:
         """The broker knows us: say what there is room for, and what it may have missed."""
         if ack.extra is None:
             self._plain_broker(now)
@@ -153,7 +154,7 @@ class Session:
         self._max_frame = features.max_frame
         self.online = True
         self._beat_due = now + self.info.heartbeat
-        self.ready(window)
+        self.ready(wanted)
         self.outbox += self.replies.due(now, everything=True)
 
     def _plain_broker(self, now: float) -> None:
@@ -186,15 +187,16 @@ class Session:
             if self.online:
                 self.outbox.append(frames)
 
-    def ready(self, window: int) -> None:
-        """Say what is held and how many chunks there is room for."""
-        self._window = window
+    def ready(self, wanted: Wanted) -> None:
+        """Say what is held and how much there is room for."""
+        self._wanted = wanted
         self.outbox.append(commands.Ready(self.new_id(), self._status()).frames())
 
     def _status(self) -> str:
-        return Status(self._ledger.received, self._window, self._ledger.held()).format()
+        chunks, jobs = self._wanted
+        return Status(self._ledger.received, chunks, self._ledger.held(), jobs).format()
 
-    def tick(self, now: float, window: int) -> None:
+    def tick(self, now: float, wanted: Wanted) -> None:
         """Do what is due."""
         if now - self._heard > self.info.liveness and not self.lost:
             _log.debug("the broker was silent for %g s; connecting anew", self.info.liveness)
@@ -203,15 +205,15 @@ class Session:
         if self.online:
             self.outbox += self.replies.due(now)
             if now >= self._beat_due:
-                self._beat(now, window)
-            elif window != self._window:
-                self.ready(window)
+                self._beat(now, wanted)
+            elif wanted != self._wanted:
+                self.ready(wanted)
         elif now >= self._inform_due and not self.lost:
             self._say_inform(now)
 
-    def _beat(self, now: float, window: int) -> None:
+    def _beat(self, now: float, wanted: Wanted) -> None:
         self._beat_due = now + self.info.heartbeat
-        self._window = window
+        self._wanted = wanted
         stamp = f"{self._clock.now():.2f}"
         self.outbox.append(commands.Heartbeat(self.new_id(), stamp, self._status()).frames())
 

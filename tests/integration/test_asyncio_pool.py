@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
@@ -30,6 +31,17 @@ async def hog(seconds):
     time.sleep(seconds)  # noqa: ASYNC251 - what this is about
 
 
+remembered = contextvars.ContextVar("remembered", default=None)
+
+
+async def remember(value):
+    """Return what was remembered here before."""
+    await asyncio.sleep(0)
+    before = remembered.get()
+    remembered.set(value)
+    return before
+
+
 async def where():
     return threading.current_thread().name
 
@@ -52,7 +64,7 @@ async def cling(path):
 
 
 def make_pool(slots=2, middleware=(), **options):
-    tasks = (nap, hog, where, give_up, cling, noop, add, hold, sleep)
+    tasks = (nap, hog, remember, where, give_up, cling, noop, add, hold, sleep)
     given = {
         "concurrency": slots,
         "executor": make_executor(*tasks, middleware=middleware),
@@ -91,7 +103,43 @@ def test_each_coroutine_has_its_own_current_job(start):
     driver = start(3)
     for slot in range(3):
         driver.assign(slot + 1, call("nap", 0.05), call("nap", 0.0), slot=slot)
-    assert [driver.until_answered(chunk, 2) for chunk in (1, 2, 3)] == [["j0", "j1"]] * 3
+    assert [sorted(driver.until_answered(chunk, 2)) for chunk in (1, 2, 3)] == [["j0", "j1"]] * 3
+
+
+def test_the_jobs_of_a_chunk_are_spread_over_the_slots(start):
+    driver = start(3)
+    began = time.monotonic()
+    driver.assign(1, *[call("nap", 0.5)] * 3)
+    driver.until_answered(1, 3)
+    assert time.monotonic() - began < 1.4, "one after the other they take 1.5 s"
+
+
+def test_what_waits_is_begun_in_order_and_taken_back_from_the_end(start):
+    driver = start(1)
+    driver.assign(1, call("nap", 0.2), call("nap", 0.0))
+    driver.assign(2, call("nap", 0.0))
+    wait_for(lambda: driver.pool.running(0))
+    assert driver.pool.take_back(0) == 2
+    driver.assign(3, call("nap", 0.0))
+    driver.until_answered(3, 1)
+    assert driver.positions(1, 1) == [0]
+    assert 2 not in driver.rows
+
+
+def test_a_pool_that_is_scaled_down_begins_no_more_than_that(start):
+    driver = start(3)
+    driver.pool.scale(1)
+    driver.assign(1, *[call("nap", 0.1)] * 3)
+    wait_for(lambda: driver.pool.running(0))
+    assert [driver.pool.running(1), driver.pool.running(2)] == [None, None]
+    driver.pool.scale(3)
+    assert sorted(driver.positions(1, 3)) == [0, 1, 2]
+
+
+def test_a_job_does_not_find_the_context_of_the_one_before_it(start):
+    driver = start(1)
+    driver.assign(1, call("remember", "first"), call("remember", "second"))
+    assert driver.until_answered(1, 2) == [None, None]
 
 
 def test_coroutines_share_one_thread_and_functions_run_beside_it(start, tmp_path):
@@ -125,6 +173,7 @@ def test_a_function_that_waits_for_a_thread_can_be_given_up(start, tmp_path):
     driver.assign(1, call("hold", str(gate)), slot=0)
     wait_for((tmp_path / "gate.runs").exists)
     driver.assign(2, call("add", 1, 1), slot=1)
+    wait_for(lambda: driver.pool.slot_of(2, 0) == 1)
     driver.assign(3, call("nap", 0.0), slot=0)
     driver.pool.kill(1)
     gate.touch()
@@ -212,10 +261,11 @@ class OnlySync:
 def test_middleware_wraps_coroutines_and_functions(start):
     middleware = [Around(), Around()]
     driver = start(middleware=middleware)
-    driver.assign(1, call("nap", 0.0), call("add", 1, 2))
-    assert driver.until_answered(1, 2) == ["j0", 3]
+    driver.assign(1, call("nap", 0.0))
+    driver.assign(2, call("add", 1, 2))
+    assert [driver.until_answered(1, 1), driver.until_answered(2, 1)] == [["j0"], [3]]
     for around in middleware:
-        assert around.seen == [("coroutine", "nap", "j0"), ("function", "add")]
+        assert sorted(around.seen) == [("coroutine", "nap", "j0"), ("function", "add")]
 
 
 def test_a_middleware_that_cannot_wrap_coroutines_is_refused():

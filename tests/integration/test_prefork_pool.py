@@ -99,16 +99,16 @@ def test_outcomes_do_not_wait_for_a_long_neighbour(driver, tmp_path):
 
 
 def test_it_says_since_when_a_job_runs(driver, tmp_path):
-    assert driver.pool.running_since(0) is None
+    assert driver.pool.running(0) is None
     before = time.monotonic()
     gate = tmp_path / "gate"
     driver.assign(1, call("hold", str(gate)))
-    driver.until(lambda: driver.pool.running_since(0) is not None)
-    assert before <= driver.pool.running_since(0) <= time.monotonic()
-    assert driver.pool.running_since(1) is None
+    driver.until(lambda: driver.pool.running(0) is not None)
+    assert before <= driver.pool.running(0).since <= time.monotonic()
+    assert driver.pool.running(1) is None
     gate.touch()
     driver.until_answered(1, 1)
-    driver.until(lambda: driver.pool.running_since(0) is None)
+    driver.until(lambda: driver.pool.running(0) is None)
 
 
 def test_a_task_that_forks_and_returns_twice_is_answered_once(driver):

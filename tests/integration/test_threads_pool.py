@@ -48,10 +48,10 @@ def test_outcomes_do_not_wait_for_a_long_neighbour(driver, tmp_path):
     gate = tmp_path / "gate"
     driver.assign(1, *[NOOP] * 5, call("hold", str(gate)))
     driver.until_answered(1, 5)
-    assert driver.pool.running_since(0) is not None
+    assert driver.pool.running(0) is not None
     gate.touch()
     driver.until_answered(1, 6)
-    driver.until(lambda: driver.pool.running_since(0) is None)
+    driver.until(lambda: driver.pool.running(0) is None)
 
 
 def test_what_has_not_started_is_taken_back(driver, tmp_path):

@@ -68,6 +68,9 @@ def test_a_status_says_what_is_held_and_wanted() -> None:
     assert status.format() == "received:9,window:4,held:7+9"
     assert Status.parse(status.format()) == status
     assert Status.parse("held:,received:0,window:1") == Status(0, 1, ())
+    shared = Status(received=9, window=4, held=(), jobs=1200)
+    assert shared.format() == "received:9,window:4,held:,jobs:1200"
+    assert Status.parse(shared.format()) == shared
 
 
 def test_a_status_that_is_none_is_refused() -> None:

@@ -119,4 +119,4 @@ def test_only_an_idle_slot_is_given_up(world):
     for _ in range(90):
         world.tick(1.0)
     assert world.pool.scaled[-1] == 1
-    assert world.manager.window == 1
+    assert world.manager.wanted.chunks == 1

@@ -35,6 +35,8 @@ class StillClock:
 class NotingPool:
     """A pool in which nothing runs unless the test says so."""
 
+    shared = False
+
     def __init__(self, slots):
         self.slots = slots
         self.waiting = [0] * slots
@@ -74,7 +76,7 @@ class World:
     """A manager, its pool, and a broker that is the test."""
 
     def __init__(self, slots=2, judge=fail, least=0, **info):
-        self.pool = NotingPool(slots)
+        self.pool = self.make_pool(slots)
         info = {
             "slots": least,
             "session": "s" * 32,
@@ -87,6 +89,9 @@ class World:
         )
         self.now = 100.0
         self.sent = []
+
+    def make_pool(self, slots):
+        return NotingPool(slots)
 
     def out(self):
         """Return the messages sent since the last call."""

@@ -1,7 +1,8 @@
 """The pool ``asyncio``: coroutines of thousands of jobs in one event loop, in one thread.
 
 The loop has a thread of its own, so that the job manager answers the broker whatever a job does.
-Blocking functions run in threads beside it.
+Both need the interpreter's lock, so they speak to each other in batches: a chunk is given in one
+call, and outcomes wait a moment for others. Blocking functions run in threads beside the loop.
 """
 
 from __future__ import annotations
@@ -10,23 +11,24 @@ import asyncio
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
-from eventmq.interfaces import Died, Running
-from eventmq.plugins.pools.loopslot import LoopChunk, LoopSlot, Run
+from eventmq.interfaces import Died
+from eventmq.plugins.pools.given import GivenChunk, Outcomes, answered
+from eventmq.plugins.pools.looprun import Run
 from eventmq.plugins.pools.loopwatch import LoopWatch
 from eventmq.plugins.pools.sidethreads import SideThreads
-from eventmq.wire.bulk import decode_chunk
-from eventmq.worker.async_execution import AsyncExecutor, is_coroutine_task
+from eventmq.worker.async_execution import AsyncExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from eventmq.interfaces import PoolEvent
+    from eventmq.interfaces import PoolEvent, Running
     from eventmq.wire.bulk import OutcomeRow
     from eventmq.worker.execution import Executor
-    from eventmq.worker.stopsign import StopSign
 
 __all__ = ["AsyncioPool"]
 
@@ -36,9 +38,15 @@ END_TIMEOUT = 1.0
 #: Seconds between two measurements of how late the loop is.
 LAG_EVERY = 0.5
 
+#: Seconds between two calls of the job manager, while outcomes come one after the other.
+CALL_EVERY = 0.004
+
+#: Jobs that are started before those that are under way go on.
+AT_ONCE = 50
+
 
 class AsyncioPool:
-    """Implements `eventmq.interfaces.WorkerPool` with coroutines.
+    """Implements `eventmq.interfaces.SharedPool` with coroutines.
 
     Args:
         concurrency: Number of slots.
@@ -47,19 +55,33 @@ class AsyncioPool:
     """
 
     interrupts = False
+    shared = True
 
     def __init__(self, *, concurrency: int, executor: Executor, threads: int) -> None:
         self.slots = concurrency
         self.watch = LoopWatch()
         self._executor = AsyncExecutor.of(executor, self.watch.body)
         self._lock = threading.Lock()
-        self._side = SideThreads(executor, threads, self._lock, self._settle)
-        self._slots = [LoopSlot(number) for number in range(concurrency)]
+        self._side = SideThreads(executor, threads, self._lock, self._settle_aside)
+        #: What has not started. Whoever takes a job out has it: the loop takes the first,
+        #: `take_back` the last.
+        self._waiting: deque[tuple[GivenChunk, int]] = deque()
+        #: What has, by slot.
+        self._runs: list[Run | None] = [None] * concurrency
+        #: Slots that run nothing, the next one last; of the loop's thread.
+        self._free = list(reversed(range(concurrency)))
+        self._most = concurrency
+        self._outcomes = Outcomes()
         self._events: list[PoolEvent] = []
-        #: Slots with answers, by number.
-        self._ready: dict[int, LoopSlot] = {}
         self._lost: list[Run] = []
+        #: The loop is going to start what waits.
+        self._advancing = False
+        self._context = copy_context()
+        #: The manager was called and has not come.
         self._awake = False
+        #: The loop is going to call it.
+        self._calling = False
+        self._called = 0.0
         self._state = "new"
 
     # Start and stop
@@ -106,14 +128,12 @@ class AsyncioPool:
             return
         self._state = "stopped"
         deadline = time.monotonic() + grace
-        for slot in self._slots:
-            slot.take_back()
-        while any(slot.run for slot in self._slots) and time.monotonic() < deadline:
+        self.take_back(0)
+        while any(self._runs) and time.monotonic() < deadline:
             time.sleep(0.005)
         with self._lock:
-            for slot in self._slots:
-                if slot.run is not None:
-                    slot.run.lost = True
+            for run in filter(None, self._runs):
+                run.lost = True
         self._side.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2 * END_TIMEOUT)
@@ -127,55 +147,64 @@ class AsyncioPool:
         return [self._woken.fileno()]
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
-        """Give a slot a chunk."""
-        given = LoopChunk(chunk, body, count)
-        target = self._slots[slot]
-        target.jobs.extend((given, position) for position in range(count))
-        self._loop.call_soon_threadsafe(self._advance, target)
+        """Give all slots together a chunk."""
+        given = GivenChunk(chunk, body, count)
+        self._waiting.extend((given, position) for position in range(count))
+        self._loop.call_soon_threadsafe(self._advance)
 
     def take_back(self, slot: int) -> int:
         """Withdraw what has not started; return how many jobs, counted from the last given."""
-        return self._slots[slot].take_back()
-
-    def running_since(self, slot: int) -> float | None:
-        """Return the monotonic start of the job that runs in the slot, None if none does."""
-        running = self.running(slot)
-        return None if running is None else running.since
+        waiting, taken = self._waiting, 0
+        try:
+            while True:
+                waiting.pop()
+                taken += 1
+        except IndexError:
+            return taken
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""
-        return self._slots[slot].running()
+        run = self._runs[slot]
+        return None if run is None else run.running()
+
+    def slot_of(self, chunk: int, position: int) -> int | None:
+        """Return the slot that has begun a job, None if none has, or it has ended."""
+        for run in self._runs:
+            if run is not None and run.is_job(chunk, position):
+                return run.slot
+        return None
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
         """Cancel the job's coroutine; where it is a blocking function, its next check raises."""
-        run = self._slots[slot].run
+        run = self._runs[slot]
         if run is not None and run.is_job(chunk, position):
             self._cancel_soon(run)
 
     def scale(self, slots: int) -> None:
-        """Do nothing: an idle slot costs next to nothing."""
+        """Run no more jobs at once than that."""
+        self._most = slots
+        self._loop.call_soon_threadsafe(self._advance)
 
     def kill(self, slot: int) -> None:
         """Give up what a slot runs: it is cancelled, and its outcome dropped, whenever it comes."""
-        old = self._slots[slot]
+        blocking = False
         with self._lock:
-            old.jobs.clear()
-            run, running = old.run, old.running()
+            run = self._runs[slot]
             if run is not None:
+                self._runs[slot] = None
                 run.lost = True
                 run.lost_at = time.monotonic()
                 blocking = run.executor is not None
-            self._ready.pop(slot, None)
-        self._events += old.answers()
-        self._slots[slot] = LoopSlot(slot)
-        chunk, position = running[:2] if running is not None else (0, -1)
-        self._events.append(Died(slot, chunk, position, "its job was given up"))
-        if run is not None:
+        if run is None:
+            self._events.append(Died(slot, 0, -1, "it ran nothing"))
+        else:
+            self._events.append(Died(slot, run.chunk.number, run.position, "its job was given up"))
             self._lost.append(run)
             if blocking:
                 self._side.replace()
             self._cancel_soon(run)
-        self._notify()
+            self._loop.call_soon_threadsafe(self._release, slot)
+        self._call()
 
     def _cancel_soon(self, run: Run) -> None:
         with self._lock:
@@ -195,73 +224,105 @@ class AsyncioPool:
         return sum(run.executor is not None or run.lost_at < patience for run in self._lost)
 
     def poll(self) -> list[PoolEvent]:
-        """Return what happened since the last call, per slot in order."""
+        """Return what happened since the last call."""
         if self._state == "running":
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
             self.watch.look(time.monotonic())
         with self._lock:
             self._awake = False
-            ready, self._ready = self._ready, {}
+            taken = self._outcomes.take()
         events, self._events = self._events, []
-        for slot in ready.values():
-            events += slot.answers()
+        events += [answered(0, chunk, rows, ordered=False) for chunk, rows in taken.items()]
         return events
 
-    def _notify(self) -> None:
+    def _call(self) -> None:
+        """Call the manager. From any thread."""
         with suppress(OSError):  # full: it is awake; closed: nobody is there
             self._wake.send(b"!")
 
     # In the thread of the loop
 
-    def _advance(self, slot: LoopSlot) -> None:
-        """Start the next job of a slot, if it is free."""
-        if slot.run is not None:
-            return
-        with self._lock:
+    # hot loop: benchmarks/life.py
+    def _advance(self) -> None:
+        """Start what waits, as far as there are slots."""
+        self._advancing = False
+        free, waiting, executor = self._free, self._waiting, self._executor
+        for _ in range(AT_ONCE):
+            if not free or self.slots - len(free) >= self._most:
+                return
             try:
-                chunk, position = slot.jobs.popleft()
+                chunk, position = waiting.popleft()
             except IndexError:
                 return
-            run = slot.run = Run(slot, chunk, position)
-        if chunk.read is None:
-            chunk.read = decode_chunk(chunk.body)
-            chunk.routes = self._executor.routes(chunk.index.queue, chunk.index.templates)
-        route = chunk.routes[run.entry.template]
-        if route.refusal is None and (route.plain or not is_coroutine_task(route)):
-            self._side.submit(run)
-            return
-        stop = run.stop = self._executor.new_stop()
-        run.since = time.monotonic()
-        run.task = self._loop.create_task(self._run(run, stop))
+            slot = free.pop()
+            run = self._runs[slot] = Run(slot, chunk, position)
+            index = chunk.read(executor)
+            entry = index.entries[position]
+            route = chunk.routes[entry.template]
+            if route.refusal is None and (route.plain or not route.awaits):
+                self._side.submit(run)
+                continue
+            stop = run.stop = executor.new_stop()
+            run.since = time.monotonic()
+            call = executor.arun(route, position, entry, index.payload(chunk.body, entry), stop)
+            run.task = self._loop.create_task(self._run(run, call))
+        self._advancing = True
+        self._loop.call_soon(self._advance)
 
-    async def _run(self, run: Run, stop: StopSign) -> None:
-        route = run.chunk.routes[run.entry.template]
-        row = await self._executor.arun(route, run.position, run.entry, run.payload, stop)
+    async def _run(self, run: Run, call: Coroutine[Any, Any, OutcomeRow]) -> None:
+        row = await call
         run.over = True
-        self._settle(run, row)
+        with self._lock:
+            if run.lost:
+                return
+            self._outcomes.add(run.chunk.number, row)
+            self._runs[run.slot] = None
+        self._free.append(run.slot)
+        if self._waiting and not self._advancing:
+            self._advancing = True
+            # In a context of our own: the next jobs must not find this one's variables.
+            self._loop.call_soon(self._advance, context=self._context)
+        if not self._calling and not self._awake:
+            self._call_soon()
+
+    def _call_soon(self) -> None:
+        """Call the manager when this round of the loop is over, or a little later."""
+        self._calling = True
+        wait = self._called + CALL_EVERY - self._loop.time()
+        if wait <= 0.0 or len(self._free) == self.slots:
+            self._loop.call_soon(self._call_now, context=self._context)
+        else:
+            self._loop.call_later(wait, self._call_now, context=self._context)
+
+    def _call_now(self) -> None:
+        self._calling = False
+        self._called = self._loop.time()
+        with self._lock:
+            wake, self._awake = not self._awake, True
+        if wake:
+            self._call()
+
+    def _release(self, slot: int) -> None:
+        self._free.append(slot)
+        self._advance()
 
     def _cancel(self, run: Run) -> None:
         if run.stop is not None and run.task is not None and not run.over:
             run.stop.requested = True
             self._loop.call_soon(run.task.cancel)  # not before its first step
 
-    # In any thread
+    # In a thread beside the loop
 
-    def _settle(self, run: Run, row: OutcomeRow) -> None:
+    def _settle_aside(self, run: Run, row: OutcomeRow) -> None:
         """Keep an outcome for the manager, and let the slot go on."""
-        slot = run.slot
         with self._lock:
             if run.lost:
                 return
-            slot.rows.append((run.chunk.number, row))
-            slot.run = None
-            self._ready[slot.number] = slot
+            self._outcomes.add(run.chunk.number, row)
+            self._runs[run.slot] = None
             wake, self._awake = not self._awake, True
         if wake:
-            self._notify()
-        if run.task is not None:
-            self._advance(slot)
-        else:
-            with suppress(RuntimeError):  # the loop was closed
-                self._loop.call_soon_threadsafe(self._advance, slot)
+            self._call()
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._release, run.slot)

@@ -80,7 +80,8 @@ class MeasuredBody(Interruptible):
     __slots__ = ("_name", "_watch")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, watch: LoopWatch) -> None:
-        super().__init__(coroutine)
+        self._coroutine = coroutine  # as super() does: one for every job
+        self._instead = self._task = None
         self._name = name
         self._watch = watch
 

@@ -48,6 +48,7 @@ class PreforkPool:
     """
 
     interrupts = True
+    shared = False
     abandoned = 0
 
     def __init__(
@@ -179,10 +180,6 @@ class PreforkPool:
     def take_back(self, slot: int) -> int:
         """Withdraw what has not started; return how many jobs, counted from the last given."""
         return self._slots[slot].take_back()
-
-    def running_since(self, slot: int) -> float | None:
-        """Return the monotonic start of the job that runs in the slot, None if none does."""
-        return self._slots[slot].note()[2] or None
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.plugins.pools.loopslot import Run
+    from eventmq.plugins.pools.looprun import Run
     from eventmq.wire.bulk import OutcomeRow
     from eventmq.worker.execution import Executor
 
@@ -85,9 +85,11 @@ class SideThreads:
         with self._lock:
             if not run.begin(executor):  # given up before it began
                 return True
-        routes = executor.routes(run.chunk.index.queue, run.chunk.index.templates)
-        entry = run.entry
-        row = executor.run(routes[entry.template], run.position, entry, run.payload)
+        index = run.chunk.index
+        routes = executor.routes(index.queue, index.templates)
+        entry = index.entries[run.position]
+        payload = index.payload(run.chunk.body, entry)
+        row = executor.run(routes[entry.template], run.position, entry, payload)
         with self._lock:
             executor.stop.requested = False
             run.executor = None

@@ -15,35 +15,21 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import Answered, Died, Running
+from eventmq.interfaces import Died, Running
+from eventmq.plugins.pools.given import GivenChunk, Outcomes, answered
 from eventmq.plugins.pools.options import PoolOptions
-from eventmq.wire.bulk import decode_chunk, encode_outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
-    from eventmq.wire.bulk import ChunkIndex, OutcomeRow
+    from eventmq.interfaces import Answered, Factory, PluginContext, PoolEvent, WorkerPool
+    from eventmq.wire.bulk import OutcomeRow
     from eventmq.worker.execution import Executor
-    from eventmq.worker.routes import Route
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 
 #: Seconds that a finished outcome waits for others before the job manager is woken.
 WAKE_AFTER = 0.005
-
-
-class _Chunk:
-    """A chunk in a slot; the thread that works it off reads its index."""
-
-    __slots__ = ("body", "count", "index", "number", "routes")
-
-    def __init__(self, number: int, body: bytes, count: int) -> None:
-        self.number = number
-        self.body = body
-        self.count = count
-        self.index: ChunkIndex | None = None
-        self.routes: list[Route] = []
 
 
 class _Thread:
@@ -56,7 +42,7 @@ class _Thread:
     def __init__(self, number: int, executor: Executor, wake: socket.socket) -> None:
         self.number = number
         self.executor = executor
-        self._jobs: deque[tuple[_Chunk, int]] = deque()
+        self._jobs: deque[tuple[GivenChunk, int]] = deque()
         #: True for every chunk, False for the end.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._current: Running | None = None
@@ -64,7 +50,7 @@ class _Thread:
         self._lock = threading.Lock()
         self._abandoned = False
         self._wake = wake
-        self._rows: list[tuple[int, OutcomeRow]] = []
+        self._outcomes = Outcomes()
         self._woken = 0.0
         name = f"eventmq-slot-{number}"
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -74,7 +60,7 @@ class _Thread:
         """What it runs."""
         return self._current
 
-    def assign(self, chunk: _Chunk) -> None:
+    def assign(self, chunk: GivenChunk) -> None:
         self._jobs.extend((chunk, position) for position in range(chunk.count))
         self._calls.put(True)  # noqa: FBT003 - positional for speed
 
@@ -120,14 +106,14 @@ class _Thread:
                 self.executor.stop.requested = False
                 if self._abandoned:
                     return
-                self._rows.append((chunk.number, row))
+                self._outcomes.add(chunk.number, row)
             # The manager is woken at the end of what there is, or from time to time.
             now = time.monotonic()
             if not self._jobs or now - self._woken > WAKE_AFTER:
                 self._woken = now
                 self._notify()
 
-    def _next(self) -> tuple[_Chunk, int] | None:
+    def _next(self) -> tuple[GivenChunk, int] | None:
         with self._lock:
             try:
                 chunk, position = self._jobs.popleft()
@@ -136,12 +122,10 @@ class _Thread:
             self._current = Running(chunk.number, position, time.monotonic())
         return chunk, position
 
-    def _run(self, chunk: _Chunk, position: int) -> OutcomeRow:
-        if chunk.index is None:
-            chunk.index = decode_chunk(chunk.body)
-            chunk.routes = self.executor.routes(chunk.index.queue, chunk.index.templates)
-        entry = chunk.index.entries[position]
-        payload = chunk.index.payload(chunk.body, entry)
+    def _run(self, chunk: GivenChunk, position: int) -> OutcomeRow:
+        index = chunk.read(self.executor)
+        entry = index.entries[position]
+        payload = index.payload(chunk.body, entry)
         return self.executor.run(chunk.routes[entry.template], position, entry, payload)
 
     def _notify(self) -> None:
@@ -152,17 +136,9 @@ class _Thread:
 
     def answers(self) -> list[Answered]:
         """Return what has finished; a job that runs keeps nothing waiting."""
-        rows = self._rows[:]
-        del self._rows[: len(rows)]
-        by_chunk: dict[int, list[OutcomeRow]] = {}
-        for chunk, row in rows:
-            by_chunk.setdefault(chunk, []).append(row)
-        return [
-            Answered(
-                self.number, chunk, len(group), sum(r.ran for r in group), encode_outcomes(group)
-            )
-            for chunk, group in by_chunk.items()
-        ]
+        with self._lock:
+            taken = self._outcomes.take()
+        return [answered(self.number, chunk, rows) for chunk, rows in taken.items()]
 
 
 class ThreadsPool:
@@ -179,6 +155,7 @@ class ThreadsPool:
     """
 
     interrupts = False
+    shared = False
 
     def __init__(self, *, concurrency: int, executor: Executor) -> None:
         self.slots = concurrency
@@ -216,16 +193,11 @@ class ThreadsPool:
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Give a slot a chunk."""
-        self._threads[slot].assign(_Chunk(chunk, body, count))
+        self._threads[slot].assign(GivenChunk(chunk, body, count))
 
     def take_back(self, slot: int) -> int:
         """Withdraw what has not started; return how many jobs, counted from the last given."""
         return self._threads[slot].take_back()
-
-    def running_since(self, slot: int) -> float | None:
-        """Return the monotonic start of the job that runs in the slot, None if none does."""
-        running = self._threads[slot].current
-        return None if running is None else running.since
 
     def running(self, slot: int) -> Running | None:
         """Return the job that runs in the slot, None if none does."""

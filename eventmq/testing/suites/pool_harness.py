@@ -86,7 +86,8 @@ class PoolHarness:
             self.events += pool.poll()
 
     def rows(self, slot: int, chunk: int) -> list[OutcomeRow]:
-        """Return the outcomes of a chunk that came so far."""
+        """Return the outcomes of a chunk that came so far; a `SharedPool` names no slot."""
+        slot = 0 if self.pools[0].shared else slot
         return [
             OutcomeRow(*row)
             for event in self.events
@@ -105,7 +106,7 @@ class PoolHarness:
         pipe = str(self.path / f"pipe-{slot}-{chunk}")
         os.mkfifo(pipe)
         self.give(pool, slot, chunk, ("wait", (pipe,)), *others)
-        self.pump(pool, lambda: pool.running_since(slot) is not None)
+        self.pump(pool, lambda: pool.running(slot) is not None)
         return pipe
 
     def release(self, pipe: str) -> None:

@@ -34,7 +34,7 @@ class WorkerPoolSuite(WorkerPoolLimits):
         """And idle ones run nothing."""
         pool = self.begin(2)
         assert pool.slots == 2  # noqa: PLR2004 - what was wanted
-        assert [pool.running_since(0), pool.running_since(1)] == [None, None]
+        assert [pool.running(0), pool.running(1)] == [None, None]
         assert all(type(descriptor) is int for descriptor in pool.filenos())
         assert pool.poll() == []
 
@@ -69,7 +69,7 @@ class WorkerPoolSuite(WorkerPoolLimits):
         """One that is busy keeps nothing back."""
         pool = self.begin(2)
         pipe = self.block(pool, 0, 1)
-        rows = self.run(pool, 1, 1, *(("add", (i, i)) for i in range(20)))
+        rows = self.run(pool, 1, 2, *(("add", (i, i)) for i in range(20)))
         assert len(rows) == 20  # noqa: PLR2004 - all of them
         assert self.rows(0, 1) == []
         self.release(pipe)
@@ -107,11 +107,11 @@ class WorkerPoolSuite(WorkerPoolLimits):
         pool = self.begin()
         before = time.monotonic()
         pipe = self.block(pool, 0, 1)
-        since = pool.running_since(0)
-        assert since is not None
-        assert before - 0.1 <= since <= time.monotonic()
+        running = pool.running(0)
+        assert running is not None
+        assert before - 0.1 <= running.since <= time.monotonic()
         self.release(pipe)
-        self.pump(pool, lambda: bool(self.rows(0, 1)) and pool.running_since(0) is None)
+        self.pump(pool, lambda: bool(self.rows(0, 1)) and pool.running(0) is None)
 
     # Taking back
 

@@ -38,14 +38,13 @@ class WorkerPoolLimits(PoolHarness):
         return path
 
     def test_it_says_which_job_runs(self) -> None:
-        """Chunk, position and the time of ``running_since``."""
+        """Chunk, position and monotonic time."""
         pool = self.begin()
         assert pool.running(0) is None
         pipe = self.block(pool, 0, 7)
         running = pool.running(0)
         assert running is not None
         assert (running.chunk, running.position) == (7, 0)
-        assert running.since == pool.running_since(0)
         self.release(pipe)
         self.pump(pool, lambda: bool(self.rows(0, 7)) and pool.running(0) is None)
 

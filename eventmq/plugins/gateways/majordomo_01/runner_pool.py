@@ -52,6 +52,7 @@ class ForeignPool:
 
     slots = 1
     interrupts = False
+    shared = False
     abandoned = 0
 
     def __init__(
@@ -133,11 +134,6 @@ class ForeignPool:
             count = len(self._waiting)
             self._waiting.clear()
             return count
-
-    def running_since(self, slot: int) -> float | None:
-        """Return when the worker was given what it does."""
-        with self._lock:
-            return self._since if self._current is not None else None
 
     def running(self, slot: int) -> Running | None:
         """Return the job that the worker was given."""
