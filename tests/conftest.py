@@ -26,9 +26,7 @@ SERVICES: frozenset[str] = frozenset()
 BUDGETS = {
     ("unit", "properties", "contracts"): 180.0,
     ("simulation",): 120.0,
-    # 300 s until schedules, keys and limits came with tests on real processes; 445 s were measured
-    # on a busy machine.
-    ("integration", "acceptance"): 540.0,
+    ("integration", "acceptance"): 300.0,
     ("gateways",): 120.0,
     ("spark",): 240.0,
     ("packaging",): 60.0,

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _LASTING = frozenset({"get", "subscribe"})
 
 #: Seconds between two handshakes with a broker that refuses.
-RETRY = 2.0
+RETRY = 1.0
 
 
 class ClientMachine:

@@ -53,7 +53,7 @@ TURN = 1000
 LONGEST_WAIT = 1.0
 
 #: Seconds between two handshakes of a worker that is refused.
-RETRY = 2.0
+RETRY = 1.0
 
 #: What `WorkerRunner.stop` was asked for.
 GO_ON, GRACEFULLY, AT_ONCE = range(3)
@@ -233,7 +233,10 @@ class WorkerRunner:
         if self._pool_runs:
             self._pool_fds = self._pool.filenos()
             items += [(fd, _IN) for fd in self._pool_fds]
-        wait = min(LONGEST_WAIT, self._manager.wait(self._clock.monotonic()))
+        now = self._clock.monotonic()
+        wait = min(LONGEST_WAIT, self._manager.wait(now))
+        if self._retry_at:
+            wait = min(wait, max(0.0, self._retry_at - now))
         ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
         if self._woken.fileno() in ready:
             with suppress(BlockingIOError):

@@ -191,7 +191,7 @@ def test_a_schedule_of_a_plain_client_is_fired_for_a_plain_worker(system: System
     context = zmq.Context()
     client, laborer = (RawPeer(context, system.address) for _ in range(2))
     body = b'["run", {"callable": "tick", "path": "jobs", "args": [7]}]'
-    sent = client.send(b"SCHEDULE", b"plain", b"guarantee,nohaste,run_count:2", b"1", body, b"")
+    sent = client.send(b"SCHEDULE", b"plain", b"guarantee,nohaste,run_count:2", b"0.4", body, b"")
     assert client.expect(b"ACK")[4] == sent
     broker.kill9()
     system.broker()

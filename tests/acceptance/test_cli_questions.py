@@ -55,6 +55,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     shell.close()
 
 
+@pytest.fixture(scope="module")
+def one_job(running: Shell) -> None:
+    """Something to be listed."""
+    running.output("call", "-A", "shop", "total", "[1]", "--wait")
+
+
 # Call
 
 
@@ -134,8 +140,8 @@ def test_an_unknown_job_is_exit_code_4(running: Shell) -> None:
         ("settings", "name value source type unit default env"),
     ],
 )
+@pytest.mark.usefixtures("one_job")
 def test_listings_have_their_columns(running: Shell, command: str, columns: str) -> None:
-    running.output("call", "-A", "shop", "total", "[1]", "--wait")
     rows = running.json(command)
     assert rows
     assert all(columns == " ".join(row) for row in rows)
