@@ -156,12 +156,20 @@ class _Together:
                 self._say(said)
 
     def _stop(self) -> None:
+        """End all of them; once Ctrl-C came nobody waits for the others either."""
+        interrupted = False
         while self._running:
-            child = self._running.pop()
-            child.stop(self._patience)
+            child = self._running[-1]
+            try:
+                child.stop(self._patience)
+            except KeyboardInterrupt:  # between two steps of it, which are taken again
+                interrupted, self._patience = True, 0.0
+                continue
+            self._running.pop()
             if child.interrupted:
-                self._patience = 0.0  # nobody waits for the others either
-                raise KeyboardInterrupt
+                interrupted, self._patience = True, 0.0
+        if interrupted:
+            raise KeyboardInterrupt
 
     def _act_on(self, event: Child | _Changed) -> None:
         if isinstance(event, _Changed):
@@ -179,8 +187,12 @@ class _Together:
         """Start others with the new code, after what runs has ended."""
         more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
         names = " and ".join(self._followers)
-        self._say(f"{', '.join(paths[:NAMED])}{more} changed; restarting the {names}")
-        self._stop()
+        try:
+            self._say(f"{', '.join(paths[:NAMED])}{more} changed; restarting the {names}")
+            self._stop()
+        except KeyboardInterrupt:
+            self._patience = 0.0
+            raise
         try:
             self._start()
         except ChildFailed as error:

@@ -462,13 +462,14 @@ def test_a_plugin_that_fails_is_tried_again_at_the_next_use() -> None:
 
 
 def test_an_unknown_serializer_is_an_error_before_anything_is_sent() -> None:
+    before = threads()  # those of a test before may still end
     app = EventMQ()
     with pytest.raises(PluginNotFound, match="yaml"):
         app.task(name="a", serializer="yaml")(lambda: 1).delay()
     strict = EventMQ(accept=["msgpack"])
     with pytest.raises(SettingsError, match="not in accept"):
         strict.task(name="a", serializer="json")(lambda: 1).delay()
-    assert threads() == set()
+    assert threads() <= before
 
 
 def test_a_module_of_imports_that_cannot_be_imported_is_named() -> None:
