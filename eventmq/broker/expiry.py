@@ -60,18 +60,6 @@ class Expiry:
             state.next_expiry = expiry
 
     def _ended(self, jobs: Sequence[Job], at: float, ttl: float) -> None:
-        state = self.state
-        queues: dict[str, set[str]] = {}
-        for job in jobs:
-            queue = state.queue(job.queue)
-            if job.state is JobState.DELAYED:  # `finished` takes it from the waiting ones
-                queue.counts.delayed -= 1
-                queue.counts.waiting += 1
-            live = state.jobs.get(job.id)
-            if live is not None:
-                live.state = JobState.EXPIRED
-                queues.setdefault(job.queue, set()).add(job.id)
-        for name, ids in queues.items():
-            state.queues[name].forget(ids)
+        self.state.withdraw(jobs, JobState.EXPIRED)
         rows = [self.outcomes.row(job, JobState.EXPIRED)._replace(at=at, ttl=ttl) for job in jobs]
         self.outcomes.finished(rows, {})

@@ -165,23 +165,8 @@ class Operations:
 
     def cancelled(self, jobs: Sequence[Job], stamp: Stamp, reason: str) -> None:
         """Forget cancelled jobs, end their leases, tell their workers and those who wait."""
-        state = self.state
-        queues: dict[str, set[str]] = {}
-        for job in jobs:
-            queue = state.queue(job.queue)
-            if job.state is JobState.DELAYED:  # `finished` takes it from the waiting ones
-                queue.counts.delayed -= 1
-                queue.counts.waiting += 1
-            live = state.jobs.get(job.id)
-            if live is None:
-                continue
-            live.state = JobState.CANCELLED  # whatever is on its way to disk: it does not go back
-            if job.id in state.running:
-                self._end_lease(job.id, reason)
-            else:
-                queues.setdefault(job.queue, set()).add(job.id)
-        for name, ids in queues.items():
-            state.queues[name].forget(ids)
+        for job in self.state.withdraw(jobs, JobState.CANCELLED):
+            self._end_lease(job.id, reason)
         end = JobState.CANCELLED
         rows = [
             Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)

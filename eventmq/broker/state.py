@@ -17,10 +17,11 @@ from eventmq.broker.room import Census
 from eventmq.broker.volatile_jobs import VolatileJobs
 from eventmq.entries import lane_of
 from eventmq.headers import parse_headers
+from eventmq.job import JobState
 from eventmq.wire.commands import Ack, Error, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from eventmq.broker.limiters import Limiter
     from eventmq.broker.limits import Limits
@@ -187,6 +188,32 @@ class State:
         self.busy[job.queue] = queue
         for displaced in queue.join(job):
             self.jobs.pop(displaced.id, None)
+
+    def withdraw(self, jobs: Iterable[Job], end: JobState) -> list[Job]:
+        """Take jobs that the store has ended out of their queues; return the leased ones.
+
+        Args:
+            jobs: As they were.
+            end: The state in which they ended.
+        """
+        queues: dict[str, set[str]] = {}
+        leased: list[Job] = []
+        for job in jobs:
+            counts = self.queue(job.queue).counts
+            if job.state is JobState.DELAYED:  # who ends it takes it from the waiting ones
+                counts.delayed -= 1
+                counts.waiting += 1
+            live = self.jobs.get(job.id)
+            if live is None:
+                continue
+            live.state = end  # whatever is on its way to disk: it does not go back
+            if job.id in self.running:
+                leased.append(job)
+            else:
+                queues.setdefault(job.queue, set()).add(job.id)
+        for name, ids in queues.items():
+            self.queues[name].forget(ids)
+        return leased
 
     def expiring(self, job: Job) -> None:
         """Note that a job with an expiry is waiting."""
