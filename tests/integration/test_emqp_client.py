@@ -6,6 +6,8 @@ Raw sockets, written from the sections "Global Frames", "eMQP / Client" and "Hea
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +46,26 @@ def test_a_request_reaches_a_worker_as_it_was_sent(client: RawPeer, worker: RawP
     assert len(request) == 7
     assert request[2:5] == [b"REQUEST", job, b"default"]
     assert request[6] == BODY
+
+
+def test_a_flood_of_one_client_does_not_keep_another_waiting(
+    broker: BrokerProcess, connect: Connect
+) -> None:
+    """Clients SHOULD be served fairly: who comes behind 5,000 requests does not wait for all."""
+    flood, other = connect(broker["main"]), connect(broker["main"])
+    for peer in (flood, other):
+        peer.send(b"REQUEST", b"default", b"guarantee", BODY)
+        peer.expect(b"ACK")
+    os.kill(broker.pid, signal.SIGSTOP)
+    for _ in range(5000):
+        flood.send(b"REQUEST", b"default", b"guarantee", BODY)
+    job = other.send(b"REQUEST", b"default", b"guarantee", BODY)
+    os.kill(broker.pid, signal.SIGCONT)
+    assert other.expect(b"ACK")[4] == job
+    served = 0
+    while flood.receive(0) is not None:
+        served += 1
+    assert served < 5000
 
 
 def test_a_client_needs_no_inform_and_headers_may_be_an_empty_text(

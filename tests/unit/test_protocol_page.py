@@ -294,6 +294,35 @@ def test_every_code_of_error_is_in_the_page_and_no_other() -> None:
     assert set(said) == real
 
 
+# What shows it
+
+
+def shown_by() -> list[str]:
+    """Return the tests that the page names, in their order."""
+    text = PAGE.partition(".. shown-by-begin\n")[2].partition(".. shown-by-end")[0]
+    return re.findall(r"``(tests/[^`]+)``", text)
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    """Whoever renames or removes one finds the rule that it shows."""
+    named = shown_by()
+    assert len(named) > 100
+    for where, name in {tuple(text.split("::")) for text in named}:
+        tree = ast.parse((ROOT / where).read_text(encoding="utf-8"))
+        found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert name in found, f"{where} has no {name}"
+
+
+def test_every_rule_of_the_page_names_a_test() -> None:
+    text = PAGE.partition(".. shown-by-begin\n")[2].partition(".. shown-by-end")[0]
+    rules = text.split("\n   * - ")[1:]
+    headings = [rule for rule in rules if "Shown by" in rule]
+    assert len(headings) == 2
+    assert all("``tests/" in rule for rule in rules if rule not in headings)
+    words = {rule.splitlines()[1].strip("- ") for rule in rules if rule.count("\n     - ") == 3}
+    assert words == {"Word", "MUST", "SHOULD", "SHOULD NOT", "should", "MAY", "\\"}
+
+
 # Examples
 
 
