@@ -52,6 +52,15 @@ class System:
         self.workers.append(beat)
         return beat
 
+    def start_gateway(self, name: str, ports: int) -> list[str]:
+        """Start a gateway with this app; return the addresses of its ports."""
+        binds = ["--bind", "tcp://127.0.0.1:0", "--worker-bind", "tcp://127.0.0.1:0"][: 2 * ports]
+        gateway, line = self._start(
+            "gateway", name, "-A", "benchmarks.bench_app:app", "--broker", self.address, *binds
+        )
+        self.workers.append(gateway)
+        return [word.partition("=")[2] for word in line.split() if "tcp://" in word]
+
     def _start(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         log = (self.folder / f"{arguments[0]}.log").open("a")
         process = subprocess.Popen(

@@ -1,0 +1,230 @@
+"""The rows about gateways: a request through one against plain eMQP in the same pattern.
+
+Peers are raw sockets written from the documents, in this process; foreign workers are programs of
+their own (`benchmarks.foreign_worker`). Each connection has one request in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import zmq
+
+from benchmarks.system import running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.figures import Figures
+
+__all__ = ["GOALS", "ROWS"]
+
+#: Connections of clients, and foreign workers.
+_CLIENTS, _WORKERS = 4, 2
+
+#: Seconds that one pattern is measured, after a tenth of them to warm up.
+_SECONDS = 5.0
+
+#: Subscribers of the fan-out, messages of the sender that are not delivered yet, and body bytes.
+_SUBSCRIBERS, _AHEAD, _BODY = 10, 100, 100
+
+_CALL = json.dumps(["run", {"callable": "nothing", "path": "benchmarks.bench_app"}]).encode()
+
+_HELLO = bytes.fromhex("000000080000000001000000")
+
+
+def _rate(ask: Callable[[int], None], answered: Callable[[], list[int]]) -> float:
+    """Keep one request of each connection in flight; return answers per second."""
+    for number in range(_CLIENTS):
+        ask(number)
+    begin = time.perf_counter()
+    start, count = begin + _SECONDS / 10, 0
+    while (now := time.perf_counter()) < start + _SECONDS:
+        for number in answered():
+            count += now >= start
+            ask(number)
+    return count / (now - start)
+
+
+class _Dealers:
+    """Connections over ZeroMQ."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self.sockets = [context.socket(zmq.DEALER) for _ in range(_CLIENTS)]
+        self._numbers = {dealer: number for number, dealer in enumerate(self.sockets)}
+        self._poller = zmq.Poller()
+        for dealer in self.sockets:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.connect(address)
+            self._poller.register(dealer, zmq.POLLIN)
+        self.sent = 0
+
+    def answered(self, command: int, word: bytes) -> list[int]:
+        """Return the connections that got a message with this word in this frame."""
+        found = []
+        for dealer, _ in self._poller.poll(1000):
+            frames = dealer.recv_multipart()
+            if frames[command] == word:
+                found.append(self._numbers[dealer])
+        return found
+
+    def close(self) -> None:
+        for dealer in self.sockets:
+            dealer.close(0)
+
+
+@contextmanager
+def _dealers(address: str) -> Iterator[_Dealers]:
+    with zmq.Context() as context:
+        dealers = _Dealers(context, address)
+        try:
+            yield dealers
+        finally:
+            dealers.close()
+
+
+def _emqp(address: str, body: bytes) -> float:
+    """Requests with a REPLY, as a client of the published document makes them."""
+    with _dealers(address) as dealers:
+
+        def ask(number: int) -> None:
+            dealers.sent += 1
+            id = b"%d-%d" % (time.time_ns(), dealers.sent)
+            frames = [b"", b"eMQP/1.0", b"REQUEST", id, b"default", b"reply-requested", body]
+            dealers.sockets[number].send_multipart(frames)
+
+        return _rate(ask, lambda: dealers.answered(2, b"REPLY"))
+
+
+def _majordomo(address: str) -> float:
+    with _dealers(address) as dealers:
+
+        def ask(number: int) -> None:
+            dealers.sent += 1
+            frames = [b"MDPC02", b"\x01", b"default", b"%d" % dealers.sent, b"body"]
+            dealers.sockets[number].send_multipart(frames)
+
+        return _rate(ask, lambda: dealers.answered(1, b"\x03"))
+
+
+def _emp(address: str) -> float:
+    """Requests of EMP for a task."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    payload = json.dumps({"op": "benchmarks.bench_app.nothing"}).encode()
+    with ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        peers, heard, ids = [], [b""] * _CLIENTS, [0] * _CLIENTS
+        for number in range(_CLIENTS):
+            peer = stack.enter_context(socket.create_connection((host, int(port)), 10))
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.sendall(_HELLO)
+            assert peer.recv(len(_HELLO), socket.MSG_WAITALL) == _HELLO
+            selector.register(peer, selectors.EVENT_READ, number)
+            peers.append(peer)
+
+        def ask(number: int) -> None:
+            ids[number] += 1
+            body = b"\x05\0\0\0" + ids[number].to_bytes(8, "big") + payload
+            peers[number].sendall(len(body).to_bytes(4, "big") + body)
+
+        def answered() -> list[int]:
+            found = []
+            for key, _ in selector.select(1.0):
+                heard[key.data] += peers[key.data].recv(65536)
+                data = heard[key.data]
+                if len(data) >= 4 and len(data) == 4 + int.from_bytes(data[:4], "big"):
+                    assert b'"success"' in data, data
+                    heard[key.data] = b""
+                    found.append(key.data)
+            return found
+
+        return _rate(ask, answered)
+
+
+@contextmanager
+def _foreign(kind: str, address: str) -> Iterator[None]:
+    """Foreign workers, one process each."""
+    command = [sys.executable, "-m", "benchmarks.foreign_worker", kind, address]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(_WORKERS)]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+        yield
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def majordomo(figures: Figures) -> None:
+    """Requests of 4 clients, one each in flight, done by 2 foreign workers, against plain eMQP."""
+    with running() as system:
+        with _foreign("emqp", system.address):
+            plain = _emqp(system.address, b"body")
+        front, back = system.start_gateway("majordomo", 2)
+        with _foreign("majordomo", back):
+            rate = _majordomo(front)
+    figures.add(per_second=rate, emqp_per_second=plain, ratio=rate / plain)
+
+
+def emp(figures: Figures) -> None:
+    """Requests on 4 connections, one each in flight, done by 2 children, against plain eMQP."""
+    with running() as system:
+        system.start_worker(2, "--allow-callables", "benchmarks.bench_app")
+        plain = _emqp(system.address, _CALL)
+        (address,) = system.start_gateway("emp", 1)
+        rate = _emp(address)
+    figures.add(per_second=rate, emqp_per_second=plain, ratio=rate / plain)
+
+
+def mc0(figures: Figures) -> None:
+    """Messages of 100 bytes from one sender to 10 subscribers: deliveries per second."""
+    with running() as system, zmq.Context() as context:
+        (address,) = system.start_gateway("mc0", 1)
+        sockets = [context.socket(zmq.DEALER) for _ in range(_SUBSCRIBERS + 1)]
+        poller = zmq.Poller()
+        for dealer in sockets:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.connect(address)
+        sender, *subscribers = sockets
+        for subscriber in subscribers:
+            subscriber.send_multipart([b"", b"SUB", b"ID", b"1", b"", b"topic"])
+            assert subscriber.recv_multipart()[1] == b"OK"
+            poller.register(subscriber, zmq.POLLIN)
+        put = [b"", b"PUT", b"TOPIC", b"topic", b"", b"x" * _BODY]
+        begin = time.perf_counter()
+        sent = got = 0
+        while time.perf_counter() - begin < _SECONDS:
+            while sent * _SUBSCRIBERS - got < _AHEAD * _SUBSCRIBERS:
+                sender.send_multipart(put)
+                sent += 1
+            for subscriber, _ in poller.poll(1000):
+                for _ in range(_AHEAD):
+                    if not subscriber.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                        break
+                    subscriber.recv_multipart()
+                    got += 1
+        figures.add(per_second=got / (time.perf_counter() - begin))
+        for dealer in sockets:
+            dealer.close(0)
+
+
+#: Name -> one run of it.
+ROWS: dict[str, Callable[[Figures], None]] = {
+    f"gateway_{row.__name__}": row for row in (majordomo, emp, mc0)
+}
+
+#: Name -> figure -> what it must reach on two cores.
+GOALS: dict[str, dict[str, str]] = {
+    "gateway_majordomo": {"ratio": ">= 0.5"},
+    "gateway_emp": {"ratio": ">= 0.5"},
+    "gateway_mc0": {"per_second": ">= 20,000"},
+}
