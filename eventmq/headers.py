@@ -65,6 +65,8 @@ class Headers:
         limit_running: How many of them may run at a time; 0 for any number.
         limit_key: For what both count by itself, and what has its fair share of the queue; empty
             for the task as a whole.
+        nodes: Number of jobs in the body, which is a graph; 0 for none.
+        graph: Of a job of a graph: what it takes and gives, see `eventmq.graph.flags`.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
     """
 
@@ -99,6 +101,8 @@ class Headers:
     limit_rate: str = ""
     limit_running: int = 0
     limit_key: str = ""
+    nodes: int = 0
+    graph: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 

@@ -129,7 +129,9 @@ class Admission:
             if len(state.queues) >= limits.max_queues:
                 return "queue-full", f"the broker has its {limits.max_queues} queues"
             return None
-        length = queue.counts.waiting + queue.counts.delayed + len(queue.arriving)
+        length = (
+            queue.counts.waiting + queue.counts.delayed + queue.counts.blocked + len(queue.arriving)
+        )
         if length + n > limits.max_queue_length:
             return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.arguments import limit, text, texts
-from eventmq.entries import Attempt, Find, History, ListJobs
+from eventmq.entries import Attempt, Find, FindKin, History, Kin, ListJobs
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
@@ -100,16 +100,19 @@ class Calls:
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = text(arguments, "id")
         known: dict[str, Found] = {}
+        kin: list[Kin | None] = []
 
         def settle(history: Sequence[Attempt]) -> None:
             known.update({**self.state.volatile.find([job_id], self.state.now), **known})
             if job_id in known:
                 row = {**self.row(known[job_id]), "attempts": _attempts(known[job_id], history)}
+                row |= (kin[0] or Kin("", ""))._asdict()
                 self._answer(peer, call, row)
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
         self.state.write(Find([job_id]), known.update)
+        self.state.write(FindKin(job_id), kin.append)
         self.state.write(History(job_id), settle)
 
     def row(self, found: Found) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.administration import answer
-from eventmq.broker.admission import Admission
 from eventmq.broker.calls import Calls
 from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.events import Events
 from eventmq.broker.expiry import Expiry
+from eventmq.broker.graph_admission import GraphAdmission
+from eventmq.broker.graphs import Graphs
 from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
@@ -28,7 +29,7 @@ from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
 from eventmq.broker.volatile import Volatile
 from eventmq.broker.waits import Waits
-from eventmq.entries import Find, History, ListJobs, Promote, ReadEvents
+from eventmq.entries import Find, FindKin, History, ListGraph, ListJobs, Promote, ReadEvents
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.operations import ListFailed
 from eventmq.schedule import LoadSchedules
@@ -72,7 +73,9 @@ PORTS: dict[str, frozenset[type] | None] = {
 HOLD = 0.5
 
 #: Entries that change nothing.
-_READS = (Find, ListJobs, ListFailed, History, LoadSchedules, ReadEvents)
+_READS = (
+    Find, FindKin, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
+)  # fmt: skip
 
 #: Jobs that one turn may move from delayed to queued.
 _PROMOTE = 2000
@@ -92,7 +95,7 @@ class BrokerCore:
         self.state = state = State(limits, version=version)
         self.waits = Waits(state)
         self.volatile = Volatile(state, self.waits)
-        self.admission = Admission(state, self.waits, self.volatile)
+        self.admission = GraphAdmission(state, self.waits, self.volatile)
         self.outcomes = Outcomes(state, self.waits, self.volatile)
         self.dispatch = Dispatch(state, routing, self.outcomes, self.volatile)
         self.parking = Parking(state, self.outcomes)
@@ -102,6 +105,7 @@ class BrokerCore:
         self.calls = Calls(state, self.waits)
         self.events = Events(state, self.calls)
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
+        self.graphs = Graphs(state, self.operations)
         self.sweeps = Sweeps(state, self.operations)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
@@ -279,6 +283,7 @@ class BrokerCore:
         if due and not self._promoting and now >= state.hold_until:
             self._promote(now)
         self.volatile.promote()
+        self.graphs.tick()
         self.sweeps.run()
         self.dispatch.run()
 
@@ -305,13 +310,17 @@ class BrokerCore:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
         wake = now + self.state.limits.lease_interval / 2
         state = self.state
-        dues = (state.next_due, state.volatile.next_due, self.dispatch.throttle.due)
+        dues = (
+            state.next_due, state.volatile.next_due, self.dispatch.throttle.due,
+            state.next_deadline,
+        )  # fmt: skip
         return min([wake, *(due for due in dues if due is not None)])
 
     # Out
 
     def take_batch(self) -> tuple[list[Write], Callable[[Sequence[Any] | Exception], None]]:
         """Return the entries to commit, and the function that wants their verdicts."""
+        self.graphs.follow()
         entries, settles, undos = self.state.take_batch()
 
         def settle(verdicts: Sequence[Any] | Exception) -> None:

@@ -33,6 +33,7 @@ class Recovery:
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
         state.next_expiry = recovered.next_expiry
+        state.graphs, state.next_deadline = recovered.graphs, recovered.next_deadline
         state.limiters.recover(recovered.limiters)
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts

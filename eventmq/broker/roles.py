@@ -86,7 +86,10 @@ _SHOW_ALL = frozenset({"failed", "jobs", "status", "workers"})
 _SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
 
 #: Calls about jobs named by their ids -> the argument; allowed for the peer's own jobs.
-OWN_JOBS: Mapping[str, str] = {"cancel": "ids", "get": "ids", "info": "id", "state": "ids"}
+OWN_JOBS: Mapping[str, str] = {
+    "cancel": "ids", "cancel_graph": "id", "get": "ids", "graph": "id", "info": "id",
+    "state": "ids",
+}  # fmt: skip
 
 
 def call_roles(name: str) -> frozenset[str]:

@@ -79,6 +79,9 @@ class State:
     next_due: float | None = None
     #: When the first job that is known to have an expiry may not start any more.
     next_expiry: float | None = None
+    #: Whether there are graphs, and when the first deadline of a part of one is.
+    graphs: bool = False
+    next_deadline: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
     closing: bool = False
     #: No dispatch before this time: the disk had no space a moment ago.
@@ -153,6 +156,11 @@ class State:
         self._undos.insert(0, undo)
 
     @property
+    def entries(self) -> Sequence[Write]:
+        """The entries of the batch so far."""
+        return self._batch
+
+    @property
     def has_writes(self) -> bool:
         """Whether the batch has entries."""
         return bool(self._batch)
@@ -202,6 +210,9 @@ class State:
             counts = self.queue(job.queue).counts
             if job.state is JobState.DELAYED:  # who ends it takes it from the waiting ones
                 counts.delayed -= 1
+                counts.waiting += 1
+            elif job.state is JobState.BLOCKED:
+                counts.blocked -= 1
                 counts.waiting += 1
             live = self.jobs.get(job.id)
             if live is None:

@@ -26,6 +26,18 @@ from eventmq.entries.changes import (
     Verdict,
 )
 from eventmq.entries.events import events_of
+from eventmq.entries.graphs import (
+    AdmitGraph,
+    CancelGraph,
+    EndDeadlines,
+    FindKin,
+    Follow,
+    Followed,
+    GraphPage,
+    GraphRow,
+    Kin,
+    ListGraph,
+)
 from eventmq.entries.keys import LaneKey, UniqueRule, lane_of, unique_rule
 from eventmq.entries.outbox import Announce, EventRow, OutboxHead, ReadEvents, SealEvents
 from eventmq.entries.reads import Claim, Find, Found, History, ListJobs
@@ -42,21 +54,31 @@ from eventmq.schedule import (
 __all__ = [
     "Admit",
     "Announce",
+    "AdmitGraph",
     "Attempt",
+    "CancelGraph",
     "Cause",
     "Chunk",
     "Claim",
     "CloseChunk",
+    "EndDeadlines",
     "EventRow",
     "Expire",
     "Find",
+    "FindKin",
     "Finish",
     "Finished",
+    "Follow",
+    "Followed",
     "Found",
+    "GraphPage",
+    "GraphRow",
     "History",
+    "Kin",
     "LaneHead",
     "LaneKey",
     "LimitRow",
+    "ListGraph",
     "ListJobs",
     "Note",
     "NoteEnds",
@@ -106,4 +128,10 @@ Write = (
     | PutSchedule
     | AdvanceSchedules
     | RemoveSchedule
+    | AdmitGraph
+    | Follow
+    | CancelGraph
+    | EndDeadlines
+    | FindKin
+    | ListGraph
 )

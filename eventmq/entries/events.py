@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries.changes import Admit, Expire, Finish, Note, NoteEnds, Promote, Requeue
+from eventmq.entries.graphs import AdmitGraph, CancelGraph, EndDeadlines, Follow
 from eventmq.entries.keys import unique_rule
 from eventmq.events import Kind
 from eventmq.events.fingerprints import fingerprint
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from eventmq.entries.changes import Attempt, Finished, Verdict
+    from eventmq.entries.graphs import Followed
     from eventmq.job import Job
     from eventmq.operations import Acted, Sweep
 
@@ -236,6 +238,31 @@ def _noted(entry: Note, _: object) -> Iterator[Block]:
         yield block
 
 
+# Graphs
+
+
+def _admitted_graph(entry: AdmitGraph, verdict: Verdict | None) -> Iterator[Block]:
+    """Yield the events of the jobs of a graph, with its id as their root."""
+    if verdict is not None:
+        if verdict.code == "same_id":
+            yield from _arrived(_DUPLICATE, entry.jobs)
+        return
+    for kind, some in _by_state(entry.jobs):
+        for block in _arrived(kind, some):
+            task, root, *more = block.common[Field.LABEL]
+            block.common[Field.LABEL] = (task, root or entry.jobs[0].id, *more)
+            yield block
+
+
+def _followed(entry: Follow, verdict: Followed) -> Iterator[Block]:
+    ready = [*verdict.ready, *verdict.more]
+    if ready:
+        for kind, some in _by_state(ready):
+            yield from _changed(kind, some, entry.at)
+    if verdict.ended:
+        yield from _ended(verdict.ended, {})
+
+
 # What they share
 
 
@@ -290,4 +317,8 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterator[Block]]] = {
     NoteEnds: lambda entry, _: _ended(entry.rows, {}),
     Act: _acted,
     SweepSlice: _swept,
+    AdmitGraph: _admitted_graph,
+    Follow: _followed,
+    CancelGraph: lambda entry, verdict: _done("cancel", verdict[1], entry.stamp.at),
+    EndDeadlines: lambda entry, verdict: _done("cancel", verdict[0], entry.stamp.at),
 }

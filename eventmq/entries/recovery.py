@@ -21,6 +21,7 @@ class QueueCounts:
     delayed: int = 0
     failed: int = 0
     paused: bool = False
+    blocked: int = 0
 
 
 class LaneHead(NamedTuple):
@@ -48,6 +49,8 @@ class Recovered:
         lanes: Those with queued jobs.
         limiters: The token buckets that may not be full yet.
         next_event: Number of the next event.
+        graphs: Whether there are graphs that have not ended.
+        next_deadline: Unix time of the first deadline of a part of one, or None.
     """
 
     store_id: str
@@ -61,3 +64,5 @@ class Recovered:
     lanes: list[LaneHead] = field(default_factory=list)
     limiters: list[LimitRow] = field(default_factory=list)
     next_event: int = 1
+    graphs: bool = False
+    next_deadline: float | None = None

@@ -26,6 +26,7 @@ __all__ = [
     "ChunkEntry",
     "ChunkIndex",
     "OutcomeRow",
+    "check_jobs",
     "decode_batch",
     "decode_chunk",
     "decode_exceptions",
@@ -135,10 +136,19 @@ def decode_batch(
         case _:
             msg = f"a batch of {count} is [templates, jobs] with {count} jobs, no more templates"
             raise ProtocolError(msg, code="bad-body")
+    check_jobs(templates, jobs)
+    return templates, jobs
+
+
+def check_jobs(templates: Sequence[Any], jobs: Sequence[Any]) -> None:
+    """Check what came from a peer.
+
+    Raises:
+        ProtocolError: They are not as in `encode_batch`.
+    """
     if not (all(map(_is_template, templates)) and _are_jobs(jobs, len(templates))):
         msg = "a batch has templates [queue, headers] and jobs [id, template, bytes]"
         raise ProtocolError(msg, code="bad-body")
-    return templates, jobs
 
 
 def _is_template(value: object) -> bool:

@@ -58,7 +58,8 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {"id": "str"},
         "map with id task queue state attempt delivery priority created due expires started ran "
-        "finished worker error content_type headers leased attempts; these are maps with attempt "
+        "finished worker error content_type headers leased attempts root parent; these two are ids "
+        "of its graph and of a job that it waited for, '' for none; attempts are maps with attempt "
         "delivery at started ran worker content_type error of the last ten that failed; ERROR "
         "job-not-found for an unknown id",
         "Say what is known of one job, without body and result.",
@@ -66,7 +67,8 @@ CALLS: dict[str, CallSpec] = {
     "jobs": CallSpec(
         "client",
         {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
-        "map with jobs (list of maps as in info, without attempts) and cursor ('' at the end)",
+        "map with jobs (list of maps as in info, without attempts, root, parent) and cursor "
+        "('' at the end)",
         "List jobs page by page, at most 1,000 rows each, those with the largest ids first: ids "
         "made by our clients begin with the time, so these are the newest.",
     ),
@@ -131,6 +133,20 @@ CALLS: dict[str, CallSpec] = {
         "list of [id, state, state before]; both are '' for an unknown id, and the same for a job "
         "that had ended",
         "End jobs as cancelled, whether they wait or run.",
+    ),
+    "cancel_graph": CallSpec(
+        "client",
+        {"id": "str, of any job of the graph", "reason": "str?"},
+        "map with id (of the graph) and count (of jobs cancelled); ERROR job-not-found",
+        "End as cancelled all jobs of a graph that have not ended.",
+    ),
+    "graph": CallSpec(
+        "client",
+        {"id": "str, of any job of the graph", "first": "int?, a place", "limit": "int?"},
+        "map with id (of the graph), size and jobs: maps as in ``jobs`` with place, input and "
+        "output (numbers of what it waits at and counts down, 0 for none) and handler (bool: it is "
+        "there for failures); ERROR job-not-found",
+        "Show the jobs of a graph by place, at most 1,000 at a time.",
     ),
     "sweep": CallSpec(
         "admin",

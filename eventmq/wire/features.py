@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 #: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
-EXTENSIONS = ("session", "batch", "chunk", "outcome", "call", "cancel", "error")
+EXTENSIONS = ("session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph")
 
 _SAFE = "_.-~*/"
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SILENT = {
     entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
     entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents, entries.Announce,
+    entries.FindKin, entries.ListGraph,
 }  # fmt: skip
 
 

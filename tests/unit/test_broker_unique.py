@@ -339,6 +339,9 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     db.execute("DROP TABLE limiters")
     db.execute("DROP TABLE events")
     db.execute("DROP INDEX jobs_expires")
+    for table in ("graphs", "nodes", "barriers", "trees", "held", "handlers", "deadlines"):
+        db.execute(f"DROP TABLE {table}")
+    db.execute("ALTER TABLE queues DROP COLUMN blocked")
     for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:
         db.execute(f"DROP INDEX {table}_unique")
         db.execute(f"ALTER TABLE {table} DROP COLUMN unique_key")

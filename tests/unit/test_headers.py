@@ -49,6 +49,8 @@ FORMS = [
     ("limit-rate:100/m", {"limit_rate": "100/m"}),
     ("limit-running:5", {"limit_running": 5}),
     ("limit-key:user:ada", {"limit_key": "user:ada"}),
+    ("nodes:3", {"nodes": 3}),
+    ("graph:io", {"graph": "io"}),
     ("x-tenant:a", {"extra": (("x-tenant", "a"),)}),
     ("x-flag", {"extra": (("x-flag", ""),)}),
 ]

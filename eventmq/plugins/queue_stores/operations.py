@@ -50,7 +50,7 @@ class Operations:
         self.writes = writes
         self.reads = reads
         self._actions: dict[str, Callable[[list[Job], Stamp], list[Job]]] = {
-            "cancel": self._cancel,
+            "cancel": self.cancel,
             "retry": self._retry,
             "drop": self._drop,
         }
@@ -74,7 +74,8 @@ class Operations:
                 others[job_id] = state.value
         return Acted(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
 
-    def _cancel(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+    def cancel(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+        """End jobs as cancelled."""
         end = transition(JobState.QUEUED, JobState.CANCELLED)
         rows = [
             Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)

@@ -181,7 +181,8 @@ def next_seq(tables: Tables) -> int:
     """Return a number larger than that of any job that a row still names, chunks included."""
     db = tables.db
     rows = [db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]
-    known = [row[0] or 0 for row in rows]
+    known_nodes = db.execute("SELECT max(key) FROM nodes").fetchone()
+    known = [row[0] or 0 for row in (*rows, known_nodes)]
     for (packed,) in db.execute("SELECT leases FROM chunks"):
         known += [seq for seq, _ in unpack(packed, "a chunk row")]
     return 1 + max(known)

@@ -5,7 +5,8 @@ row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to on
 bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
 tried again, ``sweeps`` has what operators do with many jobs, step by step, ``limiters`` the token
 buckets of rate limits that are not full. ``events`` has what happened, a row per commit: the number
-of its first event, how many, and how many bytes of events there were ever before. Times are Unix
+of its first event, how many, and how many bytes of events there were ever before. ``graphs``,
+``nodes`` and what follows them are in `eventmq.plugins.queue_stores.graphs`. Times are Unix
 seconds.
 """
 
@@ -19,7 +20,7 @@ from eventmq.errors import StoreError
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -87,6 +88,27 @@ CREATE TABLE limiters (task TEXT NOT NULL, key TEXT NOT NULL, tokens REAL NOT NU
 CREATE TABLE events (first INTEGER PRIMARY KEY, count INTEGER NOT NULL, offset INTEGER NOT NULL,
   body BLOB NOT NULL);
 CREATE INDEX jobs_expires ON jobs (expires) WHERE expires > 0;
+""",
+    """
+ALTER TABLE queues ADD COLUMN blocked INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE graphs (key INTEGER PRIMARY KEY, size INTEGER NOT NULL, left INTEGER NOT NULL,
+  ended REAL NOT NULL);
+CREATE INDEX graphs_ended ON graphs (ended);
+CREATE TABLE nodes (key INTEGER PRIMARY KEY, id TEXT NOT NULL, graph INTEGER NOT NULL,
+  input INTEGER NOT NULL, output INTEGER NOT NULL);
+CREATE UNIQUE INDEX nodes_id ON nodes (id);
+CREATE TABLE barriers (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, left INTEGER NOT NULL,
+  first INTEGER NOT NULL, final INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE trees (barrier INTEGER PRIMARY KEY, tree BLOB NOT NULL);
+CREATE TABLE held (key INTEGER PRIMARY KEY, barrier INTEGER NOT NULL, id TEXT NOT NULL,
+  content_type TEXT NOT NULL, result BLOB NOT NULL);
+CREATE TABLE handlers (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, first INTEGER NOT NULL,
+  end INTEGER NOT NULL);
+CREATE INDEX handlers_graph ON handlers (graph);
+CREATE TABLE deadlines (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, first INTEGER NOT NULL,
+  end INTEGER NOT NULL, due REAL NOT NULL);
+CREATE INDEX deadlines_graph ON deadlines (graph);
+CREATE INDEX deadlines_due ON deadlines (due);
 """,
 )
 

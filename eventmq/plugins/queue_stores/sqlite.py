@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import (
     Admit,
     Announce,
+    AdmitGraph,
+    CancelGraph,
     Claim,
     CloseChunk,
     Expire,
+    EndDeadlines,
     Find,
+    FindKin,
     Finish,
+    Follow,
     History,
+    ListGraph,
     ListJobs,
     Note,
     NoteEnds,
@@ -39,6 +45,7 @@ from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
+from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
 from eventmq.plugins.queue_stores.limits import LimitRows
 from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
@@ -151,9 +158,16 @@ class SqliteStore:
             self._checkpointer.start()
         writes.epoch = recovered.epoch
         self._look_at_ids(writes, tables)
-        handlers = _handlers(writes, Reads(tables, self._clock), self._limits)
-        self._handlers = handlers | schedule_handlers(db) | _event_handlers(self._outbox)
+        handlers = self._make_handlers(writes) | schedule_handlers(db)
+        self._handlers = handlers | _event_handlers(self._outbox)
         return recovered
+
+    def _make_handlers(self, writes: Writes) -> dict[type, Callable[[Any], Any]]:
+        reads = Reads(writes.tables, self._clock)
+        operations = Operations(writes.tables, writes, reads)
+        self._graphs = GraphReads(writes.graphs, reads, operations.cancel)
+        handlers = _handlers(writes, reads, self._limits, operations)
+        return handlers | _graph_handlers(writes, self._graphs)
 
     def _look_at_ids(self, writes: Writes, tables: Tables) -> None:
         """Tell which ids need no look-up, and which always do."""
@@ -175,7 +189,7 @@ class SqliteStore:
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
             next_expiry(tables, 0.0), sweeps(tables), tables.lanes(), self._limits.rows(),
-            self._outbox.head.next,
+            self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -233,9 +247,15 @@ class SqliteStore:
         assert db is not None  # noqa: S101 - checked by the caller
         handlers = self._handlers
         db.execute("BEGIN IMMEDIATE")
+        graphs = self._writes.graphs
+        graphs.reset()
         verdicts = [handlers[type(entry)](entry) for entry in batch]
+        said = [*verdicts]
+        if graphs.pending:
+            batch = [*batch, Follow(self._clock.now())]
+            said.append(graphs.follow(Follow(self._clock.now())))
         self._prune()
-        self._outbox.append(batch, verdicts, self._clock.now())
+        self._outbox.append(batch, said, self._clock.now())
         self._tables.flush_counts()
         db.execute("COMMIT")
         return verdicts
@@ -247,7 +267,8 @@ class SqliteStore:
             before = self._clock.now() - self._keep
             self._tables.drop_buckets_before(before)
             self._limits.prune(self._clock.now())
-            if self._writes.attempts.prune(before - self._bucket_seconds):
+            more = self._writes.attempts.prune(before - self._bucket_seconds)
+            if self._graphs.prune(before - self._bucket_seconds) or more:
                 self._pruned = float("-inf")  # the rest with the next commits
 
     def _roll_back(self, high: str) -> None:
@@ -269,8 +290,20 @@ class SqliteStore:
         return failure
 
 
-def _handlers(writes: Writes, reads: Reads, limits: LimitRows) -> dict[type, Callable[[Any], Any]]:
-    operations = Operations(writes.tables, writes, reads)
+def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[Any], Any]]:
+    return {
+        AdmitGraph: writes.admit_graph,
+        Follow: writes.graphs.follow,
+        CancelGraph: graphs.cancel,
+        EndDeadlines: graphs.end_deadlines,
+        FindKin: graphs.kin,
+        ListGraph: graphs.page,
+    }
+
+
+def _handlers(
+    writes: Writes, reads: Reads, limits: LimitRows, operations: Operations
+) -> dict[type, Callable[[Any], Any]]:
     failures = Failures(writes.tables, writes.attempts)
     return {
         Admit: writes.admit,

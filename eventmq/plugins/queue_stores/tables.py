@@ -128,20 +128,23 @@ class Tables:
 
     # Counts
 
-    def count(self, queue: int, waiting: int = 0, delayed: int = 0, failed: int = 0) -> None:
+    def count(
+        self, queue: int, waiting: int = 0, delayed: int = 0, failed: int = 0, blocked: int = 0
+    ) -> None:
         """Note a change of a queue's counts; `flush_counts` writes it."""
         delta = self._deltas.get(queue)
         if delta is None:
-            self._deltas[queue] = [waiting, delayed, failed]
+            self._deltas[queue] = [waiting, delayed, failed, blocked]
         else:
             delta[0] += waiting
             delta[1] += delayed
             delta[2] += failed
+            delta[3] += blocked
 
     def flush_counts(self) -> None:
         """Write the noted changes, one row per queue."""
         sql = """UPDATE queues SET waiting = waiting + ?, delayed = delayed + ?,
-                 failed = failed + ? WHERE id = ?"""
+                 failed = failed + ?, blocked = blocked + ? WHERE id = ?"""
         for queue, delta in self._deltas.items():
             if any(delta):
                 self.db.execute(sql, (*delta, queue))
@@ -153,8 +156,9 @@ class Tables:
 
     def counts(self) -> dict[str, QueueCounts]:
         """Return the counts of all queues."""
-        rows = self.db.execute("SELECT name, waiting, delayed, failed, paused FROM queues")
-        return {name: QueueCounts(w, d, f, bool(paused)) for name, w, d, f, paused in rows}
+        sql = "SELECT name, waiting, delayed, failed, paused, blocked FROM queues"
+        rows = self.db.execute(sql)
+        return {name: QueueCounts(w, d, f, bool(p), b) for name, w, d, f, p, b in rows}
 
     # Rows
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Verdict, unique_rule
 from eventmq.job import STATE_CODES, JobState, id_time
 from eventmq.plugins.queue_stores.attempts import Attempts
+from eventmq.plugins.queue_stores.graphs import Graphs
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, label_of
 from eventmq.plugins.queue_stores.unique import Uniqueness
 from eventmq.wire.bulk import pack
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from eventmq.entries import (
         Admit,
+        AdmitGraph,
         CloseChunk,
         Finish,
         Finished,
@@ -60,6 +62,7 @@ class Writes:
         self.attempts = Attempts(tables)
         self.dedupe_window = dedupe_window
         self.unique = Uniqueness(tables, self._store_outcomes, dedupe_window)
+        self.graphs = Graphs(tables, self.finish)
         #: Number of this opening; set by the store.
         self.epoch = 0
         #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
@@ -117,6 +120,31 @@ class Writes:
             if verdict is not None:
                 refused[i] = verdict
         return refused
+
+    def admit_graph(self, entry: AdmitGraph) -> Verdict | None:
+        """Insert the jobs of a graph, all or none."""
+        if self.refuse:
+            return Verdict("full", "the disk is nearly full")
+        return self.graphs.admit(entry, self._taken)
+
+    def _taken(self, jobs: Sequence[Job]) -> str:
+        """Return the id of a job that is there or was, "" for none; note what is the highest."""
+        now, high = jobs[0].created, self.high
+        sane, far = id_horizon(now), id_horizon(now + self.dedupe_window)
+        for job in jobs:
+            job_id = job.id
+            if high < job_id < sane and id_time(job_id) is not None and job_id not in self.early:
+                high = job_id
+            elif self._finished_state(job_id, now) is not None or self._waits(job_id):
+                return job_id
+            elif sane <= job_id < far:
+                self.early.add(job_id)
+        self.high = high
+        return ""
+
+    def _waits(self, job_id: str) -> bool:
+        sql = "SELECT 1 FROM jobs WHERE id = ?"
+        return self.tables.db.execute(sql, (job_id,)).fetchone() is not None
 
     def _place(self, job: Job) -> tuple[int, int]:
         """Return the numbers of the queue and of the lane of a job."""
@@ -228,10 +256,13 @@ class Writes:
             self.attempts.ended(again)
         if any("unique:" in headers for _, headers, _ in keys):
             self.unique.ended(rows)
+        if any("graph:" in headers for _, headers, _ in keys):
+            self.graphs.ended(rows)
         for (queue, was, now), n in counts.items():
             delayed = n if was is JobState.DELAYED else 0
+            blocked = n if was is JobState.BLOCKED else 0
             lost = n if now is JobState.FAILED else 0
-            tables.count(queue, delayed - n, -delayed, lost)
+            tables.count(queue, delayed + blocked - n, -delayed, lost, -blocked)
 
     def _failed_row(self, row: Finished) -> tuple[Any, ...]:
         job, state, at, _, content_type, result, started, ran, worker = row

@@ -21,6 +21,7 @@ from eventmq.entries import (
 )
 from eventmq.job import JobState
 from eventmq.testing.suites.queue_store_events import EventTests
+from eventmq.testing.suites.queue_store_graphs import GraphTests
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
 from eventmq.testing.suites.queue_store_unique import UniqueTests
@@ -36,7 +37,7 @@ _FIRST = (-(2**63), -1)
 _ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
 
 
-class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, UniqueTests):
+class QueueStoreSuite(EventTests, GraphTests, OperationTests, RecoveryTests, UniqueTests):
     """Subclass it and return your store from `open_store`.
 
     ``dedupe_window`` is what your store is opened with; ``durable`` is False for a store that

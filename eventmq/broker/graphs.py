@@ -1,0 +1,159 @@
+"""What the ends of jobs cause in graphs; their deadlines; graphs looked at and cancelled whole.
+
+The store decides what the ends cause (`eventmq.entries.Follow`); the broker's memory follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.arguments import limit, text
+from eventmq.broker.operations import NO_REASON
+from eventmq.entries import CancelGraph, EndDeadlines, Follow, ListGraph, lane_of
+from eventmq.errors import ProtocolError
+from eventmq.job import JobState
+from eventmq.wire.bulk import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.broker.operations import Operations
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.entries import Followed, GraphPage
+    from eventmq.job import Job
+    from eventmq.operations import Acted
+
+__all__ = ["Graphs"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: A longer reason is cut.
+_REASON = 500
+
+#: Bytes that a REQUEST has beside the body of its job.
+_HEAD = 64 * 1024
+
+#: Why a job ended that was past its deadline.
+_LATE = "deadline: its part of the graph was to end before"
+
+
+class Graphs:
+    """Follows what becomes of graphs."""
+
+    def __init__(self, state: State, operations: Operations) -> None:
+        self.state = state
+        self.operations = operations
+        self._ending = False
+        operations.calls.add({"graph": self._look, "cancel_graph": self._cancel})
+
+    # Ends
+
+    def follow(self) -> None:
+        """Ask what the ends of this commit cause; the last entry of a batch."""
+        state = self.state
+        if not state.graphs or not state.entries:
+            return
+        limits = state.limits
+        most = limits.max_frame - _HEAD
+        entry = Follow(state.now, limits.priority_step, limits.result_ttl, most)
+        state.write(entry, self._followed)
+
+    def _followed(self, verdict: Followed) -> None:
+        state = self.state
+        for job in (*verdict.ready, *verdict.more):
+            self._count(job)
+        for job in verdict.ready:
+            if job.state is JobState.QUEUED:
+                state.joined(job)
+        for name, lane in {(job.queue, lane_of(job.headers)) for job in verdict.more}:
+            state.queues[name].rewind(lane)
+            state.busy[name] = state.queues[name]
+        if not verdict.ended:
+            return
+        for row in verdict.ended:
+            counts = state.queue(row.job.queue).counts
+            counts.blocked -= 1
+            counts.waiting += 1  # from which `finished` takes it
+        self.operations.outcomes.finished(verdict.ended, {})
+        logger.info("%d jobs ended, since others did that they waited for", len(verdict.ended))
+
+    def _count(self, job: Job) -> None:
+        state = self.state
+        counts = state.queue(job.queue).counts
+        counts.blocked -= 1
+        if job.expires:
+            state.expiring(job)
+        if job.state is JobState.DELAYED:
+            counts.delayed += 1
+            state.next_due = min(job.due, state.next_due or job.due)
+        else:
+            counts.waiting += 1
+
+    # Deadlines
+
+    def tick(self) -> None:
+        """Cancel what is past its deadline."""
+        state = self.state
+        due = state.next_deadline
+        if due is None or due > state.now or self._ending or state.now < state.hold_until:
+            return
+        self._ending = True
+        stamp = self.operations.stamp(reason=_LATE)
+
+        def settle(verdict: tuple[Acted, float | None]) -> None:
+            self._ending = False
+            acted, state.next_deadline = verdict
+            self.operations.cancelled(acted.jobs, stamp, _LATE)
+            if acted.jobs:
+                logger.warning("%d jobs of graphs were cancelled: %s", len(acted.jobs), _LATE)
+
+        undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - as in other places
+        state.write(EndDeadlines(state.now, stamp), settle, undo)
+
+    # Calls
+
+    def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        job_id = text(arguments, "id")
+        reason = text(arguments, "reason")[:_REASON] or NO_REASON
+        stamp = self.operations.stamp(reason=reason)
+
+        def settle(verdict: tuple[str, Acted]) -> None:
+            root, acted = verdict
+            if not root:
+                self._unknown(peer, call, job_id)
+                return
+            self.operations.cancelled(acted.jobs, stamp, reason)
+            logger.info("graph %s: %d jobs cancelled: %r", root, len(acted.jobs), reason)
+            self.state.reply(peer, pack({"id": root, "count": len(acted.jobs)}), call)
+
+        def undo() -> None:
+            self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
+
+        self.state.write(CancelGraph(job_id, stamp), settle, undo)
+
+    def _look(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        job_id = text(arguments, "id")
+        first = arguments.get("first", 0)
+        if type(first) is not int or not 0 <= first < 1 << 40:
+            raise ProtocolError("argument 'first' is a whole number", code="bad-arguments")
+
+        def settle(page: GraphPage | None) -> None:
+            if page is None:
+                self._unknown(peer, call, job_id)
+                return
+            row = self.operations.calls.row
+            rows = [
+                {
+                    **row(each.found), "place": each.place, "input": each.input,
+                    "output": each.output, "handler": each.handler,
+                }
+                for each in page.rows
+            ]  # fmt: skip
+            self.state.reply(peer, pack({"id": page.root, "size": page.size, "jobs": rows}), call)
+
+        self.state.write(ListGraph(job_id, first, limit(arguments)), settle)
+
+    def _unknown(self, peer: Peer, call: str, job_id: str) -> None:
+        self.state.error(peer, call, "job-not-found", f"no graph has a job {job_id!r}")

@@ -1,0 +1,134 @@
+"""The entries about graphs: jobs that wait for others (`eventmq.graph.Plan`).
+
+When jobs end, what waits for them changes in the same commit: that is the store's, whatever entry
+ended them. `Follow` tells the broker about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.entries.changes import Finished
+    from eventmq.entries.reads import Found
+    from eventmq.graph import Plan
+    from eventmq.job import Job
+    from eventmq.operations import Stamp
+
+__all__ = [
+    "AdmitGraph",
+    "CancelGraph",
+    "EndDeadlines",
+    "FindKin",
+    "Follow",
+    "Followed",
+    "GraphPage",
+    "GraphRow",
+    "Kin",
+    "ListGraph",
+]
+
+
+class AdmitGraph(NamedTuple):
+    """Store the jobs of a graph, all or none. Verdict: None, or the Verdict for all of them.
+
+    Their numbers are consecutive, by place; those that wait are blocked. The first job's id is
+    that of the graph. ``same_id``: it was admitted before; ``full``; ``taken``: a job has an id
+    of it already, which is the detail.
+    """
+
+    jobs: Sequence[Job]
+    plan: Plan
+
+
+class Follow(NamedTuple):
+    """Do what the ends in this commit cause in graphs. Verdict: Followed.
+
+    A barrier that has counted down makes what waits at it ready: its body becomes MessagePack
+    ``[body, input]``, where the job takes one; the input is MessagePack, ``[id, content type,
+    result]`` for a result and a list for a list. A job that did not succeed cancels what waits
+    for it, and so on, unless its header ``graph`` has the letter of `eventmq.graph.COLLECTED`. It
+    also makes ready the handlers of what it is a part of, with ``[id, state, content type,
+    result]``. Handlers that nothing called for are cancelled when all else has ended.
+
+    A store does the same at the end of a commit without this entry, as of ``at`` 0.
+    """
+
+    #: Unix time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
+    at: float
+    step: float = 0.0
+    #: Seconds that the outcomes of cancelled jobs are kept.
+    ttl: float = 0.0
+    #: Longest body. A job that would get a longer one fails.
+    max_body: int = 16 * 1024 * 1024
+    #: Bytes that all jobs of one barrier may get together; if it is more they fail.
+    max_copies: int = 64 * 1024 * 1024
+    #: Bytes of bodies that the verdict may have.
+    max_bytes: int = 4 * 1024 * 1024
+
+
+class Followed(NamedTuple):
+    """What became of jobs that waited for others."""
+
+    #: Queued or delayed now.
+    ready: list[Job]
+    #: The same, without their bodies.
+    more: list[Job]
+    #: Ended now.
+    ended: list[Finished]
+
+
+class CancelGraph(NamedTuple):
+    """Cancel what has not ended of the graph of a job. Verdict: (id of the graph or "", Acted)."""
+
+    id: str
+    stamp: Stamp
+
+
+class EndDeadlines(NamedTuple):
+    """Cancel what is left of parts past their deadline. Verdict: (Acted, next deadline or None)."""
+
+    now: float
+    stamp: Stamp
+
+
+class Kin(NamedTuple):
+    """Where a job stands in its graph: ids of the graph and of the first job that it waits for."""
+
+    root: str
+    parent: str
+
+
+class FindKin(NamedTuple):
+    """Look up where a job stands. Verdict: Kin, or None for a job of no known graph."""
+
+    id: str
+
+
+class GraphRow(NamedTuple):
+    """A job of a graph. ``input`` and ``output`` are numbers of barriers, 0 for none."""
+
+    place: int
+    input: int
+    output: int
+    #: Whether it is there for failures.
+    handler: bool
+    found: Found
+
+
+class GraphPage(NamedTuple):
+    """Some jobs of a graph by place; ``size`` is the number of all."""
+
+    root: str
+    size: int
+    rows: list[GraphRow]
+
+
+class ListGraph(NamedTuple):
+    """Read jobs of the graph of a job, from a place on. Verdict: GraphPage, or None."""
+
+    id: str
+    first: int
+    limit: int

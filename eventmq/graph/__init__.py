@@ -1,0 +1,30 @@
+"""Calls as data: what is to be called later, once or as part of something larger.
+
+`Signature`, `Chain`, `Group` and `Chord` are what users write, nested as they like; `build` makes a
+`Plan` of them: jobs, and which waits for which. The client sends plans, the broker executes them.
+"""
+
+from __future__ import annotations
+
+from eventmq.graph.build import Built, build
+from eventmq.graph.expressions import Chain, Chord, Expression, Group, Signature
+from eventmq.graph.flags import COLLECTED, FEEDS, TAKES, flags_of
+from eventmq.graph.plan import MAX_NODES, Barrier, Plan, refs_of
+
+__all__ = [
+    "COLLECTED",
+    "FEEDS",
+    "MAX_NODES",
+    "TAKES",
+    "Barrier",
+    "Built",
+    "Chain",
+    "Chord",
+    "Expression",
+    "Group",
+    "Plan",
+    "Signature",
+    "build",
+    "flags_of",
+    "refs_of",
+]

@@ -1,0 +1,211 @@
+"""What users write: a signature, and chains, groups and chords of them.
+
+All are values: nothing changes one once it is made, so none contains itself. What submits them is
+injected by whoever made the signatures (`Origin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventmq.errors import NotAllowed, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+__all__ = ["Chain", "Chord", "Expression", "Group", "Origin", "Signature", "members_of"]
+
+#: What a group does where a member does not succeed.
+POLICIES = ("cancel", "continue")
+
+
+class Origin(Protocol):
+    """What a signature was made of: knows how to submit."""
+
+    def send_graph(self, expression: Expression) -> Any:
+        """Submit an expression; return its handle."""
+
+    async def asend_graph(self, expression: Expression) -> Any:
+        """Do the same in a coroutine."""
+
+
+class Expression:
+    """Something that can be submitted, and be part of something larger."""
+
+    __slots__ = ()
+
+    handlers: tuple[Signature, ...]
+
+    def __or__(self, other: object) -> Chain:
+        """Return the chain of both: ``a.s() | b.s()``."""
+        if not isinstance(other, Expression):
+            return NotImplemented
+        return Chain((*_links(self), *_links(other)))
+
+    def on_error(self, *handlers: Signature) -> Self:
+        """Return the same with signatures that are called once if any job of it fails.
+
+        Each gets one argument before its own: a dict with ``id``, ``state``, ``type``, ``message``
+        and ``traceback`` of the first job that failed, expired or was cancelled.
+
+        Raises:
+            SettingsError: Something else than signatures.
+        """
+        for handler in handlers:
+            if not isinstance(handler, Signature) or handler.handlers:  # type: ignore[redundant-expr]
+                msg = f"an error callback is a signature without its own, not {handler!r:.80}"
+                raise SettingsError(msg)
+        return replace(self, handlers=(*self.handlers, *handlers))  # type: ignore[type-var]
+
+    def delay(self) -> Any:
+        """Submit it as one message, and return after the broker's receipt.
+
+        Returns:
+            The handle: the job whose result is the result of the whole, or a
+            `eventmq.client.groups.JobGroup` where that is a list.
+
+        Raises:
+            NotAllowed: Nothing in it knows an app.
+            TypeError: A task does not take its arguments.
+            SerializationError: Arguments cannot be encoded.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the whole of it.
+        """
+        return self._origin().send_graph(self)
+
+    async def adelay(self) -> Any:
+        """Do the same as `delay` in a coroutine."""
+        return await self._origin().asend_graph(self)
+
+    def parts(self) -> tuple[Expression, ...]:
+        """Return what it consists of, in order."""
+        raise NotImplementedError
+
+    def _origin(self) -> Origin:
+        """Return what submits the first signature."""
+        stack: list[Expression] = [self]
+        while stack:
+            part = stack.pop()
+            if isinstance(part, Signature):
+                if part.origin is not None:
+                    return part.origin  # type: ignore[no-any-return]
+            else:
+                stack += reversed(part.parts())
+        msg = "nothing in it was made by a task of an app: use task.s(...)"
+        raise NotAllowed(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature(Expression):
+    """One call of a task, not submitted.
+
+    Attributes:
+        task: Name of the task.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        options: Of the call, by name; see `eventmq.task.CallOptions`.
+        immutable: It takes nothing from what runs before it.
+        handlers: Called if it fails.
+        origin: What it was made of.
+    """
+
+    task: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    immutable: bool = False
+    handlers: tuple[Signature, ...] = ()
+    origin: Any = field(default=None, compare=False, repr=False)
+
+    def parts(self) -> tuple[Expression, ...]:
+        """Return nothing: it is a part itself."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Expression):
+    """Links that run one after the other, each with the result of the one before it."""
+
+    links: tuple[Expression, ...]
+    handlers: tuple[Signature, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("a link of a chain", self.links)
+        if not self.links:
+            raise SettingsError("a chain has at least one link; this one is empty")
+
+    def parts(self) -> tuple[Expression, ...]:
+        """Return its links."""
+        return self.links
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Expression):
+    """Members that run beside each other; their results are a list, in their order.
+
+    Attributes:
+        members: Any number, none included: then its result is the empty list.
+        on_failure: Whether what comes after the group is ``cancel``-led when a member does not
+            succeed, or goes on (``continue``) with the results of the others.
+        deadline: Seconds after the submission at which unfinished members are cancelled.
+        handlers: Called once if any job of it fails.
+    """
+
+    members: tuple[Expression, ...]
+    on_failure: str = "cancel"
+    deadline: float | None = None
+    handlers: tuple[Signature, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("a member of a group", self.members)
+        if self.on_failure not in POLICIES:
+            msg = f"on_failure is {self.on_failure!r}; allowed are {', '.join(map(repr, POLICIES))}"
+            raise SettingsError(msg)
+        if self.deadline is not None and not (
+            type(self.deadline) in {int, float} and 0 < self.deadline < 1e9  # noqa: PLR2004
+        ):
+            raise SettingsError(f"deadline is {self.deadline!r}; allowed are seconds above 0")
+
+    def parts(self) -> tuple[Expression, ...]:
+        """Return its members."""
+        return self.members
+
+
+@dataclass(frozen=True, slots=True)
+class Chord(Expression):
+    """A group, and a callback that gets the list of its results."""
+
+    header: Group
+    callback: Expression
+    handlers: tuple[Signature, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("the callback of a chord", (self.callback,))
+
+    def parts(self) -> tuple[Expression, ...]:
+        """Return group and callback."""
+        return self.header, self.callback
+
+
+def _links(part: Expression) -> tuple[Expression, ...]:
+    return part.links if isinstance(part, Chain) and not part.handlers else (part,)
+
+
+def members_of(what: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments as they are, or the items of the only one if it is an iterable."""
+    if len(given) == 1 and not isinstance(given[0], Expression):
+        if not isinstance(given[0], Iterable) or isinstance(given[0], (str, bytes)):
+            _check(what, given)
+        return tuple(given[0])
+    return given
+
+
+def _check(what: str, parts: tuple[Any, ...]) -> None:
+    for part in parts:
+        if not isinstance(part, Expression):
+            msg = f"{what} is a signature, chain, group or chord, not {part!r:.80}: say task.s(...)"
+            raise SettingsError(msg)

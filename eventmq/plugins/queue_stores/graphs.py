@@ -1,0 +1,332 @@
+"""Graphs in the SQLite store: what waits for what, as rows that change in the commit of an end.
+
+A node has the number of its job, so the jobs of a graph are a range of numbers from that of the
+graph on. A barrier has the number of the first job that waits at it. ``held`` has the results that
+a barrier still needs, whatever their time to live; they go into the bodies of the jobs that waited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import Finish, Finished, Follow, Followed, Verdict
+from eventmq.graph import COLLECTED, TAKES, flags_of
+from eventmq.headers import parse_headers
+from eventmq.job import STATE_CODES, JobState
+from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
+from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from eventmq.entries import AdmitGraph
+    from eventmq.graph import Plan
+    from eventmq.job import Job
+    from eventmq.plugins.queue_stores.tables import Tables
+
+__all__ = ["Graphs"]
+
+_BLOCKED = STATE_CODES[JobState.BLOCKED]
+
+_INSERT = f"INSERT INTO jobs ({JOB_COLUMNS}, lane) VALUES ({', '.join('?' * 14)})"
+
+#: Why a job ended that waited for another; what follows the colon names that.
+DEPENDENCY = "dependency"
+
+#: Ready jobs that a verdict has with their bodies.
+_TOLD = 200
+
+
+class Graphs:
+    """Handlers of `AdmitGraph` and `Follow`.
+
+    Args:
+        tables: Of the store.
+        finish: Ends jobs, which comes back to `ended`.
+    """
+
+    def __init__(self, tables: Tables, finish: Callable[[Finish], Any]) -> None:
+        self.tables = tables
+        self._finish = finish
+        #: Ends of jobs of graphs in this commit that nothing followed from yet.
+        self.pending: list[Finished] = []
+        self._news = Followed([], [], [])
+        #: Jobs that were cancelled since what they waited for did not succeed.
+        self._caused: set[int] = set()
+        #: Bytes of the bodies in the news.
+        self._told = 0
+
+    def reset(self) -> None:
+        """Begin a commit."""
+        self.pending.clear()
+        self._caused.clear()
+        self._told = 0
+        self._news = Followed([], [], [])
+
+    # Admission
+
+    def known(self, job_id: str) -> int:
+        """Return the number of the graph of a job, 0 for none."""
+        sql = "SELECT graph FROM nodes WHERE id = ?"
+        row = self.tables.db.execute(sql, (job_id,)).fetchone()
+        return row[0] if row else 0
+
+    def admit(self, entry: AdmitGraph, taken: Callable[[Sequence[Job]], str]) -> Verdict | None:
+        """Insert the jobs of a graph, all or none.
+
+        Args:
+            entry: The graph.
+            taken: Returns an id that is not free, or "".
+        """
+        jobs = entry.jobs
+        if self.known(jobs[0].id):
+            return Verdict("same_id")
+        other = taken(jobs)
+        if other:
+            return Verdict("same_id" if other == jobs[0].id else "taken", other)
+        tables, places = self.tables, dict[tuple[str, str], int]()
+        rows = []
+        for job in jobs:
+            lane = places.get((job.queue, job.headers))
+            if lane is None:
+                lane = places[job.queue, job.headers] = tables.lane_id(job.queue, job.headers)
+            rows.append((*tables.row(job), lane))
+        tables.db.executemany(_INSERT, rows)
+        for (queue, state), n in Counter((job.queue, job.state) for job in jobs).items():
+            name = "waiting" if state is JobState.QUEUED else state.value
+            tables.count(tables.queue_id(queue), **{name: n})
+        self._insert(jobs, entry.plan)
+        return None
+
+    def _insert(self, jobs: Sequence[Job], plan: Plan) -> None:
+        db, graph, now = self.tables.db, jobs[0].seq, jobs[0].created
+        barriers, outputs = _barriers(graph, plan)
+        nodes = [
+            (job.seq, job.id, graph, barriers[number][0] if number >= 0 else 0, output)
+            for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
+        ]
+        trees = [
+            (row[0], pack(barrier.tree))
+            for row, barrier in zip(barriers, plan.barriers, strict=True)
+            if barrier.tree is not None
+        ]
+        db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
+        db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", nodes)
+        db.executemany("INSERT INTO barriers VALUES (?, ?, ?, ?, ?, ?)", barriers)
+        db.executemany("INSERT INTO trees VALUES (?, ?)", trees)
+        db.executemany(
+            "INSERT INTO handlers VALUES (?, ?, ?, ?)",
+            [(graph + place, graph, graph + a, graph + z) for place, a, z in plan.handlers],
+        )
+        db.executemany(
+            "INSERT INTO deadlines (graph, first, end, due) VALUES (?, ?, ?, ?)",
+            [(graph, graph + a, graph + z, now + s) for a, z, s in plan.deadlines],
+        )
+
+    # Ends
+
+    def ended(self, rows: Iterable[Finished]) -> None:
+        """Note ends, for `follow`."""
+        self.pending += [row for row in rows if "graph:" in row.job.headers]
+
+    def follow(self, entry: Follow) -> Followed:
+        """Do what the noted ends cause, and what that causes."""
+        while self.pending:
+            rows, self.pending = self.pending, []
+            self._step(rows, entry)
+        return self._news
+
+    # hot loop: benchmarks/chord.py
+    def _step(self, rows: Sequence[Finished], entry: Follow) -> None:
+        db = self.tables.db
+        find = "SELECT graph, output FROM nodes WHERE key = ?"
+        lefts: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
+        broken: dict[int, Finished] = {}
+        held: list[tuple[Any, ...]] = []
+        for row in rows:
+            job = row.job
+            node = db.execute(find, (job.seq,)).fetchone()
+            if node is None:  # an operator has queued it again
+                continue
+            graph, output = node
+            lefts[graph] += 1
+            if row.state is JobState.SUCCEEDED:
+                if output:
+                    counts[output] += 1
+                    held.append((job.seq, output, job.id, row.content_type, row.result))
+                continue
+            if job.seq not in self._caused:
+                self._call_handlers(graph, row, entry)
+            if output and COLLECTED in flags_of(job.headers):
+                counts[output] += 1
+            elif output:
+                broken.setdefault(output, row)
+        db.executemany("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)", held)
+        for barrier, row in broken.items():
+            self._break(barrier, row, entry)
+        sql = "UPDATE barriers SET left = left - ? WHERE key = ?"
+        for barrier, n in counts.items():
+            db.execute(sql, (n, barrier))
+            self._open(barrier, entry)
+        for graph, n in lefts.items():
+            self._count(graph, n, entry)
+
+    def _count(self, graph: int, n: int, entry: Follow) -> None:
+        """Count ended jobs of a graph; forget what it needed once all have ended."""
+        db = self.tables.db
+        db.execute("UPDATE graphs SET left = left - ? WHERE key = ?", (n, graph))
+        row = db.execute("SELECT left, size FROM graphs WHERE key = ?", (graph,)).fetchone()
+        if row is None:
+            return
+        left, size = row
+        unused = db.execute("SELECT key FROM handlers WHERE graph = ?", (graph,)).fetchall()
+        if left and left == len(unused):
+            db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
+            waiting = [job for (key,) in unused for job in self._waiting(key, key, None)]
+            self._cancel(waiting, "not needed: nothing failed", entry)
+        elif left <= 0:
+            db.execute("UPDATE graphs SET ended = ? WHERE key = ?", (entry.at or 1.0, graph))
+            db.execute("DELETE FROM held WHERE key >= ? AND key < ?", (graph, graph + size))
+            db.execute("DELETE FROM deadlines WHERE graph = ?", (graph,))
+
+    def _waiting(self, first: int, last: int, barrier: int | None) -> list[Job]:
+        """Return the blocked jobs in a range, of one barrier if it is named."""
+        where, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
+        if barrier is not None and first != last:
+            where += " AND (SELECT input FROM nodes WHERE key = seq) = ?"
+            values.append(barrier)
+        return self.tables.jobs(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY seq", values
+        )
+
+    # What waits
+
+    def _break(self, barrier: int, row: Finished, entry: Follow) -> None:
+        """Cancel what waits for a job that did not succeed."""
+        db = self.tables.db
+        sql = "SELECT last FROM barriers WHERE key = ?"
+        found = db.execute(sql, (barrier,)).fetchone()
+        if found is None:
+            return
+        self._forget(barrier)
+        jobs = self._waiting(barrier, found[0], barrier)
+        self._cancel(jobs, f"{DEPENDENCY}: job {row.job.id} {row.state}", entry)
+
+    def _forget(self, barrier: int) -> None:
+        db = self.tables.db
+        db.execute("DELETE FROM barriers WHERE key = ?", (barrier,))
+        db.execute("DELETE FROM trees WHERE barrier = ?", (barrier,))
+
+    def _cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+        error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
+        self._caused.update(job.seq for job in jobs)
+        self._end(jobs, JobState.CANCELLED, error, entry)
+
+    def _end(self, jobs: Sequence[Job], state: JobState, error: bytes, entry: Follow) -> None:
+        rows = [Finished(job, state, entry.at, entry.ttl, ERROR_TYPE, error) for job in jobs]
+        self._finish(Finish(rows))
+        self._news.ended.extend(rows)
+
+    def _open(self, barrier: int, entry: Follow) -> None:
+        """Make ready what waits at a barrier, if it has counted down."""
+        db = self.tables.db
+        sql = "SELECT graph, left, first, final, last FROM barriers WHERE key = ?"
+        found = db.execute(sql, (barrier,)).fetchone()
+        if found is None or found[1] > 0:
+            return
+        graph, _, first, final, last = found
+        sql = "SELECT tree FROM trees WHERE barrier = ?"
+        row = db.execute(sql, (barrier,)).fetchone()
+        tree = None if row is None else unpack(row[0], "a tree")
+        span = (first, final, barrier)
+        sql = """SELECT key, id, content_type, result FROM held
+                 WHERE key BETWEEN ? AND ? AND barrier = ?"""
+        leaves = {key - graph: leaf for key, *leaf in db.execute(sql, span)}
+        db.execute("DELETE FROM held WHERE key BETWEEN ? AND ? AND barrier = ?", span)
+        self._forget(barrier)
+        jobs = self._waiting(barrier, last, barrier)
+        value = b"" if tree is None else pack(_filled(tree, leaves))
+        self._ready(jobs, value, entry)
+
+    def _call_handlers(self, graph: int, row: Finished, entry: Follow) -> None:
+        """Make ready what is there for the failure of a job."""
+        db, seq = self.tables.db, row.job.seq
+        sql = "SELECT key FROM handlers WHERE graph = ? AND first <= ? AND end > ?"
+        for (key,) in db.execute(sql, (graph, seq, seq)).fetchall():
+            db.execute("DELETE FROM handlers WHERE key = ?", (key,))
+            leaf = [row.job.id, row.state.value, row.content_type, row.result]
+            self._ready(self._waiting(key, key, None), pack(leaf), entry)
+
+    def _ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+        db, tables = self.tables.db, self.tables
+        taking = sum(TAKES in flags_of(job.headers) for job in jobs)
+        if len(value) * taking > entry.max_copies:
+            self._too_large(jobs, len(value), taking, entry)
+            return
+        for job in jobs:
+            if TAKES in flags_of(job.headers):
+                if len(job.body) + len(value) > entry.max_body:
+                    self._too_large([job], len(value), 1, entry)
+                    continue
+                job.body = pack([job.body, value])
+            _start(job, entry)
+            sql = "UPDATE jobs SET state = ?, rank = ?, due = ?, body = ? WHERE seq = ?"
+            code = STATE_CODES[job.state]
+            db.execute(sql, (code, job.rank, job.due, job.body, job.seq))
+            delayed = job.state is JobState.DELAYED
+            tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
+            self._tell(job, entry)
+
+    def _tell(self, job: Job, entry: Follow) -> None:
+        self._told += len(job.body)
+        if self._told > entry.max_bytes or len(self._news.ready) >= _TOLD:
+            job.body = b""
+            self._news.more.append(job)
+        else:
+            self._news.ready.append(job)
+
+    def _too_large(self, jobs: Sequence[Job], size: int, n: int, entry: Follow) -> None:
+        text = (
+            f"the results that it takes have {size} bytes, for {n} jobs that take them; the limits "
+            f"are {entry.max_body} bytes for one and {entry.max_copies} for all: return "
+            "references to large data"
+        )
+        error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
+        self._end(jobs, JobState.FAILED, error, entry)
+
+
+def _barriers(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the rows of the barriers, and by place the number of the one that is counted down."""
+    spans: dict[int, tuple[int, int]] = {}
+    for place, number in enumerate(plan.inputs):
+        first, _ = spans.get(number, (graph + place, 0))
+        spans[number] = first, graph + place
+    outputs = [0] * len(plan.inputs)
+    rows: list[tuple[int, ...]] = []
+    for number, barrier in enumerate(plan.barriers):
+        key, last = spans[number]
+        refs = barrier.refs
+        for place in refs:
+            outputs[place] = key
+        rows.append((key, graph, len(refs), graph + min(refs), graph + max(refs), last))
+    return rows, outputs
+
+
+def _start(job: Job, entry: Follow) -> None:
+    """Give a job that waits no more its time and its place in the queue."""
+    headers = parse_headers(job.headers)
+    due = max(headers.eta, entry.at + headers.countdown if headers.countdown else 0.0)
+    delayed = due > entry.at
+    job.due = due if delayed else 0.0
+    job.state = JobState.DELAYED if delayed else JobState.QUEUED
+    job.rank = int(((job.due or entry.at) - headers.priority * entry.step) * 1_000_000)
+
+
+def _filled(tree: Any, leaves: Mapping[int, list[Any]]) -> list[Any]:
+    """Return a tree with results for places; those that lack are left out."""
+    if not isinstance(tree, list):
+        return leaves[tree]
+    return [_filled(part, leaves) for part in tree if isinstance(part, list) or part in leaves]

@@ -1,0 +1,323 @@
+"""What a queue store does with graphs."""
+
+# ruff: noqa: PLR2004, S101 - suites assert; the expected number is the point
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.entries import (
+    Admit,
+    AdmitGraph,
+    CancelGraph,
+    EndDeadlines,
+    FindKin,
+    Finish,
+    Follow,
+    ListGraph,
+    QueueCounts,
+    ReadEvents,
+    Verdict,
+)
+from eventmq.events import rows_of
+from eventmq.graph import Chain, Expression, Group, Signature, build
+from eventmq.job import JobState
+from eventmq.operations import Act, Stamp
+from eventmq.testing.suites.store_harness import StoreHarness
+from eventmq.wire.bulk import unpack
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.entries import Followed
+    from eventmq.interfaces import QueueStore
+    from eventmq.job import Job
+
+__all__ = ["GraphTests"]
+
+_A, _B, _C, _D = map(Signature, "abcd")
+
+
+def _names(jobs: Sequence[Job]) -> list[str]:
+    return sorted(job.headers[5] for job in jobs)
+
+
+class GraphTests(StoreHarness):
+    """Part of `eventmq.testing.QueueStoreSuite`."""
+
+    def graph(self, expression: Expression, **headers: str) -> tuple[list[Job], AdmitGraph]:
+        """Return the jobs of an expression, as a broker numbers them, and the entry."""
+        nodes, plan, _ = build(expression)
+        waiting = {handler.place for handler in plan.handlers}
+        jobs = []
+        for place, node in enumerate(nodes):
+            name = node.signature.task
+            text = f"task:{name},content-type:json,graph:{node.flags}{headers.get(name, '')}"
+            blocked = place in waiting or plan.inputs[place] >= 0
+            state = JobState.BLOCKED if blocked else JobState.QUEUED
+            jobs.append(self.job(headers=text, body=name.encode(), state=state))
+        return jobs, AdmitGraph(jobs, plan)
+
+    def begun(
+        self, expression: Expression, **headers: str
+    ) -> tuple[QueueStore, list[Job], AdmitGraph]:
+        """Return an open store with a graph, its jobs and the entry."""
+        store = self.begin()
+        jobs, entry = self.graph(expression, **headers)
+        assert self.commit(store, entry) == [None]
+        return store, jobs, entry
+
+    def after(self, store: QueueStore, *rows: Any, **more: Any) -> Followed:
+        """Commit ends and return what they caused."""
+        followed: Followed = self.commit(
+            store, Finish(rows), Follow(self.clock.now(), 60.0, 100.0, **more)
+        )[1]
+        return followed
+
+    def states(self, store: QueueStore, jobs: Sequence[Job]) -> list[str]:
+        """Return the states of jobs."""
+        found = self.find(store, *jobs)
+        return [found[job.id].job.state.value for job in jobs]
+
+    def counts(self, store: QueueStore) -> QueueCounts:
+        """Return the counts of the queue after a restart."""
+        _, recovered = self.reopen(store)
+        return recovered.counts["q"]
+
+    # Admission
+
+    def test_what_waits_is_blocked(self) -> None:
+        """It is in the same commit, and counted apart."""
+        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        assert self.states(store, jobs) == ["queued", "blocked", "blocked"]
+        assert self.counts(store) == QueueCounts(waiting=1, blocked=2)
+
+    def test_a_graph_is_admitted_once(self) -> None:
+        """Again it is ``same_id``, also when it has ended."""
+        store, jobs, entry = self.begun(Group((_A, _B)))
+        assert self.commit(store, entry) == [Verdict("same_id")]
+        self.after(store, *(self.end(job) for job in jobs))
+        assert self.commit(store, entry) == [Verdict("same_id")]
+
+    def test_an_id_that_is_taken_refuses_the_whole(self) -> None:
+        """Nothing of it is stored."""
+        store = self.begin()
+        jobs, entry = self.graph(Group((_A, _B)))
+        other = self.job(id=jobs[1].id)
+        self.commit(store, Admit([other]))
+        assert self.commit(store, entry) == [Verdict("taken", jobs[1].id)]
+        assert self.find(store, jobs[0]) == {}
+
+    # Ends
+
+    def test_the_next_link_is_ready_with_the_result(self) -> None:
+        """Its body has both, and its place in the queue is that of now."""
+        store, jobs, _ = self.begun(Chain((_A, _B)))
+        followed = self.after(store, self.end(jobs[0], result=b"7", ttl=0.0))
+        [ready] = followed.ready
+        assert (ready.id, ready.state, followed.ended) == (jobs[1].id, JobState.QUEUED, [])
+        body, value = unpack(ready.body, "a body")
+        assert (body, unpack(value, "an input")) == (b"b", [jobs[0].id, "json", b"7"])
+        assert ready.rank == int(self.clock.now() * 1_000_000)
+
+    def test_a_ready_job_survives_a_restart_with_its_input(self) -> None:
+        """And so does what a barrier has counted."""
+        store, jobs, _ = self.begun(Chain((Group((_A, _B)), _C)))
+        self.after(store, self.end(jobs[1], result=b"2"))
+        store, recovered = self.reopen(store)
+        assert (recovered.graphs, recovered.next_seq) == (True, jobs[-1].seq + 1)
+        followed = self.after(store, self.end(jobs[0], result=b"1"))
+        store, _ = self.reopen(store)
+        found = self.find(store, jobs[2])[jobs[2].id].job
+        assert (found.state, found.body) == (JobState.QUEUED, followed.ready[0].body)
+        value = unpack(unpack(found.body, "a body")[1], "an input")
+        assert value == [[jobs[0].id, "json", b"1"], [jobs[1].id, "json", b"2"]]
+
+    def test_results_are_in_order_and_nested(self) -> None:
+        """Whatever the order of the ends."""
+        store, jobs, _ = self.begun(Chain((Group((_A, Group((_B, _C)))), _D)))
+        for place in (2, 0):
+            assert self.after(store, self.end(jobs[place], result=b"%d" % place)).ready == []
+        [ready] = self.after(store, self.end(jobs[1], result=b"1")).ready
+        first, (second, third) = unpack(unpack(ready.body, "a body")[1], "an input")
+        assert (first[2], second[2], third[2]) == (b"0", b"1", b"2")
+
+    def test_members_that_end_together_count_together(self) -> None:
+        """One commit, one countdown."""
+        store, jobs, _ = self.begun(Chain((Group((_A,) * 50), _B)))
+        followed = self.after(store, *(self.end(job) for job in jobs[:50]))
+        assert [job.id for job in followed.ready] == [jobs[50].id]
+
+    def test_what_takes_nothing_keeps_its_body(self) -> None:
+        """It waits all the same."""
+        store, jobs, _ = self.begun(Chain((_A, Signature("b", immutable=True))))
+        [ready] = self.after(store, self.end(jobs[0])).ready
+        assert ready.body == b"b"
+
+    def test_a_ready_job_may_have_to_wait_for_its_time(self) -> None:
+        """A countdown counts from when it is ready."""
+        store, jobs, _ = self.begun(Chain((_A, _B)), b=",countdown:5")
+        self.clock.advance(100.0)
+        [ready] = self.after(store, self.end(jobs[0])).ready
+        assert (ready.state, ready.due) == (JobState.DELAYED, self.clock.now() + 5.0)
+        assert self.counts(store) == QueueCounts(delayed=1)
+
+    def test_a_failed_link_cancels_what_depends_on_it(self) -> None:
+        """All of it, with the reason; what does not is left alone."""
+        store, jobs, _ = self.begun(Group((Chain((_A, _B, _C)), _D)))
+        followed = self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
+        assert [row.job.id for row in followed.ended] == [jobs[1].id, jobs[2].id]
+        assert self.states(store, jobs) == ["failed", "cancelled", "cancelled", "queued"]
+        reason = decode_error(followed.ended[0].result).message
+        assert reason == f"dependency: job {jobs[0].id} failed"
+        assert self.counts(store) == QueueCounts(waiting=1, failed=1)
+
+    def test_every_end_but_success_cancels(self) -> None:
+        """Also what an operator does, without a `Follow` of the same commit."""
+        for end in (JobState.EXPIRED, JobState.CANCELLED):
+            store, jobs, _ = self.begun(Chain((Group((_A, _B)), _C)))
+            [row] = self.after(store, self.end(jobs[0], end)).ended
+            assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
+            assert self.after(store, self.end(jobs[1])) == ([], [], [])
+            store.close()
+            self.path /= "other"
+            self.path.mkdir()
+        store, jobs, _ = self.begun(Chain((_A, _B)))
+        self.commit(store, Act("cancel", [jobs[0].id], Stamp(self.clock.now(), 60.0)))
+        assert self.states(store, jobs) == ["cancelled", "cancelled"]
+
+    def test_a_group_may_go_on_without_those_that_failed(self) -> None:
+        """What there is comes in order."""
+        group = Group((_A, Chain((_B, _B)), _A), on_failure="continue")
+        store, jobs, _ = self.begun(Chain((group, _C)))
+        self.after(store, self.end(jobs[3], result=b"3"), self.end(jobs[0], result=b"0"))
+        followed = self.after(store, self.end(jobs[1], JobState.FAILED))
+        assert _names([row.job for row in followed.ended]) == ["b"]
+        [ready] = followed.ready
+        value = unpack(unpack(ready.body, "a body")[1], "an input")
+        assert [leaf[2] for leaf in value] == [b"0", b"3"]
+
+    def test_a_cancelled_callback_stays_so(self) -> None:
+        """The members go on, and their end finds nobody."""
+        store, jobs, _ = self.begun(Chain((_A, _B)))
+        self.after(store, self.end(jobs[1], JobState.CANCELLED))
+        assert self.after(store, self.end(jobs[0])) == ([], [], [])
+
+    def test_too_much_for_one_job_fails_it(self) -> None:
+        """The bounds are of one body, and of all copies together."""
+        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        followed = self.after(store, self.end(jobs[0], result=b"x" * 2000), max_body=1000)
+        assert [row.state.value for row in followed.ended] == ["failed", "cancelled"]
+        assert decode_error(followed.ended[0].result).type == "eventmq.errors.ResultTooLarge"
+        jobs, entry = self.graph(Chain((_A, Group((_B,) * 10))))
+        self.commit(store, entry)
+        followed = self.after(store, self.end(jobs[0], result=b"x" * 200), max_copies=1000)
+        assert len(followed.ended) == 10
+
+    def test_much_is_told_without_bodies(self) -> None:
+        """They are read by `Claim` when their time comes."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 10))))
+        followed = self.after(store, self.end(jobs[0], result=b"x" * 100), max_bytes=500)
+        assert 1 <= len(followed.ready) <= 5
+        assert len(followed.ready) + len(followed.more) == 10
+        assert {job.body for job in followed.more} == {b""}
+
+    def test_a_job_that_is_queued_again_by_an_operator_counts_no_more(self) -> None:
+        """Its graph has gone on without it."""
+        store, jobs, _ = self.begun(Chain((_A, _B)))
+        self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
+        stamp = Stamp(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
+        [acted] = self.commit(store, Act("retry", [jobs[0].id], stamp))
+        assert self.after(store, self.end(acted.jobs[0])) == ([], [], [])
+
+    # Handlers
+
+    def test_a_handler_is_called_for_the_first_failure(self) -> None:
+        """Once, with what is known of it; those of outer parts too."""
+        inner = Group((_A, _B)).on_error(Signature("x"))
+        outer = Chain((inner, _C)).on_error(Signature("y"))
+        store, jobs, _ = self.begun(outer)
+        followed = self.after(store, self.end(jobs[1], JobState.FAILED, result=b"why"))
+        assert _names(followed.ready) == ["x", "y"]
+        value = unpack(unpack(followed.ready[0].body, "a body")[1], "an input")
+        assert value == [jobs[1].id, "failed", "json", b"why"]
+        assert self.after(store, self.end(jobs[0], JobState.FAILED)).ready == []
+
+    def test_a_handler_that_nobody_called_is_cancelled_at_the_end(self) -> None:
+        """With the end of the last job."""
+        store, jobs, _ = self.begun(Chain((_A, _B)).on_error(Signature("x")))
+        followed = self.after(store, self.end(jobs[0]))
+        assert followed.ended == []
+        [row] = self.after(store, self.end(followed.ready[0])).ended
+        assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
+        assert self.counts(store) == QueueCounts()
+
+    # The whole
+
+    def test_a_graph_is_cancelled_whole(self) -> None:
+        """By the id of any of its jobs; what has ended stays as it is."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)))
+        self.after(store, self.end(jobs[0]))
+        stamp = Stamp(self.clock.now(), 60.0)
+        [(root, acted)] = self.commit(store, CancelGraph(jobs[2].id, stamp))
+        assert (root, _names(acted.jobs)) == (jobs[0].id, ["b", "c", "d"])
+        assert self.states(store, jobs) == ["succeeded", *["cancelled"] * 3]
+        assert self.counts(store) == QueueCounts()
+        assert self.commit(self.stores[-1], CancelGraph("nobody", stamp))[0][0] == ""
+
+    def test_deadlines_cancel_their_part(self) -> None:
+        """The rest of it, when its time has come; the next one is told."""
+        part = Group((_A, _B), on_failure="continue", deadline=10.0)
+        store, jobs, _ = self.begun(Group((Chain((part, _C)), Group((_D,), deadline=99.0))))
+        store, recovered = self.reopen(store)
+        begin = self.clock.now()
+        assert recovered.next_deadline == begin + 10.0
+        self.after(store, self.end(jobs[0], result=b"0"))
+        self.clock.advance(10.0)
+        now, stamp = self.clock.now(), Stamp(self.clock.now(), 60.0)
+        (acted, due), followed = self.commit(
+            store, EndDeadlines(now, stamp), Follow(now, 60.0, 60.0)
+        )
+        assert (_names(acted.jobs), due) == (["b"], begin + 99.0)
+        assert _names(followed.ready) == ["c"]
+
+    def test_kin_and_pages_say_who_waits_for_whom(self) -> None:
+        """By the id of any job, also when all have ended."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
+        kin = [self.commit(store, FindKin(job.id))[0] for job in jobs]
+        assert [each.root for each in kin] == [jobs[0].id] * 5
+        assert [each.parent for each in kin] == ["", jobs[0].id, jobs[0].id, jobs[1].id, ""]
+        [page] = self.commit(store, ListGraph(jobs[3].id, 1, 3))
+        assert (page.root, page.size) == (jobs[0].id, 5)
+        assert [row.found.job.id for row in page.rows] == [job.id for job in jobs[1:4]]
+        assert page.rows[0].input == page.rows[1].input != page.rows[2].input
+        assert page.rows[0].output == page.rows[2].input
+        assert self.commit(store, ListGraph("nobody", 0, 9), FindKin("nobody")) == [None, None]
+
+    def test_an_ended_graph_is_forgotten_with_its_outcomes(self) -> None:
+        """A store that is reopened knows that none is left."""
+        store, jobs, _ = self.begun(Chain((_A, _B)))
+        self.after(store, self.end(jobs[0]))
+        self.after(store, self.end(jobs[1]))
+        assert self.commit(store, FindKin(jobs[0].id))[0] is not None
+        self.clock.advance(3 * self.dedupe_window)
+        self.commit(store, Finish([]))
+        assert self.commit(store, FindKin(jobs[0].id)) == [None]
+        _, recovered = self.reopen(store)
+        assert recovered.graphs is False
+
+    def test_what_becomes_of_graphs_makes_events(self) -> None:
+        """Each job is admitted, becomes ready and ends once; the first event knows its root."""
+        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        [ready] = self.after(store, self.end(jobs[0])).ready
+        self.after(store, self.end(ready, JobState.FAILED, result=b""))
+        rows, _ = self.commit(store, ReadEvents(0, 1 << 20))[0]
+        events = [row for first, _, body in rows for row in rows_of("b", first, body)]
+        names = {job.id: job.headers[5] for job in jobs}
+        said = [(row["kind"], names[row["job_id"]]) for row in events]
+        assert sorted(said[:3]) == [("delayed", "b"), ("delayed", "c"), ("enqueued", "a")]
+        assert {row["root_id"] for row in events[:3]} == {jobs[0].id}
+        assert said[3:] == [
+            ("succeeded", "a"), ("enqueued", "b"), ("failed", "b"), ("cancelled", "c"),
+        ]  # fmt: skip

@@ -1,0 +1,424 @@
+"""Graphs on the broker's core: what an end causes is one commit with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.broker.limits import Limits
+from eventmq.graph import TAKES, Expression, Group, Signature, build, flags_of
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import decode_chunk, pack, unpack
+from eventmq.wire.commands import Ack, Error, Request
+from eventmq.wire.graphs import encode_graph
+from eventmq.wire.results import decode_error
+from tests.broker_harness import Broker, chunks, row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+A, B, C, D = map(Signature, "abcd")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.close()
+
+
+def request(broker: Broker, expression: Expression, **headers: str) -> tuple[list[str], Request]:
+    """Return the ids of an expression's jobs by place, and the message."""
+    nodes, plan, _ = build(expression)
+    ids = [broker.new_id() for _ in nodes]
+    templates = [
+        ("default", f"task:{n.signature.task},content-type:json,graph:{n.flags}"
+         + headers.get(n.signature.task, ""))
+        for n in nodes
+    ]  # fmt: skip
+    rows = [
+        (job_id, i, node.signature.task.encode())
+        for i, (job_id, node) in enumerate(zip(ids, nodes, strict=True))
+    ]
+    body = encode_graph(templates, rows, plan)
+    return ids, Request(ids[0], "", f"ack-requested,nodes:{len(nodes)}", body)
+
+
+def submit(broker: Broker, expression: Expression, **headers: str) -> list[str]:
+    """Submit an expression and return the ids of its jobs by place."""
+    ids, message = request(broker, expression, **headers)
+    assert [type(got) for got in broker.tell(b"client", message)] == [Ack]
+    return ids
+
+
+def states(broker: Broker, ids: Sequence[str]) -> str:
+    """Return the first letters of the states of jobs."""
+    rows = broker.call("state", client=b"looker", ids=list(ids))
+    return "".join(state[:1] for _, state in rows)
+
+
+def said(value: Any) -> str:
+    """Return an input as text: results in brackets where they are a list."""
+    if value and isinstance(value[0], str):
+        return str(value[-1].decode()) if len(value) == 3 else f"{value[1]}"
+    return "[" + " ".join(map(said, value)) + "]"
+
+
+def result_of(text: str, body: bytes) -> bytes:
+    """Return what a task of a test makes of its arguments: ``name(input)``."""
+    if TAKES not in flags_of(text):
+        return body
+    own, value = unpack(body, "a body")
+    return own + f"({said(unpack(value, 'an input'))})".encode()
+
+
+class Worker:
+    """Answers chunk after chunk."""
+
+    def __init__(self, broker: Broker, fails: Callable[[str], bool] = lambda text: False) -> None:
+        self.broker = broker
+        self.fails = fails
+        self.ran: list[str] = []
+        self.sessions = 0
+
+    def join(self) -> None:
+        """Come as a new session."""
+        self.sessions += 1
+        self.broker.worker(b"w%d" % self.sessions, f"s{self.sessions}", window=3)
+
+    def work(self) -> None:
+        """Answer until nothing comes."""
+        done = 0
+        while done < len(self.broker.dispatched):
+            chunk = self.broker.dispatched[done]
+            done += 1
+            self.answer(chunk)
+            self.broker.ready(b"w%d" % self.sessions, 3, received=done)
+        self.broker.dispatched.clear()
+
+    def answer(self, chunk: Request) -> None:
+        index = decode_chunk(chunk.body)
+        rows = []
+        for place, entry in enumerate(index.entries):
+            text = index.templates[entry.template]
+            result = result_of(text, index.payload(chunk.body, entry))
+            self.ran.append(result.decode())
+            kind = OutcomeKind.FAILED if self.fails(result.decode()) else OutcomeKind.SUCCEEDED
+            rows.append(row(place, int(kind), result, content_type="json"))
+        self.broker.answer(b"w%d" % self.sessions, chunk, rows)
+
+
+def run(broker: Broker, fails: Callable[[str], bool] = lambda text: False) -> list[str]:
+    """Let a worker do everything; return what ran, in order."""
+    worker = Worker(broker, fails)
+    worker.join()
+    worker.work()
+    return worker.ran
+
+
+def counts(broker: Broker) -> tuple[int, int, int, int]:
+    """Return what is counted of the queue: as listed, and what is blocked."""
+    [queue] = broker.call("queues", client=b"looker")
+    blocked = broker.core.state.queues["default"].counts.blocked
+    return queue["waiting"], queue["running"], queue["failed"], blocked
+
+
+# Running
+
+
+@pytest.mark.parametrize(
+    ("expression", "last"),
+    [
+        (A | B | C, "c(b(a))"),
+        (Group((A, B)) | C, "c([a b])"),
+        (A | Group((B, C | D)) | C, "c([b(a) d(c(a))])"),
+        (Group((A, Group((B, C)))) | D, "d([a [b c]])"),
+        (Group((A, B)) | Group((C, D)) | A, "a([c([a b]) d([a b])])"),
+        (A | Signature("b", immutable=True) | C, "c(b)"),
+        (A | Group(()) | Signature("b", immutable=True) | C, "c(b)"),
+    ],
+    ids=str,
+)
+def test_a_graph_runs_to_its_end(broker: Broker, expression: Expression, last: str) -> None:
+    ids = submit(broker, expression)
+    assert run(broker)[-1] == last
+    assert set(states(broker, ids)) == {"s"}
+    assert counts(broker) == (0, 0, 0, 0)
+
+
+def test_what_waits_is_blocked_until_its_turn(broker: Broker) -> None:
+    ids = submit(broker, A | Group((B, C)) | D)
+    assert states(broker, ids) == "qbbb"
+    assert counts(broker) == (1, 0, 0, 3)
+    [(chunk, _)] = chunks(broker.worker())
+    assert states(broker, ids) == "rbbb"
+    broker.answer(b"worker", chunk, [row()])
+    assert states(broker, ids) == "srqb"
+    assert counts(broker) == (1, 1, 0, 1)
+
+
+def test_the_reply_of_a_link_and_the_next_one_are_one_commit(broker: Broker) -> None:
+    """Whoever looks between two commits sees both or neither."""
+    ids = submit(broker, A | B)
+    [(chunk, _)] = chunks(broker.worker())
+    seen = []
+    real = broker.store.submit
+
+    def watch(entries: Any) -> None:
+        real(entries)
+        sql = "SELECT id, state FROM jobs ORDER BY seq"
+        seen.append(broker.store._db.execute(sql).fetchall())
+
+    broker.store.submit = watch
+    broker.answer(b"worker", chunk, [row()])
+    assert seen[0] == [(ids[1], 2)]
+
+
+class Dead(Exception):
+    """The broker was killed."""
+
+
+def killed_after(broker: Broker, commits: int) -> None:
+    """Let the broker die after so many more commits, before it can say what it stored."""
+    real = broker.store.submit
+    left = [commits]
+
+    def submit(entries: Any) -> None:
+        real(entries)
+        left[0] -= 1
+        if not left[0]:
+            raise Dead
+
+    broker.store.submit = submit
+
+
+@pytest.mark.parametrize("commits", range(1, 16))
+def test_a_graph_survives_a_restart_after_any_commit(tmp_path: Path, commits: int) -> None:
+    """Each death is followed by a new session; the last job ends once, with the same result."""
+    broker = Broker(tmp_path)
+    ids, message = request(broker, A | Group((B, C | D, Group((A, B)))) | C)
+    ran: list[str] = []
+    worker = Worker(broker)
+    for _ in range(30):
+        killed_after(broker, commits)
+        try:
+            broker.tell(b"client", message)
+            worker.join()
+            worker.work()
+            ran += worker.ran
+            break
+        except Dead:
+            ran += worker.ran
+            sessions = worker.sessions
+            worker = Worker(broker)
+            worker.sessions = sessions
+            broker.dispatched.clear()
+            broker.crash()
+            broker.wait(broker.limits.liveness + 1.0)
+            if commits < 5:  # else it would never come further
+                commits += 1
+    broker.store.submit = type(broker.store).submit.__get__(broker.store)
+    last = "c([b(a) d(c(a)) [a(a) b(a)]])"
+    assert last in ran
+    assert {text for text in ran if text.startswith("c([")} == {last}
+    assert set(states(broker, ids)) == {"s"}
+    assert counts(broker) == (0, 0, 0, 0)
+    broker.close()
+
+
+def test_a_restarted_broker_knows_what_is_blocked(broker: Broker) -> None:
+    ids = submit(broker, A | B | C)
+    broker.crash()
+    assert states(broker, ids) == "qbb"
+    assert counts(broker) == (1, 0, 0, 2)
+    assert run(broker) == ["a", "b(a)", "c(b(a))"]
+
+
+def test_the_same_graph_again_is_acknowledged_again(broker: Broker) -> None:
+    ids, message = request(broker, A | B)
+    for _ in range(2):
+        assert [type(got) for got in broker.tell(b"client", message)] == [Ack]
+    assert run(broker) == ["a", "b(a)"]
+    assert [type(got) for got in broker.tell(b"client", message)] == [Ack]
+    assert states(broker, ids) == "ss"
+
+
+# Failures
+
+
+def test_a_failed_link_cancels_the_rest_and_says_so(broker: Broker) -> None:
+    """Whoever waits for the last one is told why."""
+    ids = submit(broker, A | B | C)
+    assert broker.call("get", ids=[ids[2]]) is None
+    assert run(broker, lambda text: text.startswith("b")) == ["a", "b(a)"]
+    assert states(broker, ids) == "sfc"
+    [answer] = broker.took(b"client")
+    [[_, state, _, error]] = unpack(answer.result, "rows")
+    assert (state, decode_error(error).message) == ("cancelled", f"dependency: job {ids[1]} failed")
+    assert counts(broker) == (0, 0, 1, 0)
+
+
+def test_an_expired_member_counts(broker: Broker) -> None:
+    ids = submit(broker, Group((A, B), on_failure="continue") | C, b=",expires:1800000005")
+    broker.wait(6.0)
+    assert run(broker) == ["a", "c([a])"]
+    assert states(broker, ids) == "ses"
+
+
+def test_a_job_that_is_tried_again_is_waited_for(broker: Broker) -> None:
+    ids = submit(broker, A | B)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(kind=OutcomeKind.RETRY, countdown=5.0)])
+    assert states(broker, ids) == "db"
+
+
+def test_a_cancelled_member_counts(broker: Broker) -> None:
+    """Waiting or running, by id or by queue, with a policy or without."""
+    ids = submit(broker, Group((A, B), on_failure="continue") | C)
+    broker.call("cancel", ids=[ids[1]])
+    assert run(broker) == ["a", "c([a])"]
+    broker.call("pause", queue="default")
+    more = submit(broker, Group((A, B)) | C)
+    broker.call("sweep", id="s", action="cancel", task="a")
+    broker.turn()
+    assert states(broker, more) == "cqc"
+    assert states(broker, ids) == "scs"
+
+
+def test_error_callbacks_are_called_once(broker: Broker) -> None:
+    handler = Signature("x")
+    ids = submit(broker, Group((A, B, C)).on_error(handler) | D)
+    ran = run(broker, lambda text: text in "abc")
+    assert ran[-1] == "x(failed)"
+    assert states(broker, ids) == "fffcs"
+
+
+def test_error_callbacks_without_an_error_are_cancelled(broker: Broker) -> None:
+    ids = submit(broker, (A | B).on_error(Signature("x")))
+    assert run(broker) == ["a", "b(a)"]
+    assert states(broker, ids) == "ssc"
+    assert counts(broker) == (0, 0, 0, 0)
+
+
+def test_results_that_are_too_long_together_fail_the_callback(tmp_path: Path) -> None:
+    """There is an error that says what would be right."""
+    broker = Broker(tmp_path, Limits(max_frame=70_000))
+    ids = submit(broker, Group((A, A)) | B)
+    worker = Worker(broker)
+    worker.join()
+    for _ in range(2):
+        for chunk in list(broker.dispatched):
+            broker.dispatched.remove(chunk)
+            size = len(decode_chunk(chunk.body).entries)
+            broker.answer(b"w1", chunk, [row(i, result=b"x" * 3000) for i in range(size)])
+    assert states(broker, ids) == "ssf"
+    info = broker.call("info", id=ids[2])
+    assert decode_error(info["error"]).type == "eventmq.errors.ResultTooLarge"
+    broker.close()
+
+
+# Deadlines
+
+
+def test_a_member_that_never_ends_is_cancelled_at_the_deadline(broker: Broker) -> None:
+    """The group goes on with what there is, or not, as it says; also after a restart."""
+    part = Group((A, B), on_failure="continue", deadline=10)
+    ids = submit(broker, part | C, b=",countdown:9999")
+    assert run(broker) == ["a"]
+    broker.crash()
+    broker.wait(9.0)
+    assert states(broker, ids) == "sdb"
+    broker.wait(2.0)
+    assert run(broker) == ["c([a])"]
+    assert states(broker, ids) == "scs"
+    assert counts(broker) == (0, 0, 0, 0)
+
+
+# The whole
+
+
+def test_a_graph_is_cancelled_whole_wherever_its_jobs_are(broker: Broker) -> None:
+    ids = submit(broker, Group((A, B)) | C)
+    [(_, _)] = chunks(broker.worker())
+    answer = broker.call("cancel_graph", id=ids[2], reason="enough")
+    assert answer == {"id": ids[0], "count": 3}
+    assert states(broker, ids) == "ccc"
+    assert counts(broker) == (0, 0, 0, 0)
+    error = broker.call("cancel_graph", id="nobody")
+    assert isinstance(error, Error)
+    assert error.code == "job-not-found"
+
+
+def test_a_graph_can_be_looked_at(broker: Broker) -> None:
+    ids = submit(broker, Group((A, B)) | C)
+    run(broker, lambda text: text == "b")
+    page = broker.call("graph", id=ids[1])
+    assert (page["id"], page["size"]) == (ids[0], 3)
+    assert [(job["task"], job["state"]) for job in page["jobs"]] == [
+        ("a", "succeeded"), ("b", "failed"), ("c", "cancelled"),
+    ]  # fmt: skip
+    info = broker.call("info", id=ids[2])
+    assert (info["root"], info["parent"]) == (ids[0], ids[0])
+    job_id, _ = broker.submit()
+    info = broker.call("info", id=job_id)
+    assert (info["root"], info["parent"]) == ("", "")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        (",unique:k", "bad-header"),
+        (",guarantee:False", "bad-header"),
+        (",batch:2", "bad-header"),
+        (",graph:", "bad-header"),
+        (",priority:x", "bad-header"),
+    ],
+)
+def test_a_graph_with_a_bad_job_is_refused_whole(broker: Broker, headers: str, code: str) -> None:
+    ids, message = request(broker, A | B, b=headers)
+    [error] = broker.tell(b"client", message)
+    assert (error.request, error.code) == (ids[0], code)
+    assert states(broker, ids) == ""
+
+
+def test_bounds_refuse_from_outside_and_never_in_between(tmp_path: Path) -> None:
+    """What is blocked counts for the queue; what becomes ready is not asked again."""
+    broker = Broker(tmp_path, Limits(max_queue_length=3))
+    submit(broker, A | B | C)
+    _, message = request(broker, A | B)
+    [error] = broker.tell(b"client", message)
+    assert error.code == "queue-full"
+    assert run(broker) == ["a", "b(a)", "c(b(a))"]
+    broker.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "body"),
+    [
+        (2, b"x"),
+        (2, pack([])),
+        (2, pack([[["q", "graph:n"]], [["a", 0, b""], ["a", 0, b""]], [[-1, -1], [], [], []]])),
+        (1, pack([[["q", "graph:n"]], [["other", 0, b""]], [[-1], [], [], []]])),
+        (50_001, b""),
+    ],
+)
+def test_a_malformed_graph_is_refused(broker: Broker, count: int, body: bytes) -> None:
+    [error] = broker.tell(b"client", Request("a", "", f"nodes:{count}", body))
+    assert error.code in {"bad-body", "too-many", "bad-header"}
+    assert counts_of(broker) == 0
+
+
+def counts_of(broker: Broker) -> int:
+    return sum(queue["waiting"] for queue in broker.call("queues", client=b"looker"))
+
+
+def test_a_full_disk_refuses_the_graph(broker: Broker) -> None:
+    broker.store._home._reserve = 1 << 60
+    _, message = request(broker, A | B)
+    [error] = broker.tell(b"client", message)
+    assert error.code == "store-full"
