@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
+    from eventmq.canvas import chain, chord, group
+    from eventmq.client.groups import JobGroup
     from eventmq.client.handle import Job
     from eventmq.errors import (
         AppNotFound,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
         UnknownTask,
         WorkerLost,
     )
+    from eventmq.graph import Signature
     from eventmq.hookspecs import hookimpl
     from eventmq.plugins.retries.backoff import exponential, fixed
     from eventmq.plugins.triggers.timing import at, cron, every
@@ -79,6 +82,7 @@ __all__ = [
     "JobError",
     "JobExpired",
     "JobFailed",
+    "JobGroup",
     "JobNotFound",
     "KeyFileError",
     "MessageTooLarge",
@@ -98,6 +102,7 @@ __all__ = [
     "Retry",
     "SerializationError",
     "SettingsError",
+    "Signature",
     "SignatureError",
     "SoftTimeLimitExceeded",
     "StoreError",
@@ -109,11 +114,14 @@ __all__ = [
     "WorkerLost",
     "__version__",
     "at",
+    "chain",
+    "chord",
     "cron",
     "current_job",
     "every",
     "exponential",
     "fixed",
+    "group",
     "hookimpl",
     "shared_task",
 ]
@@ -122,15 +130,20 @@ __all__ = [
 _WHERE = {
     "EventMQ": "eventmq.app",
     "Job": "eventmq.client.handle",
+    "JobGroup": "eventmq.client.groups",
     "Reject": "eventmq.worker.signals",
     "Retry": "eventmq.worker.signals",
+    "Signature": "eventmq.graph",
     "Unique": "eventmq.task.unique",
     "at": "eventmq.plugins.triggers.timing",
+    "chain": "eventmq.canvas",
+    "chord": "eventmq.canvas",
     "cron": "eventmq.plugins.triggers.timing",
     "current_job": "eventmq.worker.context",
     "every": "eventmq.plugins.triggers.timing",
     "exponential": "eventmq.plugins.retries.backoff",
     "fixed": "eventmq.plugins.retries.backoff",
+    "group": "eventmq.canvas",
     "hookimpl": "eventmq.hookspecs",
     "shared_task": "eventmq.task",
 }

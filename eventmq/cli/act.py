@@ -28,6 +28,7 @@ _NO_QUEUE = "no queue with this name"
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "an id or the queue is not known"})
 @click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--group", metavar="ID", help="The graph of this job: chain, group or chord.")
 @click.option("--queue", metavar="NAME", help="All unfinished jobs of this queue.")
 @click.option("--task", metavar="NAME", help="All unfinished jobs of this task.")
 @click.option(
@@ -38,18 +39,29 @@ _NO_QUEUE = "no queue with this name"
 @takes_json
 @takes_target
 def cancel(
-    *, target: Target, ids: tuple[str, ...], reason: str, as_json: bool, **filters: Any
+    *,
+    target: Target,
+    ids: tuple[str, ...],
+    group: str | None,
+    reason: str,
+    as_json: bool,
+    **filters: Any,
 ) -> int | None:
-    """Cancel jobs, by id or all of a queue or task.
+    """Cancel jobs: by id, all of a graph, or all of a queue or task.
 
     They have ended at once. A worker that runs one is told to stop, and what it still answers
     changes nothing. By id it is done to running jobs too; with --queue or --task only to waiting
     and delayed ones, unless --running says otherwise.
     """
     chosen = {name: value for name, value in filters.items() if value}
-    if bool(ids) == bool(chosen.get("queue") or chosen.get("task")) or (ids and chosen):
-        raise click.UsageError("name jobs by their ids, or by --queue or --task")
+    ways = bool(ids) + bool(group) + bool(chosen.get("queue") or chosen.get("task"))
+    if ways != 1 or ((ids or group) and chosen):
+        raise click.UsageError("name jobs by their ids, or by --group, or by --queue or --task")
     with target.asking() as app:
+        if group:
+            answer = app.ask("cancel_graph", {"id": group, "reason": reason})
+            _say(answer["count"], "cancelled", as_json=as_json)
+            return None
         if not ids:
             count = sweep(app, "cancel", reason=reason, **chosen)
             _say(count, "cancelled", as_json=as_json)

@@ -13,6 +13,7 @@ from eventmq.cli.history import attempts_of, error_of, show_attempts, traceback_
 from eventmq.cli.listing import rows_of
 from eventmq.cli.output import show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
+from eventmq.cli.tree import drawn, graph_of
 from eventmq.job import JobState
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _JOBS = (
     "id", "task", "queue", "state", "attempt", "delivery", "priority", "created", "due",
     "expires", "started", "ran", "finished", "worker", "error",
 )  # fmt: skip
+_TREE = (*_JOBS, "place", "input", "output", "handler")
 #: What of `_JOBS` fits into a terminal.
 _JOBS_FOR_PEOPLE = (
     "id", "task", "queue", "state", "attempt", "created", "finished", "worker", "error",
@@ -148,15 +150,20 @@ def _job(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "no job with this id"})
 @click.argument("job_id", metavar="ID")
+@click.option("--tree", is_flag=True, help="The chain, group or chord that it is part of.")
 @takes_json
 @takes_target
-def job(target: Target, job_id: str, as_json: bool) -> None:
+def job(target: Target, job_id: str, tree: bool, as_json: bool) -> None:
     """Show what is known of one job, with its failed attempts.
 
-    Its arguments and its result are not shown.
+    Its arguments and its result are not shown. With --tree all jobs of its graph are drawn with
+    their states: the last ones on top, and below each what it waits for.
     """
     with target.asking() as app:
         info = app.job(job_id).info()
+        if tree:
+            _show_tree(graph_of(app, job_id) if info["root"] else [_alone(info)], as_json=as_json)
+            return
     row = _job(info)
     del row["attempts"]  # shown below
     row["traceback"] = traceback_of(info.get("error"))
@@ -166,6 +173,19 @@ def job(target: Target, job_id: str, as_json: bool) -> None:
     show_object({name: value for name, value in row.items() if value is not None}, as_json=False)
     if info["attempt"] > 1 or info["state"] != "failed":  # else it was shown above
         show_attempts(info)
+
+
+def _alone(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job of no graph as the only one of one."""
+    return {**info, "place": 0, "input": 0, "output": 0, "handler": False}
+
+
+def _show_tree(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        show_rows([_job(row) for row in rows], _TREE, as_json=True)
+        return
+    for line in drawn(rows):
+        click.echo(line)
 
 
 COMMANDS = (ping, status, queues, workers, jobs, job)

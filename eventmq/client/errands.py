@@ -77,6 +77,7 @@ class Parcel(Errand):
         store: Id of the store of that broker.
         refused: Of a batch with a receipt: position -> (code, text).
         twins: Later ones with the same id, which are settled together with this one.
+        needs: The protocol extension that the broker must have, "" for none.
     """
 
     count: int = 0
@@ -84,6 +85,7 @@ class Parcel(Errand):
     store: str = ""
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     twins: list[Parcel] = field(default_factory=list)
+    needs: str = ""
 
     def failure(self, reason: str) -> EventMQError:
         """Return the exception for having been given up."""

@@ -271,9 +271,10 @@ class ClientMachine:
     def _obstacle(self, connection: Connection, errand: Errand) -> Exception | None:
         """Return why a broker cannot take an errand, None if it can."""
         if type(errand) is not Notice:
-            extension = "call" if type(errand) is Question else "batch"
-            needed = extension == "call" or (type(errand) is Parcel and errand.count)
-            if needed and not connection.speaks(extension):
+            extension = "call" if type(errand) is Question else ""
+            if type(errand) is Parcel:
+                extension = errand.needs or ("batch" if errand.count else "")
+            if extension and not connection.speaks(extension):
                 msg = f"broker {connection.address} lacks the protocol extension {extension!r}"
                 return ProtocolError(msg, code="no-extension")
         longest = len(errand.frames[-1])

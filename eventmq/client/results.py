@@ -143,7 +143,7 @@ class Results:
             return
         deadline = self.runner.deadline(PATIENCE)
         for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
-            question = self._question(job, name, arguments)
+            question = self.question(job, name, arguments)
             question.deadline = deadline
             yield question
 
@@ -160,34 +160,35 @@ class Results:
 
     def state(self, job: Job[Any]) -> str:
         """Return the state of a job."""
-        return _state(job, self.runner.ask(self._question(job, "state", {"ids": [job.id]})))
+        return _state(job, self.runner.ask(self.question(job, "state", {"ids": [job.id]})))
 
     async def astate(self, job: Job[Any]) -> str:
         """Do the same as `state` in a coroutine."""
-        question = self._question(job, "state", {"ids": [job.id]})
+        question = self.question(job, "state", {"ids": [job.id]})
         return _state(job, await self.runner.aask(question))
 
     def info(self, job: Job[Any]) -> dict[str, Any]:
         """Return what the broker knows of a job."""
-        return with_errors(self.runner.ask(self._question(job, "info", {"id": job.id})))
+        return with_errors(self.runner.ask(self.question(job, "info", {"id": job.id})))
 
     async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
         """Do the same as `info` in a coroutine."""
-        return with_errors(await self.runner.aask(self._question(job, "info", {"id": job.id})))
+        return with_errors(await self.runner.aask(self.question(job, "info", {"id": job.id})))
 
     def cancel(self, job: Job[Any], reason: str) -> bool:
         """Cancel a job; return whether it is cancelled now."""
         arguments = {"ids": [job.id], "reason": reason}
-        rows = self.runner.ask(self._question(job, "cancel", arguments))
+        rows = self.runner.ask(self.question(job, "cancel", arguments))
         return _cancelled(job, rows)
 
     async def acancel(self, job: Job[Any], reason: str) -> bool:
         """Do the same as `cancel` in a coroutine."""
         arguments = {"ids": [job.id], "reason": reason}
-        rows = await self.runner.aask(self._question(job, "cancel", arguments))
+        rows = await self.runner.aask(self.question(job, "cancel", arguments))
         return _cancelled(job, rows)
 
-    def _question(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> Question:
+    def question(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> Question:
+        """Return a question about a job, for the broker that has it."""
         origin = self.sent(job)
         question = self.runner.question(
             name,

@@ -11,6 +11,7 @@ from eventmq.client.delivery import IN_FLIGHT, Delivery
 from eventmq.client.errands import Parcel
 from eventmq.client.handle import Job, Origin
 from eventmq.client.parts import CallSource, WrittenSource
+from eventmq.errors import NotAllowed
 from eventmq.interfaces import Submission
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class Submitter:
 
     def _parcel(self, written: Written) -> Parcel:
         deadline = self._runner.deadline(self._timeout)
-        return Parcel(written.frames(), id=written.id, deadline=deadline)
+        needs = "graph" if written.headers.startswith("nodes:") else ""
+        return Parcel(written.frames(), id=written.id, deadline=deadline, needs=needs)
 
     def _send(self, written: Written, origin: Origin) -> Job[Any]:
         parcel = self._parcel(written)
@@ -148,6 +150,40 @@ class Submitter:
             return job
 
         return sink
+
+    # Graphs
+
+    @property
+    def results(self) -> Results:
+        """What handles ask."""
+        return self._results
+
+    def begin_graph(self, count: int) -> list[str]:
+        """Return ids for the jobs of a graph.
+
+        Raises:
+            NotAllowed: A batch is open.
+        """
+        if open_batch(self) is not None:
+            msg = "a chain, group or chord is a message by itself: submit it outside app.batch()"
+            raise NotAllowed(msg)
+        return self._ids.new_many(count)
+
+    @property
+    def writer(self) -> Callable[..., Written] | None:
+        """Writes (template, args, kwargs, id) through the middlewares; None without any."""
+        return self._write_one if self._around else None
+
+    def _write_one(
+        self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str
+    ) -> Written:
+        found: list[Written] = []
+        sink = self._collect(lambda _, written: found.append(written))
+        self._write(template, args, kwargs, job_id, sink)
+        if len(found) != 1:
+            msg = f"a middleware kept a job of task {template.headers.task!r} back, which is part "
+            raise NotAllowed(f"{msg}of a graph: the graph goes out whole, or raise an exception")
+        return found[0]
 
     # Many jobs
 

@@ -53,8 +53,8 @@ from eventmq.schedule import (
 
 __all__ = [
     "Admit",
-    "Announce",
     "AdmitGraph",
+    "Announce",
     "Attempt",
     "CancelGraph",
     "Cause",

@@ -9,14 +9,13 @@ from __future__ import annotations
 from eventmq.graph.build import Built, build
 from eventmq.graph.expressions import Chain, Chord, Expression, Group, Signature
 from eventmq.graph.flags import COLLECTED, FEEDS, TAKES, flags_of
-from eventmq.graph.plan import MAX_NODES, Barrier, Plan, refs_of
+from eventmq.graph.plan import MAX_NODES, Plan, refs_of
 
 __all__ = [
     "COLLECTED",
     "FEEDS",
     "MAX_NODES",
     "TAKES",
-    "Barrier",
     "Built",
     "Chain",
     "Chord",

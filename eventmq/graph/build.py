@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import SettingsError
 from eventmq.graph.expressions import Chain, Chord, Expression, Group, Signature
 from eventmq.graph.flags import COLLECTED, FEEDS, MARK, TAKES
-from eventmq.graph.plan import MAX_DEPTH, MAX_NODES, Barrier, Deadline, Handler, Plan, Tree
+from eventmq.graph.plan import MAX_DEPTH, MAX_NODES, Deadline, Handler, Plan, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,15 +57,17 @@ def build(expression: Expression) -> Built:
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What runs before something: the tree of its results, and whom to wait for."""
+    """What runs before something: the tree of its results, and the places in it.
+
+    Without places it is known already; there is then only what is before it to wait for.
+    """
 
     tree: Tree
-    #: Places to wait for, with whatever tree.
-    refs: list[int]
+    inside: list[int]
+    before: _Value | None = None
     #: Number of the barrier, once somebody waits.
     barrier: int = -1
-    #: Places of the tree: they feed whoever takes it.
-    inside: list[int] = field(default_factory=list)
+    #: Whether somebody takes the results.
     fed: bool = False
 
 
@@ -75,7 +77,7 @@ class _Builder:
         self.prefixes: list[tuple[Any, ...]] = []
         self.flags: list[str] = []
         self.inputs: list[int] = []
-        self.barriers: list[Barrier] = []
+        self.barriers: list[Tree] = []
         self.handlers: list[tuple[Signature, int, int]] = []
         self.deadlines: list[Deadline] = []
 
@@ -113,9 +115,7 @@ class _Builder:
         if group.on_failure == "continue":
             for place in inside:
                 self._flag(place, COLLECTED)
-        # A member that has jobs waits for what is before the group by itself.
-        refs = inside or (before.refs if before is not None else [])
-        return _Value([value.tree for value in values], refs, inside=inside)
+        return _Value([value.tree for value in values], inside, before)
 
     def _signature(self, signature: Signature, before: _Value | None) -> _Value:
         place = len(self.signatures)
@@ -127,20 +127,23 @@ class _Builder:
         takes = before is not None and not signature.immutable
         known = takes and before is not None and not before.inside
         self.prefixes.append((before.tree,) if known and before is not None else ())
-        self.inputs.append(-1 if before is None else self._barrier(before))
+        self.inputs.append(self._barrier(before))
         if takes and not known and before is not None:
             self._flag(place, TAKES)
             if not before.fed:
                 before.fed = True
                 for place_before in before.inside:
                     self._flag(place_before, FEEDS)
-        return _Value(place, [place], inside=[place])
+        return _Value(place, [place])
 
-    def _barrier(self, value: _Value) -> int:
-        if value.barrier < 0 and value.refs:
+    def _barrier(self, value: _Value | None) -> int:
+        while value is not None and not value.inside:
+            value = value.before
+        if value is None:
+            return -1
+        if value.barrier < 0:
             value.barrier = len(self.barriers)
-            tree = value.tree if value.inside else None
-            self.barriers.append(Barrier(tree, () if value.inside else value.refs))
+            self.barriers.append(value.tree)
         return value.barrier
 
     def _flag(self, place: int, letter: str) -> None:

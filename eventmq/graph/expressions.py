@@ -88,13 +88,18 @@ class Expression:
     def _origin(self) -> Origin:
         """Return what submits the first signature."""
         stack: list[Expression] = [self]
+        calls, empty = False, None
         while stack:
             part = stack.pop()
             if isinstance(part, Signature):
+                calls = True
                 if part.origin is not None:
                     return part.origin  # type: ignore[no-any-return]
             else:
+                empty = part.origin if isinstance(part, Group) else empty
                 stack += reversed(part.parts())
+        if empty is not None and not calls:
+            return empty  # type: ignore[no-any-return]
         msg = "nothing in it was made by a task of an app: use task.s(...)"
         raise NotAllowed(msg)
 
@@ -153,12 +158,14 @@ class Group(Expression):
             succeed, or goes on (``continue``) with the results of the others.
         deadline: Seconds after the submission at which unfinished members are cancelled.
         handlers: Called once if any job of it fails.
+        origin: Submits it where there is no signature in it.
     """
 
     members: tuple[Expression, ...]
     on_failure: str = "cancel"
     deadline: float | None = None
     handlers: tuple[Signature, ...] = ()
+    origin: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _check("a member of a group", self.members)

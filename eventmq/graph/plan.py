@@ -1,8 +1,8 @@
 """A graph as it travels: which jobs wait for which, and what they get. Checked, and bounded.
 
 Jobs are numbered by their places from 0, each before all that wait for it, so there is no cycle. A
-*barrier* is what some jobs wait for together: the ends of others. A *tree* says what they get then:
-a place stands for a result, a list for a list. Each job is waited for by one barrier at most.
+*barrier* is what some jobs wait for together: the ends of others. It is a *tree* that says what
+they may take then: a place stands for a result, a list for a list. A job is in one at most.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eventmq.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "Barrier", "Deadline", "Handler", "Plan", "refs_of"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "Deadline", "Handler", "Plan", "Tree", "refs_of"]
 
 #: Jobs in one graph: they are one message and one commit.
 MAX_NODES = 50_000
@@ -24,23 +24,6 @@ MAX_DEPTH = 200
 
 #: A place, or a list of trees.
 Tree = Any
-
-
-class Barrier(NamedTuple):
-    """What some jobs wait for.
-
-    Attributes:
-        tree: What they get, None for nothing.
-        after: Places that are waited for and not handed on; only without a tree.
-    """
-
-    tree: Tree
-    after: Sequence[int] = ()
-
-    @property
-    def refs(self) -> list[int]:
-        """The places that it waits for."""
-        return list(self.after) if self.tree is None else refs_of(self.tree)
 
 
 class Handler(NamedTuple):
@@ -64,13 +47,13 @@ class Plan(NamedTuple):
 
     Attributes:
         inputs: By place: the barrier that the job waits for, -1 for none.
-        barriers: By number.
+        barriers: Trees, by number.
         handlers: Jobs for failures, which have no input and the last places.
         deadlines: Of parts.
     """
 
     inputs: Sequence[int]
-    barriers: Sequence[Barrier] = ()
+    barriers: Sequence[Tree] = ()
     handlers: Sequence[Handler] = ()
     deadlines: Sequence[Deadline] = ()
 
@@ -93,7 +76,7 @@ class Plan(NamedTuple):
         try:
             plan = cls(
                 inputs,
-                [Barrier(*barrier) for barrier in barriers],
+                barriers,
                 [Handler(*handler) for handler in handlers],
                 [Deadline(*deadline) for deadline in deadlines],
             )
@@ -111,8 +94,10 @@ class Plan(NamedTuple):
                 raise _bad(f"the input of place {place} is no number of a barrier")
             firsts.setdefault(at, place)
         seen: set[int] = set()
-        for number, barrier in enumerate(self.barriers):
-            refs = _refs(barrier)
+        for number, tree in enumerate(self.barriers):
+            refs = refs_of(tree)
+            if not all(type(place) is int for place in refs):
+                raise _bad("a tree is a place, or a list of trees")
             if number not in firsts or not refs or max(refs) >= firsts[number] or min(refs) < 0:
                 raise _bad(f"barrier {number} does not come before what waits for it: a cycle")
             if len(refs) != len(set(refs)) or not seen.isdisjoint(refs):
@@ -133,7 +118,7 @@ class Plan(NamedTuple):
 
 
 def refs_of(tree: Tree) -> list[int]:
-    """Return the places in a tree, in order."""
+    """Return the places in a tree, in order; raises `ProtocolError` for one that is too deep."""
     if not isinstance(tree, list):
         return [tree]
     found: list[int] = []
@@ -142,20 +127,13 @@ def refs_of(tree: Tree) -> list[int]:
         for part in stack[-1]:
             if isinstance(part, list):
                 stack.append(iter(part))
+                if len(stack) > MAX_DEPTH:
+                    raise _bad(f"a tree is more than {MAX_DEPTH} deep")
                 break
             found.append(part)
         else:
             stack.pop()
     return found
-
-
-def _refs(barrier: Barrier) -> list[int]:
-    if not isinstance(barrier.after, (list, tuple)) or (barrier.tree is not None and barrier.after):
-        raise _bad("a barrier is [tree] or [nil, places]")
-    refs = barrier.refs
-    if not all(type(place) is int for place in refs):
-        raise _bad("a tree is a place, or a list of trees")
-    return refs
 
 
 def _check_range(first: object, end: object, count: int) -> None:

@@ -238,6 +238,11 @@ class Task(Signing, Generic[P, R]):
         return self.name, {}
 
     @property
+    def graph_template(self) -> Template:
+        """The common part of its jobs in graphs."""
+        return self.template
+
+    @property
     def host(self) -> Host:
         """The app that it is submitted through.
 
@@ -351,6 +356,20 @@ class BoundTask(Signing, Generic[P, R]):
     def signed(self) -> tuple[str, Mapping[str, Any]]:
         """Return what a signature has of it."""
         return self._task.name, self._call.given()
+
+    @property
+    def host(self) -> Host:
+        """The app that it is submitted through."""
+        return self._task.host
+
+    @property
+    def graph_template(self) -> Template:
+        """The common part of its jobs in graphs."""
+        return self.template()
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` if the function does not take these arguments."""
+        self._task.check(args, kwargs)
 
     def template(self) -> Template:
         """Return the common part of its jobs."""

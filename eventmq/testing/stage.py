@@ -23,6 +23,7 @@ from eventmq.registry import QUEUE_ORDER
 from eventmq.testing.inline_pool import InlinePool
 from eventmq.wire.bulk import decode_batch
 from eventmq.wire.commands import Heartbeat, Request, decode
+from eventmq.wire.graphs import decode_graph
 from eventmq.worker.manager import JobManager
 from eventmq.worker.session import SessionInfo
 
@@ -124,12 +125,15 @@ class Stage:
 
     def _note(self, request: Request) -> None:
         """Remember what is submitted, for those who ask what waits with which arguments."""
-        count = parse_headers(request.headers).batch
-        if not count:
+        headers = parse_headers(request.headers)
+        if not headers.batch and not headers.nodes:
             text = request.headers.removeprefix("ack-requested").removeprefix(",")
             self.submitted.setdefault(request.id, (request.queue, text, request.body))
             return
-        templates, rows = decode_batch(request.body, count)
+        if headers.nodes:
+            templates, rows, _ = decode_graph(request.body, headers.nodes)
+        else:
+            templates, rows = decode_batch(request.body, headers.batch)
         for job_id, template, body in rows:
             self.submitted.setdefault(job_id, (*templates[template], body))
 

@@ -23,8 +23,7 @@ def encode_graph(
     templates: Sequence[tuple[str, str]], jobs: Sequence[tuple[str, int, bytes]], plan: Plan
 ) -> bytes:
     """Encode a graph: ``templates`` are (queue, headers), ``jobs`` (id, template, payload)."""
-    barriers = [[b.tree, list(b.after)] if b.after else [b.tree] for b in plan.barriers]
-    return pack([templates, jobs, [plan.inputs, barriers, plan.handlers, plan.deadlines]])
+    return pack([templates, jobs, plan])
 
 
 def decode_graph(

@@ -38,6 +38,12 @@ def _envelope(route: Route, job: JobContext) -> Envelope:
     return Envelope(*about, route.created, route.expires, route.signature)
 
 
+async def _decoded(route: Route, payload: bytes, envelope: Envelope) -> Any:
+    if route.fetches:
+        return await asyncio.to_thread(route.decode, payload, envelope)
+    return route.decode(payload, envelope)
+
+
 class AsyncExecutor(Executor):
     """Runs jobs beside each other; one per event loop. Made by `of`."""
 
@@ -97,7 +103,7 @@ class AsyncExecutor(Executor):
         current.set(job)
         envelope = _envelope(route, job)
         try:
-            args, kwargs = route.decode(payload, envelope)
+            args, kwargs = await _decoded(route, payload, envelope)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             return self._unreadable(route, position, job, start, error)
         try:

@@ -96,7 +96,7 @@ class Executor:
         self._coroutines = CoroutineRunner()
         self.stop = StopSign(clock.monotonic)
         self.alarm: Alarm | None = None
-        self._routes = RouteTable(tasks, serializer, retry_policy, accept)
+        self._routes = RouteTable(tasks, serializer, retry_policy, accept, self._home)
 
     def for_slot(self) -> Executor:
         """Return an executor of the same tasks for another thread or process."""

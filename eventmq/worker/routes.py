@@ -7,10 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ContentNotAllowed, ResultTooLarge, SerializationError, UnknownTask
+from eventmq.graph import FEEDS, TAKES
 from eventmq.headers import EMPTY, Headers, parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.frames import FRAMES_TYPE, decode_arguments, encode_value, is_service
+from eventmq.wire.references import ResultHome
 from eventmq.worker.failures import describe
+from eventmq.worker.splice import Splicer
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ class Route:
         "decode",
         "encode",
         "expires",
+        "fetches",
         "ignore_result",
         "plain",
         "policy",
@@ -76,7 +80,10 @@ class Route:
         self.retries = headers.retry_count
         self.soft = headers.soft_limit
         self.result_ttl = headers.result_ttl
-        self.ignore_result = headers.ignore_result or spec.ignore_result
+        ignored = headers.ignore_result or spec.ignore_result
+        self.ignore_result = ignored and FEEDS not in headers.graph
+        #: Whether its arguments may have to be fetched, which blocks.
+        self.fetches = False
         self.plain = not headers.content_type
         self.result_type = spec.serializer or headers.content_type
         self.decode: Callable[[bytes, Envelope], Any] = _undecided
@@ -95,8 +102,11 @@ class RouteTable:
         serializer: Callable[[str], Serializer],
         retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
         accept: Container[str],
+        home: ResultHome | None = None,
     ) -> None:
         self.tasks = tasks
+        self._home = home or ResultHome()
+        self._splicer = Splicer(serializer, accept, self._home)
         self._serializer = serializer
         self._retry_policy = retry_policy
         self._accept = accept
@@ -104,7 +114,8 @@ class RouteTable:
 
     def empty(self) -> RouteTable:
         """Return a table of the same tasks for another thread."""
-        return RouteTable(self.tasks, self._serializer, self._retry_policy, self._accept)
+        parts = (self._serializer, self._retry_policy, self._accept, self._home)
+        return RouteTable(self.tasks, *parts)
 
     def route(self, queue: str, text: str) -> Route:
         """Return the route of the jobs of ``queue`` with the header text ``text``."""
@@ -125,6 +136,9 @@ class RouteTable:
             route.policy = self._policy(headers, route.spec)
             if not route.plain:
                 self._bind(route)
+                if TAKES in headers.graph:
+                    route.decode = self._splicer.around(route.decode)
+                    route.fetches = not self._home.inline
         except UnknownTask as error:
             route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
         except Exception as error:  # noqa: BLE001 - plugins may raise anything

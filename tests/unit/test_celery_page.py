@@ -93,10 +93,10 @@ def test_the_defaults_are_as_they_are_told():
     assert dict(TaskOptions().backoff.options) in ({}, {"base": 1.0, "cap": 600.0})
 
 
-@pytest.mark.parametrize("name", ["chain", "group", "chord"])
-def test_what_is_not_there_yet_is_not_there(name):
-    """When it comes, the page is to be changed: the sections on calls and on what is missing."""
-    assert name not in eventmq.__all__
+def test_what_is_said_about_canvas_is_there():
+    assert {"chain", "group", "chord", "Signature", "JobGroup"} <= set(eventmq.__all__)
+    named = {word for _, ours in rows("Canvas") for word in words(ours)}
+    assert {"chain(...)", "group(...)", "chord(...)", "deadline=", "JobGroup"} <= named
 
 
 def test_what_is_said_about_periodic_tasks_is_there():

@@ -20,9 +20,7 @@ def made(expression):
     nodes, plan, tree = build(expression)
     assert Plan.decode([list(part) for part in map(_lists, plan)], len(nodes))._replace() == plan
     names = "".join(node.signature.task for node in nodes)
-    waits = [
-        barrier.tree if barrier.tree is not None else set(barrier.after) for barrier in plan[1]
-    ]
+    waits = list(plan.barriers)
     return names, [node.flags for node in nodes], list(plan.inputs), waits, tree
 
 
@@ -72,7 +70,8 @@ def test_an_empty_group_is_the_empty_list():
 def test_what_comes_after_an_empty_group_waits_for_what_was_before_it():
     nodes, plan, _ = build(A | Group(()) | B)
     assert [node.prefix for node in nodes] == [(), ([],)]
-    assert (plan.inputs, plan.barriers[0].refs) == ([-1, 0], [0])
+    assert (plan.inputs, plan.barriers) == ([-1, 0], [0])
+    assert made(A | Group((B, Group(()) | C)))[2] == [-1, 0, 0]
     assert made(A | Group((B, Group(()))) | C)[3] == [0, [1, []]]
 
 
@@ -128,7 +127,7 @@ def test_chains_of_a_thousand_links_and_groups_of_ten_thousand_are_built():
     for _ in range(999):
         expression |= B
     assert len(build(expression).plan.barriers) == 999
-    assert len(build(Group((A,) * 10_000) | B).plan.barriers[0].refs) == 10_000
+    assert len(build(Group((A,) * 10_000) | B).plan.barriers[0]) == 10_000
 
 
 def test_nothing_without_an_app_can_be_submitted():
@@ -147,19 +146,19 @@ def test_equal_calls_are_equal():
         None,
         [],
         [[-1], [], [], []],
-        [[-1, 0, 0], [[[0]]], [], []],  # too many inputs
-        [[-1, 1], [[0]], [], []],  # no such barrier
-        [[-1, -1], [[0]], [], []],  # nobody waits
-        [[0, -1], [[1]], [], []],  # waits for what comes later
-        [[0, 1], [[1], [0]], [], []],  # a cycle
-        [[-1, 0], [[1]], [], []],  # waits for itself
-        [[-1, 0], [[[0, 0]]], [], []],  # twice
-        [[-1, 0], [[[]]], [], []],  # for nothing
-        [[-1, 0], [[0, [0]]], [], []],  # both
-        [[-1, 0], [[[True]]], [], []],
-        [[-1, 0], [["0"]], [], []],
-        [[-1, 0], [[-1]], [], []],
-        [[-1, 0], [[0]], [[0, 0, 1]], []],  # a handler in the middle
+        [[-1, 0, 0], [[0]], [], []],  # too many inputs
+        [[-1, 1], [0], [], []],  # no such barrier
+        [[-1, -1], [0], [], []],  # nobody waits
+        [[0, -1], [1], [], []],  # waits for what comes later
+        [[0, 1], [1, 0], [], []],  # a cycle
+        [[-1, 0], [1], [], []],  # waits for itself
+        [[-1, 0], [[0, 0]], [], []],  # twice
+        [[-1, 0], [[]], [], []],  # for nothing
+        [[-1, 0], [None], [], []],
+        [[-1, 0], [[True]], [], []],
+        [[-1, 0], ["0"], [], []],
+        [[-1, 0], [-1], [], []],
+        [[-1, 0], [0], [[0, 0, 1]], []],  # a handler in the middle
         [[-1, -1], [], [[1, 0, 2]], []],  # a handler for itself
         [[-1, -1], [], [], [[0, 3, 1.0]]],
         [[-1, -1], [], [], [[0, 2, 0.0]]],
@@ -176,3 +175,12 @@ def test_the_letters_are_read_of_the_header():
     assert flags_of("task:a,graph:io") == "io"
     assert flags_of("task:graph:x") == ""
     assert refs_of([0, [1, [2]], []]) == [0, 1, 2]
+
+
+def test_a_tree_of_a_peer_is_not_too_deep():
+    """It is walked by recursion."""
+    tree = 0
+    for _ in range(300):
+        tree = [tree]
+    with pytest.raises(ProtocolError, match="more than 200 deep"):
+        Plan.decode([[-1, 0], [tree], [], []], 2)

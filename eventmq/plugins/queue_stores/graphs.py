@@ -11,12 +11,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Finish, Finished, Follow, Followed, Verdict
-from eventmq.graph import COLLECTED, TAKES, flags_of
+from eventmq.graph import COLLECTED, TAKES, flags_of, refs_of
 from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, JobState
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 from eventmq.wire.bulk import pack, unpack
-from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +34,9 @@ _INSERT = f"INSERT INTO jobs ({JOB_COLUMNS}, lane) VALUES ({', '.join('?' * 14)}
 
 #: Why a job ended that waited for another; what follows the colon names that.
 DEPENDENCY = "dependency"
+
+#: Characters of a reason.
+_REASON = 500
 
 #: Ready jobs that a verdict has with their bodies.
 _TOLD = 200
@@ -107,11 +110,7 @@ class Graphs:
             (job.seq, job.id, graph, barriers[number][0] if number >= 0 else 0, output)
             for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
         ]
-        trees = [
-            (row[0], pack(barrier.tree))
-            for row, barrier in zip(barriers, plan.barriers, strict=True)
-            if barrier.tree is not None
-        ]
+        trees = [(row[0], pack(tree)) for row, tree in zip(barriers, plan.barriers, strict=True)]
         db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
         db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", nodes)
         db.executemany("INSERT INTO barriers VALUES (?, ?, ?, ?, ?, ?)", barriers)
@@ -213,7 +212,7 @@ class Graphs:
             return
         self._forget(barrier)
         jobs = self._waiting(barrier, found[0], barrier)
-        self._cancel(jobs, f"{DEPENDENCY}: job {row.job.id} {row.state}", entry)
+        self._cancel(jobs, _reason(row), entry)
 
     def _forget(self, barrier: int) -> None:
         db = self.tables.db
@@ -239,8 +238,7 @@ class Graphs:
             return
         graph, _, first, final, last = found
         sql = "SELECT tree FROM trees WHERE barrier = ?"
-        row = db.execute(sql, (barrier,)).fetchone()
-        tree = None if row is None else unpack(row[0], "a tree")
+        tree = unpack(db.execute(sql, (barrier,)).fetchone()[0], "a tree")
         span = (first, final, barrier)
         sql = """SELECT key, id, content_type, result FROM held
                  WHERE key BETWEEN ? AND ? AND barrier = ?"""
@@ -248,8 +246,7 @@ class Graphs:
         db.execute("DELETE FROM held WHERE key BETWEEN ? AND ? AND barrier = ?", span)
         self._forget(barrier)
         jobs = self._waiting(barrier, last, barrier)
-        value = b"" if tree is None else pack(_filled(tree, leaves))
-        self._ready(jobs, value, entry)
+        self._ready(jobs, pack(_filled(tree, leaves)), entry)
 
     def _call_handlers(self, graph: int, row: Finished, entry: Follow) -> None:
         """Make ready what is there for the failure of a job."""
@@ -306,13 +303,23 @@ def _barriers(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]
         spans[number] = first, graph + place
     outputs = [0] * len(plan.inputs)
     rows: list[tuple[int, ...]] = []
-    for number, barrier in enumerate(plan.barriers):
+    for number, tree in enumerate(plan.barriers):
         key, last = spans[number]
-        refs = barrier.refs
+        refs = refs_of(tree)
         for place in refs:
             outputs[place] = key
         rows.append((key, graph, len(refs), graph + min(refs), graph + max(refs), last))
     return rows, outputs
+
+
+def _reason(row: Finished) -> str:
+    """Return why jobs are cancelled that waited for this one."""
+    text = f"{DEPENDENCY}: job {row.job.id} {row.state}"
+    if row.content_type != ERROR_TYPE or not row.result:
+        return text
+    error = decode_error(row.result)
+    kind = error.type.removeprefix("builtins.").removeprefix("eventmq.errors.")
+    return f"{text}: {kind}: {error.message}"[:_REASON]
 
 
 def _start(job: Job, entry: Follow) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import (
     Admit,
-    Announce,
     AdmitGraph,
+    Announce,
     CancelGraph,
     Claim,
     CloseChunk,

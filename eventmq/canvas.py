@@ -1,0 +1,173 @@
+"""Chains, groups and chords: what users compose of ``task.s(...)``, and how it is sent.
+
+The expressions are `eventmq.graph`; here they get their arguments checked, become jobs by the
+templates of their tasks, and go to the broker as one message through the submitter of the app.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventmq.client.graphs import Part, empty_handle, make_handle, write_graph
+from eventmq.errors import NotAllowed, SettingsError
+from eventmq.graph import TAKES, Chain, Chord, Group, Signature, build
+from eventmq.graph.expressions import members_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from eventmq.client.submitter import Submitter
+    from eventmq.client.templates import Template
+    from eventmq.graph import Built, Expression
+
+__all__ = ["Maker", "asend", "chain", "chord", "group", "send"]
+
+
+def chain(*links: Any) -> Chain:
+    """Return links that run one after the other: ``chain(a.s(1), b.s(2))``, or ``a.s(1) | b.s(2)``.
+
+    A link made by ``.s()`` gets the result of the one before it as first argument, one made by
+    ``.si()`` does not. If one fails, those after it are cancelled.
+
+    Args:
+        *links: Signatures, chains, groups or chords; or one iterable of them.
+
+    Raises:
+        SettingsError: Something else, or nothing.
+    """
+    return Chain(members_of("a link of a chain", links))
+
+
+def group(*members: Any, on_failure: str = "cancel", deadline: float | None = None) -> Group:
+    """Return members that run beside each other: ``group(a.s(i) for i in range(9))``.
+
+    Args:
+        *members: As the links of a chain. None at all is a group whose result is the empty list.
+        on_failure: What happens to what comes after the group if a member does not succeed:
+            ``"cancel"``, or ``"continue"`` with the list of the results of the others.
+        deadline: Seconds after the submission at which members that have not ended are cancelled.
+
+    Raises:
+        SettingsError: Something else than expressions, or an option is not allowed.
+    """
+    found = members_of("a member of a group", members)
+    return Group(found, on_failure=on_failure, deadline=deadline, origin=_NOTHING)
+
+
+def chord(
+    members: Group | Iterable[Any],
+    callback: Expression,
+    *,
+    on_failure: str = "cancel",
+    deadline: float | None = None,
+) -> Chord:
+    """Return a group and what gets the list of its results: ``chord([a.s(1), a.s(2)], b.s())``.
+
+    Args:
+        members: As those of a group; without any, the callback gets the empty list.
+        callback: A signature, or something larger.
+        on_failure: As of a group.
+        deadline: As of a group.
+
+    Raises:
+        SettingsError: Something else than expressions, or an option is not allowed.
+    """
+    if not isinstance(members, Group):
+        return Chord(group(members, on_failure=on_failure, deadline=deadline), callback)
+    if on_failure != "cancel" or deadline is not None:
+        raise SettingsError("the members are a group: give on_failure and deadline to that")
+    return Chord(members, callback)
+
+
+class _Nothing:
+    """Submits what has no job: there is nothing to send, and the result is known."""
+
+    def send_graph(self, expression: Expression) -> Any:
+        """Return the handle."""
+        return empty_handle(build(expression).tree)
+
+    async def asend_graph(self, expression: Expression) -> Any:
+        """Do the same in a coroutine."""
+        return empty_handle(build(expression).tree)
+
+
+_NOTHING = _Nothing()
+
+
+class Maker(Protocol):
+    """What a signature was made of: a task of an app."""
+
+    @property
+    def graph_submitter(self) -> Submitter:
+        """Sends jobs."""
+
+    @property
+    def graph_template(self) -> Template:
+        """The common part of its jobs."""
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` if the function does not take these arguments."""
+
+
+def send(expression: Expression, maker: Maker, named: Callable[[Signature], Maker]) -> Any:
+    """Submit an expression and wait for the receipt; see `eventmq.graph.Expression.delay`.
+
+    Args:
+        expression: Of signatures.
+        maker: Of the first signature that has one.
+        named: Returns the maker of a signature that has none.
+    """
+    built = build(expression)
+    if not built.nodes:
+        return empty_handle(built.tree)
+    submitter = maker.graph_submitter
+    parts = _parts(built, named)
+    if expression is built.nodes[0].signature and len(parts) == 1:
+        job_id = built.nodes[0].signature.options.get("job_id")
+        return submitter.submit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
+    _check(built)
+    ids = submitter.begin_graph(len(parts))
+    written = write_graph(parts, built.plan, ids, submitter.writer)
+    sent = submitter.submit_raw(written)
+    return make_handle(sent, ids, built.tree, submitter.results)
+
+
+async def asend(expression: Expression, maker: Maker, named: Callable[[Signature], Maker]) -> Any:
+    """Do the same as `send` in a coroutine."""
+    built = build(expression)
+    if not built.nodes:
+        return empty_handle(built.tree)
+    submitter = maker.graph_submitter
+    parts = _parts(built, named)
+    if expression is built.nodes[0].signature and len(parts) == 1:
+        job_id = built.nodes[0].signature.options.get("job_id")
+        part = parts[0]
+        return await submitter.asubmit(part.template, part.args, part.kwargs, job_id)
+    _check(built)
+    ids = submitter.begin_graph(len(parts))
+    written = write_graph(parts, built.plan, ids, submitter.writer)
+    sent = await submitter.asubmit_raw(written)
+    return make_handle(sent, ids, built.tree, submitter.results)
+
+
+def _parts(built: Built, named: Callable[[Signature], Maker]) -> list[Part]:
+    """Return the jobs of an expression, their arguments checked."""
+    templates: dict[int, tuple[Maker, Template]] = {}
+    parts = []
+    for signature, prefix, flags in built.nodes:
+        origin = signature.origin
+        entry = templates.get(id(origin)) if origin is not None else None
+        if entry is None:
+            maker = named(signature) if origin is None else origin
+            entry = templates[id(maker)] = (maker, maker.graph_template)
+        args = (*prefix, *signature.args) if prefix else signature.args
+        entry[0].check((None, *args) if TAKES in flags else args, signature.kwargs)
+        parts.append(Part(entry[1], args, signature.kwargs, flags))
+    return parts
+
+
+def _check(built: Built) -> None:
+    for node in built.nodes:
+        if node.signature.options.get("job_id") is not None:
+            task = node.signature.task
+            raise NotAllowed(f"task {task!r}: the ids of jobs of a graph are made with it")
