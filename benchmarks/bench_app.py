@@ -16,6 +16,18 @@ def nothing() -> None:
 
 
 @app.task
+def same(number: int) -> int:
+    """Return the number."""
+    return number
+
+
+@app.task
+def count(numbers: list[int]) -> int:
+    """Return how many there are."""
+    return len(numbers)
+
+
+@app.task
 def started() -> float:
     """Return when it was started, as Unix time."""
     return time.time()

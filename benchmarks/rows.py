@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.floor import inserts_per_second
+from benchmarks.graphs import chain_links, chord_members
 from benchmarks.schedules import schedules
 from benchmarks.system import System, running
 from eventmq import EventMQ
@@ -187,7 +188,18 @@ def _seconds(code: str) -> float:
 #: Name -> one run of it.
 ROWS: dict[str, Callable[[Figures], None]] = {
     row.__name__: row
-    for row in (enqueue_one, enqueue_bulk, drain, flow, round_trip, backlog, start, schedules)
+    for row in (
+        enqueue_one,
+        enqueue_bulk,
+        drain,
+        flow,
+        round_trip,
+        backlog,
+        start,
+        schedules,
+        chord_members,
+        chain_links,
+    )
 }
 
 #: Name -> figure -> what it must reach on two cores.
@@ -197,6 +209,7 @@ GOALS: dict[str, dict[str, str]] = {
     "drain": {"ratio_to_floor": ">= 0.35"},
     "round_trip": {"p50_ms": "< 1"},
     "backlog": {"rss_mib": "< 150", "submit_ratio": ">= 0.85", "drain_ratio": ">= 0.85"},
+    "chord_members": {"ratio": "< 1.5"},
     "schedules": {"ready_s": "< 5", "p99_ms": "< 50", "rss_mib": "< 300"},
     "start": {"import_ms": "<= 100", "worker_ready_s": "<= 0.5"},
 }

@@ -137,7 +137,7 @@ class Graphs:
             self._step(rows, entry)
         return self._news
 
-    # hot loop: benchmarks/chord.py
+    # hot loop: benchmarks/graphs.py
     def _step(self, rows: Sequence[Finished], entry: Follow) -> None:
         db = self.tables.db
         find = "SELECT graph, output FROM nodes WHERE key = ?"

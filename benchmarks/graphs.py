@@ -1,0 +1,65 @@
+"""The rows about graphs: what a chord costs over its members alone, and long chains."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.system import running
+from eventmq import EventMQ, chain, chord
+
+if TYPE_CHECKING:
+    from benchmarks.figures import Figures
+
+__all__ = ["chain_links", "chord_members"]
+
+_MEMBERS = 10_000
+_LINKS = 1000
+
+
+def _tasks(address: str) -> tuple[EventMQ, Any, Any]:
+    app = EventMQ("bench", broker=address)
+
+    @app.task(name="benchmarks.bench_app.same")
+    def same(number: int) -> int:
+        """Return the number."""
+        return number
+
+    @app.task(name="benchmarks.bench_app.count")
+    def count(numbers: list[int]) -> int:
+        """Return how many there are."""
+        return len(numbers)
+
+    return app, same, count
+
+
+def chord_members(figures: Figures) -> None:
+    """A chord of 10,000 members, until its callback has ended, against as many plain jobs."""
+    with running(workers=2) as system:
+        app, same, count = _tasks(system.address)
+        app.wait(same.map([(i,) for i in range(1000)]))
+        begin = time.perf_counter()
+        jobs = same.map([(i,) for i in range(_MEMBERS)])
+        done, _ = app.wait(jobs, timeout=120)
+        plain = time.perf_counter() - begin
+        assert len(done) == _MEMBERS
+        begin = time.perf_counter()
+        job = chord((same.s(i) for i in range(_MEMBERS)), count.s()).delay()
+        sent = time.perf_counter() - begin
+        assert job.get(timeout=120) == _MEMBERS
+        whole = time.perf_counter() - begin
+        figures.add(plain_s=plain, chord_s=whole, submit_s=sent, ratio=whole / plain)
+        app.close()
+
+
+def chain_links(figures: Figures) -> None:
+    """A chain of 1,000 links, from the submission to the result of the last one."""
+    with running(workers=2) as system:
+        app, same, _ = _tasks(system.address)
+        same.delay(1).get(timeout=10)
+        begin = time.perf_counter()
+        job = chain(same.s(1), *[same.s()] * (_LINKS - 1)).delay()
+        assert job.get(timeout=120) == 1
+        taken = time.perf_counter() - begin
+        figures.add(seconds=taken, ms_per_link=taken / _LINKS * 1000)
+        app.close()
