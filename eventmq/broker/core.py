@@ -112,8 +112,7 @@ class BrokerCore:
         self.topics = Topics(state)
         self.schedules = Schedules(state)
         self.calls.add(self.schedules.handlers)
-        self._promoting = False
-        self._ticked = self._beaten = 0.0
+        self._promoting, self._ticked, self._beaten = False, 0.0, 0.0
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:

@@ -267,6 +267,16 @@ def test_an_expired_member_counts(broker: Broker) -> None:
     assert states(broker, ids) == "ses"
 
 
+def test_a_member_that_nobody_takes_expires_and_counts(broker: Broker) -> None:
+    """Also one whose time was up before its turn came."""
+    late = ",expires:1800000005"
+    ids = submit(broker, Group((A | B, C), on_failure="continue") | D, b=late, c=late)
+    broker.wait(6.0)
+    assert states(broker, ids) == "qbeb"
+    assert run(broker) == ["a", "d([])"]
+    assert states(broker, ids) == "sees"
+
+
 def test_a_job_that_is_tried_again_is_waited_for(broker: Broker) -> None:
     ids = submit(broker, A | B)
     [(chunk, _)] = chunks(broker.worker())
