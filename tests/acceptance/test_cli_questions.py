@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -214,3 +215,28 @@ def test_a_signal_ends_a_subscription_as_usual(running: Shell, signum: int) -> N
     program = running.start("subscribe", "news")
     program.line(err=True)
     assert 0 == program.stop(signum)
+
+
+def test_a_graph_is_drawn_and_cancelled_whole(running: Shell) -> None:
+    """By the id of any of its jobs."""
+    program = (
+        "from shop import total\n"
+        "from eventmq import chord\n"
+        "late = total.options(countdown=3600)\n"
+        "print(chord([late.s([1]), late.s([2])], total.s()).delay().id)\n"
+    )
+    done = running.launch(sys.executable, "-c", program)
+    job_id = done.line().strip()
+    assert 0 == done.wait()
+    lines = running.output("job", job_id, "--tree").splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["└─", "shop.total", "blocked"],
+        ["├─", "shop.total", "delayed"],
+        ["└─", "shop.total", "delayed"],
+    ]
+    rows = running.json("job", job_id, "--tree")
+    assert f"{JOBS} place input output handler" == " ".join(rows[0])
+    assert {"cancelled": 3} == running.json("cancel", "--group", rows[0]["id"])
+    assert "3 cancelled" in running.output("job", rows[0]["id"], "--tree")
+    code, _ = running.error("cancel", "--group", "nobody-knows-it")
+    assert 4 == code

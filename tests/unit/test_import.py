@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Modules that cost time and are not needed to import the package.
 HEAVY = ["asyncio", "click", "dill", "msgpack", "pluggy", "rich", "sqlite3", "zmq"]
 
-#: Names of the interface that belong to later versions.
-LATER = ["chain", "chord", "group"]
+#: Names that are not there.
+LATER = ["Chain", "signature"]
 
 
 def run(program: str) -> str:
