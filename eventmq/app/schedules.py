@@ -70,6 +70,9 @@ class Declared:
         if not isinstance(what, Signature):
             msg = f"schedule {name!r} is of {what!r}; right is a call as data, such as task.s(1)"
             raise SettingsError(msg)
+        if what.handlers:
+            msg = f"schedule {name!r} cannot have error callbacks: schedule a task that submits "
+            raise SettingsError(msg + "the call with its on_error()")
         if not isinstance(timing, Timing):
             msg = f"schedule {name!r} fires at {timing!r}; right is every(seconds=30), "
             raise SettingsError(msg + "cron('0 3 * * *', tz='Europe/Paris') or at(datetime)")

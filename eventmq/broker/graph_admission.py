@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.broker.admission import Admission
-from eventmq.entries import AdmitGraph
+from eventmq.entries import AdmitGraph, Find
 from eventmq.errors import ProtocolError
 from eventmq.graph import flags_of
 from eventmq.job import JobState
 from eventmq.wire.graphs import decode_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from eventmq.broker.peers import Peer
-    from eventmq.entries import Verdict
+    from eventmq.entries import Found, Verdict
     from eventmq.graph import Plan
     from eventmq.headers import Headers
     from eventmq.job import Job
@@ -107,7 +107,8 @@ class GraphAdmission(Admission):
         if verdict is None:
             self._graph_stored(graph)
         elif verdict.code == "same_id":
-            state.counters["duplicates"] += len(graph.jobs)
+            self._again(graph)
+            return
         else:
             code, text = "store-full", verdict.detail
             if verdict.code == "taken":
@@ -115,6 +116,23 @@ class GraphAdmission(Admission):
             state.error(graph.peer, graph.id, code, text)
             return
         state.receipt(graph.peer, graph.id)
+
+    def _again(self, graph: _Graph) -> None:
+        """Give the receipt of a graph that was admitted before, unless another key submitted it."""
+        state, grant = self.state, graph.peer.grant
+        state.counters["duplicates"] += len(graph.jobs)
+        if grant is None:
+            state.receipt(graph.peer, graph.id)
+            return
+
+        def settle(found: Mapping[str, Found]) -> None:
+            if graph.id in found and not grant.owns(found[graph.id].job.headers):
+                text = f"another key has submitted a job with the id {graph.id!r}"
+                state.error(graph.peer, graph.id, "not-allowed", text)
+            else:
+                state.receipt(graph.peer, graph.id)
+
+        state.write(Find([graph.id]), settle)
 
     def _graph_stored(self, graph: _Graph) -> None:
         state = self.state

@@ -8,8 +8,10 @@ import pytest
 
 from eventmq.broker.gate import Gate
 from eventmq.broker.roles import REMOTE, Grant
+from eventmq.graph import Plan
 from eventmq.wire.bulk import pack
 from eventmq.wire.commands import Call, Disconnect, Error, Heartbeat, Inform, Ready, Request
+from eventmq.wire.graphs import encode_graph
 from tests.broker_harness import Broker
 
 if TYPE_CHECKING:
@@ -187,3 +189,22 @@ def test_what_is_remembered_of_sessions_is_bounded(make) -> None:
         door.say("W", Inform(f"i{i}", "", "worker", f"session:s{i}"))
     assert 1 == len(door.core.state.sessions)
     assert len(door.gate._holders) < 100
+
+
+# Graphs
+
+
+def test_a_graph_belongs_to_the_key_that_submitted_it(make) -> None:
+    """Nobody else looks at it, cancels it, or gets a receipt for its id."""
+    bob = Grant("B", "bob", frozenset({"client"}))
+    door = make({**EVERYBODY, "B": bob})
+    rows = [(job_id, 0, b"") for job_id in ("g1", "g2")]
+    body = encode_graph([("default", "content-type:x,graph:n")], rows, Plan([-1, 0], [0]))
+    graph = Request("g1", "", "ack-requested,nodes:2", body)
+    assert [] == codes(door.say("A", graph, b"alice"))
+    assert [] == codes(door.say("A", graph, b"alice"))
+    assert ["not-allowed"] == codes(door.say("B", graph, b"bob"))
+    for name in ("graph", "cancel_graph"):
+        call = Call(f"{name}-of-bob", name, pack({"id": "g2"}))
+        assert ["not-allowed"] == codes(door.say("B", call, b"bob"))
+        assert [] == codes(door.say("A", call, b"alice"))
