@@ -31,6 +31,7 @@ from eventmq.wire.commands import (
     Reply,
     Request,
 )
+from eventmq.wire.features import Features
 from tests.client_harness import FakeBroker, Net
 
 
@@ -579,6 +580,17 @@ def test_a_broker_that_has_no_room_is_named_with_its_reason() -> None:
     net.begin(job)
     net.advance(5.0)
     assert text in str(job.error)
+
+
+def test_a_graph_is_not_sent_to_a_broker_that_does_not_know_graphs() -> None:
+    """It would take it for one job."""
+    net = Net(FakeBroker())
+    net.machine.connections[0].features = Features(extensions=("batch", "call"))
+    graph = parcel("g1", net)
+    graph.needs = "graph"
+    net.begin(graph)
+    assert isinstance(graph.error, ProtocolError)
+    assert "lacks the protocol extension 'graph'" in str(graph.error)
 
 
 def test_a_plain_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
