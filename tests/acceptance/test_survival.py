@@ -112,8 +112,15 @@ def test_the_jobs_of_a_killed_worker_run_elsewhere(system: System) -> None:
     )
 
 
-def test_a_killed_child_loses_nothing(system: System) -> None:
-    """kill -9 of a child: its job is tried again, its neighbours are not charged."""
+def test_a_killed_child_loses_nothing(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 of a child: its job is tried again, its neighbours are not charged.
+
+    Results are in a file of the host: nothing is lost there either.
+    """
+    backend = f"sqlite:///{tmp_path}/results.sqlite?durable=no"
+    monkeypatch.setenv("EVENTMQ_RESULT_BACKEND", backend)
     system.broker()
     system.worker()
     app = system.app()
@@ -121,8 +128,10 @@ def test_a_killed_child_loses_nothing(system: System) -> None:
     until(lambda: "1" in system.started(), "the job runs")
     jobs = submit(app, 2000)
     os.kill(system.started()["1"], signal.SIGKILL)
-    app.wait(jobs, timeout=DEADLINE)
+    assert app.wait(jobs, timeout=DEADLINE).pending == []
     assert job.get(timeout=DEADLINE) == 1
+    assert [job.get() for job in jobs] == list(range(2000))
+    assert (tmp_path / "results.sqlite").exists()
     assert job.info()["delivery"] == 2
     assert job.info()["attempt"] == 1
 

@@ -52,6 +52,9 @@ BUSY = 30.0
 #: Seconds between two looks for results whose time is up.
 EVERY = 30.0
 
+#: Bytes of the write-ahead log that stay on disk when its content is in the file.
+WAL_BYTES = 64 * 1024**2
+
 #: Results that one transaction forgets at most.
 SLICE = 500
 
@@ -210,6 +213,7 @@ class SqliteResults:
             msg = f"{self._path} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}"
             raise ResultUnavailable(f"{msg}: use the newer EventMQ that wrote it, or another file")
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         if version < SCHEMA_VERSION:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
