@@ -68,8 +68,7 @@ class DataDirectory:
                 "stop that one, or name another with --data-dir"
             )
             raise StoreError(msg) from error
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"{os.getpid()}\n".encode())
+        os.pwrite(self._lock, f"{os.getpid():<31}\n".encode(), 0)
 
     def _lay_ballast(self) -> None:
         ballast = self.path / "ballast"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import merge
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Chunk, Found
 from eventmq.job import STATE_CODES, JobState, id_time
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
 
 _FAILED = f"{JOB_COLUMNS}, at, content_type, result, started, ran, worker"
+
+#: From so many ids on, `Reads.find` asks each table for several at once, and for how many.
+_MANY, _AT_ONCE = 8, 100
 
 #: Rows that one page of a listing looks at before it returns what it has.
 _SCAN = 20_000
@@ -58,13 +61,36 @@ class Reads:
         return jobs, False
 
     def find(self, entry: Find) -> dict[str, Found]:
-        """Look jobs up by id."""
-        found = {}
-        for job_id in entry.ids:
-            known = self.find_one(job_id)
-            if known is not None:
-                found[job_id] = known
-        return found
+        """Look jobs up by id: one by one, or where they are many table by table."""
+        ids = list(dict.fromkeys(entry.ids))
+        if len(ids) >= _MANY:
+            return self._find_many(ids)
+        known = {job_id: self.find_one(job_id) for job_id in ids}
+        return {job_id: found for job_id, found in known.items() if found is not None}
+
+    def _find_many(self, ids: list[str]) -> dict[str, Found]:
+        tables, now = self.tables, self.clock.now()
+        found: dict[str, Found] = {}
+        for row in self._rows_of(JOB_COLUMNS, "jobs", ids):
+            found[row[1]] = Found(tables.job(row))
+        left = [job_id for job_id in ids if job_id not in found]
+        for row in self._rows_of(_FAILED, "failed", left):
+            found[row[1]] = tables.failed(row)
+        left = [job_id for job_id in left if job_id not in found]
+        places = {i: tables.buckets_of(id_time(i), now, SKEW) for i in left}
+        for bucket in reversed(tables.buckets):
+            some = [i for i in left if i not in found and bucket in places[i]]
+            for row in self._rows_of("*", bucket_name(bucket), some):
+                found[row[0]] = tables.outcome(row, now)
+        return {job_id: found[job_id] for job_id in ids if job_id in found}
+
+    def _rows_of(self, columns: str, table: str, ids: list[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a table with these ids; the statement is the same for any number."""
+        sql = f"SELECT {columns} FROM {table} WHERE id IN ({', '.join('?' * _AT_ONCE)})"
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            padding = some[-1:] * (_AT_ONCE - len(some))
+            yield from self.tables.db.execute(sql, some + padding)
 
     def find_one(self, job_id: str) -> Found | None:
         """Look one job up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Found, LaneHead, LaneKey, QueueCounts, lane_of
@@ -242,6 +243,7 @@ def label_of(job: Job) -> str:
     return f"{headers.task}\t{headers.owner}"
 
 
+@lru_cache(maxsize=4096)
 def _headers(label: str) -> str:
     """Return the headers of which `label_of` has made a label."""
     task, tab, owner = label.rpartition("\t")

@@ -308,6 +308,23 @@ class QueueStoreSuite(EventTests, GraphTests, OperationTests, RecoveryTests, Uni
         (job,) = self.admitted(store, 1)
         assert list(self.find(store, self.job(), job, self.job(id="x"))) == [job.id]
 
+    def test_many_are_found_at_once(self) -> None:
+        """Wherever they are, in the order in which they were asked for; each as it is alone."""
+        store = self.begin()
+        jobs = [*self.admitted(store, 250, body=b"b"), self.delayed(9.0)]
+        self.commit(store, Admit(jobs[-1:]))
+        ends = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+        for place, job in enumerate(jobs[:120]):
+            self.finish(store, self.end(job, ends[place % 3]))
+        asked = [jobs[-1], self.job(), *jobs[:200], jobs[3]]
+        found = self.find(store, *asked)
+        assert list(found) == [jobs[-1].id, *(job.id for job in jobs[:200])]
+        for job in jobs[100:140]:
+            alone = self.find(store, job)[job.id]
+            assert (fields(found[job.id].job), found[job.id][1:]) == (
+                fields(alone.job), alone[1:]
+            )  # fmt: skip
+
     def listed(
         self,
         store: QueueStore,
