@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import gateways, life, rows
+from benchmarks import gateways, journal, life, rows
 from benchmarks.figures import Figures
 
-ROWS = rows.ROWS | life.ROWS | gateways.ROWS
-GOALS = rows.GOALS | life.GOALS | gateways.GOALS
+ROWS = rows.ROWS | life.ROWS | gateways.ROWS | journal.ROWS
+GOALS = rows.GOALS | life.GOALS | gateways.GOALS | journal.GOALS
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["System", "running"]
+__all__ = ["ROOT", "System", "running"]
 
-_ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class System:
@@ -65,7 +65,7 @@ class System:
         log = (self.folder / f"{arguments[0]}.log").open("a")
         process = subprocess.Popen(
             [sys.executable, "-m", "eventmq", *arguments],
-            stdout=subprocess.PIPE, stderr=log, text=True, cwd=_ROOT,
+            stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT,
         )  # fmt: skip
         log.close()
         assert process.stdout is not None

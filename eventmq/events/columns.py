@@ -94,6 +94,11 @@ class EventColumns:
         ]
         return n
 
+    def extend(self, other: EventColumns) -> None:
+        """Add the events of another table."""
+        for name, values in other.values.items():
+            self.values[name] += values
+
     def cut(self, n: int) -> EventColumns:
         """Take the first ``n`` events out, and return them."""
         taken = EventColumns()

@@ -81,6 +81,9 @@ def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFi
     assert [line for line in lines if line] == [
         "[console_scripts]",
         "eventmq = eventmq.cli:main",
+        "[eventmq]",
+        "journal = eventmq_contrib.journal",
+        "prometheus = eventmq_contrib.prometheus",
         "[pytest11]",
         "eventmq.testing.plugin = eventmq.testing.plugin",
     ]

@@ -1,0 +1,24 @@
+"""Keeps all events of a broker in Parquet files: the command ``eventmq journal``.
+
+A process of its own takes them out of the broker's store, or asks the broker, seals them in files
+and tells the broker, which forgets them. The library ``pyarrow`` comes with ``eventmq[spark]``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq import hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+__all__ = ["eventmq_add_commands"]
+
+
+@hookimpl
+def eventmq_add_commands(cli: click.Group) -> None:
+    """Add ``eventmq journal``."""
+    from eventmq_contrib.journal.command import journal
+
+    cli.add_command(journal)

@@ -1,0 +1,159 @@
+"""Runs a journal, and compacts what it wrote: ``journal``, ``journal compact``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.target import takes_target
+from eventmq.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from eventmq.app import EventMQ
+    from eventmq.cli.target import Target
+    from eventmq_contrib.journal.drain import Drain
+    from eventmq_contrib.journal.sources import Source
+
+__all__ = ["journal", "run"]
+
+logger = logging.getLogger("eventmq.journal")
+
+#: Seconds between looks for new events.
+LOOK = 0.2
+
+#: Seconds between attempts where the broker is away.
+AGAIN = 2.0
+
+#: Seconds that the broker of a store has to answer.
+PATIENCE = 2.0
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="Exit codes: 0 done, 1 the store cannot be read, the folder cannot be written, another "
+    "journal is at work or pyarrow is missing, 2 wrong usage, 3 broker not reachable.",
+)
+@click.option("--data-dir", metavar="DIR", help="Read the store in the broker's data directory.")
+@click.option(
+    "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
+    help="The folder of the Parquet files.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Take what there is and end.")
+@takes_target
+def journal(target: Target, data_dir: str | None, out: str, once: bool) -> int:  # noqa: FBT001 - click
+    """Keep all events of a broker in Parquet files, until SIGTERM or Ctrl-C.
+
+    With --data-dir, or where the working directory has one, the store is read directly, also while
+    no broker runs. Otherwise the broker is asked, from anywhere. Events that are sealed in a file
+    are forgotten by the broker, so there is one journal per broker. A line with "ready" comes on
+    stdout.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return DONE
+    from eventmq_contrib.journal.parquet import need_pyarrow
+
+    need_pyarrow()
+    with _source(target, data_dir) as (source, app):
+        return _keep(source, app, Path(out), once=once)
+
+
+@contextlib.contextmanager
+def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, EventMQ]]:
+    """Give where events come from, and close it at the end."""
+    from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+    from eventmq_contrib.journal.sources import BrokerSource, StoreSource
+
+    app = target.serving().app
+    with contextlib.ExitStack() as stack:
+        stack.callback(app.close)
+        directory = Path(data_dir or app.settings.data_dir)
+        local = target.broker is None and app.settings.source("broker") == "default"
+        if data_dir is None and not (local and directory.is_dir()):
+            yield BrokerSource(app), app
+            return
+        reader = OutboxReader(directory)
+        stack.callback(reader.close)
+        addresses = reader.addresses()
+        given: dict[str, Any] = {"submit_timeout": PATIENCE}
+        if local and (address := addresses.get("admin") or addresses.get("main")):
+            given["broker"] = address
+        app.override(**given)
+        yield StoreSource(reader, app, app.clock), app
+
+
+def _keep(source: Source, app: EventMQ, out: Path, *, once: bool) -> int:
+    from eventmq_contrib.journal.drain import Drain
+    from eventmq_contrib.journal.folder import JournalFolder
+
+    ended = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: ended.set())
+    folder = JournalFolder(out)
+    folder.open()
+    with contextlib.closing(folder):
+        drain = Drain(source, folder, app.clock)
+        drain.start()
+        click.echo(f"ready broker={source.broker_id} out={out} after={drain.sealed}")
+        first = drain.sealed
+        run(drain, ended.wait, once=once)
+        n = drain.sealed - first
+        click.echo(f"sealed {n} events in {drain.files} files, up to {drain.sealed}", err=True)
+    return DONE
+
+
+def run(drain: Drain, wait: Callable[[float], bool], *, once: bool) -> None:
+    """Take events until the end.
+
+    Args:
+        drain: Started.
+        wait: Waits for so many seconds or until the end; returns whether that is it.
+        once: The end is where there are no more.
+    """
+    pause = 0.0
+    while not wait(pause):
+        try:
+            pause = 0.0 if drain.step() else LOOK
+        except BrokerUnavailable as error:
+            if once:
+                raise
+            logger.warning("the broker does not answer; the journal waits for it: %s", error)
+            pause = AGAIN
+            continue
+        if once and pause:
+            break
+    drain.finish()
+
+
+@journal.command(cls=Command, exits={FAILED: "a file cannot be read or written"})
+@click.option(
+    "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
+    help="The folder of the journal.",
+)  # fmt: skip
+@click.option(
+    "--to", metavar="DIR", help="The folder of the larger files; else compacted, beside it."
+)
+def compact(out: str, to: str | None) -> int:
+    """Write the small files of hours that have ended as few large ones.
+
+    The journal's own files stay as they are. The larger ones count once they are in the file
+    manifest.json of their folder; readers may take either.
+    """
+    from eventmq_contrib.journal.compaction import Compaction
+    from eventmq_contrib.journal.parquet import need_pyarrow
+
+    need_pyarrow()
+    source = Path(out)
+    compaction = Compaction(source, Path(to) if to else source.parent / "compacted")
+    n, files = compaction.run()
+    click.echo(f"compacted {n} files into {files}")
+    return DONE

@@ -1,0 +1,153 @@
+"""Takes events from a source into a folder, each exactly once, whoever is killed when.
+
+What was taken and is not sealed is forgotten with the process and taken again. What is sealed is
+never taken again, since the names of the files say how far they go.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.events import HOUR_US, EventColumns
+from eventmq_contrib.journal.sources import check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.entries import EventRow
+    from eventmq_contrib.journal.folder import JournalFolder
+    from eventmq_contrib.journal.sources import Source
+
+__all__ = ["AGE", "ROWS", "Drain"]
+
+logger = logging.getLogger("eventmq.journal")
+
+#: Events in a file at most.
+ROWS = 65_536
+
+#: Seconds after which what there is is sealed.
+AGE = 60.0
+
+#: Bytes that are read at a time: a few milliseconds.
+READ_BYTES = 4 * 1024 * 1024
+
+#: Seconds between two words to the broker.
+TELL_EVERY = 1.0
+
+
+class Drain:
+    """One run of a journal.
+
+    Args:
+        source: Has the events.
+        folder: Open.
+        clock: Says what is old.
+        rows: Events in a file at most.
+        age: Seconds after which what there is is sealed.
+    """
+
+    def __init__(
+        self, source: Source, folder: JournalFolder, clock: Clock, *,
+        rows: int = ROWS, age: float = AGE,
+    ) -> None:  # fmt: skip
+        self._source, self._folder, self._clock = source, folder, clock
+        self._rows, self._age = rows, age
+        self._events = EventColumns()
+        self._since = 0.0
+        self._told = -1
+        self._tell_at = float("-inf")
+        #: The last number that was taken, and the last that is sealed.
+        self.taken = self.sealed = 0
+        self.files = 0
+
+    def start(self) -> None:
+        """Find out how far the folder is, and tell the broker that there is a journal.
+
+        Raises:
+            StoreError: The broker has less than the folder, or another journal.
+        """
+        self.taken = self.sealed = self._folder.checkpoint(self._source.broker_id)
+        _, head = self._source.read(self.taken, 1)
+        check(self._source.broker_id, head, self.sealed)
+        self._tell()
+
+    def step(self) -> bool:
+        """Take some events, seal what is due, tell the broker; say whether there were any."""
+        rows, _ = self._source.read(self.taken, READ_BYTES)
+        for row in rows:
+            self._take(row)
+        self._seal_due()
+        if self.sealed > self._told and self._clock.monotonic() >= self._tell_at:
+            self._tell()
+        return bool(rows)
+
+    def finish(self) -> None:
+        """Seal what there is, and tell the broker."""
+        self._seal_all()
+        if self.sealed > self._told:
+            self._tell()
+
+    # Taking
+
+    def _take(self, row: EventRow) -> None:
+        if row.first > self.taken + 1:
+            self._seal_all()  # a file has no hole
+            logger.warning(
+                "events %d to %d are missing: the broker had dropped them",
+                self.taken + 1, row.first - 1,
+            )  # fmt: skip
+        if not len(self._events):
+            self._since = self._clock.monotonic()
+        if row.first > self.taken:
+            self._events.add(self._source.broker_id, row.first, row.body)
+        else:  # the beginning of this row is sealed already
+            rest = EventColumns()
+            rest.add(self._source.broker_id, row.first, row.body)
+            rest.cut(self.taken + 1 - row.first)
+            self._events.extend(rest)
+        self.taken = row.first + row.events - 1
+        while len(self._events) >= self._rows:
+            self._seal(self._rows)
+
+    # Sealing
+
+    def _seal_due(self) -> None:
+        """Seal what is old, or of an hour that has ended."""
+        times = self._events.values["ts_us"]
+        while times and times[-1] // HOUR_US != times[0] // HOUR_US:
+            self._seal(self._rows)
+        if not times:
+            return
+        old = self._clock.monotonic() - self._since >= self._age
+        if old or int(self._clock.now() * 1_000_000) // HOUR_US > times[0] // HOUR_US:
+            self._seal_all()
+
+    def _seal_all(self) -> None:
+        while len(self._events):
+            self._seal(self._rows)
+
+    def _seal(self, most: int) -> None:
+        """Seal the first events, as many as are of one hour."""
+        size = min(most, self._rows, len(self._events))
+        size = _of_one_hour(self._events.values["ts_us"], size)
+        part = self._events.cut(size)
+        name = self._folder.seal(self._source.broker_id, part)
+        self.sealed = name.last
+        self.files += 1
+        self._since = self._clock.monotonic()
+        logger.debug("sealed %s", name)
+
+    def _tell(self) -> None:
+        self._tell_at = self._clock.monotonic() + TELL_EVERY
+        if self._source.seal(self._folder.id, self.sealed):
+            self._told = self.sealed
+
+
+def _of_one_hour(times: Sequence[int], size: int) -> int:
+    """Return how many of the first times are in the hour of the first one."""
+    hour, some = times[0] // HOUR_US, times[:size]
+    if min(some) // HOUR_US == max(some) // HOUR_US:
+        return size
+    return next(place for place, ts in enumerate(some) if ts // HOUR_US != hour)

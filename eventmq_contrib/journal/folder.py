@@ -1,0 +1,194 @@
+"""The folder of a journal: whose it is, what is sealed in it, and how a file gets its name.
+
+A file is written under a name that no reader looks at, synced, renamed, and its folder is synced.
+Only then it counts: how far a journal is, the names of its files say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from eventmq.errors import StoreError
+from eventmq.events import FileName, partition
+from eventmq_contrib.journal.parquet import is_whole, write_events
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from eventmq.events import EventColumns
+
+__all__ = ["JournalFolder", "sync_folder"]
+
+logger = logging.getLogger("eventmq.journal")
+
+#: Files of the folder that are no events: readers skip names that begin so.
+_LOCK, _CARD = "_lock", "_journal.json"
+
+
+class JournalFolder:
+    """A folder that one process writes: ``open``, and ``close`` in any case.
+
+    Args:
+        path: Made where it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+        #: Made once per folder, so that a broker knows who it tells its events.
+        self.id = ""
+
+    # Opening
+
+    def open(self) -> None:
+        """Lock the folder, and remove what an earlier process did not finish.
+
+        Raises:
+            StoreError: It cannot be written, or another journal has it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+            self._lock = os.open(self.path / _LOCK, flags, 0o644)
+            self._take_lock()
+            self._read_card()
+            self._clear()
+        except OSError as error:
+            self.close()
+            raise self._unwritable(error) from error
+
+    def _take_lock(self) -> None:
+        assert self._lock is not None  # noqa: S101 - set by open
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            self.close()
+            msg = (
+                f"the folder {self.path} is in use by another journal (process {owner}): stop "
+                "that one, or name another with --out"
+            )
+            raise StoreError(msg) from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _read_card(self) -> None:
+        card = self.path / _CARD
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            self.id = str(json.loads(card.read_text(encoding="utf-8"))["id"])
+        if self.id:
+            return
+        self.id = secrets.token_hex(8)
+        draft = self.path / f"{_CARD}.tmp"
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump({"id": self.id}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(card)
+        sync_folder(self.path)
+
+    def _clear(self) -> None:
+        """Remove files that were being written; say what else is there."""
+        foreign = []
+        for path in self._files():
+            if path.name.startswith("_") and FileName.parse(path.name[1:]) is not None:
+                logger.info("removing %s, which was not finished", path)
+                path.unlink()
+            elif FileName.parse(path.name) is None and path.name[:1] not in {"_", "."}:
+                foreign.append(path)
+        if foreign:
+            what = "%d files among the events are not of a journal, the first is %s; left alone"
+            logger.warning(what, len(foreign), foreign[0])
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        msg = (
+            f"cannot write the journal {self.path}: {error.strerror or error}; make it writable, "
+            "make room, or name another with --out"
+        )
+        return StoreError(msg)
+
+    def close(self) -> None:
+        """Free the lock. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # What is there
+
+    def _files(self) -> Iterator[Path]:
+        for hour in sorted(self.path.glob("date=*/hour=*")):
+            yield from sorted(hour.iterdir())
+
+    def sealed(self, broker_id: str) -> list[tuple[FileName, Path]]:
+        """Return the sealed files of a broker, by their first numbers."""
+        found = [(FileName.parse(path.name), path) for path in self._files()]
+        return sorted((name, path) for name, path in found if name and name.broker == broker_id)
+
+    def checkpoint(self, broker_id: str) -> int:
+        """Return the highest number of a broker that is sealed, 0 for none.
+
+        Raises:
+            StoreError: The file that says so is torn.
+        """
+        files = self.sealed(broker_id)
+        if not files:
+            return 0
+        name, path = max(files, key=lambda item: item[0].last)
+        if not is_whole(path):
+            msg = (
+                f"{path} is torn, and it is the newest: move it away, and the broker's events "
+                "are taken again as far as it has them"
+            )
+            raise StoreError(msg)
+        return name.last
+
+    # Sealing
+
+    def seal(self, broker_id: str, events: EventColumns) -> FileName:
+        """Write events of one hour, with numbers that follow each other, as one file for ever.
+
+        Raises:
+            StoreError: It cannot be written. The events are where they were.
+        """
+        numbers = events.values["seq"]
+        name = FileName(broker_id, numbers[0], numbers[-1])
+        folder = self.path / partition(events.values["ts_us"][0])
+        try:
+            self._make(folder)
+            draft = folder / f"_{name}"
+            with draft.open("wb") as file:
+                write_events(file, events.values)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(folder / str(name))
+            sync_folder(folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return name
+
+    def _make(self, folder: Path) -> None:
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(folder.parent)
+            sync_folder(self.path)
+
+
+def sync_folder(path: Path) -> None:
+    """Make sure that the names in a folder are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

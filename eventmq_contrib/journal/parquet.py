@@ -1,0 +1,79 @@
+"""Events as Parquet: the schema of the published row, and how a file is written and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from eventmq.errors import PluginError
+from eventmq.events import COLUMNS, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["arrow_schema", "is_whole", "need_pyarrow", "read_rows", "write_events"]
+
+#: First and last bytes of a Parquet file.
+_MAGIC = b"PAR1"
+
+#: Columns in which most values are the same, or of few.
+_FEW = [
+    column.name
+    for column in COLUMNS
+    if column.type == "string" and column.name not in {"job_id", "root_id", "parent_id", "trace_id"}
+]
+
+
+def need_pyarrow() -> None:
+    """See that pyarrow is there.
+
+    Raises:
+        PluginError: It is not.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401 - whether it is there
+    except ImportError as error:
+        msg = "eventmq journal needs pyarrow: pip install '.[spark]'"
+        raise PluginError(msg) from error
+
+
+def arrow_schema() -> Any:
+    """Return the `pyarrow.Schema` of events."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64()}
+    fields = [pa.field(c.name, types[c.type], nullable=c.nullable) for c in COLUMNS]
+    return pa.schema(fields, metadata={"eventmq.schema_version": str(SCHEMA_VERSION)})
+
+
+def write_events(file: BinaryIO, values: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns of events as one Parquet file.
+
+    Args:
+        file: Open for writing; it stays open.
+        values: As in `eventmq.events.EventColumns`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = arrow_schema()
+    arrays = [pa.array(values[field.name], type=field.type) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    pq.write_table(table, file, compression="zstd", use_dictionary=_FEW)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, for tests and small looks."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
+    return rows
+
+
+def is_whole(path: Path) -> bool:
+    """Say whether a file begins and ends as a Parquet file does."""
+    with path.open("rb") as file:
+        if file.read(4) != _MAGIC:
+            return False
+        file.seek(-4, 2)
+        return file.read(4) == _MAGIC

@@ -1,0 +1,142 @@
+"""Where a journal gets events from: the store of a broker on this machine, or a broker by CALL."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventmq.entries import EventRow, OutboxHead
+from eventmq.errors import BrokerUnavailable, ProtocolError, StoreError
+
+if TYPE_CHECKING:
+    from eventmq.app import EventMQ
+    from eventmq.clock import Clock
+    from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+
+__all__ = ["BrokerSource", "Source", "StoreSource"]
+
+logger = logging.getLogger("eventmq.journal")
+
+#: Seconds between attempts to tell a broker that did not answer.
+_AGAIN = 10.0
+
+
+class Source(Protocol):
+    """Has events. ``broker_id`` is the id of the store that they are from."""
+
+    broker_id: str
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+        """Return events after a number: whole rows, at least one if there is one."""
+
+    def seal(self, journal: str, sealed: int) -> bool:
+        """Tell the broker what a journal has; say whether it heard.
+
+        Raises:
+            StoreError: It must not go on: another journal has taken over, or the broker has less.
+        """
+
+
+class BrokerSource:
+    """A broker that is asked.
+
+    Args:
+        app: Knows the broker, and is asked for nothing else.
+
+    Raises:
+        BrokerUnavailable: It does not answer.
+    """
+
+    def __init__(self, app: EventMQ) -> None:
+        self._app = app
+        self.broker_id: str = app.ask("ping")["store"]
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+        """See `Source`."""
+        answer = self._app.ask("events.read", {"after": after, "bytes": max_bytes})
+        _same(self.broker_id, answer)
+        return [EventRow(*row) for row in answer["rows"]], _head(answer)
+
+    def seal(self, journal: str, sealed: int) -> bool:
+        """See `Source`."""
+        seal(self._app, self.broker_id, journal, sealed)
+        return True
+
+
+class StoreSource:
+    """The store in a data directory, and its broker, which may be away.
+
+    Args:
+        reader: Of the store.
+        app: Knows the broker.
+        clock: Says when to try again where it is away.
+    """
+
+    def __init__(self, reader: OutboxReader, app: EventMQ, clock: Clock) -> None:
+        self._reader = reader
+        self._app = app
+        self._clock = clock
+        self._again = float("-inf")
+        self.broker_id: str = reader.store_id
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+        """See `Source`."""
+        return self._reader.read(after, max_bytes)
+
+    def seal(self, journal: str, sealed: int) -> bool:
+        """See `Source`; a broker that is away hears of it later."""
+        if self._clock.monotonic() < self._again:
+            return False
+        try:
+            seal(self._app, self.broker_id, journal, sealed)
+        except BrokerUnavailable as error:
+            self._again = self._clock.monotonic() + _AGAIN
+            logger.info("the broker does not know yet what is sealed: %s", error)
+            return False
+        return True
+
+
+def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
+    """Tell a broker what a journal has.
+
+    Raises:
+        BrokerUnavailable: It does not answer.
+        StoreError: It is another broker, has less than the journal, or has another journal.
+    """
+    try:
+        answer = app.ask("events.seal", {"journal": journal, "sealed": sealed})
+    except ProtocolError as error:
+        if error.code == "journal-taken":
+            msg = f"{error}; stop that one, and wait for half a minute"
+            raise StoreError(msg) from error
+        raise
+    _same(broker_id, answer)
+    check(broker_id, _head(answer), sealed)
+
+
+def check(broker_id: str, head: OutboxHead, sealed: int) -> None:
+    """See that a broker has not less than its journal.
+
+    Raises:
+        StoreError: It has: its store is of an earlier time.
+    """
+    if sealed >= head.next:
+        msg = (
+            f"the journal has events of the broker {broker_id} up to {sealed}, the broker only up "
+            f"to {head.next - 1}: its store was put back to an earlier time; name another folder "
+            "with --out"
+        )
+        raise StoreError(msg)
+
+
+def _same(broker_id: str, answer: dict[str, Any]) -> None:
+    if answer["store"] != broker_id:
+        msg = (
+            f"the broker that answers has the store {answer['store']}, not {broker_id}: name the "
+            "right one with --broker"
+        )
+        raise StoreError(msg)
+
+
+def _head(answer: dict[str, Any]) -> OutboxHead:
+    return OutboxHead(answer["first"], answer["next"], answer["journal"], answer["sealed"])
