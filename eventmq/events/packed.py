@@ -16,9 +16,9 @@ from eventmq.errors import EventMQError
 from eventmq.events.schema import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["KIND_CODES", "Block", "Field", "count", "gap", "pack_blocks", "unpack_blocks"]
+__all__ = ["KIND_CODES", "Block", "Field", "gap", "pack_blocks", "unpack_blocks"]
 
 #: The numbers that stand for kinds in stored events.
 KIND_CODES = {kind: code for code, kind in enumerate(Kind)}
@@ -81,11 +81,6 @@ def unpack_blocks(body: bytes) -> list[Block]:
     except Exception as error:
         raise EventMQError(f"{len(body)} bytes are no packed events") from error
     return blocks
-
-
-def count(blocks: Iterable[Block]) -> int:
-    """Return how many events are in some blocks."""
-    return sum(len(block.ids) for block in blocks)
 
 
 def gap(first: int, last: int, at: float) -> Block:

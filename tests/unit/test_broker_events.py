@@ -13,10 +13,10 @@ from eventmq.errors import QueueFull
 from eventmq.events import rows_of
 from eventmq.job import OutcomeKind
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
-from eventmq.wire.bulk import pack
-from eventmq.wire.commands import Call, Heartbeat, Kbai
+from eventmq.wire.bulk import encode_batch, pack
+from eventmq.wire.commands import Call, Heartbeat, Kbai, Request
 from eventmq.wire.results import RemoteError, encode_error
-from tests.broker_harness import Broker, chunks, row
+from tests.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -338,3 +338,16 @@ def test_observers_are_told_in_order_and_again_where_they_had_no_room(broker: Br
 def test_without_observers_events_are_not_even_read(broker: Broker) -> None:
     broker.wait(2.0)
     assert not broker.core.has_writes
+
+
+def test_a_huge_commit_makes_several_rows(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fits into a frame; the numbers go on from one to the next."""
+    monkeypatch.setattr("eventmq.plugins.queue_stores.outbox.ROW_EVENTS", 4)
+    for n in (3, 3, 3):
+        ids = [broker.new_id() for _ in range(n)]
+        body = encode_batch([("default", TASK)], [(i, 0, b"x") for i in ids])
+        broker.put(b"client", Request(broker.new_id(), "", f"batch:{n}", body))
+    broker.turn()
+    rows = broker.store._db.execute("SELECT first, count FROM events").fetchall()
+    assert rows == [(1, 6), (7, 3)]
+    assert [event["seq"] for event in broker.events()] == list(range(1, 10))

@@ -1,6 +1,7 @@
-"""The events of the SQLite store: one row per commit, until a journal has them or space is short.
+"""The events of the SQLite store: a row per commit, until a journal has it or space is short.
 
-The newest row is never deleted: the number of the next event is read from it.
+A huge commit makes several rows. The newest one is never deleted: the number of the next event is
+read from it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import EventRow, OutboxHead, events_of
-from eventmq.events.packed import count, gap, pack_blocks
+from eventmq.events.packed import gap, pack_blocks
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ CAP = 1024 * 1024 * 1024
 SLICE = 5000
 SLICE_BYTES = 8 * 1024 * 1024
 
+#: A row has not many more events than these: it must fit into one frame.
+ROW_EVENTS = 20_000
+
 #: When it is full, this part of the space is freed at once.
 _SHARE = 64
 
@@ -46,70 +50,91 @@ class Outbox:
     def reload(self) -> None:
         """Read again what is stored: at open and after a rollback."""
         sql = "SELECT first, count, offset, length(body) FROM events ORDER BY first {} LIMIT 1"
-        oldest = self.db.execute(sql.format("ASC")).fetchone() or (1, 0, 0, 0)
-        last = self.db.execute(sql.format("DESC")).fetchone() or (1, 0, 0, 0)
-        self._start: int = oldest[2]
-        self._end: int = last[2] + last[3]
+        self._first, _, self._start, _ = self._row(sql.format("ASC"))
+        last, n, offset, size = self._row(sql.format("DESC"))
+        self._next, self._end = last + n, offset + size
         meta = dict(self.db.execute("SELECT key, value FROM meta WHERE key GLOB 'journal*'"))
-        self.head = OutboxHead(
-            oldest[0], last[0] + last[1], meta.get("journal", ""), meta.get("journal_sealed", 0)
-        )
+        self._journal: str = meta.get("journal", "")
+        self._sealed: int = meta.get("journal_sealed", 0)
         self._told: float = meta.get("journal_told", 0.0)
+        #: Whether there may be rows that are sealed.
+        self._unpruned = self._first <= self._sealed
         self._gaps.clear()
+
+    def _row(self, sql: str) -> tuple[int, int, int, int]:
+        row: tuple[int, int, int, int] | None = self.db.execute(sql).fetchone()
+        return row or (1, 0, 0, 0)
+
+    @property
+    def head(self) -> OutboxHead:
+        """What there is."""
+        return OutboxHead(self._first, self._next, self._journal, self._sealed)
 
     # hot loop: benchmarks/drain.py
     def append(self, batch: Sequence[Any], verdicts: Sequence[Any], now: float) -> None:
         """Write the events of a commit; prune what a journal has, or what there is no room for."""
         blocks = events_of(batch, verdicts)
-        head = self.head
-        if head.first <= head.sealed:
+        if self._unpruned:
             self._prune()
-        if self._end - self._start > (self._cap if head.journal else self._ring):
+        if self._end - self._start > (self._cap if self._journal else self._ring):
             self._make_room(now)
-        blocks += self._gaps
-        if not blocks:
-            return
-        self._gaps.clear()
-        body, n = pack_blocks(blocks), count(blocks)
-        first = self.head.next
-        self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (first, n, self._end, body))
-        self._end += len(body)
-        self.head = self.head._replace(next=first + n)
+        if self._gaps:
+            blocks += self._gaps
+            self._gaps.clear()
+        while blocks:
+            n, many = 0, 0
+            for block in blocks:  # nearly always all of them
+                n, many = n + len(block.ids), many + 1
+                if n >= ROW_EVENTS:
+                    break
+            body = pack_blocks(blocks[:many])
+            row = (self._next, n, self._end, body)
+            self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
+            self._end += len(body)
+            self._next += n
+            del blocks[:many]
 
     # Pruning
 
-    def _oldest(self) -> list[tuple[int, int]]:
-        """Return first number and offset of as many rows as a commit may delete, and one more."""
-        sql = "SELECT first, offset FROM events ORDER BY first LIMIT ?"
-        rows = self.db.execute(sql, (SLICE + 1,)).fetchall()
-        most = self._start + SLICE_BYTES
-        return [row for row in rows if row[1] <= most] if len(rows) > 1 else []
+    def _oldest(self, least: int, enough: int) -> tuple[int, int] | None:
+        """Return number and offset of the row before which a commit may delete.
+
+        Args:
+            least: No row that begins after this number is deleted or returned.
+            enough: The offset that suffices.
+        """
+        sql = "SELECT first, offset FROM events WHERE first <= ? ORDER BY first LIMIT ?"
+        enough = min(enough, self._start + SLICE_BYTES)
+        found = None
+        for row in self.db.execute(sql, (least, SLICE + 1)):
+            found = row
+            if row[1] >= enough:
+                break
+        return found if found and found[0] > self._first else None
 
     def _prune(self) -> None:
         """Delete rows of which a journal has all events."""
-        sealed = self.head.sealed
-        gone = [row for row in self._oldest() if row[0] <= sealed + 1]
-        if len(gone) > 1:
-            self._cut(*gone[-1])
+        found = self._oldest(self._sealed + 1, self._end)
+        if found is None:
+            self._unpruned = False
+        else:
+            self._cut(*found)
 
     def _make_room(self, now: float) -> None:
         """Delete the oldest rows; say which, if a journal had wanted them."""
-        limit = self._cap if self.head.journal else self._ring
-        bound = self._end - limit + limit // _SHARE
-        rows = self._oldest()
-        if len(rows) < 2:  # noqa: PLR2004 - the newest stays
+        limit = self._cap if self._journal else self._ring
+        found = self._oldest(self._next, self._end - limit + limit // _SHARE)
+        if found is None:
             return
-        first, offset = next((row for row in rows[1:] if row[1] >= bound), rows[-1])
-        self._cut(first, offset)
-        missing = self.head.sealed + 1  # an earlier gap may have gone the same way
-        if self.head.journal and missing < first:
-            self._gaps.append(gap(missing, first - 1, now))
+        self._cut(*found)
+        missing = self._sealed + 1  # an earlier gap may have gone the same way
+        if self._journal and missing < self._first:
+            self._gaps.append(gap(missing, self._first - 1, now))
 
     def _cut(self, first: int, offset: int) -> None:
         """Delete all rows before this one."""
         self.db.execute("DELETE FROM events WHERE first < ?", (first,))
-        self._start = offset
-        self.head = self.head._replace(first=first)
+        self._first, self._start = first, offset
 
     # Entries
 
@@ -134,15 +159,15 @@ class Outbox:
 
     def seal(self, entry: SealEvents) -> tuple[OutboxHead, bool]:
         """Note what a journal has."""
-        head = self.head
-        if head.journal not in {"", entry.journal} and entry.at - self._told < entry.patience:
-            return head, True
-        if entry.sealed >= head.next:
-            return head, False  # it has more than there is: it is of another time
-        if entry.sealed + 1 < head.first and (entry.journal, entry.sealed) != head[2:]:
-            self._gaps.append(gap(entry.sealed + 1, head.first - 1, entry.at))
-        self._told = entry.at
-        self.head = head._replace(journal=entry.journal, sealed=entry.sealed)
+        if self._journal not in {"", entry.journal} and entry.at - self._told < entry.patience:
+            return self.head, True
+        if entry.sealed >= self._next:
+            return self.head, False  # it has more than there is: it is of another time
+        again = (entry.journal, entry.sealed) == (self._journal, self._sealed)
+        if entry.sealed + 1 < self._first and not again:
+            self._gaps.append(gap(entry.sealed + 1, self._first - 1, entry.at))
+        self._journal, self._sealed, self._told = entry[:3]
+        self._unpruned = True
         values = {
             "journal": entry.journal, "journal_sealed": entry.sealed, "journal_told": entry.at,
         }  # fmt: skip
