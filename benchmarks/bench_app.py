@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 from eventmq import EventMQ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 app = EventMQ("bench")
 
@@ -38,6 +42,19 @@ def hold(seconds: float) -> float:
     """Occupy a slot."""
     time.sleep(seconds)
     return seconds
+
+
+@app.task
+def count(to: int) -> Iterator[int]:
+    """Yield numbers as fast as it can."""
+    yield from range(to)
+
+
+@app.task
+def stamp(seconds: float) -> Iterator[float]:
+    """Yield the time at which it does so, after a while."""
+    time.sleep(seconds)
+    yield time.time()
 
 
 @app.task

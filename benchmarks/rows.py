@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.floor import inserts_per_second
 from benchmarks.graphs import chain_links, chord_members
 from benchmarks.schedules import schedules
+from benchmarks.stream import stream
 from benchmarks.system import System, running
 from eventmq import EventMQ
 
@@ -199,6 +200,7 @@ ROWS: dict[str, Callable[[Figures], None]] = {
         schedules,
         chord_members,
         chain_links,
+        stream,
     )
 }
 
@@ -211,5 +213,6 @@ GOALS: dict[str, dict[str, str]] = {
     "backlog": {"rss_mib": "< 150", "submit_ratio": ">= 0.85", "drain_ratio": ">= 0.85"},
     "chord_members": {"ratio": "< 1.5"},
     "schedules": {"ready_s": "< 5", "p99_ms": "< 50", "rss_mib": "< 300"},
+    "stream": {"per_second": ">= 50,000", "first_p50_ms": "< 2"},
     "start": {"import_ms": "<= 100", "worker_ready_s": "<= 0.5"},
 }

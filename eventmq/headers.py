@@ -67,6 +67,10 @@ class Headers:
             for the task as a whole.
         nodes: Number of jobs in the body, which is a graph; 0 for none.
         graph: Of a job of a graph: what it takes and gives, see `eventmq.graph.flags`.
+        stream: The task yields parts, which a reader may ask for.
+        replayable: Each run of it yields the same parts.
+        stream_idle: Seconds without a reader after which parts are discarded, None for 60.
+        stream_unread: ``cancel`` if the job is cancelled then; empty if only its result is kept.
         extra: Everything else as (name, value) pairs in order; a flag has the value "".
     """
 
@@ -103,6 +107,10 @@ class Headers:
     limit_key: str = ""
     nodes: int = 0
     graph: str = ""
+    stream: bool = False
+    replayable: bool = False
+    stream_idle: float | None = None
+    stream_unread: str = ""
     extra: tuple[tuple[str, str], ...] = ()
 
 

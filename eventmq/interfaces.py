@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from eventmq.running import Answered, Died, JobContext, PoolEvent, Running
+from eventmq.running import (
+    Answered,
+    Died,
+    JobContext,
+    PoolEvent,
+    Progressed,
+    Running,
+    Streamed,
+)
 from eventmq.schedule import ScheduleStore
 
 if TYPE_CHECKING:
@@ -21,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answered", "Died", "Envelope", "Factory", "Gateway", "JobContext", "KeyedRouting",
-    "Middleware", "PluginContext", "PoolEvent", "QueueOrder", "QueueStore", "ResultBackend",
-    "RetryPolicy", "RoutingStrategy", "Running", "ScheduleStore", "Serializer", "SharedPool",
-    "Submission", "Trigger", "WorkerPool", "WorkerView",
+    "Middleware", "PluginContext", "PoolEvent", "Progressed", "QueueOrder", "QueueStore",
+    "ResultBackend", "RetryPolicy", "RoutingStrategy", "Running", "ScheduleStore", "Serializer",
+    "SharedPool", "Streamed", "Submission", "Trigger", "WorkerPool", "WorkerView",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -275,6 +283,13 @@ class WorkerPool(Protocol):
         """Ask a cancelled job to end; nothing if the slot does not run it (any more).
 
         Coroutines get CancelledError, blocking code `JobCancelled`: where it checks, or at once.
+        """
+
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Tell a job that streams how many parts were taken; nothing if it does not run.
+
+        It may be `eventmq.wire.streams.WINDOW` parts and ``WINDOW_BYTES`` ahead of that, or any
+        number once ``taken`` is ``NO_READER``: then nothing is to be sent any more.
         """
 
     def scale(self, slots: int) -> None:

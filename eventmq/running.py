@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 from eventmq.headers import parse_headers
 from eventmq.job import id_time
 
-__all__ = ["Answered", "Died", "JobContext", "PoolEvent", "Running"]
+__all__ = [
+    "Answered", "Died", "JobContext", "PoolEvent", "Progressed", "Running", "Streamed",
+]  # fmt: skip
+
+
+#: The largest number of a progress; what is larger has no exact place in a float.
+_MOST = float(1 << 53)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +30,38 @@ class JobContext:
     attempt: int
     delivery: int
     headers: str
-    #: What `check` asks.
+    #: What `check` asks and `progress` tells.
     stop: Any = field(default=None, compare=False, repr=False)
 
     def check(self) -> None:
         """Raise `JobCancelled`, or once `SoftTimeLimitExceeded`, where the job is to stop."""
         if self.stop is not None:
             self.stop.check()
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Tell those who ask ``job.info()`` how far the job is.
+
+        The last value counts; it costs microseconds and may be called as often as you like: at
+        most ten values a second are sent.
+
+        Args:
+            done: How much is done, in any unit.
+            total: How much there is, if that is known.
+            note: A few words for people, at most 1,000 characters.
+
+        Raises:
+            TypeError: A number is none, or the note is no text.
+            ValueError: A number is not finite.
+        """
+        for value in (done,) if total is None else (done, total):
+            if type(value) not in {int, float}:
+                raise TypeError(f"progress is told in numbers, not {type(value).__name__}")
+            if not -_MOST <= value <= _MOST:
+                raise ValueError(f"progress is {value!r}; allowed is a number up to {_MOST:g}")
+        if not isinstance(note, str):
+            raise TypeError(f"the note of a progress is a text, not {type(note).__name__}")
+        if self.stop is not None and self.stop.report is not None:
+            self.stop.report(done, total, note)
 
     @property
     def created(self) -> float:
@@ -77,7 +108,32 @@ class Died:
     memory: int = 0
 
 
-PoolEvent = Answered | Died
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """Pool event: the job that runs has yielded parts."""
+
+    slot: int
+    chunk: int
+    position: int
+    #: Index of the first, and how many.
+    first: int
+    count: int
+    #: `eventmq.wire.streams.encode_parts` of them.
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Pool event: the job that runs has told how far it is."""
+
+    slot: int
+    chunk: int
+    position: int
+    #: `eventmq.wire.streams.encode_progress` of it.
+    body: bytes
+
+
+PoolEvent = Answered | Died | Streamed | Progressed
 
 
 class Running(NamedTuple):

@@ -323,6 +323,10 @@ class NetLoop:
         self.machine.forget(question)
         self.net.run()
 
+    def credit(self, question: Any) -> None:
+        self.machine.credit(question)
+        self.net.run()
+
     def stop(self, timeout: float) -> None:
         self.machine.abandon("closed")
         self.net.run()

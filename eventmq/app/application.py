@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from eventmq.settings import Settings
     from eventmq.task.calls import CallKeywords
     from eventmq.task.options import TaskKeywords
-    from eventmq.task.shared import Decorator
-    from eventmq.task.task import AsyncTask, Host, StreamTask, Task
+    from eventmq.task.shared import AsyncStream, Decorator
+    from eventmq.task.task import AsyncStreamTask, AsyncTask, Host, StreamTask, Task
     from eventmq.worker.execution import Executor
     from eventmq.worker.runner import WorkerRunner
 
@@ -131,6 +131,9 @@ class EventMQ(Composing, Scheduling, WorkerCallbacks):
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
 
     @overload
+    def task(self, function: AsyncStream[P], /) -> AsyncStreamTask[P]: ...
+
+    @overload
     def task(self, function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
 
     @overload
@@ -148,7 +151,6 @@ class EventMQ(Composing, Scheduling, WorkerCallbacks):
 
         Raises:
             SettingsError: A value is not allowed, or the name is taken.
-            NotAllowed: An option is not supported by this version yet.
         """
         read = TaskOptions.read(options)
 

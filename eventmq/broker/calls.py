@@ -46,6 +46,7 @@ class Calls:
             "workers": lambda peer, call, _: self._answer(peer, call, self._workers()),
             "status": lambda peer, call, _: self._answer(peer, call, self._status()),
             "ping": lambda peer, call, _: self._answer(peer, call, self._ping()),
+            "stream": waits.streams.open,
             "subscribe": self._subscribe,
         }
 
@@ -105,7 +106,9 @@ class Calls:
         def settle(history: Sequence[Attempt]) -> None:
             known.update({**self.state.volatile.find([job_id], self.state.now), **known})
             if job_id in known:
-                row = {**self.row(known[job_id]), "attempts": _attempts(known[job_id], history)}
+                attempts = _attempts(known[job_id], history)
+                progress = self.waits.streams.progress.get(job_id)
+                row = {**self.row(known[job_id]), "attempts": attempts, "progress": progress}
                 row |= (kin[0] or Kin("", ""))._asdict()
                 self._answer(peer, call, row)
             else:

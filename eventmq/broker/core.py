@@ -25,6 +25,7 @@ from eventmq.broker.retention import Retention
 from eventmq.broker.schedules import Schedules
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
+from eventmq.broker.streams import Streams
 from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
 from eventmq.broker.volatile import Volatile
@@ -38,6 +39,7 @@ from eventmq.wire.commands import (
     Admin,
     Call,
     Cancel,
+    Credit,
     Disconnect,
     Error,
     Heartbeat,
@@ -84,6 +86,9 @@ _PROMOTE = 2000
 class BrokerCore:
     """All decisions of a broker."""
 
+    #: A commit is on its way that queues delayed jobs.
+    _promoting = False
+
     def __init__(
         self,
         limits: Limits,
@@ -93,7 +98,8 @@ class BrokerCore:
         version: str = "",
     ) -> None:
         self.state = state = State(limits, version=version)
-        self.waits = Waits(state)
+        self.streams = Streams(state, self._cancel)
+        self.waits = Waits(state, self.streams)
         self.volatile = Volatile(state, self.waits)
         self.admission = GraphAdmission(state, self.waits, self.volatile)
         self.outcomes = Outcomes(state, self.waits, self.volatile)
@@ -112,14 +118,14 @@ class BrokerCore:
         self.topics = Topics(state)
         self.schedules = Schedules(state)
         self.calls.add(self.schedules.handlers)
-        self._promoting, self._ticked, self._beaten = False, 0.0, 0.0
+        self._ticked = self._beaten = 0.0
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
         state = self.state
         return {
             Request: self.admission.request,
-            Reply: self.outcomes.reply,
+            Reply: self._reply,
             Ready: self.sessions.ready,
             Heartbeat: self._heartbeat,
             Call: self.calls.call,
@@ -132,6 +138,7 @@ class BrokerCore:
             Ack: lambda _peer, _message: None,
             Error: lambda _peer, _message: None,
             Cancel: self._misplaced,
+            Credit: self.streams.credit,
         }
 
     def guard(
@@ -223,6 +230,13 @@ class BrokerCore:
         peer = state.peers[key] = Peer(key, now)
         return peer
 
+    def _reply(self, peer: Peer, message: Reply) -> None:
+        """Take a REPLY of a worker: outcomes, or what a job says while it runs."""
+        if message.outcome is not None and message.outcome.startswith(("part:", "progress:")):
+            self.streams.reply(peer, message)
+        else:
+            self.outcomes.reply(peer, message)
+
     def _heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         if not peer.role:
             self.state.error(peer, message.id, "inform-again", "say INFORM first")
@@ -232,6 +246,9 @@ class BrokerCore:
     def _inform(self, peer: Peer, message: Inform) -> None:
         self.sessions.inform(peer, message)
         self.schedules.informed(peer)
+
+    def _cancel(self, job_id: str, reason: str) -> None:
+        self.operations.cancel(job_id, reason)
 
     def _misplaced(self, _peer: Peer, _message: Cancel) -> None:
         raise ProtocolError("CANCEL goes from the broker to a worker", code="not-allowed")
@@ -276,6 +293,7 @@ class BrokerCore:
             self.retention.tick()
             state.prune_limiters()
             self.volatile.tick(admits)
+            self.streams.tick()
             self.schedules.tick()
             self.events.tick()
         due = state.next_due is not None and state.next_due <= now

@@ -30,6 +30,12 @@ class Limits:
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
             ``too-many``.
+        max_streams: Jobs whose parts are kept or read at a time. Of a further one the parts that
+            nobody reads longest make room; else it is refused with ``too-many``.
+        max_stream_bytes: Bytes of parts that are kept of all streams; the parts that nobody reads
+            longest make room.
+        stream_parts: Parts of one stream that a worker may be ahead of its readers.
+        stream_bytes: Bytes of them beside the last batch.
         max_batch: Jobs in one REQUEST; more are refused with ``too-many``.
         max_replies: Jobs whose REPLY plain clients wait for at a time, over all peers; for further
             ones there is none, and it is counted.
@@ -77,6 +83,10 @@ class Limits:
     max_message_rate: float = 0.0
     max_waits: int = 100_000
     max_subscriptions: int = 1000
+    max_streams: int = 10_000
+    max_stream_bytes: int = 256 * 1024 * 1024
+    stream_parts: int = 2048
+    stream_bytes: int = 2 * 1024 * 1024
     max_batch: int = 10_000
     max_replies: int = 1_000_000
     max_inform: int = 1024 * 1024

@@ -78,9 +78,31 @@ class Operations:
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         reason = text(arguments, "reason")[:_REASON] or NO_REASON
         ids = list(dict.fromkeys(texts(arguments, "ids")))
-        stamp = self.stamp(reason=reason)
+        entry, done = self._cancelling(ids, reason)
 
         def settle(acted: Acted) -> None:
+            was = done(acted)
+            rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
+            self.state.reply(peer, pack(rows), call)
+
+        self._write(peer, call, entry, settle)
+
+    def cancel(self, job_id: str, reason: str) -> None:
+        """Cancel a job that nobody asked for: the broker does."""
+        entry, done = self._cancelling([job_id], reason)
+
+        def settle(acted: Acted) -> None:
+            done(acted)
+
+        self.state.write(entry, settle)
+
+    def _cancelling(
+        self, ids: Sequence[str], reason: str
+    ) -> tuple[Act, Callable[[Acted], dict[str, str]]]:
+        """Return what cancels jobs, and what to do then; that returns the states that they had."""
+        stamp = self.stamp(reason=reason)
+
+        def settle(acted: Acted) -> dict[str, str]:
             was = {job.id: self._state_of(job) for job in acted.jobs}
             self.cancelled(acted.jobs, stamp, reason)
 
@@ -90,10 +112,9 @@ class Operations:
             was |= self.outcomes.volatile.cancel(ids, stamp.result, tell)
             for job_id, state in was.items():
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
-            rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
-            self.state.reply(peer, pack(rows), call)
+            return was
 
-        self._write(peer, call, Act("cancel", ids, stamp), settle)
+        return Act("cancel", list(ids), stamp), settle
 
     def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
         ids = list(dict.fromkeys(texts(arguments, "ids")))

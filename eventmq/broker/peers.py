@@ -43,6 +43,7 @@ class Peer:
         session: Of a worker.
         calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
         topics: Its unfinished ``subscribe`` calls: message id -> topic prefixes.
+        streams: Its ``stream`` calls: message id -> job.
         waiting: Number of ids in ``calls``.
         owed: Number of jobs whose REPLY it asked for and did not get yet.
         left: It said KBAI, or we did: a plain worker that only finishes what it has.
@@ -61,6 +62,7 @@ class Peer:
     session: Session | None = None
     calls: dict[str, set[str]] = field(default_factory=dict)
     topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
     waiting: int = 0
     owed: int = 0
     left: bool = False

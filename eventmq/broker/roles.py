@@ -20,6 +20,7 @@ from eventmq.wire.commands import (
     Admin,
     Call,
     Cancel,
+    Credit,
     Disconnect,
     Error,
     Heartbeat,
@@ -63,6 +64,7 @@ _COMMANDS: Mapping[type, frozenset[str]] = {
     Error: _ANY,
     Call: _ANY,  # see `call_roles`
     Cancel: _ANY,  # no peer may; its handler says so
+    Credit: _SUBMITS,
     Request: _SUBMITS,
     Publish: _SUBMITS,
     Schedule: _SUBMITS,
@@ -88,7 +90,7 @@ _SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
 #: Calls about jobs named by their ids -> the argument; allowed for the peer's own jobs.
 OWN_JOBS: Mapping[str, str] = {
     "cancel": "ids", "cancel_graph": "id", "get": "ids", "graph": "id", "info": "id",
-    "state": "ids",
+    "state": "ids", "stream": "id",
 }  # fmt: skip
 
 

@@ -10,10 +10,11 @@ from eventmq.wire.bulk import pack
 from eventmq.wire.results import plain_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
+    from eventmq.broker.streams import Streams
     from eventmq.entries import Finished, Found
     from eventmq.job import JobState
 
@@ -26,8 +27,9 @@ Row = tuple[str, str, str, "bytes | None"]
 class Waits:
     """Answers those who wait."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, streams: Streams) -> None:
         self.state = state
+        self.streams = streams
         #: Rows of this turn by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
 
@@ -111,8 +113,10 @@ class Waits:
     # Answering
 
     # hot loop: benchmarks/drain.py
-    def ended(self, rows: Iterable[Finished]) -> None:
+    def ended(self, rows: Sequence[Finished]) -> None:
         """Tell whoever waits for jobs that have just ended."""
+        if self.streams.of or self.streams.progress:
+            self.streams.ended(rows)
         waiters, reply_to = self.state.waiters, self.state.reply_to
         if not waiters and not reply_to:
             return
@@ -185,10 +189,11 @@ class Waits:
             peer.waiting -= 1
             self._unwait(job_id, peer, call)
         peer.topics.pop(call, None)
+        self.streams.forget(peer, call)
 
     def gone(self, peer: Peer) -> None:
         """Forget all that a peer waits for."""
-        for call in [*peer.calls, *peer.topics]:
+        for call in [*peer.calls, *peer.topics, *peer.streams]:
             self.forget(peer, call)
         lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
         for job_id in lost:
@@ -196,4 +201,8 @@ class Waits:
 
     def snapshot(self) -> dict[str, Any]:
         """Return figures for ``status``."""
-        return {"waited_for": len(self.state.waiters), "replies_owed": len(self.state.reply_to)}
+        return {
+            "waited_for": len(self.state.waiters),
+            "replies_owed": len(self.state.reply_to),
+            "streams": len(self.streams.of),
+        }

@@ -1,4 +1,4 @@
-"""The failed attempts of a job, as ``job`` and ``failed show`` print them."""
+"""How far a job is, and its failed attempts, as ``job`` and ``failed show`` print them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from eventmq.wire.results import RemoteError
 
-__all__ = ["attempts_of", "error_of", "show_attempts", "traceback_of"]
+__all__ = ["attempts_of", "error_of", "progress_of", "show_attempts", "traceback_of"]
 
 _COLUMNS = ("attempt", "delivery", "finished", "started", "ran", "worker", "error")
 
@@ -36,6 +36,14 @@ def traceback_of(data: bytes | RemoteError | None) -> str | None:
     """Return the traceback of an error, which may be encoded, None if there is none."""
     error = _error(data)
     return error.traceback or None if error is not None else None
+
+
+def progress_of(about: Mapping[str, Any] | None) -> str | None:
+    """Return how far a job is as one text, such as ``30/100 rows``, None if it does not say."""
+    if not about:
+        return None
+    total = "" if about["total"] is None else f"/{about['total']:g}"
+    return f"{about['done']:g}{total} {printable(about['note'])}".rstrip()
 
 
 def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:

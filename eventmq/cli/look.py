@@ -9,7 +9,7 @@ import click
 
 from eventmq.cli.command import Command
 from eventmq.cli.exits import NO_BROKER, NOT_FOUND
-from eventmq.cli.history import attempts_of, error_of, show_attempts, traceback_of
+from eventmq.cli.history import attempts_of, error_of, progress_of, show_attempts, traceback_of
 from eventmq.cli.listing import rows_of
 from eventmq.cli.output import show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
@@ -170,6 +170,7 @@ def job(target: Target, job_id: str, tree: bool, as_json: bool) -> None:
     if as_json:
         show_object({**row, "attempts": attempts_of(info)}, as_json=True)
         return
+    row["progress"] = progress_of(row["progress"])
     show_object({name: value for name, value in row.items() if value is not None}, as_json=False)
     if info["attempt"] > 1 or info["state"] != "failed":  # else it was shown above
         show_attempts(info)

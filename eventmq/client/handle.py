@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq.client.errands import NOWHERE
-from eventmq.errors import NotAllowed
+from eventmq.client.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from eventmq.client.outcomes import Row
     from eventmq.client.results import Results
 
@@ -173,12 +171,24 @@ class Job(Generic[T]):
         """Do the same as `cancel` in a coroutine."""
         return await self._results.acancel(self, reason)
 
-    # Not yet
+    # Streams
 
-    def stream(self, timeout: float | Default | None = DEFAULT) -> Iterator[Any]:
-        """Iterate over what a generator task yields: not supported by this version yet.
+    def stream(self, timeout: float | Default | None = DEFAULT) -> Stream[T]:
+        """Iterate over what a generator task yields, for ``for`` and ``async for``.
+
+        The parts come in order. After the last one `get` has the return value of the generator. A
+        job that ends in another way than by success raises at the end what `get` raises. Each part
+        is taken once: a stream that was left in the middle goes on where it was left.
+
+        Args:
+            timeout: Seconds to wait for each part, as in `get`.
 
         Raises:
-            NotAllowed: Always.
+            ResultTimeout: No part came in time; the iterator may be asked again.
+            StreamRestarted: The job is run again, and is not ``replayable``: what follows, of the
+                same iterator, are its parts from the first on.
+            ResultUnavailable: Parts were discarded because nobody read them, or were read.
+            NotAllowed: The job has ended and has no parts: its task is no generator.
+            JobNotFound: The broker does not know it.
         """
-        raise NotAllowed("job.stream() is not supported by this version yet")
+        return Stream(self, self._results, timeout)

@@ -16,6 +16,7 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
+from eventmq.client.answers import credit_frames, read_answer, take_rows
 from eventmq.client.connection import Connection, Phase
 from eventmq.client.errands import NOWHERE, Errand, Notice, Outgoing, Parcel, Question
 from eventmq.client.ledger import Ledger
@@ -43,7 +44,7 @@ __all__ = ["ClientMachine"]
 logger = logging.getLogger(__name__)
 
 #: Operations that the broker keeps answering until it is told to ``forget`` them.
-_LASTING = frozenset({"get", "subscribe"})
+_LASTING = frozenset({"get", "stream", "subscribe"})
 
 #: Seconds between two handshakes with a broker that refuses.
 RETRY = 1.0
@@ -100,6 +101,15 @@ class ClientMachine:
         self._ledger.settle(question, None)
         if connection is not None:
             self._forget_at(connection, question)
+
+    def credit(self, question: Question) -> None:
+        """Tell the broker how many parts of a stream were taken."""
+        if question.at != NOWHERE and question.sent:
+            self._credit_at(self.connections[question.at], question)
+
+    def _credit_at(self, connection: Connection, question: Question) -> None:
+        frames = credit_frames(self.message_id(), question)
+        connection.unsent.append(Outgoing(frames))
 
     def presence(self, unix: float) -> Errand:
         """Return an errand without end: while it is open, a broker hears of us and is heard."""
@@ -321,6 +331,8 @@ class ClientMachine:
 
     def _forget_at(self, connection: Connection, question: Question) -> None:
         if question.name in _LASTING and question.sent and connection.ready:
+            if question.name == "stream":
+                self._credit_at(connection, question)
             arguments = pack({"call": question.id})
             frames = Call(self.message_id(), "forget", arguments).frames()
             connection.unsent.append(Outgoing(frames))
@@ -350,16 +362,22 @@ class ClientMachine:
         question = self._ledger.find(reply.request or "")
         if type(question) is not Question:
             return
+        lasts = reply.outcome == "part"
         try:
-            answer = unpack(reply.result, f"the answer to {question.name}")
-            if question.name == "get":
-                _take_rows(question, answer)
+            if question.name == "stream":
+                question.add(read_answer(reply))
+                lasts = True
             else:
-                question.add(answer)
+                answer = unpack(reply.result, f"the answer to {question.name}")
+                if question.name == "get":
+                    take_rows(question, answer)
+                    lasts = lasts and bool(question.ids)
+                else:
+                    question.add(answer)
         except ProtocolError as error:
             self._ledger.settle(question, error)
             return
-        if reply.outcome == "part" and (question.name != "get" or question.ids):
+        if lasts:
             self.settled.append(question)
         else:
             self._ledger.settle(question, None)
@@ -379,17 +397,3 @@ class ClientMachine:
         if errand is not None:
             subject = errand.subject if type(errand) is Question else errand.id
             self._ledger.settle(errand, refusal(error.code, error.text, subject))
-
-
-def _take_rows(question: Question, rows: object) -> None:
-    """Keep the rows of a ``get`` that answer something new."""
-    if not isinstance(rows, list):
-        raise ProtocolError("the answer to get is no list", code="bad-body")
-    for row in rows:
-        match row:
-            case [str(job_id), str(), str(), bytes() | None]:
-                if job_id in question.ids:
-                    question.ids.discard(job_id)
-                    question.add(row)
-            case _:
-                raise ProtocolError("an answer to get has a malformed row", code="bad-body")

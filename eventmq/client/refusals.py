@@ -12,6 +12,7 @@ from eventmq.errors import (
     QueueFull,
     QueueNotFound,
     RateLimited,
+    ResultUnavailable,
     SubmitError,
 )
 
@@ -34,7 +35,9 @@ def refusal(code: str, text: str, job_id: str) -> EventMQError:
     kind = _SUBMIT.get(code)
     if kind is not None:
         return kind(text, job_id=job_id)
-    if code == "not-allowed":
+    if code == "parts-gone":
+        return ResultUnavailable(text)
+    if code in {"not-allowed", "not-a-stream"}:
         return NotAllowed(text)
     if code == "job-not-found":
         return JobNotFound(job_id)

@@ -292,6 +292,12 @@ class ClientRunner:
         if loop is not None and not question.over:
             loop.forget(question)
 
+    def credit(self, question: Question) -> None:
+        """Tell the broker what was taken of a stream. Waits for nothing, raises nothing."""
+        loop = self._loop
+        if loop is not None and not question.over:
+            loop.credit(question)
+
     def listen(self, most: int) -> deque[Schedule]:
         """Stay connected from now on; return where SCHEDULE and UNSCHEDULE of brokers come in.
 

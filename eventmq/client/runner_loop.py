@@ -103,6 +103,11 @@ class IoLoop:
         self._inbox.append((self.machine.forget, question))
         self._nudge()
 
+    def credit(self, question: Question) -> None:
+        """Tell a broker what was taken of a stream."""
+        self._inbox.append((self.machine.credit, question))
+        self._nudge()
+
     def carry(self, errand: Errand) -> bool:
         """Lead until an errand is over; return False if somebody else leads.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["plain_arity", "signature_of"]
+__all__ = ["is_generator", "plain_arity", "signature_of"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -33,3 +33,9 @@ def plain_arity(signature: inspect.Signature) -> range:
         elif parameter.default is inspect.Parameter.empty:
             return range(0)
     return range(least, most + 1)
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling a function gives a generator, or an async one."""
+    inner = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)

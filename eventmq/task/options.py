@@ -40,25 +40,26 @@ if TYPE_CHECKING:
         serializer: str | None
         schedule: Timing | None
         replayable: bool
+        stream_idle: float
+        stream_unread: str
         majordomo: str | None
 
 
-__all__ = ["RESULT_TTL", "TaskOptions"]
+__all__ = ["RESULT_TTL", "STREAM_IDLE", "TaskOptions"]
 
 #: Seconds that a result is kept, unless told; then the broker's own setting counts.
 RESULT_TTL = 86400.0
 
-#: Options that this version knows by name only -> their default.
-_NOT_YET: dict[str, object] = {
-    "replayable": False,
-}
+#: Seconds without a reader after which the parts of a stream are discarded, unless told.
+STREAM_IDLE = 60.0
+
+#: What may become of a stream that nobody reads.
+_UNREAD = ("discard", "cancel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
     """The options of a task, checked.
-
-    ``replayable`` is known by name; this version refuses any other value than the default.
 
     Attributes:
         name: What messages call the task; by default ``module.function``.
@@ -88,12 +89,17 @@ class TaskOptions:
         result_ttl: Seconds that the result is kept.
         serializer: Name of the serializer; by default the setting ``serializer``.
         schedule: When a scheduler calls it without arguments: ``every``, ``cron`` or ``at``.
+        replayable: Of a generator: each run yields the same parts, so that after the death of its
+            worker a reader goes on where it was, without `StreamRestarted`.
+        stream_idle: Of a generator: seconds without a reader after which its parts are not kept
+            any more, and it does not wait for one.
+        stream_unread: What happens then: ``"discard"`` keeps only the result, ``"cancel"`` cancels
+            the job.
         majordomo: Name of the service whose requests it answers: it gets the list of their frames
             and returns bytes or frames. The service is also its queue.
 
     Raises:
         SettingsError: A value is not allowed.
-        NotAllowed: An option is not supported by this version yet.
     """
 
     name: str | None = None
@@ -116,11 +122,11 @@ class TaskOptions:
     serializer: str | None = None
     schedule: Timing | None = None
     replayable: bool = False
+    stream_idle: float = STREAM_IDLE
+    stream_unread: str = "discard"
     majordomo: str | None = None
 
     def __post_init__(self) -> None:
-        for name, default in _NOT_YET.items():
-            values.unsupported(name, getattr(self, name), default)
         for name in ("name", "queue", "serializer", "majordomo"):
             if getattr(self, name) is not None:
                 values.text(name, getattr(self, name))
@@ -128,6 +134,10 @@ class TaskOptions:
         values.whole("priority", self.priority, 255)
         values.flag("ignore_result", self.ignore_result)
         values.flag("guarantee", self.guarantee)
+        values.flag("replayable", self.replayable)
+        values.seconds("stream_idle", self.stream_idle, zero=False)
+        if self.stream_unread not in _UNREAD:
+            values.refuse("stream_unread", self.stream_unread, " or ".join(map(repr, _UNREAD)))
         object.__setattr__(self, "unique", read_unique(self.unique))
         values.no_guarantee(
             guarantee=self.guarantee, retries=self.retries, unique=self.unique is not None
@@ -167,8 +177,18 @@ class TaskOptions:
     @classmethod
     def read(cls, given: dict[str, Any]) -> TaskOptions:
         """Return the options for keyword arguments; an unknown one is a `SettingsError`."""
-        values.known("a task", given, (field.name for field in fields(cls)), _NOT_YET)
+        values.known("a task", given, (field.name for field in fields(cls)))
         return cls(**given)
+
+    @property
+    def only_for_streams(self) -> list[str]:
+        """The options given that mean something for generators only."""
+        given = {
+            "replayable": self.replayable,
+            "stream_idle": self.stream_idle != STREAM_IDLE,
+            "stream_unread": self.stream_unread != "discard",
+        }
+        return [name for name, is_given in given.items() if is_given]
 
     @property
     def backoff(self) -> Backoff:

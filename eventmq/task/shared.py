@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.task.options import TaskOptions
-from eventmq.task.task import AsyncTask, HasHost, Host, StreamTask, Task
+from eventmq.task.task import AsyncStreamTask, AsyncTask, HasHost, Host, StreamTask, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 
     from typing_extensions import Unpack
 
@@ -34,6 +34,10 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+if TYPE_CHECKING:
+    #: An async generator function.
+    AsyncStream = Callable[P, AsyncGenerator[Any, Any]]
 
 
 class SharedHost(Host, Protocol):
@@ -107,6 +111,9 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
 
     @overload
+    def __call__(self, function: AsyncStream[P], /) -> AsyncStreamTask[P]: ...
+
+    @overload
     def __call__(self, function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
 
     @overload
@@ -117,8 +124,14 @@ def declare(
     function: Callable[..., Any], options: TaskOptions, find_host: Callable[[], Host]
 ) -> Task[Any, Any]:
     """Return a task of the kind of the function."""
-    is_coroutine = inspect.iscoroutinefunction(inspect.unwrap(function))
-    kind = AsyncTask if is_coroutine else Task
+    inner = inspect.unwrap(function)
+    kind: type[Task[Any, Any]] = Task
+    if inspect.iscoroutinefunction(inner):
+        kind = AsyncTask
+    elif inspect.isasyncgenfunction(inner):
+        kind = AsyncStreamTask
+    elif inspect.isgeneratorfunction(inner):
+        kind = StreamTask
     return kind(function, options, find_host)
 
 
@@ -141,6 +154,10 @@ def _place(task: Task[Any, Any]) -> str:
 
 @overload
 def shared_task(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+
+
+@overload
+def shared_task(function: AsyncStream[P], /) -> AsyncStreamTask[P]: ...
 
 
 @overload

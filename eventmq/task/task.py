@@ -8,9 +8,9 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from eventmq.client.main_module import real_name
-from eventmq.errors import NotAllowed, SettingsError
+from eventmq.errors import SettingsError
 from eventmq.task import values
-from eventmq.task.arity import plain_arity, signature_of
+from eventmq.task.arity import is_generator, plain_arity, signature_of
 from eventmq.task.calls import NO_OPTIONS, CallOptions
 from eventmq.task.signatures import Signing
 from eventmq.task.template import make_template
@@ -18,7 +18,15 @@ from eventmq.task.unique import key_maker, limit_key_maker, read_unique
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
     from datetime import datetime, timedelta
 
     from typing_extensions import Unpack
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from eventmq.task.options import TaskOptions
     from eventmq.task.unique import Unique
 
-__all__ = ["AsyncTask", "BoundTask", "HasHost", "Host", "StreamTask", "Task"]
+__all__ = ["AsyncStreamTask", "AsyncTask", "BoundTask", "HasHost", "Host", "StreamTask", "Task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,17 +89,19 @@ class Task(Signing, Generic[P, R]):
         name: What messages call it.
         function: The function itself.
         declared: The options of its declaration.
+        streams: Whether the function is a generator, whose parts ``job.stream()`` yields.
     """
 
     def __init__(
         self, function: Callable[..., Any], options: TaskOptions, find_host: Callable[[], Host]
     ) -> None:
-        _check_function(function, options.name)
+        _check_function(function, options)
         self.name = options.name or task_name(function)
         values.text("the name of the task", self.name)
         update_wrapper(self, function)
         self.function = function
         self.declared = options
+        self.streams = is_generator(function)
         self._find_host = find_host
         self._template: tuple[weakref.ref[Host], Template] | None = None
         self._signature: inspect.Signature | None = None
@@ -257,7 +267,9 @@ class Task(Signing, Generic[P, R]):
         host = self._find_host()
         if self._template is not None and self._template[0]() is host:
             return self._template[1]
-        template = make_template(host, self.name, self.declared, NO_OPTIONS, self.signature)
+        template = make_template(
+            host, self.name, self.declared, NO_OPTIONS, self.signature, streams=self.streams
+        )
         self._template = weakref.ref(host), template
         return template
 
@@ -322,6 +334,17 @@ class StreamTask(Task[P, R]):
             """Call the function here and now."""
 
 
+class AsyncStreamTask(Task[P, None]):
+    """A task whose function is an async generator: calling it gives that."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> AsyncGenerator[Any, Any]:
+            """Call the function here and now."""
+
+
 class BoundTask(Signing, Generic[P, R]):
     """A task with options of one call; made by ``task.options(...)``."""
 
@@ -377,16 +400,19 @@ class BoundTask(Signing, Generic[P, R]):
         host = task.host
         if self._template is not None and self._template[0]() is host:
             return self._template[1]
-        template = make_template(host, task.name, task.declared, self._call, task.signature)
+        template = make_template(
+            host, task.name, task.declared, self._call, task.signature, streams=task.streams
+        )
         self._template = weakref.ref(host), template
         return template
 
 
-def _check_function(function: Callable[..., Any], declared: str | None) -> None:
+def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
     if not inspect.isroutine(inspect.unwrap(function)):
         raise SettingsError(f"a task is a function; {function!r} is none")
-    if "<lambda>" in function.__qualname__ and declared is None:
+    if "<lambda>" in function.__qualname__ and options.name is None:
         raise SettingsError("a lambda has no name by which a worker could find it: say name=...")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        msg = f"task {task_name(function)} is a generator, which is not supported by this version"
-        raise NotAllowed(f"{msg} yet")
+    if options.only_for_streams and not is_generator(function):
+        names = " and ".join(options.only_for_streams)
+        msg = f"task {options.name or task_name(function)} is no generator and has no parts: "
+        raise SettingsError(f"{msg}leave out {names}")

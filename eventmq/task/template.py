@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from eventmq.client.templates import Template
 from eventmq.headers import Headers
 from eventmq.task import values
-from eventmq.task.options import RESULT_TTL
+from eventmq.task.options import RESULT_TTL, STREAM_IDLE
 from eventmq.task.unique import key_maker, limit_key_maker, read_unique
 
 if TYPE_CHECKING:
@@ -22,7 +22,13 @@ __all__ = ["make_template"]
 
 
 def make_template(
-    host: Host, name: str, options: TaskOptions, call: CallOptions, signature: inspect.Signature
+    host: Host,
+    name: str,
+    options: TaskOptions,
+    call: CallOptions,
+    signature: inspect.Signature,
+    *,
+    streams: bool = False,
 ) -> Template:
     """Return the common part of jobs of a task.
 
@@ -32,12 +38,14 @@ def make_template(
         options: Of its declaration.
         call: Of this call; these win.
         signature: Of the function, for keys made of its arguments.
+        streams: The function is a generator.
     """
     content_type, serializer = host.content(options.serializer)
     expires_in, _ = call.expiry()
     if call.expires is None:
         expires_in = options.expires or 0.0
     headers = _headers(name, content_type, options, call)
+    headers = _streaming(headers, options) if streams else headers
     queue = call.queue or options.queue or host.default_queue
     unique = read_unique(call.unique or options.unique)
     values.no_guarantee(
@@ -53,6 +61,16 @@ def make_template(
         maker = limit_key_maker(options.limit_key, name, signature)
         template = replace(template, limit_key=maker)
     return template
+
+
+def _streaming(headers: Headers, options: TaskOptions) -> Headers:
+    return replace(
+        headers,
+        stream=True,
+        replayable=options.replayable,
+        stream_idle=None if options.stream_idle == STREAM_IDLE else float(options.stream_idle),
+        stream_unread="" if options.stream_unread == "discard" else options.stream_unread,
+    )
 
 
 def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptions) -> Headers:

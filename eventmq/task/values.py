@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn
 
-from eventmq.errors import NotAllowed, SettingsError, did_you_mean
+from eventmq.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,6 @@ __all__ = [
     "seconds",
     "span",
     "text",
-    "unsupported",
     "whole",
 ]
 
@@ -46,27 +45,18 @@ def refuse(name: str, value: object, allowed: str) -> NoReturn:
     raise SettingsError(f"{name} is {value!r}; allowed is: {allowed}")
 
 
-def unsupported(name: str, value: object, default: object) -> None:
-    """Raise `NotAllowed` where an argument is used that this version only knows by name."""
-    if value is not default and value != default:
-        raise NotAllowed(f"{name}={value!r} is not supported by this version yet; leave it out")
-
-
-def known(
-    what: str, given: Iterable[str], names: Iterable[str], not_yet: Iterable[str] = ()
-) -> None:
+def known(what: str, given: Iterable[str], names: Iterable[str]) -> None:
     """Raise `SettingsError` with the nearest name for an unknown argument.
 
     Args:
         what: Takes the arguments.
         given: The names given.
         names: The names there are.
-        not_yet: Those among them that `unsupported` refuses; they are not offered.
     """
     names = list(names)
     for name in given:
         if name not in names:
-            hint = did_you_mean(name, {*names} - {*not_yet})
+            hint = did_you_mean(name, {*names})
             raise SettingsError(f"{what} takes no argument {name!r}; {hint}")
 
 

@@ -52,6 +52,14 @@ class _Waiter(Waiter):
         return True
 
 
+def _has_ended(question: Question) -> bool:
+    """Whether the end of a stream has come, and not only parts."""
+    answers = question.answers
+    return question.over or (
+        bool(answers) and isinstance(answers[-1], tuple) and isinstance(answers[-1][1], list)
+    )
+
+
 class _Loop:
     """Stands where `IoLoop` stands: hands errands to the client's machine and carries messages."""
 
@@ -68,10 +76,16 @@ class _Loop:
             return
         self.machine.begin(errand, stage.clock.monotonic())
         stage.pump()
-        if isinstance(errand, Question) and errand.name == "get" and not errand.over:
+        if not isinstance(errand, Question) or errand.over:
+            return
+        if errand.name == "get":
             stage.run(LIMIT, lambda: errand.over)
             if not errand.over:
-                self._give_up(errand)
+                self._give_up(errand, next(iter(errand.ids)))
+        elif errand.name == "stream":
+            stage.run(LIMIT, lambda: _has_ended(errand))
+            if not _has_ended(errand):
+                self._give_up(errand, errand.subject)
 
     def carry(self, errand: Errand) -> bool:
         """Do the same; it is over, or never will be."""
@@ -87,8 +101,12 @@ class _Loop:
         """End."""
         self.ended = True
 
-    def _give_up(self, question: Question) -> None:
-        job_id = next(iter(question.ids))
+    def credit(self, question: Question) -> None:
+        """Tell the broker what was taken of a stream."""
+        self.machine.credit(question)
+        self._stage.pump()
+
+    def _give_up(self, question: Question, job_id: str) -> None:
         state, reason = self._reason(job_id)
         self.machine.forget(question)
         question.error = ResultTimeout(reason, job_id=job_id, state=state)

@@ -9,17 +9,20 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from eventmq.interfaces import Answered
+from eventmq.interfaces import Answered, Progressed, Streamed
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import decode_chunk, encode_outcomes
+from eventmq.wire.streams import encode_progress
 from eventmq.worker.coroutines import CoroutineRunner
 from eventmq.worker.lookahead import LONG_JOB
+from eventmq.worker.partflow import PartFlow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from eventmq.interfaces import PoolEvent
     from eventmq.worker.execution import Executor
+    from eventmq.worker.partflow import Batch
     from eventmq.worker.stopsign import StopSign
 
 __all__ = ["InlinePool"]
@@ -67,6 +70,52 @@ class _Coroutines(CoroutineRunner):
         _aside(super().close)
 
 
+class InlineSink:
+    """Takes all parts of the job that runs: nobody could read them meanwhile."""
+
+    room = True
+
+    def __init__(self) -> None:
+        self.place = (0, -1)
+        self._flow = PartFlow()
+        self._events: list[PoolEvent] = []
+
+    def begin(self) -> None:
+        """Begin the stream of the job that runs now."""
+        self._flow = PartFlow()
+
+    def put(self, content_type: str, payload: bytes) -> bool:
+        """Take a part."""
+        return self._send(self._flow.add(content_type, payload, 0.0))
+
+    def _send(self, batches: Sequence[Batch]) -> bool:
+        for batch in batches:
+            self._events.append(Streamed(0, *self.place, batch.first, batch.parts, batch.body))
+            self._flow.credit(batch.first + batch.parts)
+        return bool(batches)
+
+    def wait(self, seconds: float) -> bool:
+        """Say that there is room."""
+        return True
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call it: there is room."""
+        call()
+
+    def end(self) -> None:
+        """End the stream."""
+        self._send(self._flow.end(0.0))
+
+    def progress(self, done: float, total: float | None, note: str) -> None:
+        """Take how far the job is."""
+        self._events.append(Progressed(0, *self.place, encode_progress(done, total, note)))
+
+    def take(self) -> list[PoolEvent]:
+        """Return what jobs said, and forget it."""
+        events, self._events = self._events, []
+        return events
+
+
 class InlinePool:
     """A `eventmq.interfaces.WorkerPool` of one slot; `run_next` runs one job and returns.
 
@@ -83,6 +132,8 @@ class InlinePool:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor.for_slot()
+        self._sink = InlineSink()
+        self._executor.set_sink(self._sink)
         self._executor._coroutines = _Coroutines()  # noqa: SLF001 - made for it
         self._chunks: deque[tuple[int, bytes, int]] = deque()
         #: Number of jobs that were run.
@@ -114,29 +165,37 @@ class InlinePool:
     def kill(self, slot: int) -> None:
         """Do nothing, for the same reason."""
 
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Do nothing: parts wait for no reader."""
+
     def scale(self, slots: int) -> None:
         """Do nothing: there is one slot."""
 
     def poll(self) -> list[PoolEvent]:
         """Run the next job, if there is one."""
-        event = self.run_next()
-        return [] if event is None else [event]
+        return self.run_next()
 
     def stop(self, grace: float) -> None:
         """Close the event loop, if a task needed one. Idempotent."""
         self._executor.close()
 
-    def run_next(self) -> Answered | None:
-        """Run the jobs of the next chunk here and now, None if there is none."""
+    def run_next(self) -> list[PoolEvent]:
+        """Run the jobs of the next chunk here and now; return nothing if there is none."""
         if not self._chunks:
-            return None
+            return []
         number, body, _ = self._chunks.popleft()
         index = decode_chunk(body)
         routes = self._executor.routes(index.queue, index.templates)
-        rows = [
-            self._executor.run(routes[entry.template], place, entry, index.payload(body, entry))
-            for place, entry in enumerate(index.entries)
-        ]
+        rows = []
+        events: list[PoolEvent] = []
+        outer = self._sink.place
+        for place, entry in enumerate(index.entries):
+            self._sink.place = number, place
+            payload = index.payload(body, entry)
+            rows.append(self._executor.run(routes[entry.template], place, entry, payload))
+            events += self._sink.take()
+        self._sink.place = outer
         self.ran += sum(row.kind in _RAN for row in rows)
         # As if it had been long: then the manager looks ahead no further than the next job.
-        return Answered(0, number, len(rows), len(rows) * LONG_JOB, encode_outcomes(rows))
+        ran = len(rows) * LONG_JOB
+        return [*events, Answered(0, number, len(rows), ran, encode_outcomes(rows))]

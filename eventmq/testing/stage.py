@@ -42,6 +42,9 @@ TURNS = 100_000
 #: Seconds; the broker looks at what waits for time at least so often.
 STEP = 0.3
 
+#: Parts and bytes of a stream: a generator runs to its end before anybody reads.
+UNBOUNDED = 1 << 53
+
 _CLIENT = b"client"
 
 #: Weight of every queue: they share as equals, whatever the settings say of one worker.
@@ -62,7 +65,13 @@ class Stage:
         #: What was submitted by id: queue, header text and body.
         self.submitted: dict[str, tuple[str, str, bytes]] = {}
         settings = app.settings
-        limits = replace(limits_of(settings), chunk_jobs=1)
+        limits = replace(
+            limits_of(settings),
+            chunk_jobs=1,
+            stream_parts=UNBOUNDED,
+            stream_bytes=UNBOUNDED,
+            max_stream_bytes=UNBOUNDED,
+        )
         self.core = BrokerCore(limits, make_routing(app), self._order)
         options = {"dedupe_window": settings.dedupe_window}
         self._store = make_store(PluginContext("memory", options, clock))
@@ -191,10 +200,10 @@ class Stage:
         try:
             self.pump()
             while pool.ran < limit and not done():
-                event = pool.run_next()
-                if event is None:
+                events = pool.run_next()
+                if not events:
                     break
-                manager.pool_events([event], self.clock.monotonic())
+                manager.pool_events(events, self.clock.monotonic())
                 self.pump()
         finally:
             pool.take_back(0)  # the broker takes it back when the worker has gone

@@ -42,11 +42,20 @@ CALLS: dict[str, CallSpec] = {
         "list of [id, state, content type, bytes or nil]; state is '' for an unknown id",
         "Wait for the ends of jobs: parts as they end, until every id was answered once.",
     ),
+    "stream": CallSpec(
+        "client",
+        {"id": "str", "delivery": "int?", "taken": "int?"},
+        "first a part that is a map with delivery base replayable; then parts as they come, and "
+        "the end; see CREDIT. ERROR job-not-found, not-a-stream, parts-gone",
+        "Read what a job yields, from the first part that nobody has taken, or from ``taken`` "
+        "on where a reader comes back to a ``delivery``.",
+    ),
     "forget": CallSpec(
         "client",
         {"call": "str"},
         "nil",
-        "End an earlier ``get`` or ``subscribe`` of the same peer, named by its message id.",
+        "End an earlier ``get``, ``stream`` or ``subscribe`` of the same peer, named by its "
+        "message id.",
     ),
     "state": CallSpec(
         "client",
@@ -58,17 +67,18 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {"id": "str"},
         "map with id task queue state attempt delivery priority created due expires started ran "
-        "finished worker error content_type headers leased attempts root parent; these two are ids "
-        "of its graph and of a job that it waited for, '' for none; attempts are maps with attempt "
-        "delivery at started ran worker content_type error of the last ten that failed; ERROR "
-        "job-not-found for an unknown id",
+        "finished worker error content_type headers leased attempts root parent progress; root and "
+        "parent are ids of its graph and of a job that it waited for, '' for none; attempts are "
+        "maps with attempt delivery at started ran worker content_type error of the last ten that "
+        "failed; progress is a map with done total note at, or nil; ERROR job-not-found for an "
+        "unknown id",
         "Say what is known of one job, without body and result.",
     ),
     "jobs": CallSpec(
         "client",
         {"queue": "str?", "state": "str?", "task": "str?", "cursor": "str?", "limit": "int?"},
-        "map with jobs (list of maps as in info, without attempts, root, parent) and cursor "
-        "('' at the end)",
+        "map with jobs (list of maps as in info, without attempts, root, parent and progress) and "
+        "cursor ('' at the end)",
         "List jobs page by page, at most 1,000 rows each, those with the largest ids first: ids "
         "made by our clients begin with the time, so these are the newest.",
     ),
@@ -89,7 +99,7 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {},
         "map with version epoch store now started addresses peers counters queue_limits "
-        "waited_for replies_owed and the keys of STATUS",
+        "waited_for replies_owed streams and the keys of STATUS",
         "Say how the broker is; queue_limits has a map by queue, with limits, the jobs that are "
         "running and those that may_start now.",
     ),

@@ -23,6 +23,7 @@ __all__ = [
     "Call",
     "Cancel",
     "Command",
+    "Credit",
     "Disconnect",
     "Error",
     "Heartbeat",
@@ -233,6 +234,35 @@ class Cancel(NamedTuple):
         return [*_head(b"CANCEL", self.id), *rest]
 
 
+class Credit(NamedTuple):
+    """Extension ``stream``: so many parts were taken, absolute; never answered.
+
+    From a reader ``subject`` is the message id of its call ``stream``, to a worker it is the job.
+    """
+
+    id: str
+    subject: str
+    delivery: str
+    taken: str
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        rest = [self.subject.encode(), self.delivery.encode(), self.taken.encode()]
+        return [*_head(b"CREDIT", self.id), *rest]
+
+    def numbers(self) -> tuple[int, int]:
+        """Return delivery and number of parts.
+
+        Raises:
+            ProtocolError: They are no numbers.
+        """
+        pair = self.delivery, self.taken
+        if not all(text.isascii() and text.isdigit() and len(text) < 17 for text in pair):  # noqa: PLR2004
+            msg = f"CREDIT says {pair!r}; allowed are a delivery and a number of parts"
+            raise ProtocolError(msg, code="bad-arguments")
+        return int(self.delivery), int(self.taken)
+
+
 class Error(NamedTuple):
     """Extension ``error``: why the message ``request`` was refused, a code and a sentence."""
 
@@ -249,7 +279,7 @@ class Error(NamedTuple):
 
 Command = (
     Inform | Ack | Ready | Request | Reply | Heartbeat | Schedule | Publish | Kbai | Disconnect
-    | Admin | Call | Cancel | Error
+    | Admin | Call | Cancel | Credit | Error
 )  # fmt: skip
 
 
@@ -316,6 +346,7 @@ _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = 
     b"CALL": (3, 3, _call),
     b"ERROR": (4, 4, lambda f: Error(*_text(f))),
     b"CANCEL": (4, 4, lambda f: Cancel(*_text(f))),
+    b"CREDIT": (4, 4, lambda f: Credit(*_text(f))),
     b"PUBLISH": (3, 4, _publish),
     b"SCHEDULE": (4, 6, lambda f: _schedule(f, remove=False)),
     b"UNSCHEDULE": (4, 6, lambda f: _schedule(f, remove=True)),

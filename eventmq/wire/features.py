@@ -23,7 +23,9 @@ __all__ = [
 ]
 
 #: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
-EXTENSIONS = ("session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph")
+EXTENSIONS = (
+    "session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph", "stream",
+)  # fmt: skip
 
 _SAFE = "_.-~*/"
 

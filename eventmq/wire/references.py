@@ -49,7 +49,7 @@ class ResultHome:
         ttl: Seconds that a result is kept whose job does not say.
     """
 
-    __slots__ = ("_backend", "_max_result", "_name", "_ttl", "inline")
+    __slots__ = ("_backend", "_name", "_ttl", "inline", "max_result")
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class ResultHome:
     ) -> None:
         self._backend = None if backend is None or backend.inline else backend
         self._name = name or "broker"
-        self._max_result = max_result
+        self.max_result = max_result
         self._ttl = ttl
         #: Whether results travel in the REPLY; else `put` and `get` may block.
         self.inline = self._backend is None
 
     def check(self, result: bytes) -> None:
         """Raise `ResultTooLarge` for a result that the broker would not take."""
-        if len(result) > self._max_result:
-            raise ResultTooLarge(too_large(len(result), self._max_result))
+        if len(result) > self.max_result:
+            raise ResultTooLarge(too_large(len(result), self.max_result))
 
     def put(
         self, job_id: str, content_type: str, result: bytes, ttl: float | None

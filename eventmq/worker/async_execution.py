@@ -17,6 +17,7 @@ from eventmq.worker.chain import compose
 from eventmq.worker.context import current
 from eventmq.worker.execution import Executor
 from eventmq.worker.stopsign import StopSign, past_soft_limit
+from eventmq.worker.streaming import adrive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -90,7 +91,7 @@ class AsyncExecutor(Executor):
             position: The job's place in its chunk.
             entry: Id, delivery, attempt and expiry.
             payload: The encoded ``[args, kwargs]``.
-            stop: Says whether it was cancelled.
+            stop: Says whether it was cancelled, and what takes its parts.
         """
         start = self._monotonic()
         started = start + self._offset
@@ -107,7 +108,10 @@ class AsyncExecutor(Executor):
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             return self._unreadable(route, position, job, start, error)
         try:
-            body = self._body(route.spec.function(*args, **kwargs), route.task)
+            coroutine = route.spec.function(*args, **kwargs)
+            if stop.sink is not None:
+                coroutine = adrive(coroutine, stop.sink, self._part_encoder(job))
+            body = self._body(coroutine, route.task)
             if self._awaits is None and not route.soft:
                 value = await body
             else:
@@ -118,9 +122,9 @@ class AsyncExecutor(Executor):
         if route.ignore_result:
             return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
         end = (route, position, job, value, started, ran, envelope)
-        if self._home.inline:
-            return self._succeeded(*end)
-        return await asyncio.to_thread(self._succeeded, *end)  # it may block
+        if not self._home.inline:  # it may block
+            return await asyncio.to_thread(self._succeeded, *end)
+        return self._succeeded(*end)
 
     async def _await(self, route: Route, job: JobContext, body: Interruptible) -> Any:
         call = body if self._awaits is None else self._awaits(job, lambda: body)

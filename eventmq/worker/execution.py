@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from copy import copy
 from functools import partial
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError, NotAllowed, ResultTooLarge, SerializationError
@@ -20,14 +19,16 @@ from eventmq.wire.frames import FRAMES_TYPE
 from eventmq.wire.references import ResultHome
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, encode_error
 from eventmq.worker import joblog
+from eventmq.worker.caller import Caller
 from eventmq.worker.chain import compose
 from eventmq.worker.context import current
-from eventmq.worker.coroutines import CoroutineRunner
 from eventmq.worker.failures import describe, error_text, reason_of, retry_delay
+from eventmq.worker.parts import part_encoder
 from eventmq.worker.plainjob import encode_plain, parse_plain, resolve
 from eventmq.worker.routes import RouteTable
 from eventmq.worker.signals import Retry
-from eventmq.worker.stopsign import StopSign, cancelled, past_hard_limit
+from eventmq.worker.stopsign import past_hard_limit
+from eventmq.worker.streaming import PartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Middleware, RetryPolicy, Serializer
     from eventmq.wire.bulk import ChunkEntry
     from eventmq.worker.routes import Route
-    from eventmq.worker.stopsign import Alarm
+    from eventmq.worker.streaming import Encode
     from eventmq.worker.taskspec import TaskSpec
 
 __all__ = ["Executor"]
@@ -51,7 +52,7 @@ _UNKNOWN = int(OutcomeKind.UNKNOWN_TASK)
 _CANCELLED = int(OutcomeKind.CANCELLED)
 
 
-class Executor:
+class Executor(Caller):
     """Runs jobs one after the other; each slot has its own (`for_slot`).
 
     Args:
@@ -66,8 +67,6 @@ class Executor:
         on_start: Called by `start`.
 
     Attributes:
-        stop: Whether the job that runs is to stop.
-        alarm: Raises in blocking code at its soft limit; None where nothing can.
         around: The middlewares that wrap execution.
     """
 
@@ -91,19 +90,15 @@ class Executor:
         self.around = tuple(m for m in middleware if hasattr(m, "execute"))
         self._around = compose([m.execute for m in self.around])
         self._now = clock.now
-        self._monotonic = clock.monotonic
         self._offset = clock.now() - clock.monotonic()
-        self._coroutines = CoroutineRunner()
-        self.stop = StopSign(clock.monotonic)
-        self.alarm: Alarm | None = None
+        super().__init__(clock.monotonic)
         self._routes = RouteTable(tasks, serializer, retry_policy, accept, self._home)
 
     def for_slot(self) -> Executor:
         """Return an executor of the same tasks for another thread or process."""
         other = copy(self)
         other._routes = self._routes.empty()  # noqa: SLF001 - its own kind
-        other._coroutines = CoroutineRunner()  # noqa: SLF001
-        other.stop = StopSign(self._monotonic)
+        Caller.__init__(other, self._monotonic)
         vars(other).pop("run", None)
         if joblog.wants_everything():
             other.run = joblog.narrated(other.run)  # type: ignore[method-assign,assignment]
@@ -117,10 +112,6 @@ class Executor:
         """
         if self._on_start is not None:
             self._on_start()
-
-    def close(self) -> None:
-        """End the event loop of the slot, if a task needed one. Idempotent."""
-        self._coroutines.close()
 
     def routes(self, queue: str, texts: Sequence[str]) -> list[Route]:
         """Return the routes of the jobs of a chunk; call it at the chunk's start.
@@ -185,53 +176,6 @@ class Executor:
         finally:
             current.reset(token)
 
-    def _call(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
-    ) -> Any:
-        stop = self.stop
-        stop.inside = True
-        try:
-            if stop.requested:  # before it began
-                raise cancelled()
-            if soft:
-                return self._call_limited(function, args, kwargs, soft)
-            value = function(*args, **kwargs)
-            if type(value) is CoroutineType:
-                return self._coroutines.run(value, stop=stop)
-            return value
-        finally:
-            stop.inside = False
-
-    def _call_limited(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any, soft: float
-    ) -> Any:
-        """Call what has a soft limit: coroutines end by their loop, blocking code by an alarm."""
-        alarm, stop = self.alarm, self.stop
-        stop.limit(soft)
-        try:
-            if alarm is not None:
-                alarm.arm(soft)
-            value = function(*args, **kwargs)
-            if alarm is not None:
-                alarm.disarm()
-            if type(value) is CoroutineType:
-                return self._coroutines.run(value, soft, stop)
-            if alarm is None and stop.late:
-                joblog.not_kept(current.get())
-            return value
-        finally:
-            if alarm is not None:
-                alarm.disarm()
-            stop.limit(0.0)
-
-    def cancel(self) -> bool:
-        """Cancel the job that runs; say whether its coroutine hears of it by itself.
-
-        From any thread or signal handler. Blocking code hears of it where it checks.
-        """
-        self.stop.requested = True
-        return self._coroutines.cancel()
-
     def timed_out(
         self, queue: str, text: str, position: int, entry: ChunkEntry, ran: float
     ) -> OutcomeRow:
@@ -279,6 +223,13 @@ class Executor:
             what = f"the result, a {type(value).__name__}, cannot be serialised"
             return self._ended(position, job, error, what, started, ran)
         return OutcomeRow(position, _SUCCEEDED, started, ran, content_type, result)
+
+    def _part_encoder(self, job: JobContext) -> Encode:
+        route = self._routes.route(job.queue, job.headers)
+        if route.plain:
+            what = "a plain job cannot yield parts, which no plain peer understands"
+            raise PartError(SerializationError(f"{what}: return a list instead"))
+        return part_encoder(route, job, self._home.max_result, started=self._now())
 
     def _keep(
         self, route: Route, job_id: str, content_type: str, result: bytes
@@ -345,6 +296,8 @@ class Executor:
         if job.stop is not None and job.stop.requested:  # whatever came of it
             joblog.cancelled(job, ran)
             return OutcomeRow(position, _CANCELLED, started, ran, "", b"")
+        if isinstance(error, PartError):
+            return self._ended(position, job, error.error, "", started, ran)
         policy: Any = route.policy
         delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
         reason = reason_of(error, route.retries, again=delay is not None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
-from eventmq.interfaces import Answered
+from eventmq.interfaces import Answered, Died, Streamed
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
@@ -27,12 +27,13 @@ from eventmq.worker.overseer import Overseer, fail
 from eventmq.worker.session import Session
 from eventmq.worker.shared import SharedLedger, SharedSlots
 from eventmq.worker.slots import Slots, Wanted
+from eventmq.worker.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.clock import Clock
-    from eventmq.interfaces import Died, PoolEvent, WorkerPool
+    from eventmq.interfaces import PoolEvent, WorkerPool
     from eventmq.worker.overseer import Judge
     from eventmq.worker.session import SessionInfo
 
@@ -67,7 +68,7 @@ class JobManager:
     Args:
         info: What INFORM says, and the intervals.
         pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt``,
-            ``kill`` and ``scale`` are used.
+            ``credit``, ``kill`` and ``scale`` are used.
         clock: For the text of a HEARTBEAT.
         judge: Says what becomes of a job that was stopped at its hard limit; without it such a
             job fails.
@@ -86,6 +87,7 @@ class JobManager:
         self._pool = pool
         self._ledger = SharedLedger() if pool.shared else Ledger(pool.slots)
         self._session = Session(info, self._ledger, clock)
+        self._streams = Streams(self._session, self._ledger, pool)
         self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
         kind = SharedSlots if pool.shared else Slots
         self._slots = kind(pool, self._ledger, self._overseer, info.slots or pool.slots)
@@ -138,6 +140,8 @@ class JobManager:
                     self.terminate(now)
                 case commands.Cancel(job=job, delivery=delivery):
                     self._cancel(job, delivery, now)
+                case commands.Credit() as credit:
+                    self._streams.credited(credit)
                 case commands.Heartbeat():
                     return
                 case other:
@@ -150,8 +154,12 @@ class JobManager:
         for event in events:
             if isinstance(event, Answered):
                 self._answered(event, now)
-            else:
+            elif isinstance(event, Died):
                 self._died(event, now)
+            elif isinstance(event, Streamed):
+                self._streams.streamed(event)
+            else:
+                self._streams.progressed(event)
 
     def tick(self, now: float) -> None:
         """Do what is due. Call it in every turn, and when `wait` says."""
@@ -162,6 +170,7 @@ class JobManager:
             self._scale(now, self._scaler)
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
+        self._streams.tick(now)
         if not self.done:
             self._session.tick(now, self.wanted)
 

@@ -64,6 +64,7 @@ class Route:
         "spec",
         "task",
         "text",
+        "yields",
     )
 
     def __init__(self, queue: str, text: str, headers: Headers, spec: TaskSpec) -> None:
@@ -71,8 +72,11 @@ class Route:
         self.text = text
         self.spec = spec
         self.task = headers.task
+        function = inspect.unwrap(spec.function)
+        #: Its jobs are async generators.
+        self.yields = inspect.isasyncgenfunction(function)
         #: Its jobs are coroutines, which wait without blocking.
-        self.awaits = inspect.iscoroutinefunction(inspect.unwrap(spec.function))
+        self.awaits = self.yields or inspect.iscoroutinefunction(function)
         self.content_type = headers.content_type
         self.created = headers.created
         self.expires = headers.expires

@@ -16,6 +16,8 @@ from eventmq.worker.replies import RESEND_AFTER, Replies, fit_outcomes
 from eventmq.worker.slots import Wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from eventmq.clock import Clock
     from eventmq.worker.ledger import HeldChunk, Ledger
 
@@ -60,6 +62,10 @@ class SessionInfo:
     max_abandoned: int = 0
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Session:
     """The session of a worker with one broker.
 
@@ -73,6 +79,9 @@ class Session:
         lost: The broker was silent for too long.
         replies: Answers that it has not acknowledged.
         outbox: Messages to send.
+        max_frame: Longest frame that the broker takes, 0 while that is not known.
+        streams: The broker takes parts.
+        on_welcome: Called when the broker knows us, behind what it has to hear first.
     """
 
     def __init__(self, info: SessionInfo, ledger: Ledger, clock: Clock) -> None:
@@ -81,6 +90,9 @@ class Session:
         self.lost = False
         self.replies = Replies()
         self.outbox: list[list[bytes]] = []
+        self.max_frame = 0
+        self.streams = False
+        self.on_welcome: Callable[[], None] = _nothing
         self._ledger = ledger
         self._clock = clock
         self._ids = 0
@@ -90,7 +102,6 @@ class Session:
         self._beat_due = 0.0
         self._wanted = Wanted(-1)
         self._epoch = 0
-        self._max_frame = 0
 
     def new_id(self) -> str:
         """Return a message id that the session has not used."""
@@ -151,10 +162,12 @@ class Session:
         if self._epoch and features.epoch != self._epoch:
             _log.info("the broker was restarted; sending %d answers again", len(self.replies))
         self._epoch = features.epoch
-        self._max_frame = features.max_frame
+        self.max_frame = features.max_frame
+        self.streams = "stream" in features.extensions
         self.online = True
         self._beat_due = now + self.info.heartbeat
         self.ready(wanted)
+        self.on_welcome()
         self.outbox += self.replies.due(now, everything=True)
 
     def _plain_broker(self, now: float) -> None:
@@ -179,7 +192,7 @@ class Session:
 
     def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Answer jobs of a chunk, in as many messages as the broker's frame limit asks for."""
-        for part in fit_outcomes(body, self._max_frame, chunk.index):
+        for part in fit_outcomes(body, self.max_frame, chunk.index):
             number = f"chunk:{chunk.number}"
             reply = commands.Reply(self.new_id(), part, chunk.message, number)
             frames = reply.frames()

@@ -13,6 +13,8 @@ from eventmq.errors import JobCancelled, SoftTimeLimitExceeded, TimeLimitExceede
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventmq.worker.streaming import Sink
+
 __all__ = ["Alarm", "StopSign", "cancelled", "past_hard_limit", "past_soft_limit"]
 
 
@@ -50,13 +52,17 @@ class StopSign:
     Attributes:
         requested: Somebody cancelled the job.
         inside: The task's own code runs: only there may a signal raise.
+        sink: Takes the parts of an async generator that has a stop sign of its own.
+        report: Sends how far the job is; None where nobody would hear of it.
     """
 
-    __slots__ = ("_monotonic", "_soft", "_soft_due", "inside", "requested")
+    __slots__ = ("_monotonic", "_soft", "_soft_due", "inside", "report", "requested", "sink")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.requested = False
         self.inside = False
+        self.report: Callable[[float, float | None, str], None] | None = None
+        self.sink: Sink | None = None
         self._monotonic = monotonic
         self._soft = self._soft_due = 0.0
 
@@ -70,6 +76,11 @@ class StopSign:
         """Whether the soft limit has passed."""
         return bool(self._soft_due) and self._monotonic() >= self._soft_due
 
+    def overdue(self) -> SoftTimeLimitExceeded:
+        """Return what is raised in a task that is late, which it is not twice."""
+        self._soft_due = 0.0
+        return past_soft_limit(self._soft)
+
     def check(self) -> None:
         """Raise what stops the task, if something does.
 
@@ -80,5 +91,4 @@ class StopSign:
         if self.requested:
             raise cancelled()
         if self.late:
-            self._soft_due = 0.0
-            raise past_soft_limit(self._soft)
+            raise self.overdue()

@@ -6,12 +6,9 @@ import re
 from dataclasses import fields
 from typing import get_type_hints
 
-import pytest
-
 import eventmq
 from eventmq.app import EventMQ
 from eventmq.cli.page import document
-from eventmq.errors import NotAllowed
 from eventmq.interfaces import JobContext
 from eventmq.settings.record import FIELDS
 from eventmq.task import CallOptions, TaskOptions
@@ -105,14 +102,3 @@ def test_what_is_said_about_periodic_tasks_is_there():
     assert {"every", "cron", "at"} <= set(eventmq.__all__)
     assert "eventmq beat" in document()
     assert "eventmq schedules list" in document()
-
-
-def test_generator_tasks_are_not_there_yet():
-    """When they come, the page is to be changed."""
-    app = EventMQ("x")
-
-    def generator():
-        yield
-
-    with pytest.raises(NotAllowed):
-        app.task(generator)

@@ -51,6 +51,10 @@ FORMS = [
     ("limit-key:user:ada", {"limit_key": "user:ada"}),
     ("nodes:3", {"nodes": 3}),
     ("graph:io", {"graph": "io"}),
+    ("stream", {"stream": True}),
+    ("replayable", {"replayable": True}),
+    ("stream-idle:2.5", {"stream_idle": 2.5}),
+    ("stream-unread:cancel", {"stream_unread": "cancel"}),
     ("x-tenant:a", {"extra": (("x-tenant", "a"),)}),
     ("x-flag", {"extra": (("x-flag", ""),)}),
 ]

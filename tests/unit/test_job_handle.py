@@ -251,11 +251,6 @@ def test_a_coroutine_cancels_as_well(bench: Bench) -> None:
     assert job.state == "cancelled"
 
 
-def test_what_later_versions_do_says_so(bench: Bench) -> None:
-    with pytest.raises(NotAllowed, match="not supported by this version yet"):
-        bench.job().stream()
-
-
 def test_a_handle_is_its_id(bench: Bench) -> None:
     job = bench.job()
     assert job == bench.job()

@@ -185,7 +185,9 @@ def test_a_lambda_needs_a_name(app: FakeApp) -> None:
     assert app.task(lambda: 1, name="one")() == 1
 
 
-def test_a_generator_is_refused_until_streams_exist(app: FakeApp) -> None:
+def test_the_jobs_of_a_generator_say_that_they_stream(app: FakeApp) -> None:
+    """And what the declaration says of that, unless it is the default."""
+
     def stream() -> Any:
         yield 1
 
@@ -193,8 +195,22 @@ def test_a_generator_is_refused_until_streams_exist(app: FakeApp) -> None:
         yield 1
 
     for function in (stream, astream):
-        with pytest.raises(NotAllowed, match="generator"):
-            app.task(function)
+        app.task(function).delay()
+        headers = app.headers()
+        assert (headers.stream, headers.replayable, headers.stream_unread) == (True, False, "")
+        assert headers.stream_idle is None
+    task = app.task(stream, replayable=True, stream_idle=5, stream_unread="cancel")
+    task.options(priority=1).delay()
+    headers = app.headers()
+    assert (headers.replayable, headers.stream_idle, headers.stream_unread) == (True, 5.0, "cancel")
+
+
+@pytest.mark.parametrize(
+    "options", [{"replayable": True}, {"stream_idle": 5.0}, {"stream_unread": "cancel"}]
+)
+def test_only_a_generator_has_options_of_streams(app: FakeApp, options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"no generator .* leave out {next(iter(options))}"):
+        app.task(add, **options)
 
 
 # Submission
@@ -386,19 +402,6 @@ def test_what_is_refused_is_not_offered_as_an_argument(kind: type[Any], what: st
     listed = str(caught.value).partition("known are: ")[2].split(", ")
     names = [field.name for field in dataclasses.fields(kind)]
     assert listed == sorted(name for name in names if not refused(kind, name))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"replayable": True},
-    ],
-)
-def test_an_option_of_a_later_version_is_refused_and_never_ignored(
-    app: FakeApp, options: dict[str, Any]
-) -> None:
-    with pytest.raises(NotAllowed, match="not supported by this version yet"):
-        app.task(add, **options)
 
 
 def test_a_job_without_guarantee_says_so_in_its_headers(app: FakeApp) -> None:

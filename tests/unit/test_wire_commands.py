@@ -15,6 +15,7 @@ from eventmq.wire.commands import (
     Call,
     Cancel,
     Command,
+    Credit,
     Disconnect,
     Error,
     Heartbeat,
@@ -66,6 +67,7 @@ FORMS: list[tuple[Command, list[bytes]]] = [
     (Admin("s", "ROUTER_SHOW_SCHEDULERS"), [b"ROUTER_SHOW_SCHEDULERS", b"s"]),
     (Call("c", "ping", b"\x80"), [b"CALL", b"c", b"ping", b"\x80"]),
     (Cancel("c", "j", "2", "why"), [b"CANCEL", b"c", b"j", b"2", b"why"]),
+    (Credit("c", "j", "2", "7"), [b"CREDIT", b"c", b"j", b"2", b"7"]),
     (Error("e", "1", "version", "sorry \u2603"), [b"ERROR", b"e", b"1", b"version",
      b"sorry \xe2\x98\x83"]),
 ]  # fmt: skip

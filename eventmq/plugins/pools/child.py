@@ -14,7 +14,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.plugins.pools.pipes import NOTE, RESULT, RUN, WORK
+from eventmq.plugins.pools.partsink import PartSink, Timer
+from eventmq.plugins.pools.pipes import (
+    GRANT,
+    GRANT_OFFSET,
+    NOTE,
+    PARTS,
+    PARTS_HEAD,
+    PROGRESS,
+    RESULT,
+    RUN,
+    WORK,
+)
 from eventmq.plugins.pools.signals import SignalAlarm, obey_cancels
 from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
 
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
 
     from eventmq.plugins.pools.wear import Wear
     from eventmq.worker.execution import Executor
+    from eventmq.worker.partflow import Batch
 
 __all__ = ["Child", "ChildPipes"]
 
@@ -77,6 +89,8 @@ class Child:
         self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
         self._executor.alarm = SignalAlarm(self._executor.stop)
+        self._sink = PartSink(self._where, self._send_parts, self._send_progress, Timer())
+        self._executor.set_sink(self._sink)
         obey_cancels(self._executor, self._notes, self._offset)
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
         with open(self._pipes.work, "rb", buffering=1 << 17) as work:  # noqa: PTH123 - a descriptor
@@ -177,16 +191,46 @@ class Child:
             del self._rows[: len(rows)]
             body = encode_outcomes(rows)
             ran = sum([row.ran for row in rows])
-            data = memoryview(RESULT.pack(self._chunk, len(rows), ran, len(body)) + body)
-            while data:
-                data = data[os.write(self._pipes.result, data) :]
+            self._write(RESULT.pack(self._chunk, len(rows), ran, len(body)) + body)
+
+    def _write(self, frame: bytes) -> None:
+        data = memoryview(frame)
+        while data:
+            data = data[os.write(self._pipes.result, data) :]
+
+    # What a job says while it runs
+
+    def _where(self) -> tuple[int, int]:
+        chunk, position, _ = NOTE.unpack_from(self._notes, self._offset)
+        return chunk, position
+
+    def _send_parts(self, place: tuple[int, int], batch: Batch) -> None:
+        head = PARTS_HEAD.pack(batch.first, batch.parts)
+        size = len(head) + len(batch.body)
+        with self._lock:
+            self._write(RESULT.pack(place[0], PARTS, place[1], size) + head + batch.body)
+
+    def _send_progress(self, place: tuple[int, int], body: bytes) -> None:
+        with self._lock:
+            self._write(RESULT.pack(place[0], PROGRESS, place[1], len(body)) + body)
 
     def _watch(self) -> None:
         try:
             while os.read(self._pipes.poke, 64):
+                self._sink.credit(*self._grant())
                 self.flush()
         finally:
             os._exit(1)  # nobody is left to answer to
+
+    def _grant(self) -> tuple[int, int, int]:
+        """Return the manager's grant: what was read twice the same was not half written."""
+        place = self._offset + GRANT_OFFSET
+        grant: tuple[int, int, int] = GRANT.unpack_from(self._notes, place)
+        while True:
+            again: tuple[int, int, int] = GRANT.unpack_from(self._notes, place)
+            if again == grant:
+                return grant
+            grant = again
 
     def _disown(self) -> None:
         """In a process that a task forked: it must not act as this child, whatever it does."""

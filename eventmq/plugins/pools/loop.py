@@ -14,17 +14,19 @@ import time
 from collections import deque
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.interfaces import Died
 from eventmq.plugins.pools.given import GivenChunk, Outcomes, answered
 from eventmq.plugins.pools.looprun import Run
 from eventmq.plugins.pools.loopwatch import LoopWatch
+from eventmq.plugins.pools.partsink import PartSink, Timer
 from eventmq.plugins.pools.sidethreads import SideThreads
 from eventmq.worker.async_execution import AsyncExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from eventmq.interfaces import PoolEvent, Running
     from eventmq.wire.bulk import OutcomeRow
@@ -45,6 +47,10 @@ CALL_EVERY = 0.004
 AT_ONCE = 50
 
 
+def _same(run: Run) -> Run:
+    return run
+
+
 class AsyncioPool:
     """Implements `eventmq.interfaces.SharedPool` with coroutines.
 
@@ -62,7 +68,8 @@ class AsyncioPool:
         self.watch = LoopWatch()
         self._executor = AsyncExecutor.of(executor, self.watch.body)
         self._lock = threading.Lock()
-        self._side = SideThreads(executor, threads, self._lock, self._settle_aside)
+        self._timer = Timer()
+        self._side = SideThreads(executor, threads, self._lock, self._settle_aside, self._new_sink)
         #: What has not started. Whoever takes a job out has it: the loop takes the first,
         #: `take_back` the last.
         self._waiting: deque[tuple[GivenChunk, int]] = deque()
@@ -73,6 +80,8 @@ class AsyncioPool:
         self._most = concurrency
         self._outcomes = Outcomes()
         self._events: list[PoolEvent] = []
+        #: What jobs have said while they ran.
+        self._said: list[PoolEvent] = []
         self._lost: list[Run] = []
         #: The loop is going to start what waits.
         self._advancing = False
@@ -180,6 +189,13 @@ class AsyncioPool:
         if run is not None and run.is_job(chunk, position):
             self._cancel_soon(run)
 
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Tell a job that streams how many parts were taken."""
+        place = self.slot_of(chunk, position)
+        run = None if place is None else self._runs[place]
+        if run is not None and run.sink is not None:
+            run.sink.credit(chunk, position, taken)
+
     def scale(self, slots: int) -> None:
         """Run no more jobs at once than that."""
         self._most = slots
@@ -232,7 +248,8 @@ class AsyncioPool:
         with self._lock:
             self._awake = False
             taken = self._outcomes.take()
-        events, self._events = self._events, []
+            said, self._said = self._said, []
+        events, self._events = [*said, *self._events], []
         events += [answered(0, chunk, rows, ordered=False) for chunk, rows in taken.items()]
         return events
 
@@ -264,6 +281,9 @@ class AsyncioPool:
                 self._side.submit(run)
                 continue
             stop = run.stop = executor.new_stop()
+            stop.report = partial(self._report, run)
+            if route.yields:
+                run.sink = stop.sink = self._new_sink(partial(_same, run))
             run.since = time.monotonic()
             call = executor.arun(route, position, entry, index.payload(chunk.body, entry), stop)
             run.task = self._loop.create_task(self._run(run, call))
@@ -311,6 +331,32 @@ class AsyncioPool:
         if run.stop is not None and run.task is not None and not run.over:
             run.stop.requested = True
             self._loop.call_soon(run.task.cancel)  # not before its first step
+
+    def _report(self, run: Run, done: float, total: float | None, note: str) -> None:
+        if run.sink is None:
+            run.sink = self._new_sink(lambda: run)
+        run.sink.progress(done, total, note)
+
+    # In any thread
+
+    def _new_sink(self, run: Callable[[], Run]) -> PartSink:
+        """Return what takes what a run says."""
+        return PartSink(
+            lambda: run().place,
+            lambda _place, batch: self._say(run(), run().parts(batch)),
+            lambda _place, body: self._say(run(), run().progress(body)),
+            self._timer,
+        )
+
+    def _say(self, run: Run, event: PoolEvent) -> None:
+        """Keep for the manager what a job said."""
+        with self._lock:
+            if run.lost:
+                return
+            self._said.append(event)
+            wake, self._awake = not self._awake, True
+        if wake:
+            self._call()
 
     # In a thread beside the loop
 

@@ -10,7 +10,8 @@ A child has four pipes of its own and a note in shared memory:
 - *poke*, manager to child: a byte asks for outcomes that a long job keeps waiting, and its end
   means that the manager is gone.
 - *note*: which job runs since when, written by the child before each call; behind it the
-  manager's *order*: which job SIGTERM is to cancel.
+  manager's *order*: which job SIGTERM is to cancel, and its *grant*: how many parts of the job
+  that streams were taken, looked at after a poke.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ import os
 from struct import Struct
 
 __all__ = [
+    "GRANT",
+    "GRANT_OFFSET",
     "NOTE",
     "NOTE_SIZE",
     "ORDER",
     "ORDER_OFFSET",
+    "PARTS",
+    "PARTS_HEAD",
+    "PROGRESS",
     "RESULT",
     "RUN",
     "SKIP",
@@ -36,6 +42,14 @@ WORK = Struct("!QII")
 #: Number of the chunk, number of outcomes, seconds that they ran, length of the body.
 RESULT = Struct("!QIdI")
 
+#: Instead of the number of outcomes: the body has parts behind a `PARTS_HEAD`, or a progress; the
+#: seconds are the position of the job.
+PARTS = 0xFFFFFFFF
+PROGRESS = 0xFFFFFFFE
+
+#: Index of the first part, number of parts.
+PARTS_HEAD = Struct("!QI")
+
 #: Number of the chunk, position of the job, monotonic start in seconds (0.0: nothing runs).
 NOTE = Struct("@QQd")
 
@@ -45,8 +59,14 @@ ORDER = Struct("@QQ")
 #: Bytes from a note to the order.
 ORDER_OFFSET = 32
 
-#: Bytes from one child's note to the next: a cache line of its own.
-NOTE_SIZE = 64
+#: Number of the chunk, position of the job, number of parts that were taken.
+GRANT = Struct("@QQQ")
+
+#: Bytes from a note to the grant.
+GRANT_OFFSET = 64
+
+#: Bytes from one child's note to the next: cache lines of its own.
+NOTE_SIZE = 128
 
 RUN = b"R"
 SKIP = b"S"

@@ -190,6 +190,10 @@ class PreforkPool:
         """Raise `JobCancelled` in the job by SIGTERM; the child is replaced when it has ended."""
         self._slots[slot].interrupt(chunk, position)
 
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Tell a job that streams how many parts were taken."""
+        self._slots[slot].credit(chunk, position, taken)
+
     def scale(self, slots: int) -> None:
         """Start children for the first slots, end those of the others."""
         for slot in self._slots:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventmq.plugins.pools.looprun import Run
+    from eventmq.plugins.pools.partsink import PartSink
     from eventmq.wire.bulk import OutcomeRow
     from eventmq.worker.execution import Executor
 
@@ -24,6 +25,7 @@ class SideThreads:
         most: Threads that work at once.
         lock: Guards what is decided about runs.
         done: Called in the thread with each outcome that counts.
+        sink: Makes what takes the parts of the run that is under way.
     """
 
     def __init__(
@@ -32,11 +34,13 @@ class SideThreads:
         most: int,
         lock: threading.Lock,
         done: Callable[[Run, OutcomeRow], None],
+        sink: Callable[[Callable[[], Run]], PartSink],
     ) -> None:
         self._executor = executor
         self._most = most
         self._lock = lock
         self._done = done
+        self._sink = sink
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._threads = 0
         self._idle = 0
@@ -65,8 +69,11 @@ class SideThreads:
 
     def _serve(self) -> None:
         executor = self._executor.for_slot()
+        runs: list[Run] = []
+        executor.set_sink(self._sink(lambda: runs[-1]))
         try:
             while (run := self._next()) is not None:
+                runs[:] = [run]
                 if not self._work(run, executor):
                     return
         finally:

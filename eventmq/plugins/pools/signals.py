@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.plugins.pools.pipes import NOTE, ORDER, ORDER_OFFSET
 from eventmq.worker.context import current
-from eventmq.worker.stopsign import cancelled, past_soft_limit
+from eventmq.worker.stopsign import cancelled
 
 if TYPE_CHECKING:
     import mmap
@@ -51,7 +51,7 @@ class SignalAlarm:
     def _ring(self, *_: object) -> None:
         seconds, self._seconds = self._seconds, 0.0
         if seconds and self._stop.inside:
-            raise past_soft_limit(seconds)
+            raise self._stop.overdue()
 
 
 def obey_cancels(executor: Executor, notes: mmap.mmap, offset: int) -> None:

@@ -8,13 +8,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from eventmq.interfaces import Answered
+from eventmq.interfaces import Answered, Progressed, Streamed
 from eventmq.plugins.pools.child import FLUSH_AFTER, ChildPipes
 from eventmq.plugins.pools.pipes import (
+    GRANT,
+    GRANT_OFFSET,
     NOTE,
     NOTE_SIZE,
     ORDER,
     ORDER_OFFSET,
+    PARTS_HEAD,
+    PROGRESS,
     RESULT,
     RUN,
     SKIP,
@@ -24,6 +28,8 @@ from eventmq.plugins.pools.pipes import (
 
 if TYPE_CHECKING:
     import mmap
+
+    from eventmq.interfaces import PoolEvent
 
 __all__ = ["Slot"]
 
@@ -90,6 +96,7 @@ class Slot:
         self.condemned = False
         NOTE.pack_into(self._notes, self._offset, 0, 0, 0.0)
         ORDER.pack_into(self._notes, self._offset + ORDER_OFFSET, 0, 0)
+        GRANT.pack_into(self._notes, self._offset + GRANT_OFFSET, 0, 0, 0)
 
     def renew(self) -> None:
         """Open new pipes for the next child."""
@@ -137,9 +144,9 @@ class Slot:
         except BlockingIOError:
             return b""
 
-    def answers(self) -> list[Answered]:
+    def answers(self) -> list[PoolEvent]:
         """Read what the child answered since the last call."""
-        events: list[Answered] = []
+        events: list[PoolEvent] = []
         buffer = self._buffer
         while part := self._read(self.result, READ_SIZE):
             buffer += part
@@ -152,6 +159,10 @@ class Slot:
                 break
             start += head
             outcomes = bytes(memoryview(buffer)[start : start + length])
+            if count >= PROGRESS:
+                events.append(self._said(count, chunk, int(ran), outcomes))
+                start += length
+                continue
             events.append(Answered(self.number, chunk, count, ran, outcomes))
             before = self._answered[1] if self._answered[0] == chunk else 0
             self._answered = (chunk, before + count)
@@ -159,6 +170,22 @@ class Slot:
         del buffer[:start]
         self.served = self.served or bool(events)
         return events
+
+    def _said(self, kind: int, chunk: int, position: int, body: bytes) -> PoolEvent:
+        """Return what a job said while it runs."""
+        if kind == PROGRESS:
+            return Progressed(self.number, chunk, position, body)
+        first, count = PARTS_HEAD.unpack_from(body)
+        return Streamed(self.number, chunk, position, first, count, body[PARTS_HEAD.size :])
+
+    def credit(self, chunk: int, position: int, taken: int) -> None:
+        """Tell the child how many parts of the job that runs were taken."""
+        GRANT.pack_into(self._notes, self._offset + GRANT_OFFSET, chunk, position, taken)
+        self._poke_child()
+
+    def _poke_child(self) -> None:
+        with suppress(BlockingIOError, BrokenPipeError):  # it looks anyway, or is gone
+            os.write(self._poke, b"!")
 
     def note(self) -> tuple[int, int, float]:
         """Return chunk, position and monotonic start of the job that runs, (0, -1, 0.0) if none.
@@ -203,7 +230,4 @@ class Slot:
         before = self._answered[1] if self._answered[0] == chunk else 0
         if position > before and time.monotonic() - start > FLUSH_AFTER:
             self._poked = (chunk, position)
-            try:
-                os.write(self._poke, b"!")
-            except (BlockingIOError, BrokenPipeError):
-                return
+            self._poke_child()

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import Died, Running
+from eventmq.interfaces import Died, Progressed, Running, Streamed
 from eventmq.plugins.pools.given import GivenChunk, Outcomes, answered
 from eventmq.plugins.pools.options import PoolOptions
+from eventmq.plugins.pools.partsink import PartSink, Timer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.interfaces import Answered, Factory, PluginContext, PoolEvent, WorkerPool
+    from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
+    from eventmq.plugins.pools.partsink import Later
     from eventmq.wire.bulk import OutcomeRow
     from eventmq.worker.execution import Executor
+    from eventmq.worker.partflow import Batch
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 
@@ -39,9 +42,12 @@ class _Thread:
     `take_back` takes the last. The deque decides, one job at a time.
     """
 
-    def __init__(self, number: int, executor: Executor, wake: socket.socket) -> None:
+    def __init__(self, number: int, executor: Executor, wake: socket.socket, later: Later) -> None:
         self.number = number
         self.executor = executor
+        self.sink = PartSink(self._where, self._send_parts, self._send_progress, later)
+        executor.set_sink(self.sink)
+        self._said: list[PoolEvent] = []
         self._jobs: deque[tuple[GivenChunk, int]] = deque()
         #: True for every chunk, False for the end.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -134,11 +140,30 @@ class _Thread:
         except OSError:  # full: it is awake; closed: nobody is there
             return
 
-    def answers(self) -> list[Answered]:
-        """Return what has finished; a job that runs keeps nothing waiting."""
+    # What a job says while it runs
+
+    def _where(self) -> tuple[int, int]:
+        current = self._current
+        return (0, -1) if current is None else current[:2]
+
+    def _send_parts(self, place: tuple[int, int], batch: Batch) -> None:
+        self._say(Streamed(self.number, *place, batch.first, batch.parts, batch.body))
+
+    def _send_progress(self, place: tuple[int, int], body: bytes) -> None:
+        self._say(Progressed(self.number, *place, body))
+
+    def _say(self, event: PoolEvent) -> None:
+        if not self._abandoned:
+            self._said.append(event)
+            self._notify()
+
+    def answers(self) -> list[PoolEvent]:
+        """Return what has finished, and what was said before; a job keeps nothing waiting."""
         with self._lock:
             taken = self._outcomes.take()
-        return [answered(self.number, chunk, rows) for chunk, rows in taken.items()]
+        said = self._said[:]
+        del self._said[: len(said)]
+        return [*said, *(answered(self.number, chunk, rows) for chunk, rows in taken.items())]
 
 
 class ThreadsPool:
@@ -164,6 +189,7 @@ class ThreadsPool:
         self._abandoned: list[_Thread] = []
         self._events: list[PoolEvent] = []
         self._state = "new"
+        self._timer = Timer()
 
     def start(self) -> None:
         """Start the threads."""
@@ -176,7 +202,7 @@ class ThreadsPool:
             self._threads.append(self._begin(number))
 
     def _begin(self, number: int) -> _Thread:
-        thread = _Thread(number, self._executor.for_slot(), self._wake)
+        thread = _Thread(number, self._executor.for_slot(), self._wake, self._timer)
         thread.thread.start()
         return thread
 
@@ -206,6 +232,10 @@ class ThreadsPool:
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
         """Cancel the job's coroutine, or let its next ``check()`` raise."""
         self._threads[slot].interrupt(chunk, position)
+
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Tell a job that streams how many parts were taken."""
+        self._threads[slot].sink.credit(chunk, position, taken)
 
     def scale(self, slots: int) -> None:
         """Do nothing: an idle slot costs next to nothing."""

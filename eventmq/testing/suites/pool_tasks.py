@@ -19,7 +19,7 @@ from eventmq.worker.execution import Executor
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 __all__ = ["LOADER", "make_executor"]
 
@@ -90,6 +90,82 @@ async def late(path: str) -> str:
     return "not told"
 
 
+def count_up(to: int) -> Generator[int, None, str]:
+    """Yield numbers."""
+    yield from range(to)
+    return "done"
+
+
+async def acount_up(to: int) -> AsyncIterator[int]:
+    """Yield numbers from a coroutine."""
+    for number in range(to):
+        yield number
+
+
+def _until(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.005)
+
+
+def yield_and_wait(parts: int, path: str) -> Iterator[int]:
+    """Yield numbers, then wait for a file."""
+    yield from range(parts)
+    _until(path)
+
+
+def yield_what() -> Iterator[object]:
+    """Yield a part, then one that no serializer knows."""
+    yield "fine"
+    yield object()
+
+
+async def ayield_what() -> AsyncIterator[object]:
+    """Do the same in a coroutine."""
+    yield "fine"
+    yield object()
+
+
+def yield_and_fail(text: str) -> Iterator[int]:
+    """Yield a part, then raise."""
+    yield 0
+    raise ValueError(text)
+
+
+def endless(path: str) -> Iterator[int]:
+    """Yield for ever; say by a file that it was closed."""
+    try:
+        while True:
+            yield 1
+    finally:
+        _sign(path)
+
+
+async def aendless(path: str) -> AsyncIterator[int]:
+    """Do the same in a coroutine."""
+    try:
+        while True:
+            yield 1
+    finally:
+        _sign(path)
+
+
+def tell(times: int, path: str) -> None:
+    """Tell how far it is, again and again; then wait for a file."""
+    for done in range(times):
+        current_job().progress(done + 1, times, "telling")
+    _until(path)
+
+
+async def atell(times: int, path: str) -> None:
+    """Do the same in a coroutine."""
+    import asyncio
+
+    for done in range(times):
+        current_job().progress(done + 1, times, "telling")
+    while not Path(path).exists():  # noqa: ASYNC110,ASYNC240 - another process makes it
+        await asyncio.sleep(0.005)
+
+
 _TASKS: tuple[Callable[..., Any], ...] = (
     add,
     fail,
@@ -99,6 +175,16 @@ _TASKS: tuple[Callable[..., Any], ...] = (
     block,
     linger,
     late,
+    count_up,
+    acount_up,
+    yield_and_wait,
+    yield_what,
+    ayield_what,
+    yield_and_fail,
+    endless,
+    aendless,
+    tell,
+    atell,
 )
 
 

@@ -15,13 +15,14 @@ from eventmq.interfaces import Answered, Died
 from eventmq.job import OutcomeKind
 from eventmq.testing.suites.pool_harness import DEADLINE, make_chunk
 from eventmq.testing.suites.worker_pool_limits import WorkerPoolLimits
+from eventmq.testing.suites.worker_pool_streams import WorkerPoolStreams
 from eventmq.wire.bulk import decode_outcomes
 from eventmq.wire.results import decode_error
 
 __all__ = ["WorkerPoolSuite"]
 
 
-class WorkerPoolSuite(WorkerPoolLimits):
+class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
     """Subclass it and return your pool from `make`.
 
     The pool runs `eventmq.testing.suites.pool_tasks`; ``processes`` is False where all slots

@@ -144,6 +144,9 @@ class ForeignPool:
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
         """Do nothing: the protocol has no word for it."""
 
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Do nothing: foreign workers get no credit."""
+
     def scale(self, slots: int) -> None:
         """Do nothing: the worker is there or not."""
 

@@ -1,0 +1,352 @@
+"""Streams: parts that workers send and readers take, and how far jobs are.
+
+Parts are not stored. They ride the outbox of the turn in which they came to whoever reads, and are
+kept until the slowest reader has taken them; only then the worker hears that there is room again.
+So what is kept of a stream is bounded from the job's submission on, whether somebody reads or not.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.arguments import number, text
+from eventmq.broker.stream import Reader, Stream
+from eventmq.entries import Find
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.job import TERMINAL, JobState
+from eventmq.wire.bulk import pack
+from eventmq.wire.commands import Credit, Reply
+from eventmq.wire.streams import (
+    NO_READER,
+    PART,
+    PartHead,
+    decode_progress,
+    format_end,
+    parse_progress,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from eventmq.broker.peers import Peer, Session
+    from eventmq.broker.state import State
+    from eventmq.entries import Finished, Found
+    from eventmq.job import Job
+
+__all__ = ["Streams"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Seconds between two looks for streams that nobody reads.
+LOOK = 0.5
+
+#: Jobs of which is known that parts were discarded, and jobs of which is known how far they are.
+REMEMBERED = 100_000
+
+_GONE = "parts of job {!r} were not kept: {}; get() has its result"
+
+
+class Streams:
+    """All streams of a broker.
+
+    Args:
+        state: Of the broker.
+        cancel: Cancels a job for a reason.
+    """
+
+    def __init__(self, state: State, cancel: Callable[[str, str], None]) -> None:
+        self.state = state
+        self._cancel = cancel
+        self.of: dict[str, Stream] = {}
+        #: Job -> what ``info`` says of its progress.
+        self.progress: dict[str, dict[str, Any]] = {}
+        #: Job -> of which run there are no parts any more, and why.
+        self._gone: dict[str, tuple[int, str]] = {}
+        self._bytes = 0
+        self._looked = 0.0
+
+    # From workers
+
+    def reply(self, peer: Peer, message: Reply) -> None:
+        """Take parts, or progress; what comes of a delivery that is not leased is passed over."""
+        session, outcome, job_id = peer.session, message.outcome or "", message.request or ""
+        if session is None or session.plain:
+            self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
+        elif outcome.startswith(PART):
+            head = PartHead.parse(outcome)
+            if not self._take(session, job_id, head, message):
+                text = "parts before these are missing"
+                self.state.error(peer, message.id, "inform-again", text)
+        elif self._leased(session, job_id, parse_progress(outcome)) is not None:
+            self._note_progress(job_id, message.result)
+
+    def _note_progress(self, job_id: str, body: bytes) -> None:
+        done, total, note = decode_progress(body)
+        if len(self.progress) >= REMEMBERED:
+            del self.progress[next(iter(self.progress))]
+        about = {"done": done, "total": total, "note": note, "at": self.state.now}
+        self.progress[job_id] = about
+
+    def _leased(self, session: Session, job_id: str, delivery: int) -> Job | None:
+        """Return the job if the session has this delivery of it."""
+        state = self.state
+        entry = state.running.get(job_id) or state.volatile.running.get(job_id)
+        if entry is None or entry[0] is not session or entry[1].deliveries[entry[2]] != delivery:
+            return None
+        return entry[1].jobs[entry[2]]
+
+    def _take(self, session: Session, job_id: str, head: PartHead, message: Reply) -> bool:
+        """Take a batch of parts; return False if some before it are missing."""
+        stream = self.of.get(job_id)
+        job = self._leased(session, job_id, head.delivery)
+        if job is None or head.delivery <= self._gone.get(job_id, (0, ""))[0]:
+            self.state.counters["stale_parts"] += head.parts
+            same = stream is not None and stream.delivery == head.delivery
+            taken = stream.base if stream is not None and same else NO_READER
+            self._credit(session, job_id, head.delivery, taken)
+            return True
+        if stream is None:
+            stream = self._new(job_id)
+        stream.session = session
+        if head.delivery > stream.delivery:
+            self._restart(stream, head, job)
+        if head.first > stream.end:
+            return False
+        if head.first < stream.end:  # it was sent again
+            self._credit(session, job_id, head.delivery, stream.base)
+            return True
+        self._accept(stream, head, message)
+        return True
+
+    def _new(self, job_id: str) -> Stream:
+        if len(self.of) >= self.state.limits.max_streams:
+            idle = [stream for stream in self.of.values() if not stream.readers]
+            if idle:
+                oldest = min(idle, key=lambda stream: stream.idle_since)
+                self._discard(oldest, "the broker had too many streams")
+        stream = self.of[job_id] = Stream(job_id, self.state.now)
+        return stream
+
+    def _restart(self, stream: Stream, head: PartHead, job: Job) -> None:
+        """Begin with the parts of another run; readers see by their delivery that it is one."""
+        headers = parse_headers(job.headers)
+        self._bytes -= stream.restart(head, headers)
+        for reader in list(stream.readers.values()):
+            if not reader.restart(head):
+                self._refuse(stream, reader, "they were lost with a restart of the broker")
+
+    # hot loop: benchmarks/stream.py
+    def _accept(self, stream: Stream, head: PartHead, message: Reply) -> None:
+        limits, size = self.state.limits, len(message.result)
+        if stream.end - stream.base > limits.stream_parts or stream.size > limits.stream_bytes:
+            self._discard(stream, "its worker has sent more than the window")
+            return
+        if self._bytes + size > limits.max_stream_bytes and not self._make_room(stream, size):
+            self._discard(stream, "the broker has no room for more")
+            return
+        self._bytes += size
+        stream.add(head, message.outcome or "", message.result)
+        for reader in stream.readers.values():
+            self._forward(stream, reader)
+
+    def _make_room(self, stream: Stream, size: int) -> bool:
+        """Discard what has had no reader for the longest time."""
+        idle = [s for s in self.of.values() if not s.readers and s.size and s is not stream]
+        for other in sorted(idle, key=lambda s: s.idle_since):
+            self._discard(other, "the broker had no room for more")
+            if self._bytes + size <= self.state.limits.max_stream_bytes:
+                return True
+        return False
+
+    def _credit(self, session: Session, job_id: str, delivery: int, taken: int) -> None:
+        if session.peer is not None:
+            state = self.state
+            message = Credit(state.message_id(), job_id, str(delivery), str(taken))
+            state.send(session.peer, message.frames())
+
+    # Readers
+
+    def open(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        """Let a peer read: the call ``stream``."""
+        job_id = text(arguments, "id")
+        reader = Reader(peer, call, number(arguments, "delivery"), number(arguments, "taken"))
+        if len(peer.streams) >= self.state.limits.max_subscriptions:
+            msg = f"this peer reads {len(peer.streams)} streams already"
+            raise ProtocolError(msg, code="too-many")
+
+        def settle(found: Mapping[str, Found]) -> None:
+            if self.state.peers.get(peer.key) is not peer:
+                return
+            found = {**self.state.volatile.find([job_id], self.state.now), **found}
+            try:
+                self._opened(reader, job_id, found.get(job_id))
+            except ProtocolError as error:
+                self.state.error(peer, call, error.code, str(error))
+
+        self.state.write(Find([job_id]), settle)
+
+    def _opened(self, reader: Reader, job_id: str, found: Found | None) -> None:
+        if found is None:
+            raise ProtocolError(f"no job with id {job_id!r}", code="job-not-found")
+        stream, job = self.of.get(job_id), found.job
+        ended = job.state in TERMINAL
+        if job_id in self._gone and (ended or self._runs(job_id) == self._gone[job_id][0]):
+            raise ProtocolError(_GONE.format(job_id, self._gone[job_id][1]), code="parts-gone")
+        row = (job_id, job.state.value, found.content_type, found.result)
+        headers = parse_headers(job.headers)
+        if stream is None:
+            if ended and job.state is JobState.SUCCEEDED:
+                raise self._without_parts(job)
+            if not ended and len(self.of) >= self.state.limits.max_streams:
+                raise ProtocolError("the broker has too many streams", code="too-many")
+            stream = Stream(job_id, self.state.now)
+            if not ended:
+                self.of[job_id] = stream
+        stream.read_options(headers)
+        if not stream.join(reader):
+            raise ProtocolError(_GONE.format(job_id, "they were taken"), code="parts-gone")
+        reader.peer.streams[reader.call] = job_id
+        about = {"delivery": stream.delivery, "base": stream.base, "replayable": stream.replayable}
+        self.state.reply(reader.peer, pack(about), reader.call, "part")
+        self._forward(stream, reader)
+        if ended:
+            self._end(stream, reader, row)
+
+    def _runs(self, job_id: str) -> int:
+        """Return the delivery of a job that runs, 0 of any other."""
+        state = self.state
+        entry = state.running.get(job_id) or state.volatile.running.get(job_id)
+        return 0 if entry is None else entry[1].deliveries[entry[2]]
+
+    def _forward(self, stream: Stream, reader: Reader) -> None:
+        for head, outcome, body in stream.after(reader.sent):
+            self.state.reply(reader.peer, body, reader.call, outcome)
+            reader.sent = head.end
+
+    def _end(self, stream: Stream, reader: Reader, row: tuple[Any, ...]) -> None:
+        outcome = format_end(stream.delivery, stream.end)
+        self.state.reply(reader.peer, pack(row), reader.call, outcome)
+
+    @staticmethod
+    def _without_parts(job: Job) -> ProtocolError:
+        """Return why there is nothing to read of a job that has succeeded."""
+        headers = parse_headers(job.headers)
+        if headers.stream:
+            msg = _GONE.format(job.id, "it has ended, and they were read or nobody came")
+            return ProtocolError(msg, code="parts-gone")
+        task = f" of task {headers.task!r}" if headers.task else ""
+        msg = f"job {job.id!r}{task} has no parts: only generators stream, and parts are not stored"
+        return ProtocolError(msg, code="not-a-stream")
+
+    def credit(self, peer: Peer, message: Credit) -> None:
+        """Take note of what a reader has taken, and let the worker go on."""
+        stream = self.of.get(peer.streams.get(message.subject, ""))
+        reader = None if stream is None else stream.readers.get((peer, message.subject))
+        delivery, taken = message.numbers()
+        if stream is None or reader is None or delivery != reader.delivery:
+            return
+        reader.taken = max(reader.taken, min(taken, stream.end))
+        self._advance(stream)
+
+    def _advance(self, stream: Stream) -> None:
+        """Forget what all readers have taken."""
+        freed = stream.advance()
+        if freed is None:
+            return
+        self._bytes -= freed
+        if stream.session is not None:
+            self._credit(stream.session, stream.job_id, stream.delivery, stream.base)
+
+    def forget(self, peer: Peer, call: str) -> None:
+        """Let a reader go; the parts that it has not taken stay for the next one."""
+        stream = self.of.get(peer.streams.pop(call, ""))
+        if stream is None or stream.readers.pop((peer, call), None) is None:
+            return
+        if stream.readers:
+            self._advance(stream)
+            return
+        stream.idle_since = self.state.now
+        if stream.finished:
+            self._forget_parts(stream, "they were read")
+        elif not stream.delivery and not stream.ended:
+            self._drop(stream)
+
+    def _refuse(self, stream: Stream, reader: Reader, why: str) -> None:
+        """Tell a reader that there is nothing for it any more."""
+        reader.peer.streams.pop(reader.call, None)
+        stream.readers.pop((reader.peer, reader.call), None)
+        stream.idle_since = self.state.now
+        text = _GONE.format(stream.job_id, why)
+        self.state.error(reader.peer, reader.call, "parts-gone", text)
+
+    # Ends
+
+    def ended(self, rows: Iterable[Finished]) -> None:
+        """Tell readers of jobs that have just ended."""
+        for row in rows:
+            job = row.job
+            self.progress.pop(job.id, None)
+            stream = self.of.get(job.id)
+            if stream is None:
+                continue
+            stream.ended = True
+            result = row.result if row.ttl > 0 else None
+            end = (job.id, row.state.value, row.content_type, result)
+            bare = row.state is JobState.SUCCEEDED and not stream.delivery
+            bare = bare and not parse_headers(job.headers).stream
+            for reader in list(stream.readers.values()):
+                if bare:
+                    error = self._without_parts(job)
+                    self.state.error(reader.peer, reader.call, error.code, str(error))
+                else:
+                    self._end(stream, reader, end)
+            if not stream.readers:
+                stream.idle_since = self.state.now
+            if bare or not stream.delivery:
+                self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        self._bytes -= stream.size
+        self.of.pop(stream.job_id, None)
+        for reader in stream.readers.values():
+            reader.peer.streams.pop(reader.call, None)
+
+    def _forget_parts(self, stream: Stream, why: str) -> None:
+        """Forget a stream, but not that there was one."""
+        if len(self._gone) >= REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        self._gone[stream.job_id] = (stream.delivery, why)
+        self._drop(stream)
+
+    def _discard(self, stream: Stream, why: str) -> None:
+        """Forget the parts; the job goes on without being held back, and its result is kept."""
+        for reader in list(stream.readers.values()):
+            self._refuse(stream, reader, why)
+        self.state.counters["streams_discarded"] += 1
+        logger.info("the parts of job %s are discarded: %s", stream.job_id, why)
+        self._forget_parts(stream, why)
+        if stream.session is not None:
+            self._credit(stream.session, stream.job_id, stream.delivery, NO_READER)
+
+    def tick(self) -> None:
+        """Look for streams that nobody reads."""
+        now = self.state.now
+        if not self.of or 0.0 <= now - self._looked < LOOK:
+            return
+        self._looked = now
+        for stream in list(self.of.values()):
+            if stream.readers:
+                continue
+            stream.idle_since = min(stream.idle_since, now)
+            if now - stream.idle_since < stream.idle:
+                continue
+            why = f"nobody read them for {stream.idle:g} s"
+            if stream.ended:
+                self._forget_parts(stream, why)
+            elif stream.cancels:
+                self._drop(stream)
+                self._cancel(stream.job_id, why.replace("them", "its stream"))
+            else:
+                self._discard(stream, why)

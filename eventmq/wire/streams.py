@@ -1,0 +1,160 @@
+"""Parts of a stream, credit for them, and progress (extension ``stream``): encoding and decoding.
+
+Parts travel in batches: a REPLY of the worker, which the broker passes on to readers as it came.
+It reads the OUTCOME frame only, ``part:DELIVERY:FIRST:COUNT``: which run of the job made them, the
+index of the first, and how many there are. The body is MessagePack ``[content type, [payload,
+...]]``. Progress is a REPLY with the OUTCOME ``progress:DELIVERY`` and the body ``[done, total,
+note]``. The end of a stream is told to its readers as ``end:DELIVERY:TOTAL``, with the row that
+``get`` answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.errors import ProtocolError
+from eventmq.wire.bulk import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "END",
+    "NO_READER",
+    "PART",
+    "PROGRESS",
+    "WINDOW",
+    "WINDOW_BYTES",
+    "PartHead",
+    "decode_parts",
+    "decode_progress",
+    "encode_parts",
+    "encode_progress",
+    "format_end",
+    "parse_end",
+    "parse_progress",
+]
+
+#: Parts that a task may be ahead of the slowest reader.
+WINDOW = 1024
+
+#: Bytes that they may have, beside the last one.
+WINDOW_BYTES = 1024 * 1024
+
+#: Credit that means: nobody will read the rest, which is not to be sent.
+NO_READER = 1 << 53
+
+#: What the OUTCOME frame of parts begins with, and that of progress.
+PART = "part:"
+PROGRESS = "progress:"
+
+#: What it begins with where a job has ended, in the answer to ``stream``.
+END = "end:"
+
+#: Characters of the longest note of a progress.
+NOTE_LIMIT = 1000
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
+        raise ValueError(text)
+    return int(text)
+
+
+class PartHead(NamedTuple):
+    """What an OUTCOME frame says of a batch of parts."""
+
+    delivery: int
+    first: int
+    parts: int
+
+    @property
+    def end(self) -> int:
+        """The index that follows the last part."""
+        return self.first + self.parts
+
+    def format(self) -> str:
+        """Return the text of the frame."""
+        return f"{PART}{self.delivery}:{self.first}:{self.parts}"
+
+    @classmethod
+    def parse(cls, outcome: str) -> PartHead:
+        """Read a frame.
+
+        Raises:
+            ProtocolError: It is something else.
+        """
+        try:
+            word, delivery, first, count = outcome.split(":")
+            if word + ":" != PART:
+                raise ValueError(word)
+            return cls(_number(delivery), _number(first), _number(count))
+        except ValueError:
+            msg = f"OUTCOME is {outcome[:80]!r}; that of parts is part:DELIVERY:FIRST:COUNT"
+            raise ProtocolError(msg, code="bad-outcome") from None
+
+
+def format_end(delivery: int, total: int) -> str:
+    """Return the OUTCOME frame that says how many parts the last run had; the body is a row."""
+    return f"{END}{delivery}:{total}"
+
+
+def parse_end(outcome: str) -> PartHead:
+    """Read it, as an empty batch behind the last part.
+
+    Raises:
+        ProtocolError: It is something else.
+    """
+    try:
+        delivery, total = outcome.removeprefix(END).split(":")
+        return PartHead(_number(delivery), _number(total), 0)
+    except ValueError:
+        msg = f"OUTCOME is {outcome[:80]!r}; that of a stream's end is end:DELIVERY:TOTAL"
+        raise ProtocolError(msg, code="bad-outcome") from None
+
+
+def parse_progress(outcome: str) -> int:
+    """Read the delivery out of the OUTCOME frame of a progress.
+
+    Raises:
+        ProtocolError: It is something else.
+    """
+    try:
+        return _number(outcome.removeprefix(PROGRESS))
+    except ValueError:
+        msg = f"OUTCOME is {outcome[:80]!r}; that of progress is progress:DELIVERY"
+        raise ProtocolError(msg, code="bad-outcome") from None
+
+
+def encode_parts(content_type: str, payloads: Sequence[bytes]) -> bytes:
+    """Encode a batch of parts that have the same content type."""
+    return pack([content_type, payloads])
+
+
+def decode_parts(body: bytes) -> tuple[str, list[bytes]]:
+    """Decode a batch of parts.
+
+    Raises:
+        ProtocolError: The body is malformed.
+    """
+    match unpack(body, "the body of the parts"):
+        case [str(content_type), list(payloads)] if all(type(p) is bytes for p in payloads):
+            return content_type, payloads
+    raise ProtocolError("parts are [content type, [bytes, ...]]", code="bad-body")
+
+
+def encode_progress(done: float, total: float | None, note: str) -> bytes:
+    """Encode how far a job is."""
+    return pack([done, total, note[:NOTE_LIMIT]])
+
+
+def decode_progress(body: bytes) -> tuple[float, float | None, str]:
+    """Decode how far a job is.
+
+    Raises:
+        ProtocolError: The body is malformed.
+    """
+    match unpack(body, "the body of the progress"):
+        case [int() | float() as done, int() | float() | None as total, str(note)]:
+            return done, total, note[:NOTE_LIMIT]
+    raise ProtocolError("progress is [done, total or nil, note]", code="bad-body")
