@@ -45,7 +45,7 @@ def hold(seconds: float) -> float:
 
 
 @app.task
-def count(to: int) -> Iterator[int]:
+def numbers(to: int) -> Iterator[int]:
     """Yield numbers as fast as it can."""
     yield from range(to)
 

@@ -24,9 +24,9 @@ def stream(figures: Figures) -> None:
     """Small parts through one stream, one worker process; the first part after its ``yield``."""
     with running(workers=2) as system:
         app = EventMQ("bench", broker=system.address)
-        sum(1 for _ in app.send("benchmarks.bench_app.count", (10_000,)).stream())
+        sum(1 for _ in app.send("benchmarks.bench_app.numbers", (10_000,)).stream())
         before, begin = system.cpu(), time.perf_counter()
-        parts = sum(1 for _ in app.send("benchmarks.bench_app.count", (PARTS,)).stream())
+        parts = sum(1 for _ in app.send("benchmarks.bench_app.numbers", (PARTS,)).stream())
         rate = parts / (time.perf_counter() - begin)
         cpu = (system.cpu() - before) / parts * 1e6
         rss = system.rss() / 2**20
