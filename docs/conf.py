@@ -41,7 +41,7 @@ nitpick_ignore_regex = [
         "py:.*",
         (
             r"eventmq\.(client\.batches\.Batch|client\.templates\.Template|job\.JobState"
-            r"|task\.task\.(AsyncTask|StreamTask|AsyncStreamTask|Host|HasHost)"
+            r"|task\.(task|kinds)\.(AsyncTask|StreamTask|AsyncStreamTask|Host|HasHost)"
             r"|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)"
         ),
     ),

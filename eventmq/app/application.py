@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from eventmq.pluginmanager import PluginManager
     from eventmq.settings import Settings
     from eventmq.task.calls import CallKeywords
+    from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
     from eventmq.task.options import TaskKeywords
     from eventmq.task.shared import AsyncStream, Decorator
-    from eventmq.task.task import AsyncStreamTask, AsyncTask, Host, StreamTask, Task
+    from eventmq.task.task import Host, Task
     from eventmq.worker.execution import Executor
     from eventmq.worker.runner import WorkerRunner
 
@@ -97,8 +98,6 @@ class EventMQ(Composing, Scheduling, WorkerCallbacks):
 
     def __repr__(self) -> str:
         return f"<EventMQ {self.name}>"
-
-    # Settings and plugins
 
     @property
     def settings(self) -> Settings:

@@ -88,6 +88,8 @@ class BrokerCore:
 
     #: A commit is on its way that queues delayed jobs.
     _promoting = False
+    #: When silence was judged, and when HEARTBEATs were sent.
+    _ticked = _beaten = 0.0
 
     def __init__(
         self,
@@ -118,7 +120,6 @@ class BrokerCore:
         self.topics = Topics(state)
         self.schedules = Schedules(state)
         self.calls.add(self.schedules.handlers)
-        self._ticked = self._beaten = 0.0
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from eventmq.errors import NotAllowed, SettingsError
+from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
 from eventmq.task.options import TaskOptions
-from eventmq.task.task import AsyncStreamTask, AsyncTask, HasHost, Host, StreamTask, Task
+from eventmq.task.task import HasHost, Host, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator

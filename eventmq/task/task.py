@@ -19,10 +19,7 @@ from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import (
-        AsyncGenerator,
         Callable,
-        Coroutine,
-        Generator,
         Iterable,
         Mapping,
         Sequence,
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from eventmq.task.options import TaskOptions
     from eventmq.task.unique import Unique
 
-__all__ = ["AsyncStreamTask", "AsyncTask", "BoundTask", "HasHost", "Host", "StreamTask", "Task"]
+__all__ = ["BoundTask", "HasHost", "Host", "Task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -310,39 +307,6 @@ class Task(Signing, Generic[P, R]):
         """Return the same task, submitted through another app."""
         host = app.host
         return type(self)(self.function, self.declared, lambda: host)
-
-
-class AsyncTask(Task[P, R]):
-    """A task whose function is ``async def``: calling it gives a coroutine."""
-
-    if TYPE_CHECKING:
-
-        def __call__(  # type: ignore[override]
-            self, *args: P.args, **kwargs: P.kwargs
-        ) -> Coroutine[Any, Any, R]:
-            """Call the function here and now."""
-
-
-class StreamTask(Task[P, R]):
-    """A task whose function is a generator: calling it gives the generator."""
-
-    if TYPE_CHECKING:
-
-        def __call__(  # type: ignore[override]
-            self, *args: P.args, **kwargs: P.kwargs
-        ) -> Generator[Any, Any, R]:
-            """Call the function here and now."""
-
-
-class AsyncStreamTask(Task[P, None]):
-    """A task whose function is an async generator: calling it gives that."""
-
-    if TYPE_CHECKING:
-
-        def __call__(  # type: ignore[override]
-            self, *args: P.args, **kwargs: P.kwargs
-        ) -> AsyncGenerator[Any, Any]:
-            """Call the function here and now."""
 
 
 class BoundTask(Signing, Generic[P, R]):
