@@ -85,8 +85,8 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         stack.callback(reader.close)
         addresses = reader.addresses()
         given: dict[str, Any] = {"submit_timeout": PATIENCE}
-        if local and (address := addresses.get("admin") or addresses.get("main")):
-            given["broker"] = address
+        if local and "main" in addresses:
+            given["broker"] = addresses["main"]
         app.override(**given)
         yield StoreSource(reader, app, app.clock), app
 

@@ -77,6 +77,7 @@ class StoreSource:
         self._app = app
         self._clock = clock
         self._again = float("-inf")
+        self._warned = False
         self.broker_id: str = reader.store_id
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
@@ -91,8 +92,11 @@ class StoreSource:
             seal(self._app, self.broker_id, journal, sealed)
         except BrokerUnavailable as error:
             self._again = self._clock.monotonic() + _AGAIN
-            logger.info("the broker does not know yet what is sealed: %s", error)
+            level = logging.DEBUG if self._warned else logging.WARNING
+            logger.log(level, "the broker keeps what is sealed until it answers: %s", error)
+            self._warned = True
             return False
+        self._warned = False
         return True
 
 

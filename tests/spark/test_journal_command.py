@@ -209,6 +209,38 @@ def test_two_journals_of_one_broker_are_refused(app: EventMQ, tmp_path: Path) ->
         with_folder(app, tmp_path / "two")
 
 
+def test_a_broker_that_is_away_hears_later_and_is_warned_of_once(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else stops: the events are sealed all the same."""
+    told: list[dict[str, Any]] = []
+
+    class Away:
+        answers = False
+
+        def ask(self, _: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            if not self.answers:
+                raise BrokerUnavailable("nobody is there")
+            told.append(arguments)
+            return {"store": broker.core.state.store_id, "first": 1, "next": 2, "journal": "j",
+                    "sealed": 1}  # fmt: skip
+
+    app: Any = Away()
+    reader = OutboxReader(tmp_path / "data")
+    source = StoreSource(reader, app, broker.clock)
+    for _ in range(3):
+        assert not source.seal("j", 1)
+        broker.clock.time += 11.0
+    app.answers = True
+    assert source.seal("j", 1)
+    reader.close()
+    assert told == [{"journal": "j", "sealed": 1}]
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.getMessage() for record in warnings] == [
+        "the broker keeps what is sealed until it answers: nobody is there"
+    ]
+
+
 def test_the_wrong_broker_is_told_nothing(app: EventMQ, broker: Broker, tmp_path: Path) -> None:
     """The store in the data directory is another one's."""
     broker.submit()

@@ -44,6 +44,7 @@ def test_a_file_of_version_1_is_taken_over(tmp_path: Path) -> None:
     recovered = store.open()
     assert recovered.counts["q"].waiting == recovered.counts["q"].failed == 1
     assert recovered.sweeps == []
+    assert recovered.next_event == 1
     store.submit([
         Find(["waiting", "bad"]), History("bad"), Pause("q", paused=True),
         PruneFailed(0.0, 9, 10), PruneFailed(0.0, 8, 10),
