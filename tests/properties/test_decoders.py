@@ -18,7 +18,7 @@ from eventmq.plugins.gateways.emp_1 import messages as emp
 from eventmq.plugins.gateways.emp_1 import payload
 from eventmq.plugins.gateways.majordomo_01 import messages as majordomo
 from eventmq.plugins.gateways.mc0_03 import messages as mc0
-from eventmq.wire import bulk, zap
+from eventmq.wire import bulk, graphs, zap
 from eventmq.wire.commands import decode
 from eventmq.wire.curve import parse_certificate
 from eventmq.wire.features import Features, Status, parse_queues
@@ -67,6 +67,7 @@ OF_BYTES: list[Callable[[bytes], object]] = [
     bulk.decode_exceptions,
     bulk.decode_outcomes,
     lambda data: bulk.decode_batch(data, 2),
+    lambda data: graphs.decode_graph(data, 2),
     decode_error,
     decode_frames,
 ]
@@ -100,7 +101,8 @@ def test_no_decoder_is_left_out() -> None:
     """Whoever adds one adds it here, or says why not."""
     named = {"decode", "decode_error", "decode_frames", "parse_queues", "parse_certificate"}
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}
-    modules = (mc0, majordomo, emp, payload, bulk)
+    named |= {"decode_graph"}
+    modules = (mc0, majordomo, emp, payload, bulk, graphs)
     found = {
         name
         for module in modules

@@ -1,0 +1,80 @@
+"""Whatever plan a peer sends: it is refused, or all of its jobs come to an end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventmq.job import OutcomeKind
+from eventmq.wire.bulk import pack
+from eventmq.wire.commands import Ack, Error, Request
+from tests.broker_harness import Broker, chunks, row
+
+MOST = 5
+
+places = st.integers(-1, MOST)
+trees = st.recursive(places, lambda parts: st.lists(parts, max_size=3), max_leaves=5)
+junk = st.none() | st.booleans() | st.floats() | st.text(max_size=2) | st.lists(st.integers(-3, 9))
+plans = st.tuples(
+    st.lists(places, min_size=1, max_size=MOST),
+    st.lists(trees | junk, max_size=3),
+    st.lists(st.tuples(places, places, places) | junk, max_size=2),
+    st.lists(st.tuples(places, places, st.floats(-1, 9)) | junk, max_size=1),
+)
+
+
+@st.composite
+def likely(draw: Any) -> tuple[Any, ...]:
+    """Return a plan that is right more often than not."""
+    count = draw(st.integers(2, MOST))
+    first = draw(st.integers(1, count - 1))
+    inputs = [-1] * first + [0] * (count - first)
+    tree = draw(st.permutations(range(first)))
+    handlers = draw(st.sampled_from([[], [(count, 0, count)], [(count, 0, 1)]]))
+    deadlines = draw(st.sampled_from([[], [(0, count, 5.0)]]))
+    return inputs + [-1] * len(handlers), [list(tree)], handlers, deadlines
+
+
+ends = st.lists(st.sampled_from([OutcomeKind.SUCCEEDED, OutcomeKind.FAILED]), max_size=2 * MOST)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans | likely(), ends, st.sampled_from(["n", "in", "cino", "cno"]))
+def test_a_plan_is_refused_or_carried_out(
+    plan: tuple[Any, ...], ends: list[OutcomeKind], flags: str
+) -> None:
+    broker = Broker(None)
+    ids = [broker.new_id() for _ in plan[0]]
+    rows = [(job_id, 0, b"") for job_id in ids]
+    body = pack([[("default", f"task:t,content-type:x,graph:{flags}")], rows, plan])
+    headers = f"ack-requested,nodes:{len(ids)}"
+    [said] = broker.tell(b"client", Request(ids[0], "", headers, body))
+    if isinstance(said, Error):
+        assert said.code in {"bad-body", "bad-header"}
+        assert broker.call("state", ids=ids[:1]) == [[ids[0], ""]]
+    else:
+        assert isinstance(said, Ack)
+        _carry_out(broker, ends)
+        states = {state for _, state in broker.call("state", ids=ids)}
+        assert states <= {"succeeded", "failed", "cancelled"}
+        counts = broker.core.state.queues["default"].counts
+        assert (counts.waiting, counts.delayed, counts.blocked) == (0, 0, 0)
+    broker.close()
+
+
+def _carry_out(broker: Broker, ends: list[OutcomeKind]) -> None:
+    """Answer everything, each job with the next of these ends."""
+    rest = iter(ends)
+    got, received = broker.worker(), 0
+    while found := chunks(got):
+        got = []
+        for chunk, index in found:
+            received += 1
+            outcomes = [
+                row(place, int(next(rest, OutcomeKind.SUCCEEDED)), b"r")
+                for place in range(len(index.entries))
+            ]
+            got += broker.answer(b"worker", chunk, outcomes)
+            got += broker.ready(b"worker", 1, received=received)
