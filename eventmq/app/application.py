@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from eventmq.app.broker import make_broker
 from eventmq.app.composing import Composing
+from eventmq.app.following import Following
 from eventmq.app.runner_callbacks import WorkerCallbacks
 from eventmq.app.runner_wiring import Wiring
 from eventmq.app.runner_worker import WorkerOptions, make_executor, make_worker
@@ -46,7 +47,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EventMQ(Composing, Scheduling, WorkerCallbacks):
+class EventMQ(Composing, Scheduling, Following, WorkerCallbacks):
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first

@@ -101,6 +101,10 @@ class Results:
         else:
             raise JobNotFound(job.id)
 
+    def end_of(self, job: Job[Any]) -> Question:
+        """Return the question for a job's end, without a limit of time."""
+        return self._get_question(job, None)
+
     def _get_question(self, job: Job[Any], timeout: float | Default | None) -> Question:
         origin = self.sent(job)
         return self.runner.question(

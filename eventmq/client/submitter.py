@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.client.batches import open_batch
 from eventmq.client.delivery import IN_FLIGHT, Delivery
 from eventmq.client.errands import Parcel
+from eventmq.client.following import Followed
 from eventmq.client.handle import Job, Origin
 from eventmq.client.parts import CallSource, WrittenSource
 from eventmq.errors import NotAllowed
@@ -102,6 +103,27 @@ class Submitter:
             batch.add(job, written)
         else:
             await self._asend(job, written)
+        return job
+
+    def follow(
+        self, written: Written, on_end: Callable[[Job[Any], Exception | None], None]
+    ) -> Job[Any]:
+        """Submit a body as it is, and call back when the job has ended or could not be submitted.
+
+        Args:
+            written: The job.
+            on_end: See `eventmq.client.following.Followed`.
+
+        Raises:
+            BrokerUnavailable: The client was closed.
+        """
+        job: Job[Any] = Job(written.id, self._results, Origin(sent=False))
+        parcel = self._parcel(written)
+        followed = Followed(
+            job, parcel, self._results, on_receipt=lambda job, p: _place(job.origin, p),
+            on_end=on_end,
+        )  # fmt: skip
+        followed.begin()
         return job
 
     def _write(

@@ -17,6 +17,7 @@ from eventmq.plugins.gateways.options import WITH_KEYS, check_reach
 from eventmq.plugins.gateways.runner_async import LoopThread
 from eventmq.plugins.gateways.runner_router import RouterLoop
 from eventmq.wire.frames import service_task
+from eventmq.wire.references import is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,14 +157,36 @@ class MajordomoGateway:
 
     def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
         """Submit a job and wait for its end."""
-        self._loop.begin(self._request(job_id, asked, list(body)))
+        frames = list(body)
+        try:
+            self._app.follow_raw(
+                asked.service, frames, self._headers(asked), job_id=job_id,
+                on_end=partial(self._ended, asked, frames),
+            )  # fmt: skip
+        except EventMQError as error:
+            self._finish(job_id, _failure("refused", str(error)))
 
-    async def _request(self, job_id: str, asked: Asked, body: list[bytes]) -> None:
-        headers = {
+    def _ended(self, asked: Asked, body: list[bytes], job: Any, error: Exception | None) -> None:
+        """Give the reply of a job that has ended; where the broker was away it is tried again."""
+        if isinstance(error, BrokerUnavailable):
+            self._loop.begin(self._request(job.id, asked, body))
+        elif error is not None:
+            code = "unavailable" if job.origin.sent else "refused"
+            self._finish(job.id, _failure(code, str(error)))
+        elif is_reference(job.row.content_type):
+            self._loop.begin(self._await(job.id, job))  # where results are may block
+        else:
+            self._finish(job.id, _reply_of(job.get))
+
+    def _headers(self, asked: Asked) -> dict[str, str]:
+        return {
             _GATEWAY: self._options.name,
             _CLIENT: asked.client.hex(),
             _REQUEST_ID: asked.id.hex(),
         }
+
+    async def _request(self, job_id: str, asked: Asked, body: list[bytes]) -> None:
+        headers = self._headers(asked)
         while True:
             try:
                 job = await self._app.asend_raw(asked.service, body, headers, job_id=job_id)
@@ -180,12 +203,10 @@ class MajordomoGateway:
     async def _await(self, job_id: str, job: Any) -> None:
         try:
             value = await job.aget(timeout=None)
-            body = value if isinstance(value, list) else _failure("failed", "no frames came back")
-        except JobError as error:
-            body = _failure(_code(error), str(error))
         except EventMQError as error:
-            body = _failure("unavailable", str(error))
-        self._finish(job_id, body)
+            self._finish(job_id, _failure(_code(error), str(error)))
+        else:
+            self._finish(job_id, _reply_of(lambda: value))
 
     def _finish(self, job_id: str, body: list[bytes]) -> None:
         self._router.call(lambda _: self._machine.finished(job_id, body))
@@ -300,9 +321,19 @@ def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: 
     return runner
 
 
-def _code(error: JobError) -> str:
+def _code(error: EventMQError) -> str:
     codes = {"JobCancelled": "cancelled", "JobExpired": "expired"}
-    return codes.get(type(error).__name__, "failed")
+    other = "failed" if isinstance(error, JobError) else "unavailable"
+    return codes.get(type(error).__name__, other)
+
+
+def _reply_of(value: Callable[[], Any]) -> list[bytes]:
+    """Return the body of the FINAL for what ``value`` returns or raises."""
+    try:
+        found = value()
+    except EventMQError as error:
+        return _failure(_code(error), str(error))
+    return found if isinstance(found, list) else _failure("failed", "no frames came back")
 
 
 def _hex(text: str) -> bytes:
