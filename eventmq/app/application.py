@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from eventmq.app.broker import make_broker
 from eventmq.app.composing import Composing
-from eventmq.app.following import Following
+from eventmq.app.raw import RawJobs
 from eventmq.app.runner_callbacks import WorkerCallbacks
 from eventmq.app.runner_wiring import Wiring
 from eventmq.app.runner_worker import WorkerOptions, make_executor, make_worker
@@ -20,7 +20,7 @@ from eventmq.errors import NotAllowed, SettingsError
 from eventmq.settings import load_settings
 from eventmq.task import shared
 from eventmq.task.options import TaskOptions
-from eventmq.task.raw import header_text, named_arguments, named_template, write_raw
+from eventmq.task.raw import header_text, named_arguments, named_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EventMQ(Composing, Scheduling, Following, WorkerCallbacks):
+class EventMQ(Composing, Scheduling, RawJobs, WorkerCallbacks):
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first
@@ -252,42 +252,6 @@ class EventMQ(Composing, Scheduling, Following, WorkerCallbacks):
         template, job_id = named_template(self._wiring, name, options)
         given = named_arguments(name, args, kwargs)
         return await self._wiring.submitter.asubmit(template, *given, job_id)
-
-    def send_raw(
-        self,
-        queue: str,
-        body: bytes | Sequence[bytes],
-        headers: Mapping[str, Any] | None = None,
-        *,
-        job_id: str | None = None,
-    ) -> Job[Any]:
-        """Submit a job whose body is sent as it is, to workers of any kind.
-
-        Args:
-            queue: Name of the queue.
-            body: The body; or frames, for a majordomo service of the queue's name.
-            headers: Names as on the wire; True is a header without a value.
-            job_id: Its id, made here if None.
-
-        Raises:
-            SettingsError: A value is not allowed.
-            BrokerUnavailable: There was no receipt within ``submit_timeout``.
-            SubmitError: The broker refused the job.
-        """
-        written = write_raw(queue, body, headers, job_id or self._wiring.ids.new())
-        return self._wiring.submitter.submit_raw(written)
-
-    async def asend_raw(
-        self,
-        queue: str,
-        body: bytes | Sequence[bytes],
-        headers: Mapping[str, Any] | None = None,
-        *,
-        job_id: str | None = None,
-    ) -> Job[Any]:
-        """Do the same as `send_raw` in a coroutine."""
-        written = write_raw(queue, body, headers, job_id or self._wiring.ids.new())
-        return await self._wiring.submitter.asubmit_raw(written)
 
     def batch(self) -> Batch:
         """Return a context manager: what is submitted inside travels together at the exit."""

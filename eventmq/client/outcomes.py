@@ -96,7 +96,9 @@ class OutcomeReader:
         return self._decoder(name, job_id).decode(data, envelope)
 
     def content(self, name: str, data: bytes, envelope: Envelope) -> Any:
-        """Decode something else than a result, such as a published message."""
+        """Decode something else than a result, such as a published message or a part."""
+        if name == FRAMES_TYPE:
+            return decode_frames(data)
         return self._decoder(name, envelope.job_id).decode(data, envelope)
 
     def _decoder(self, name: str, what: str) -> Serializer:

@@ -63,11 +63,13 @@ def decode_arguments(data: bytes, _: object) -> tuple[tuple[list[bytes]], dict[s
 
 
 def encode_value(value: object, _: object) -> tuple[bytes, str]:
-    """Return what a service's task returned as frames, and no signature.
+    """Return what a service's task returned or yielded as frames, and no signature; None is none.
 
     Raises:
         SerializationError: It is not bytes, nor a list of bytes.
     """
+    if value is None:
+        value = []
     if isinstance(value, (bytes, bytearray, memoryview)):
         value = [value]
     if isinstance(value, (list, tuple)) and all(

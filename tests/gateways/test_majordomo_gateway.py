@@ -51,6 +51,40 @@ def test_a_task_of_ours_answers_requests(farm, dealer):
     assert sorted(expected) == sorted(heard)
 
 
+def test_what_a_task_of_ours_yields_are_partials(farm, dealer):
+    """And what it returns is the FINAL; one that fails in the middle has one that says so."""
+
+    @farm.app.task(majordomo="count")
+    def count(frames):
+        for frame in frames:
+            if frame == b"fail":
+                raise ValueError("no")
+            yield [b"part", frame]
+        return b"end"
+
+    farm.work("count")
+    _, (front, _) = farm.gateway()
+    client = dealer(front)
+    ask(client, "count", b"1", b"a", b"", b"c")
+    for part in (b"a", b"", b"c"):
+        assert [b"MDPC02", b"\x02", b"count", b"1", b"part", part] == client.next()
+    assert final("count", b"1", b"end") == client.next()
+    ask(client, "count", b"2", b"x", b"fail")
+    assert [b"MDPC02", b"\x02", b"count", b"2", b"part", b"x"] == client.next()
+    assert final("count", b"2", b"", b"ERROR", b"failed") == client.next()[:7]
+
+
+def test_the_parts_of_a_service_reach_whoever_streams_its_job(farm):
+    @farm.app.task(majordomo="count")
+    def count(frames):
+        yield from frames
+
+    farm.work("count")
+    job = farm.app.send_raw("count", [b"a", b"b"])
+    assert [[b"a"], [b"b"]] == list(job.stream(timeout=DEADLINE))
+    assert [] == job.get(timeout=DEADLINE)
+
+
 def test_a_job_of_an_app_is_done_by_a_foreign_worker(farm, dealer):
     _, (_, back) = farm.gateway()
     worker = register(dealer, back, "echo")

@@ -187,6 +187,12 @@ class MajordomoMachine:
         if asked is not None:
             self._reply(asked, body, final=True)
 
+    def part(self, job_id: str, body: Sequence[bytes]) -> None:
+        """Give the client of a job a PARTIAL; nothing happens if it has had its FINAL."""
+        asked = self._asked.get(job_id)
+        if asked is not None:
+            self._reply(asked, body, final=False)
+
     def _reply(self, asked: Asked, body: Sequence[bytes], *, final: bool) -> None:
         name = self._limits.client_name
         frames = answer(name, asked.service, asked.id, body, final=final)

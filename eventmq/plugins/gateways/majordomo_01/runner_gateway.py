@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed
+from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed, StreamRestarted
 from eventmq.headers import parse_headers
 from eventmq.plugins.gateways.majordomo_01.machine import Asked, MajordomoMachine, Task
 from eventmq.plugins.gateways.majordomo_01.runner_pool import ForeignPool, ForeignWorker
@@ -158,6 +158,9 @@ class MajordomoGateway:
     def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
         """Submit a job and wait for its end."""
         frames = list(body)
+        if self._streams(asked.service):
+            self._loop.begin(self._request(job_id, asked, frames))
+            return
         try:
             self._app.follow_raw(
                 asked.service, frames, self._headers(asked), job_id=job_id,
@@ -177,6 +180,11 @@ class MajordomoGateway:
             self._loop.begin(self._await(job.id, job))  # where results are may block
         else:
             self._finish(job.id, _reply_of(job.get))
+
+    def _streams(self, service: str) -> bool:
+        """Say whether a service is a task of ours that yields parts."""
+        tasks = self._app.tasks.values()
+        return any(task.streams and task.declared.majordomo == service for task in tasks)
 
     def _headers(self, asked: Asked) -> dict[str, str]:
         return {
@@ -198,7 +206,28 @@ class MajordomoGateway:
                 return
             else:
                 break
+        if self._streams(asked.service):
+            await self._hand_on(job_id, job)
         await self._await(job_id, job)
+
+    async def _hand_on(self, job_id: str, job: Any) -> None:
+        """Give the client what a task yields; what a run before has yielded is not repeated."""
+        parts, sent, seen = job.stream(timeout=None), 0, 0
+        while True:
+            try:
+                async for part in parts:
+                    seen += 1
+                    if seen > sent:
+                        sent = seen
+                        self._router.call(partial(self._part, job_id, part))
+                return
+            except StreamRestarted:
+                seen = 0
+            except EventMQError:
+                return  # its end says how it ended
+
+    def _part(self, job_id: str, body: list[bytes], _: float) -> None:
+        self._machine.part(job_id, body)
 
     async def _await(self, job_id: str, job: Any) -> None:
         try:
@@ -249,10 +278,13 @@ class MajordomoGateway:
 
     def _expect(self, job_id: str, asked: Asked) -> None:
         if self._machine.expect(job_id, asked):
-            self._loop.begin(self._find(job_id))
+            self._loop.begin(self._find(job_id, asked))
 
-    async def _find(self, job_id: str) -> None:
-        await self._await(job_id, await self._app.ajob(job_id))
+    async def _find(self, job_id: str, asked: Asked) -> None:
+        job = await self._app.ajob(job_id)
+        if self._streams(asked.service):
+            await self._hand_on(job_id, job)
+        await self._await(job_id, job)
 
     # Workers
 
