@@ -157,7 +157,7 @@ class BrokerCore:
         self.state.now = self.state.started = self._ticked = now
         self.events.observed = recovered.next_event - 1
         self.sweeps.recover(recovered.sweeps)
-        Recovery(self.state, self.outcomes, new_order).run(recovered)
+        Recovery(self.state, self.outcomes, self.sessions.revoked, new_order).run(recovered)
 
     @property
     def done(self) -> bool:

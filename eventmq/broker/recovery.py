@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.revoked import Revoked
     from eventmq.broker.state import State
     from eventmq.entries import Chunk, Recovered
     from eventmq.interfaces import QueueOrder
@@ -21,10 +22,15 @@ class Recovery:
     """Takes over what a store has, into a state that is still empty."""
 
     def __init__(
-        self, state: State, outcomes: Outcomes, new_order: Callable[[], QueueOrder]
+        self,
+        state: State,
+        outcomes: Outcomes,
+        revoked: Revoked,
+        new_order: Callable[[], QueueOrder],
     ) -> None:
         self.state = state
         self.outcomes = outcomes
+        self.revoked = revoked
         self.new_order = new_order
 
     def run(self, recovered: Recovered) -> None:
@@ -41,7 +47,16 @@ class Recovery:
             queue = state.busy[name] = state.queue(name)
             queue.rewind(lane, first)
         for chunk in recovered.chunks:
-            self._lease(self._session(chunk), chunk)
+            session = self._session(chunk)
+            self._lease(session, chunk)
+            if not session.plain:
+                self._note(session, chunk)
+
+    def _note(self, session: Session, chunk: Chunk) -> None:
+        """Note what has ended: the broker may have died before it told the worker so."""
+        for (job, delivery), job_id in zip(chunk.leases, chunk.ids, strict=True):
+            if job is None and job_id:
+                self.revoked.doubt(session, chunk.number, job_id, delivery)
 
     def _session(self, chunk: Chunk) -> Session:
         state = self.state

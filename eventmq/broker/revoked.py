@@ -22,6 +22,8 @@ class Revoked:
         self._chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
         #: Single deliveries that ended while their session was away: by session, with the chunk.
         self._noted: dict[str, list[tuple[int, str, int]]] = {}
+        #: Those that had ended when the broker was started: bounded by the chunks that were open.
+        self._doubted: dict[str, list[tuple[int, str, int]]] = {}
 
     def add(self, session: Session, lease: Lease) -> None:
         """Note a chunk before it is given back."""
@@ -42,6 +44,19 @@ class Revoked:
         noted = self._noted.setdefault(session.id, [])
         noted.append((number, job_id, delivery))
         del noted[:-MOST]
+
+    def doubt(self, session: Session, number: int, job_id: str, delivery: int) -> None:
+        """Note one delivery that ended before a restart: its session may not know it."""
+        self._doubted.setdefault(session.id, []).append((number, job_id, delivery))
+
+    def doubts(self, session: Session, held: Iterable[int]) -> dict[str, int]:
+        """Return and forget such deliveries of chunks that the session still holds: id -> which."""
+        doubted, numbers = self._doubted.pop(session.id, ()), set(held)
+        return {job_id: delivery for number, job_id, delivery in doubted if number in numbers}
+
+    def forget(self, session: Session) -> None:
+        """Forget the doubts about a session that never came back."""
+        self._doubted.pop(session.id, None)
 
     def take(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
         """Return and forget the deliveries of chunks that the session still holds."""

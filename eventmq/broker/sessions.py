@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
 from eventmq.broker.views import Skill
+from eventmq.entries import Find
 from eventmq.errors import ProtocolError
+from eventmq.job import JobState
 from eventmq.wire.commands import Cancel, Heartbeat, Kbai
 from eventmq.wire.features import Features, Status, parse_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from eventmq.broker.dispatch import Dispatch
     from eventmq.broker.outcomes import Outcomes
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.broker.waits import Waits
+    from eventmq.entries import Found
     from eventmq.interfaces import QueueOrder
     from eventmq.wire.commands import Inform, Ready
 
@@ -90,9 +93,20 @@ class Sessions:
         """Tell a session that had been given up which of its deliveries are not its own now."""
         state = self.state
         for job_id, delivery in self.revoked.take(session, held):
-            reason = "the session was given up"
-            cancel = Cancel(state.message_id(), job_id, str(delivery), reason)
-            state.send(peer, cancel.frames())
+            self._cancel(peer, job_id, delivery, "the session was given up")
+        doubts = self.revoked.doubts(session, held)
+        if doubts:  # a broker may have been killed before it told of a cancel
+
+            def settle(found: Mapping[str, Found]) -> None:
+                for job_id, known in found.items():
+                    if known.job.state is JobState.CANCELLED:
+                        self._cancel(peer, job_id, doubts[job_id], "the job was cancelled")
+
+            state.write(Find(list(doubts)), settle)
+
+    def _cancel(self, peer: Peer, job_id: str, delivery: int, reason: str) -> None:
+        message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
+        self.state.send(peer, message.frames())
 
     def _read_features(self, text: str) -> Features:
         features = Features.parse(text)
@@ -326,6 +340,7 @@ class Sessions:
             self.revoked.add(session, lease)
             self.outcomes.give_back(session, lease)
         self.state.sessions.pop(session.id, None)
+        self.revoked.forget(session)
         if session.peer is not None:
             session.peer.session = None
         self.parking.session_changed(session)

@@ -158,6 +158,8 @@ class Chunk(NamedTuple):
     session: str
     number: int
     leases: Sequence[tuple[Job | None, int]]
+    #: Of a chunk that was read again: the ids of all its jobs, "" where they are not known.
+    ids: Sequence[str] = ()
 
 
 class OpenChunk(NamedTuple):

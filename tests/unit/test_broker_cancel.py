@@ -399,3 +399,44 @@ def test_bad_arguments_are_refused(broker: Broker, arguments: Any) -> None:
     error = broker.call("cancel", **arguments)
     assert isinstance(error, Error)
     assert error.code == "bad-arguments"
+
+
+# Over a restart
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_worker_is_told_of_a_cancel_after_a_restart(broker: Broker, jobs: int) -> None:
+    """The broker was killed between the commit of the cancel and the sending of CANCEL."""
+    broker.core.state.run_time["shop.add"] = 1e-6
+    ids = [broker.submit()[0] for _ in range(jobs)]
+    [(chunk, index)] = chunks(broker.worker())
+    assert [entry.id for entry in index.entries] == ids
+    broker.put(b"boss", Call("c", "cancel", pack({"ids": ids[:1], "reason": ""})))
+    broker.core.decide(broker.clock.now())
+    entries, _ = broker.core.take_batch()
+    broker.store.submit(entries)
+    broker.crash()
+    got = broker.worker(b"again", received=1, held=(1,))
+    assert [(c.job, c.delivery) for c in cancels(got)] == [(ids[0], "1")]
+    rows = [row(place) for place in range(jobs)]
+    assert Ack in map(type, broker.answer(b"again", chunk, rows))
+    assert states(broker, *ids) == ["cancelled"] + ["succeeded"] * (jobs - 1)
+
+
+def test_a_worker_is_told_nothing_of_what_it_has_answered(broker: Broker) -> None:
+    """Its chunk is open for the others, and it may still wait for an ACK."""
+    broker.core.state.run_time["shop.add"] = 1e-6
+    for _ in range(3):
+        broker.submit()
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0), row(1, OutcomeKind.RETRY)])
+    broker.crash()
+    assert cancels(broker.worker(b"again", received=1, held=(1,))) == []
+
+
+def test_a_worker_that_dropped_its_chunk_is_told_nothing(broker: Broker) -> None:
+    job_id, _ = broker.submit()
+    broker.worker()
+    cancel(broker, job_id)
+    broker.crash()
+    assert cancels(broker.worker(b"again", received=1)) == []

@@ -177,12 +177,13 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
     rows = tables.db.execute("SELECT session, number, leases FROM chunks ORDER BY session, number")
     for session, number, packed in rows.fetchall():
         leases: list[tuple[Job | None, int]] = []
-        value: list[tuple[int, int]] = unpack(packed, "a chunk row")
-        for seq, delivery in value:
+        ids: list[str] = []
+        for seq, delivery, *job_id in unpack(packed, "a chunk row"):  # earlier versions had no id
             found = tables.jobs(sql, (seq,))
             holds = bool(found) and found[0].delivery < delivery
             leases.append((found[0] if holds else None, delivery))
-        chunks.append(Chunk(session, number, leases))
+            ids.append(job_id[0] if job_id else "")
+        chunks.append(Chunk(session, number, leases, ids))
     return chunks
 
 
@@ -210,5 +211,5 @@ def next_seq(tables: Tables) -> int:
     known_nodes = db.execute("SELECT max(key) FROM nodes").fetchone()
     known = [row[0] or 0 for row in (*rows, known_nodes)]
     for (packed,) in db.execute("SELECT leases FROM chunks"):
-        known += [seq for seq, _ in unpack(packed, "a chunk row")]
+        known += [row[0] for row in unpack(packed, "a chunk row")]
     return 1 + max(known)

@@ -302,7 +302,12 @@ class Writes:
     def open_chunk(self, entry: OpenChunk) -> dict[int, Verdict]:
         """Write the one row that leases all jobs of a chunk."""
         chunk = entry.chunk
-        leases = pack([(job.seq if job else 0, delivery) for job, delivery in chunk.leases])
+        leases = pack(
+            [
+                (job.seq, delivery, job.id) if job else (0, delivery, "")
+                for job, delivery in chunk.leases
+            ]
+        )
         sql = "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)"
         self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases))
         return {}

@@ -154,6 +154,7 @@ class RecoveryTests(StoreHarness):
         self.finish(store, self.end(jobs[0]), self.end(jobs[2], JobState.FAILED))
         _, recovered = self.reopen(store)
         assert self.leased(recovered) == {("s", 1): [None, (jobs[1].id, 1), None, (jobs[3].id, 1)]}
+        assert list(recovered.chunks[0].ids) == [job.id for job in jobs]
 
     def test_chunks_of_earlier_openings_stay_until_they_are_closed(self) -> None:
         """A broker may restart again before a session came back."""
