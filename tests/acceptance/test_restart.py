@@ -128,3 +128,25 @@ def test_priorities_survive(system: System) -> None:
     for job in jobs:
         job.get(timeout=DEADLINE)
     assert list(system.executed_by()) == ["p255", "p200", "p100", "p7", "p0"]
+
+
+def test_limits_survive(system: System) -> None:
+    """Killed while one job runs that is alone: no bucket is filled by that, no slot freed."""
+    broker = system.broker()
+    system.worker()
+    app = system.app(submit_timeout=20.0)
+    rated = app.task(name="survivor.work", rate_limit="2/h")(lambda number: number)
+    alone = app.task(name="survivor.slow", max_concurrency=1)(lambda number, seconds: number)
+    first = [rated.delay(f"r{n}") for n in range(3)]
+    long = alone.delay("long", 1.5)
+    until(lambda: "long" in system.started(), "the long job has begun")
+    assert [job.get(timeout=DEADLINE) for job in first[:2]] == ["r0", "r1"]
+    crash(system, broker)
+    short, more = alone.delay("short", 0.0), rated.delay("r3")
+    free = app.task(name="survivor.deaf")(lambda number, seconds: None).delay("free", 0.0)
+    free.get(timeout=DEADLINE)
+    assert (long.get(timeout=DEADLINE), short.get(timeout=DEADLINE)) == ("long", "short")
+    order = [name for name in system.executed_by() if name in {"long", "short"}]
+    assert order == ["long", "short"]
+    assert set(system.executed()) == {"r0", "r1", "free", "long", "short"}
+    assert [job.state for job in (first[2], more)] == ["queued", "queued"]
