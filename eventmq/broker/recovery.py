@@ -41,6 +41,8 @@ class Recovery:
         state.next_expiry = recovered.next_expiry
         state.graphs, state.next_deadline = recovered.graphs, recovered.next_deadline
         state.limiters.recover(recovered.limiters)
+        for name in state.limiters.of_queues:
+            state.queue(name)  # the operator named it, so it is listed
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts
         for name, lane, first in recovered.lanes:

@@ -36,6 +36,13 @@ def odd():
 """
 
 
+LIMITED = """
+from eventmq import EventMQ
+
+app = EventMQ("shop", broker="memory://", queue_limits={"mail": {"rate_limit": "5/s"}})
+"""
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
     for found in open_cli(tmp_path, monkeypatch):
@@ -120,3 +127,14 @@ def test_json_says_the_state_of_a_job_that_did_not_end_in_time(cli: Cli) -> None
     assert 1 == result.exit_code
     assert "running" == json.loads(result.stdout)["state"]
     assert "is still running after 0.2 s" in result.stderr
+
+
+def test_queues_that_are_limited_say_so(cli: Cli) -> None:
+    """In a column of its own, which others do not see."""
+    cli.write("limited.py", LIMITED)
+    limits = {row["name"]: row["limits"] for row in cli.json("queues", "-A", "limited", "--json")}
+    assert limits["mail"] == "rate=5/s"
+    header, *lines = cli.run("queues", "-A", "limited").stdout.splitlines()
+    assert header.split()[-1] == "limits"
+    assert next(line for line in lines if line.startswith("mail")).split()[-1] == "rate=5/s"
+    assert "limits" not in cli.run("queues", "-A", "shop").stdout
