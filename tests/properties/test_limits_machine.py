@@ -308,7 +308,8 @@ class LimitsMachine(RuleBasedStateMachine):
         places = {job_id: place for place, job_id in enumerate(self.order)}
         for lane, seen in self.first_seen.items():
             order = [places[job_id] for job_id in seen]
-            assert order == sorted(order), lane
+            # Without guarantee one goes out at once, and one behind a commit to another worker.
+            assert order == sorted(order) or lane[1] == "v", lane
 
     @invariant()
     def every_job_is_known_and_what_ended_stays_so(self) -> None:
