@@ -61,6 +61,7 @@ def make_broker(
     from eventmq.broker.runner import BrokerRunner
 
     settings, plugins = app.settings, app.plugins
+    plugins.make(QUEUE_ORDER, settings.queue_order, app=app)  # an unknown one is an error now
     binds = binds_of(settings) if binds is None else binds
     inside = all(address.startswith("inproc:") for address in binds.values())
     runner = BrokerRunner(

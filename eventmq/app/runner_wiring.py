@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from eventmq.client.runner import ClientRunner, Transport
     from eventmq.clock import Clock
     from eventmq.interfaces import Serializer
+    from eventmq.plugins.retries.backoff import Backoff
     from eventmq.settings import Settings
 
 __all__ = ["MEMORY", "Client", "Wiring"]
@@ -86,6 +87,7 @@ class Wiring:
         self._make_runner: Callable[[], ClientRunner] | None = None
         self._embedded: Embedded | None = None
         self._queues: set[str] = set()
+        self._policies: set[Backoff] = set()
         #: What the client informs as.
         self.role = "client"
         _live.add(self)
@@ -230,6 +232,17 @@ class Wiring:
             accepted = ", ".join(self.settings.accept)
             raise SettingsError(f"serializer {name!r} is not in accept ({accepted}); add it there")
         return name, serializer
+
+    def uses_policy(self, policy: Backoff) -> None:
+        """Look up a retry policy before jobs that need it are sent.
+
+        Raises:
+            PluginNotFound: No plugin provides it.
+            PluginError: It does not take these options.
+        """
+        if policy not in self._policies:
+            self.plugins.retry_policy(policy.name, policy.options)
+            self._policies.add(policy)
 
     def uses_queue(self, queue: str) -> None:
         """Let the worker of this process, where there is one, serve a queue."""

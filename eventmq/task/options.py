@@ -168,9 +168,7 @@ class TaskOptions:
         if self.rate_limit is not None:
             _rate(self.rate_limit)
         if self.max_concurrency is not None:
-            values.whole("max_concurrency", self.max_concurrency)
-            if not self.max_concurrency:
-                values.refuse("max_concurrency", 0, "a whole number from 1")
+            values.whole("max_concurrency", self.max_concurrency, least=1)
         if self.limit_key is not None:
             check_key("limit_key", self.limit_key)
 

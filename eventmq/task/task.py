@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from eventmq.client.submitter import Submitter
     from eventmq.client.templates import Template
     from eventmq.interfaces import Serializer
+    from eventmq.plugins.retries.backoff import Backoff
     from eventmq.task.calls import CallKeywords
     from eventmq.task.options import TaskOptions
     from eventmq.task.unique import Unique
@@ -55,6 +56,9 @@ class Host(Protocol):
 
     def content(self, name: str | None) -> tuple[str, Serializer]:
         """Return the content type and the serializer of a name, None for the app's own."""
+
+    def uses_policy(self, policy: Backoff) -> None:
+        """Raise `PluginError` for a retry policy that there is not, or not with its options."""
 
     def now(self) -> float:
         """Return Unix time."""

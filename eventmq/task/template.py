@@ -41,6 +41,7 @@ def make_template(
         streams: The function is a generator.
     """
     content_type, serializer = host.content(options.serializer)
+    host.uses_policy(options.backoff)
     expires_in, _ = call.expiry()
     if call.expires is None:
         expires_in = options.expires or 0.0
@@ -58,8 +59,7 @@ def make_template(
     if unique is not None:
         template = replace(template, key=key_maker(unique, name, signature))
     if options.limit_key is not None:
-        maker = limit_key_maker(options.limit_key, name, signature)
-        template = replace(template, limit_key=maker)
+        template = replace(template, limit_key=limit_key_maker(options.limit_key, name, signature))
     return template
 
 

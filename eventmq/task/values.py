@@ -72,10 +72,10 @@ def flag(name: str, value: object) -> None:
         refuse(name, value, "True or False")
 
 
-def whole(name: str, value: object, most: int = MOST) -> None:
-    """Check a whole number from 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        refuse(name, value, f"a whole number from 0 to {most}")
+def whole(name: str, value: object, most: int = MOST, *, least: int = 0) -> None:
+    """Check a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        refuse(name, value, f"a whole number from {least} to {most}")
 
 
 def seconds(name: str, value: object, *, zero: bool = True) -> None:

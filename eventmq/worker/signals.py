@@ -29,11 +29,12 @@ class Retry(EventMQError):
         countdown: As given.
 
     Raises:
-        ValueError: ``countdown`` is negative or without end.
+        ValueError: ``countdown`` is no number, negative or without end.
     """
 
     def __init__(self, reason: str = "", *, countdown: float | None = None) -> None:
-        if countdown is not None and not 0.0 <= countdown < float("inf"):
+        known = countdown is None or isinstance(countdown, int | float)
+        if not known or not 0.0 <= (countdown or 0.0) < float("inf"):
             msg = f"countdown is {countdown!r}; allowed are seconds from 0"
             raise ValueError(msg)
         super().__init__(reason or "the task asked for another attempt")

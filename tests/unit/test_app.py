@@ -21,6 +21,7 @@ from eventmq.errors import (
     JobFailed,
     JobNotFound,
     NotAllowed,
+    PluginError,
     PluginNotFound,
     ProtocolError,
     ResultUnavailable,
@@ -469,6 +470,17 @@ def test_an_unknown_serializer_is_an_error_before_anything_is_sent() -> None:
     strict = EventMQ(accept=["msgpack"])
     with pytest.raises(SettingsError, match="not in accept"):
         strict.task(name="a", serializer="json")(lambda: 1).delay()
+    assert threads() <= before
+
+
+def test_an_unknown_retry_policy_is_an_error_before_anything_is_sent() -> None:
+    """Neither can a worker be started that would have to ask it, nor does a job wait for one."""
+    before = threads()
+    app = EventMQ()
+    with pytest.raises(PluginNotFound, match="no retry policy is called 'exponentially'"):
+        app.task(name="a", retries=1, retry_policy="exponentially")(lambda: 1).delay()
+    with pytest.raises(PluginError, match="did you mean 'delay'"):
+        app.task(name="b", retry_policy='fixed:{"dely":1}')(lambda: 1).map([()])
     assert threads() <= before
 
 

@@ -26,3 +26,10 @@ def test_an_unknown_routing_strategy_of_a_queue_is_named():
         pytest.raises(PluginNotFound, match="sticky"),
     ):
         app.make_broker(binds={})
+
+
+def test_an_unknown_queue_order_is_an_error_before_the_broker_starts():
+    """And not when the first worker comes, which would end a broker that serves."""
+    app = EventMQ("shop", broker="memory://", store="memory", queue_order="strictly")
+    with app, pytest.raises(PluginNotFound, match="did you mean 'strict'"):
+        app.make_broker(binds={})

@@ -151,6 +151,16 @@ def test_a_higher_priority_goes_first(broker: Broker) -> None:
     assert low != high
 
 
+@pytest.mark.parametrize(("waited", "urgent_first"), [(119.0, True), (121.0, False)])
+def test_a_job_that_waits_rises(broker: Broker, waited: float, *, urgent_first: bool) -> None:
+    """A step of priority is worth ``priority_step`` seconds of waiting, 60 by default."""
+    low, _ = broker.submit(headers="priority:3")
+    broker.wait(waited)
+    high, _ = broker.submit(headers="priority:5")
+    [(_, index)] = chunks(broker.worker())
+    assert [entry.id for entry in index.entries] == [high if urgent_first else low]
+
+
 def test_a_result_reaches_who_waits(broker: Broker) -> None:
     """The REPLY of the worker is acknowledged, the result forwarded."""
     job_id, _ = broker.submit()

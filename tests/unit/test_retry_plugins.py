@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -52,7 +53,11 @@ def test_exponential_has_full_jitter():
         (fixed, {"delay": -1.0}),
         (fixed, {"delay": float("nan")}),
         (fixed, {"delay": float("inf")}),
+        (fixed, {"delay": "5"}),
+        (fixed, {"delay": timedelta(seconds=5)}),
         (exponential, {"base": 0.0}),
+        (exponential, {"base": "1"}),
+        (exponential, {"cap": None}),
         (exponential, {"base": 10.0, "cap": 5.0}),
         (exponential, {"cap": float("inf")}),
     ],

@@ -31,6 +31,7 @@ from eventmq.wire.bulk import decode_batch
 from tests.client_harness import FakeBroker, Net, NetRunner
 
 if TYPE_CHECKING:
+    from eventmq.plugins.retries.backoff import Backoff
     from eventmq.wire.commands import Request
 
 UTC = timezone.utc
@@ -47,6 +48,7 @@ class FakeApp:
         self.closed = False
         self.modules = modules
         self.queues: set[str] = set()
+        self.policies: set[Backoff] = set()
         serializer = self.serializer = Msgpack(msgpack)
         reader = OutcomeReader(lambda _: serializer, {"msgpack"})
         results = Results(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
@@ -56,6 +58,9 @@ class FakeApp:
 
     def content(self, name: str | None) -> tuple[str, Msgpack]:
         return name or "msgpack", self.serializer
+
+    def uses_policy(self, policy: Backoff) -> None:
+        self.policies.add(policy)
 
     def now(self) -> float:
         return self.runner.clock.now()
@@ -761,7 +766,7 @@ def test_a_key_for_limits_and_a_unique_key_are_two(app: FakeApp) -> None:
         ({"rate_limit": "5/w"}, "rate_limit is '5/w'"),
         ({"rate_limit": "1.5/s"}, "rate_limit is '1.5/s'"),
         ({"max_concurrency": 0}, "max_concurrency is 0; allowed is: a whole number from 1"),
-        ({"max_concurrency": -1}, "max_concurrency is -1"),
+        ({"max_concurrency": -1}, "max_concurrency is -1; allowed is: a whole number from 1"),
         ({"max_concurrency": "5"}, "max_concurrency is '5'"),
         ({"max_concurrency": True}, "max_concurrency is True"),
         ({"limit_key": ""}, "limit_key is ''; allowed is: a key template"),

@@ -33,7 +33,8 @@ class ExponentialDelay:
     ``fraction`` returns a random number from 0 to 1.
 
     Raises:
-        PluginError: ``base`` is not more than 0, or ``cap`` is less than ``base`` or endless.
+        PluginError: One is no number, ``base`` is not more than 0, or ``cap`` is less than ``base``
+            or endless.
     """
 
     base: float = 1.0
@@ -41,8 +42,10 @@ class ExponentialDelay:
     fraction: Callable[[], float] = field(default=random.random, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.base <= self.cap < float("inf"):
-            values = f"not base={self.base}, cap={self.cap}"
+        given: tuple[object, ...] = (self.base, self.cap)
+        known = all(isinstance(value, int | float) for value in given)
+        if not known or not 0 < self.base <= self.cap < float("inf"):
+            values = f"not base={self.base!r}, cap={self.cap!r}"
             msg = f"retry policy exponential: base and cap are seconds, 0 < base <= cap, {values}"
             raise PluginError(msg)
 

@@ -22,14 +22,15 @@ class FixedDelay:
     """A `RetryPolicy` that waits ``seconds`` each time.
 
     Raises:
-        PluginError: ``seconds`` is negative or endless.
+        PluginError: ``seconds`` is no number, negative or endless.
     """
 
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seconds < float("inf"):
-            msg = f"retry policy fixed: delay is seconds from 0, not {self.seconds}"
+        known = isinstance(self.seconds, int | float)
+        if not known or not 0 <= self.seconds < float("inf"):
+            msg = f"retry policy fixed: delay is seconds from 0, not {self.seconds!r}"
             raise PluginError(msg)
 
     def delay(self, attempt: int) -> float | None:
