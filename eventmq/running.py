@@ -103,9 +103,11 @@ class Died:
     position: int
     #: For people: exit status or signal.
     reason: str
-    #: Number of the signal that ended the process, and the bytes that it had; 0 for none known.
+    #: Number of the signal that ended the process, 0 for none.
     signal: int = 0
-    memory: int = 0
+    #: Bytes of memory that the process had at the last look, and at most; 0 for unknown.
+    rss: int = 0
+    peak: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,13 @@ def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
 
 def _last_words(event: Died) -> str:
     """Return how a process ended, for people."""
-    memory = f"; it had {event.memory / 2**20:.0f} MiB of memory" if event.memory else ""
+    last, most = (f"{size / 2**20:.0f} MiB" for size in (event.rss, event.peak))
+    if event.rss:
+        memory = f"; it last had {last} of memory"
+        if event.peak > event.rss:
+            memory += f", {most} at most"
+    else:
+        memory = f"; it had at most {most} of memory" if event.peak else ""
     return event.reason + memory
 
 

@@ -168,13 +168,22 @@ def test_a_slot_that_is_being_killed_is_killed_once_and_gets_the_next_job_later(
     assert world.pool.assigned[-1][0] == 0
 
 
-def test_the_memory_and_the_signal_of_a_dead_process_are_told(world):
+@pytest.mark.parametrize(
+    ("rss", "peak", "told"),
+    [
+        (64, 80, "; it last had 64 MiB of memory, 80 MiB at most"),
+        (64, 64, "; it last had 64 MiB of memory"),
+        (0, 80, "; it had at most 80 MiB of memory"),
+        (0, 0, ""),
+    ],
+)
+def test_the_memory_and_the_signal_of_a_dead_process_are_told(world, rss, peak, told):
     world.chunk(1, 1)
     world.run(0, 1, 0)
-    death = Died(0, 1, 0, "the process was killed by SIGSEGV", 11, 64 * 2**20)
+    death = Died(0, 1, 0, "the process was killed by SIGSEGV", 11, rss * 2**20, peak * 2**20)
     world.manager.pool_events([death], world.now)
     error = decode_error(rows_of(replies(world.out())[0])[0].result)
-    assert error.message == "the process was killed by SIGSEGV; it had 64 MiB of memory"
+    assert error.message == f"the process was killed by SIGSEGV{told}"
 
 
 # Cancellation

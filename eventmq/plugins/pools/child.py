@@ -95,15 +95,15 @@ class Child:
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
         with open(self._pipes.work, "rb", buffering=1 << 17) as work:  # noqa: PTH123 - a descriptor
             while len(header := work.read(WORK.size)) == WORK.size:
-                self._chunk, _, length = WORK.unpack(header)
+                self._chunk, first, count, length = WORK.unpack(header)
                 body = work.read(length)
-                if len(body) < length or not self._run_chunk(body):
+                if len(body) < length or not self._run_chunk(body, first, first + count):
                     break
         self._executor.close()
 
     # hot loop: benchmarks/pool.py
-    def _run_chunk(self, body: bytes) -> bool:
-        """Run the jobs of a chunk; return whether the manager is still there."""
+    def _run_chunk(self, body: bytes, begin: int, end: int) -> bool:
+        """Run the jobs of a chunk from one position to another; return whether to go on."""
         chunk = self._chunk
         queue, templates, entries, base = decode_chunk(body)
         routes = self._executor.routes(queue, templates)
@@ -120,7 +120,7 @@ class Child:
         append = rows.append
         size = 0
         self._flushed = monotonic()
-        for position, entry in enumerate(entries):
+        for position, entry in enumerate(entries[begin:end], begin):
             try:
                 permit = read(token, 1)
             except BlockingIOError:  # the manager is taking back, and its SKIPs come
@@ -130,7 +130,7 @@ class Child:
             if permit != RUN:
                 note(notes, offset, chunk, 0, 0.0)
                 self.flush()
-                return self._pass_over(len(entries) - position - 1)
+                return self._pass_over(end - position - 1)
             start = monotonic()
             if start - self._flushed > FLUSH_AFTER:
                 self.flush()

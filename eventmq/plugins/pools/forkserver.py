@@ -79,7 +79,7 @@ def _end(status: int, peak: int) -> dict[str, Any]:
             reason = f"the process was killed by {signal.Signals(-code).name}"
         except ValueError:
             reason = f"the process was killed by signal {-code}"
-    return {"reason": reason, "code": code, "memory": peak}
+    return {"reason": reason, "code": code, "peak": peak}
 
 
 def _fork() -> int:
@@ -130,7 +130,7 @@ class ForkServer:
         except OSError as error:
             pid = -1
             reason = f"no process could be started: {error}"
-            answer = {"exited": slot, "pid": 0, "reason": reason, "code": 1, "memory": 0}
+            answer = {"exited": slot, "pid": 0, "reason": reason, "code": 1, "peak": 0}
         if pid == 0:
             self._be_child(slot, pipes)
         for fd in fds:

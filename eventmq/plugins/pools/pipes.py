@@ -36,8 +36,8 @@ __all__ = [
     "PipeWriter",
 ]
 
-#: Number of the chunk, number of its jobs, length of the body.
-WORK = Struct("!QII")
+#: Number of the chunk, position of the first job, number of jobs, length of the body.
+WORK = Struct("!QIII")
 
 #: Number of the chunk, number of outcomes, seconds that they ran, length of the body.
 RESULT = Struct("!QIdI")

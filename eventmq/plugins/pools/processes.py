@@ -18,6 +18,7 @@ from eventmq.interfaces import Died, Running
 from eventmq.plugins.pools.forkclient import ForkServerHandle, shared_notes
 from eventmq.plugins.pools.pipes import NOTE_SIZE
 from eventmq.plugins.pools.slot import Slot
+from eventmq.plugins.pools.wear import resident_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds: a child that answered nothing and ended earlier than this is replaced so much later.
 EARLY_DEATH = 1.0
+
+#: Seconds between two looks at the memory of busy children.
+WEIGH_EVERY = 1.0
 
 #: So many early deaths in a row mean that no child can live.
 MAX_EARLY_DEATHS = 10
@@ -72,6 +76,7 @@ class PreforkPool:
         self._early_deaths = 0
         #: Slots that wait for a child of their own: number -> monotonic time to ask for it.
         self._vacant: dict[int, float] = {}
+        self._weigh_due = 0.0
         self._state = "new"
 
     # Start and stop
@@ -91,7 +96,7 @@ class PreforkPool:
         try:
             self._start_server()
             for number in range(self.slots):
-                slot = Slot(number, self._notes)
+                slot = Slot(number, self._notes, keep=any(self._wear))
                 self._slots.append(slot)
                 self._watch(slot)
                 slot.parked = number >= self._initial
@@ -222,7 +227,18 @@ class PreforkPool:
                 self._fill_vacancies()
             for slot in self._slots:
                 slot.poke()
+            self._weigh()
         return events
+
+    def _weigh(self) -> None:
+        """Take note of the memory of children that are busy, for when one dies."""
+        now = time.monotonic()
+        if now < self._weigh_due:
+            return
+        self._weigh_due = now + WEIGH_EVERY
+        for slot in self._slots:
+            if slot.pid is not None and slot.note()[2]:
+                slot.rss = resident_of(slot.pid) or slot.rss
 
     def _collect(self) -> list[PoolEvent]:
         events: list[PoolEvent] = []
@@ -264,10 +280,10 @@ class PreforkPool:
             self._slots[message["spawned"]].born(message["pid"])
             return []
         slot = self._slots[message["exited"]]
-        return self._bury(slot, message["reason"], message["code"], message["memory"])
+        return self._bury(slot, message["reason"], message["code"], message["peak"])
 
     def _bury(
-        self, slot: Slot, reason: str, code: int = -signal.SIGKILL, memory: int = 0
+        self, slot: Slot, reason: str, code: int = -signal.SIGKILL, peak: int = 0
     ) -> list[PoolEvent]:
         """Return the last answers of a child and its end; make room for the next child."""
         events: list[PoolEvent] = list(slot.answers())
@@ -286,11 +302,18 @@ class PreforkPool:
         quiet = slot.condemned or (not code and position < 0 and slot.served)
         level = logging.DEBUG if quiet else logging.WARNING
         _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
+        rss, rest = slot.rss, slot.rest() if quiet and not slot.condemned else None
         self._renew(slot)
         if slot.parked:
             return events
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
-        return [*events, Died(slot.number, chunk, position, reason, max(0, -code), memory)]
+        if rest is not None:  # it is the next child's
+            for given in rest:
+                slot.assign(*given)
+            if slot.work.pending:
+                self._watch_writing(slot)
+            return events
+        return [*events, Died(slot.number, chunk, position, reason, max(0, -code), rss, peak)]
 
     def _renew(self, slot: Slot) -> None:
         self._selector.unregister(slot.result)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.interfaces import Answered, Progressed, Streamed
 from eventmq.plugins.pools.child import FLUSH_AFTER, ChildPipes
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import PoolEvent
 
-__all__ = ["Slot"]
+__all__ = ["Given", "Slot"]
 
 #: Bytes that the pipes of chunks and results should hold (Linux; 64 KiB otherwise).
 PIPE_SIZE = 256 * 1024
@@ -52,15 +53,25 @@ def _pipe(*, size: int = 0) -> tuple[int, int]:
     return read, write
 
 
+class Given(NamedTuple):
+    """A part of a chunk that a child was given."""
+
+    chunk: int
+    body: bytes
+    jobs: int
+    first: int
+
+
 class Slot:
     """One slot. Its pipes are new for every child, so nothing of a dead one is left.
 
     Args:
         number: The slot's number.
         notes: Shared with the children.
+        keep: Keep what was given until it is answered, for the next child.
     """
 
-    def __init__(self, number: int, notes: mmap.mmap) -> None:
+    def __init__(self, number: int, notes: mmap.mmap, *, keep: bool = False) -> None:
         self.number = number
         self.pid: int | None = None
         #: A child was asked for and has not ended.
@@ -68,6 +79,7 @@ class Slot:
         #: It is not used, and has no child.
         self.parked = False
         self.spawned_at = 0.0
+        self._keep = keep
         self._notes = notes
         self._offset = number * NOTE_SIZE
         self._open()
@@ -91,6 +103,10 @@ class Slot:
         #: The last chunk that was answered, and how far.
         self._answered = (0, 0)
         self._poked = (0, -1)
+        #: What was given and is not answered, where it is kept.
+        self._given: deque[Given] = deque()
+        #: Bytes of memory that the child had at the last look.
+        self.rss = 0
         self.served = False
         #: It is to be killed, or was.
         self.condemned = False
@@ -119,10 +135,45 @@ class Slot:
             os.close(fd)
         self.ends = None
 
-    def assign(self, chunk: int, body: bytes, count: int) -> None:
-        """Give the child a chunk: first its tokens, so that it never waits for them."""
+    def assign(self, chunk: int, body: bytes, count: int, first: int = 0) -> None:
+        """Give the child a chunk: first its tokens, so that it never waits for them.
+
+        Args:
+            chunk: Its number.
+            body: As it came.
+            count: How many of its jobs.
+            first: Position of the first of them; the others were answered.
+        """
+        if self._keep:
+            self._given.append(Given(chunk, body, count, first))
+        if first:
+            self._answered = (chunk, first)
         self._tokens.write(RUN * count)
-        self.work.write(WORK.pack(chunk, count, len(body)), body)
+        self.work.write(WORK.pack(chunk, first, count, len(body)), body)
+
+    def rest(self) -> list[Given] | None:
+        """Return what the child was given and left for the next one, None if it was not kept."""
+        return list(self._given) if self._keep else None
+
+    def _settled(self, count: int) -> None:
+        """Forget the first jobs that are kept: they are answered."""
+        given = self._given
+        while given and count:
+            head = given.popleft()
+            part = min(count, head.jobs)
+            count -= part
+            if part < head.jobs:
+                given.appendleft(head._replace(jobs=head.jobs - part, first=head.first + part))
+
+    def _withdrawn(self, count: int) -> None:
+        """Forget the last jobs that are kept: they were taken back."""
+        given = self._given
+        while given and count:
+            tail = given.pop()
+            part = min(count, tail.jobs)
+            count -= part
+            if part < tail.jobs:
+                given.append(tail._replace(jobs=tail.jobs - part))
 
     def take_back(self) -> int:
         """Take what has not started; return how many jobs it was."""
@@ -131,7 +182,9 @@ class Slot:
             tokens += part
         tokens += self._tokens.take_pending()
         self._tokens.write(SKIP * len(tokens))
-        return tokens.count(RUN)
+        taken = tokens.count(RUN)
+        self._withdrawn(taken)
+        return taken
 
     def flush(self) -> None:
         """Go on writing what did not fit into the pipes."""
@@ -166,6 +219,7 @@ class Slot:
             events.append(Answered(self.number, chunk, count, ran, outcomes))
             before = self._answered[1] if self._answered[0] == chunk else 0
             self._answered = (chunk, before + count)
+            self._settled(count)
             start += length
         del buffer[:start]
         self.served = self.served or bool(events)

@@ -9,24 +9,30 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["Wear", "resident"]
+__all__ = ["Wear", "resident", "resident_of"]
 
 #: Seconds between two looks at the memory: a look costs some microseconds.
 LOOK = 0.05
 
-_STATM = Path("/proc/self/statm")
+
+def resident_of(pid: int | str) -> int:
+    """Return how many bytes of memory a process has; 0 if it is not there, or there is no /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def resident() -> int:
     """Return how many bytes of memory this process has; its peak where there is no /proc."""
-    try:
-        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
+    if (found := resident_of("self")) == 0:
         import resource
         import sys
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        found = peak if sys.platform == "darwin" else peak * 1024
+    return found
 
 
 class Wear:
