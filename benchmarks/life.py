@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ __all__ = ["GOALS", "ROWS"]
 _LONG_SHARE = 0.01
 _LONG_SECONDS = 1.0
 
-#: Jobs per second of `mixed`: few enough that four long ones at once, for which no scheduling
-#: helps, are rarer than one in a hundred; what is left is waiting behind a long job.
-_MIXED_RATE = 60
+#: Jobs per second of `mixed`: one slot of the four is busy with long jobs on average, and now and
+#: then all four are.
+_MIXED_RATE = 100
+_MIXED_SLOTS = 4
 
 
 def _client(system: System) -> tuple[EventMQ, Any, Any, Any]:
@@ -76,22 +78,49 @@ def delays(figures: Figures) -> None:
         app.close()
 
 
+def _ideal(sent: list[tuple[float, bool]], slots: int) -> list[float]:
+    """Return how long short jobs wait where each job takes the first free slot, at no cost.
+
+    Args:
+        sent: When each job was sent, and whether it is a long one; in order.
+        slots: That there are.
+    """
+    free = [0.0] * slots
+    waits = []
+    for at, long in sent:
+        start = max(at, heapq.heappop(free))
+        heapq.heappush(free, start + (_LONG_SECONDS if long else 0.0))
+        if not long:
+            waits.append(start - at)
+    return waits
+
+
 def mixed(figures: Figures) -> None:
-    """1 % jobs of one second among no-ops, 4 children, 60 jobs/s: start delay of the short."""
-    with running(workers=4) as system:
+    """1 % jobs of one second among no-ops, 4 children, 100 jobs/s: start delay of the short.
+
+    Now and then all four children have a long job, and then no scheduler helps: ``ideal`` is the
+    same arrivals with a perfect one. ``excess`` is what each short job waited beyond that.
+    """
+    with running(workers=_MIXED_SLOTS) as system:
         app, started, hold, _ = _client(system)
         app.wait([started.delay() for _ in range(20)], timeout=30)
         pace = random.Random(1)
-        jobs = []
+        jobs, sent = [], []
         begin = time.perf_counter()
-        for i in range(2400):
+        for i in range(4000):
             time.sleep(max(0.0, begin + i / _MIXED_RATE - time.perf_counter()))
-            if pace.random() < _LONG_SHARE:
+            long = pace.random() < _LONG_SHARE
+            sent.append((time.time(), long))
+            if long:
                 hold.delay(_LONG_SECONDS)
             else:
-                jobs.append((time.time(), started.delay()))
-        waited = [job.get(timeout=60) - sent for sent, job in jobs]
-        figures.add(**_percentiles(waited, "start"))
+                jobs.append((sent[-1][0], started.delay()))
+        waited = [job.get(timeout=60) - at for at, job in jobs]
+        ideal = _ideal(sent, _MIXED_SLOTS)
+        excess = [wait - best for wait, best in zip(waited, ideal, strict=True)]
+        start, best = _percentiles(waited, "start"), _percentiles(ideal, "ideal")
+        ratio = start["start_p99_ms"] / best["ideal_p99_ms"]
+        figures.add(**start, **best, **_percentiles(excess, "excess"), p99_to_ideal=ratio)
         app.close()
 
 

@@ -129,6 +129,7 @@ class Session:
         plain: It has no FEATURES: one job per message, one READY per slot.
         window: How many chunks it wants to hold; for a plain one, its free slots plus leases.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
+        told: When it was told last how many jobs wait.
         received: Highest chunk number that it says it received.
         next_number: Of the next chunk.
         leases: Number -> open chunk.
@@ -153,6 +154,7 @@ class Session:
     skill: Skill = NOTHING
     window: int = 0
     jobs: int = 0
+    told: float = 0.0
     received: int = 0
     next_number: int = 1
     leases: dict[int, Lease] = field(default_factory=dict)

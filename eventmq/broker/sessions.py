@@ -11,7 +11,7 @@ from eventmq.entries import Find
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.wire.commands import Cancel, Heartbeat, Kbai
-from eventmq.wire.features import Features, Status, parse_queues
+from eventmq.wire.features import Features, Status, format_waiting, parse_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -218,9 +218,19 @@ class Sessions:
     # Liveness
 
     def heartbeat_to(self, peer: Peer) -> None:
-        """Send a HEARTBEAT."""
-        state = self.state
-        state.send(peer, Heartbeat(state.message_id(), f"{state.now:.2f}").frames())
+        """Send a HEARTBEAT; to a worker of ours with the number of jobs that wait for it."""
+        state, session = self.state, peer.session
+        status = None
+        if session is not None and not session.plain:
+            session.told = state.now
+            status = format_waiting(self._waiting(session))
+        state.send(peer, Heartbeat(state.message_id(), f"{state.now:.2f}", status).frames())
+
+    def _waiting(self, session: Session) -> int:
+        """Return how many jobs wait in the queues of a session."""
+        queues = [self.state.queue(name) for _, name in session.queues]
+        stored = sum([queue.counts.waiting - queue.running for queue in queues])
+        return max(0, stored)
 
     def shift(self, seconds: float) -> None:
         """Move every deadline: the broker itself was away, or the clock jumped."""
@@ -239,9 +249,15 @@ class Sessions:
         limits, now = self.state.limits, self.state.now
         for peer in self.state.peers.values():
             if peer.role and not peer.left:
-                busy = peer.session is not None and peer.session.leases
+                session = peer.session
+                busy = session is not None and session.leases
                 every = limits.lease_interval if busy else limits.heartbeat_interval
-                if now - peer.sent >= every:
+                if now - peer.sent >= every or (
+                    busy
+                    and session is not None
+                    and not session.plain
+                    and now - session.told >= every
+                ):
                     self.heartbeat_to(peer)
 
     def tick(self) -> None:

@@ -19,7 +19,9 @@ __all__ = [
     "Features",
     "Status",
     "format_queues",
+    "format_waiting",
     "parse_queues",
+    "parse_waiting",
 ]
 
 #: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
@@ -173,6 +175,21 @@ class Status:
             _numbers(pairs.get("held", ""), "held"),
             _number(pairs.get("jobs", ""), "jobs"),
         )
+
+
+def format_waiting(jobs: int) -> str:
+    """Write what a broker says in its HEARTBEAT to a worker with a session."""
+    return f"waiting:{jobs}"
+
+
+def parse_waiting(text: str) -> int | None:
+    """Return how many jobs wait for a worker, None if the broker does not say.
+
+    Raises:
+        ProtocolError: It is no number.
+    """
+    value = _pairs(text).get("waiting")
+    return None if value is None else _number(value, "waiting")
 
 
 def format_queues(queues: tuple[tuple[int, str], ...]) -> str:

@@ -1,7 +1,8 @@
-"""How many slots a worker should use: more while all of them are busy, fewer after quiet times.
+"""How many slots a worker should use: more while jobs wait, fewer after quiet times.
 
-Busy time is measured, not sampled: a slot between two jobs counts as idle for just so long. One
-slot more than is needed stays: that it is idle shows that nothing waits.
+The broker says how many wait; where it does not, all slots being busy says so. Busy time is
+measured, not sampled: a slot between two jobs counts as idle for just so long. One slot more than
+is needed stays: that it is idle shows that nothing waits.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ class Autoscaler:
 
     Attributes:
         size: Slots to use now.
+        waiting: Jobs that wait at the broker, None where it does not say.
     """
 
-    __slots__ = ("_busy", "_last", "_least", "_most", "_quiet", "_since", "_spent", "size")
+    __slots__ = (
+        "_busy", "_last", "_least", "_most", "_quiet", "_since", "_spent", "size", "waiting",
+    )  # fmt: skip
 
     def __init__(self, least: int, most: int) -> None:
         self.size = least
+        self.waiting: int | None = None
         self._least = least
         self._most = most
         self._busy = 0
@@ -55,9 +60,15 @@ class Autoscaler:
 
     def _decide(self, now: float, mean: float) -> None:
         if mean > FULL * self.size and self.size < self._most:
-            self.size = min(self._most, self.size + max(1, self.size // 2))
+            self.size = min(self._most, self.size + self._more())
         needed = math.ceil(mean - (1.0 - FULL)) + 1
         if needed >= self.size or self.size <= self._least:
             self._quiet = now
         elif now - self._quiet >= QUIET:
             self.size -= 1
+
+    def _more(self) -> int:
+        """Return how many slots to add where all are busy: one per job that waits, or half."""
+        if self.waiting is None:
+            return max(1, self.size // 2)
+        return min(self.waiting, self.size)

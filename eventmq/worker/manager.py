@@ -19,6 +19,7 @@ from eventmq.interfaces import Answered, Died, Streamed
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
+from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.autoscale import Autoscaler
@@ -148,8 +149,9 @@ class JobManager:
                     self._cancel(job, delivery, now)
                 case commands.Credit() as credit:
                     self._streams.credited(credit)
-                case commands.Heartbeat():
-                    return
+                case commands.Heartbeat(status=status):
+                    if status is not None and self._scaler is not None:
+                        self._scaler.waiting = parse_waiting(status)
                 case other:
                     _log.warning("the broker sent %s, not for workers", type(other).__name__)
         except (ProtocolError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.wire.commands import Heartbeat, Inform
 from tests.broker_harness import Broker, chunks, row
 
 if TYPE_CHECKING:
@@ -70,3 +71,33 @@ def test_a_session_that_wants_nothing_gets_nothing(broker: Broker) -> None:
     broker.ready(b"a", window=0)
     broker.submit()
     assert counts(broker, "a") == []
+
+
+def heard(broker: Broker, name: str) -> list[str | None]:
+    """Return what the HEARTBEATs said that a worker got since the last call."""
+    got = broker.took(name.encode())
+    return [message.status for message in got if isinstance(message, Heartbeat)]
+
+
+def test_a_worker_is_told_how_many_jobs_wait_for_it(broker: Broker) -> None:
+    """Also while it gets chunks all the time, and those that it has do not count."""
+    broker.worker(b"w", "w", window=1)
+    for _ in range(4):
+        broker.submit()
+    chunk = broker.dispatched[-1]
+    broker.took(b"w")
+    broker.wait(1.0)
+    assert set(heard(broker, "w")) == {"waiting:3"}
+    for _ in range(6):
+        broker.wait(0.25)
+        broker.submit(queue="other")
+        broker.submit()
+    assert heard(broker, "w")[-1] in {"waiting:7", "waiting:8"}
+    broker.answer(b"w", chunk, [row()])
+    assert len(broker.dispatched) == 2
+
+
+def test_a_plain_worker_is_told_nothing(broker: Broker) -> None:
+    """It would not understand it."""
+    got = broker.tell(b"p", Inform(broker.new_id(), "", "worker"))
+    assert [message.status for message in got if isinstance(message, Heartbeat)] == [None]

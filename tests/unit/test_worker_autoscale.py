@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from eventmq.wire import commands
 from eventmq.worker.autoscale import Autoscaler
 from tests.unit.test_worker_limits import Limited
 
@@ -72,6 +73,21 @@ def test_work_in_between_ends_the_quiet():
         assert load.work(4, 3.0) == 4
 
 
+def test_nothing_is_added_where_nothing_waits():
+    load = Load()
+    load.scaler.waiting = 0
+    assert load.work(load.scaler.size, 10.0) == load.scaler.size
+
+
+def test_as_many_are_added_as_jobs_wait_and_at_most_as_many_again():
+    load = Load(2, 16)
+    load.scaler.waiting = 1
+    assert load.work(2, 1.2) == 3
+    load.scaler.waiting = 100
+    sizes = [load.work(16, 0.1) for _ in range(60)]
+    assert list(dict.fromkeys(sizes)) == [3, 6, 12, 16]
+
+
 # In the job manager
 
 
@@ -120,3 +136,16 @@ def test_only_an_idle_slot_is_given_up(world):
         world.tick(1.0)
     assert world.pool.scaled[-1] == 1
     assert world.manager.wanted.chunks == 1
+
+
+def test_the_manager_heeds_what_the_broker_says_of_the_jobs_that_wait(world):
+    world.receive(commands.Heartbeat("h", "1.0", "waiting:0"))
+    for _ in range(5):
+        fill(world)
+        world.tick(0.5)
+    assert world.pool.scaled == []
+    world.receive(commands.Heartbeat("h", "1.0", "waiting:3"))
+    for _ in range(5):
+        fill(world)
+        world.tick(0.5)
+    assert world.pool.scaled[:2] == [2, 4]
