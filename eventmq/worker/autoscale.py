@@ -17,6 +17,9 @@ WINDOW = 1.0
 #: Part of the time that all slots together must be busy before there are more.
 FULL = 0.9
 
+#: The same where it is known that jobs wait: between two jobs a slot waits for the next.
+BUSY = 0.5
+
 #: Seconds for which slots were not needed before there are fewer.
 QUIET = 30.0
 
@@ -59,7 +62,8 @@ class Autoscaler:
             self._decide(now, mean)
 
     def _decide(self, now: float, mean: float) -> None:
-        if mean > FULL * self.size and self.size < self._most:
+        full = FULL if self.waiting is None else BUSY
+        if mean > full * self.size and self.size < self._most:
             self.size = min(self._most, self.size + self._more())
         needed = math.ceil(mean - (1.0 - FULL)) + 1
         if needed >= self.size or self.size <= self._least:

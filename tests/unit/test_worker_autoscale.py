@@ -79,6 +79,13 @@ def test_nothing_is_added_where_nothing_waits():
     assert load.work(load.scaler.size, 10.0) == load.scaler.size
 
 
+def test_slots_that_wait_for_the_next_job_half_of_the_time_are_busy_if_jobs_wait():
+    load = Load()
+    assert load.work([1, 1, 1, 0], 5.0) == 1, "unless it is known that jobs wait"
+    load.scaler.waiting = 1
+    assert load.work([1, 1, 1, 0], 1.5) == 2
+
+
 def test_as_many_are_added_as_jobs_wait_and_at_most_as_many_again():
     load = Load(2, 16)
     load.scaler.waiting = 1

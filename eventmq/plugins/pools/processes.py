@@ -17,7 +17,7 @@ from eventmq.errors import PluginError
 from eventmq.interfaces import Died, Running
 from eventmq.plugins.pools.forkclient import ForkServerHandle, shared_notes
 from eventmq.plugins.pools.pipes import NOTE_SIZE
-from eventmq.plugins.pools.slot import Slot
+from eventmq.plugins.pools.slot import Given, Slot
 from eventmq.plugins.pools.wear import resident_of
 
 if TYPE_CHECKING:
@@ -177,10 +177,13 @@ class PreforkPool:
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
         """Give a slot a chunk. What does not fit into its pipe follows in `poll`."""
-        child = self._slots[slot]
-        child.assign(chunk, body, count)
-        if child.work.pending:
-            self._watch_writing(child)
+        self._give(self._slots[slot], [Given(chunk, body, count)])
+
+    def _give(self, slot: Slot, parts: Sequence[Given]) -> None:
+        for part in parts:
+            slot.assign(part)
+        if slot.work.pending:
+            self._watch_writing(slot)
 
     def take_back(self, slot: int) -> int:
         """Withdraw what has not started; return how many jobs, counted from the last given."""
@@ -308,10 +311,7 @@ class PreforkPool:
             return events
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
         if rest is not None:  # it is the next child's
-            for given in rest:
-                slot.assign(*given)
-            if slot.work.pending:
-                self._watch_writing(slot)
+            self._give(slot, rest)
             return events
         return [*events, Died(slot.number, chunk, position, reason, max(0, -code), rss, peak)]
 

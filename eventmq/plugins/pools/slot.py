@@ -59,7 +59,8 @@ class Given(NamedTuple):
     chunk: int
     body: bytes
     jobs: int
-    first: int
+    #: Position of the first of them: those before were answered.
+    first: int = 0
 
 
 class Slot:
@@ -135,17 +136,11 @@ class Slot:
             os.close(fd)
         self.ends = None
 
-    def assign(self, chunk: int, body: bytes, count: int, first: int = 0) -> None:
-        """Give the child a chunk: first its tokens, so that it never waits for them.
-
-        Args:
-            chunk: Its number.
-            body: As it came.
-            count: How many of its jobs.
-            first: Position of the first of them; the others were answered.
-        """
+    def assign(self, part: Given) -> None:
+        """Give the child a part of a chunk: first its tokens, so that it never waits for them."""
+        chunk, body, count, first = part
         if self._keep:
-            self._given.append(Given(chunk, body, count, first))
+            self._given.append(part)
         if first:
             self._answered = (chunk, first)
         self._tokens.write(RUN * count)
