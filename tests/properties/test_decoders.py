@@ -18,7 +18,7 @@ from eventmq.plugins.gateways.emp_1 import messages as emp
 from eventmq.plugins.gateways.emp_1 import payload
 from eventmq.plugins.gateways.majordomo_01 import messages as majordomo
 from eventmq.plugins.gateways.mc0_03 import messages as mc0
-from eventmq.wire import bulk, graphs, zap
+from eventmq.wire import bulk, graphs, streams, zap
 from eventmq.wire.commands import decode
 from eventmq.wire.curve import parse_certificate
 from eventmq.wire.features import Features, Status, parse_queues
@@ -66,6 +66,8 @@ OF_BYTES: list[Callable[[bytes], object]] = [
     bulk.decode_chunk,
     bulk.decode_exceptions,
     bulk.decode_outcomes,
+    streams.decode_parts,
+    streams.decode_progress,
     lambda data: bulk.decode_batch(data, 2),
     lambda data: graphs.decode_graph(data, 2),
     decode_error,
@@ -75,6 +77,9 @@ OF_TEXT: list[Callable[[str], object]] = [
     parse_headers,
     parse_queues,
     bulk.parse_chunk_number,
+    streams.PartHead.parse,
+    streams.parse_end,
+    streams.parse_progress,
     Features.parse,
     Status.parse,
     parse_certificate,
@@ -100,9 +105,10 @@ def test_any_bytes_are_read_or_refused_by_every_decoder(frames: list[bytes]) -> 
 def test_no_decoder_is_left_out() -> None:
     """Whoever adds one adds it here, or says why not."""
     named = {"decode", "decode_error", "decode_frames", "parse_queues", "parse_certificate"}
+    named |= {"decode_parts", "decode_progress", "parse_end", "parse_progress"}
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}
     named |= {"decode_graph"}
-    modules = (mc0, majordomo, emp, payload, bulk, graphs)
+    modules = (mc0, majordomo, emp, payload, bulk, graphs, streams)
     found = {
         name
         for module in modules

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from eventmq.errors import ProtocolError
 from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.wire import bulk, commands
+from eventmq.wire import bulk, commands, streams
 from eventmq.wire.commands import (
     ADMIN_COMMANDS,
     Ack,
     Admin,
     Call,
     Cancel,
+    Credit,
     Disconnect,
     Error,
     Heartbeat,
@@ -62,6 +63,7 @@ MESSAGES = st.one_of(
     st.builds(Admin, NAME, st.sampled_from(ADMIN_COMMANDS)),
     st.builds(Call, NAME, TEXT, BYTES),
     st.builds(Cancel, NAME, TEXT, TEXT, TEXT),
+    st.builds(Credit, NAME, TEXT, TEXT, TEXT),
     st.builds(Error, NAME, TEXT, TEXT, TEXT),
 )
 
@@ -255,6 +257,8 @@ DECODERS: list[Callable[[bytes], object]] = [
     bulk.decode_chunk,
     bulk.decode_outcomes,
     bulk.decode_exceptions,
+    streams.decode_parts,
+    streams.decode_progress,
     lambda data: bulk.decode_batch(data, 1),
     lambda data: bulk.decode_chunk(len(data).to_bytes(4, "big") + data),
 ]
@@ -276,6 +280,9 @@ def test_bodies_that_are_none_are_refused(decoder: Callable[[bytes], object], da
         (Status.parse, "bad-features"),
         (parse_queues, "bad-queues"),
         (bulk.parse_chunk_number, "bad-outcome"),
+        (streams.PartHead.parse, "bad-outcome"),
+        (streams.parse_end, "bad-outcome"),
+        (streams.parse_progress, "bad-outcome"),
     ],
 )
 @few
@@ -309,7 +316,7 @@ def test_every_command_is_built_above() -> None:
 def _examples() -> list[Any]:
     found: dict[str, Any] = {}
 
-    @settings(max_examples=300, database=None)
+    @settings(max_examples=1000, database=None, derandomize=True)
     @given(MESSAGES)
     def collect(message: Any) -> None:
         found[type(message).__name__] = message
