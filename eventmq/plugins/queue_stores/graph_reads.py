@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Found, GraphPage, GraphRow, Kin
 from eventmq.job import Job, JobState
 from eventmq.operations import Acted
+from eventmq.plugins.queue_stores.graphs import HANDLER
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 
 if TYPE_CHECKING:
@@ -95,14 +96,13 @@ class GraphReads:
         if not graph:
             return None
         size = self._size(graph)
-        sql = """SELECT key, id, input, output,
-                 EXISTS (SELECT 1 FROM handlers WHERE handlers.key = nodes.key)
-                 FROM nodes WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"""
+        sql = """SELECT key, id, input, output FROM nodes
+                 WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"""
         span = (graph + entry.first, graph + size, entry.limit)
         rows = []
-        for key, job_id, before, after, handler in self.tables.db.execute(sql, span).fetchall():
+        for key, job_id, before, after in self.tables.db.execute(sql, span).fetchall():
             found = self._reads.find_one(job_id) or Found(_forgotten(job_id))
-            rows.append(GraphRow(key - graph, before, after, bool(handler), found))
+            rows.append(GraphRow(key - graph, before, max(after, 0), after == HANDLER, found))
         return GraphPage(self._id(graph), size, rows)
 
     # Forgetting

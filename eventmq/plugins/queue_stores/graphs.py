@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
 
-__all__ = ["Graphs"]
+__all__ = ["HANDLER", "Graphs"]
 
 _BLOCKED = STATE_CODES[JobState.BLOCKED]
 
 _INSERT = f"INSERT INTO jobs ({JOB_COLUMNS}, lane) VALUES ({', '.join('?' * 14)})"
+
+#: The output of a node that is there for failures: nothing waits for it.
+HANDLER = -1
 
 #: Why a job ended that waited for another; what follows the colon names that.
 DEPENDENCY = "dependency"
@@ -153,15 +156,15 @@ class Graphs:
             graph, output = node
             lefts[graph] += 1
             if row.state is JobState.SUCCEEDED:
-                if output:
+                if output > 0:
                     counts[output] += 1
                     held.append((job.seq, output, job.id, row.content_type, row.result))
                 continue
             if job.seq not in self._caused:
                 self._call_handlers(graph, row, entry)
-            if output and COLLECTED in flags_of(job.headers):
+            if output > 0 and COLLECTED in flags_of(job.headers):
                 counts[output] += 1
-            elif output:
+            elif output > 0:
                 broken.setdefault(output, row)
         db.executemany("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)", held)
         for barrier, row in broken.items():
@@ -212,7 +215,7 @@ class Graphs:
             return
         self._forget(barrier)
         jobs = self._waiting(barrier, found[0], barrier)
-        self._cancel(jobs, _reason(row), entry)
+        self._cancel(jobs, _reason(row, caused=row.job.seq in self._caused), entry)
 
     def _forget(self, barrier: int) -> None:
         db = self.tables.db
@@ -296,12 +299,17 @@ class Graphs:
 
 
 def _barriers(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the rows of the barriers, and by place the number of the one that is counted down."""
+    """Return the rows of the barriers, and by place the number of the one that is counted down.
+
+    That is 0 where nothing waits, and `HANDLER` for handlers.
+    """
     spans: dict[int, tuple[int, int]] = {}
     for place, number in enumerate(plan.inputs):
         first, _ = spans.get(number, (graph + place, 0))
         spans[number] = first, graph + place
     outputs = [0] * len(plan.inputs)
+    for handler in plan.handlers:
+        outputs[handler.place] = HANDLER
     rows: list[tuple[int, ...]] = []
     for number, tree in enumerate(plan.barriers):
         key, last = spans[number]
@@ -312,12 +320,19 @@ def _barriers(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]
     return rows, outputs
 
 
-def _reason(row: Finished) -> str:
-    """Return why jobs are cancelled that waited for this one."""
+def _reason(row: Finished, *, caused: bool) -> str:
+    """Return why jobs are cancelled that waited for this one: the first that did not succeed.
+
+    Args:
+        row: The end of this one.
+        caused: It was cancelled itself for such a reason, which is handed on.
+    """
     text = f"{DEPENDENCY}: job {row.job.id} {row.state}"
     if row.content_type != ERROR_TYPE or not row.result:
         return text
     error = decode_error(row.result)
+    if caused:
+        return error.message
     kind = error.type.removeprefix("builtins.").removeprefix("eventmq.errors.")
     return f"{text}: {kind}: {error.message}"[:_REASON]
 

@@ -169,8 +169,9 @@ class GraphTests(StoreHarness):
         followed = self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         assert [row.job.id for row in followed.ended] == [jobs[1].id, jobs[2].id]
         assert self.states(store, jobs) == ["failed", "cancelled", "cancelled", "queued"]
-        reason = decode_error(followed.ended[0].result).message
-        assert reason == f"dependency: job {jobs[0].id} failed"
+        for row in followed.ended:
+            reason = decode_error(row.result).message
+            assert reason == f"dependency: job {jobs[0].id} failed"
         assert self.counts(store) == QueueCounts(waiting=1, failed=1)
 
     def test_every_end_but_success_cancels(self) -> None:
@@ -252,6 +253,15 @@ class GraphTests(StoreHarness):
         [row] = self.after(store, self.end(followed.ready[0])).ended
         assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
         assert self.counts(store) == QueueCounts()
+
+    def test_a_handler_is_one_whatever_became_of_it(self) -> None:
+        """Before it is called, afterwards, and when all has ended."""
+        store, jobs, _ = self.begun(Chain((_A.on_error(Signature("x")), _B)))
+        for rows in ([], [self.end(jobs[0], JobState.FAILED)], [self.end(jobs[2])]):
+            self.after(store, *rows)
+            [page] = self.commit(store, ListGraph(jobs[0].id, 0, 10))
+            assert [row.handler for row in page.rows] == [False, False, True]
+            assert [row.output > 0 for row in page.rows] == [True, False, False]
 
     # The whole
 
