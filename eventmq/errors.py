@@ -200,7 +200,7 @@ class JobCancelled(JobError):
 
 
 class JobExpired(JobError):
-    """The job's ``expires`` passed before a worker started it."""
+    """The job's ``expires`` passed before a worker started it, or its next attempt."""
 
 
 class ResultError(EventMQError):

@@ -29,8 +29,8 @@ _NO_QUEUE = "no queue with this name"
 @click.command(cls=Command, exits={NO_BROKER: "", NOT_FOUND: "an id or the queue is not known"})
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--group", metavar="ID", help="The graph of this job: chain, group or chord.")
-@click.option("--queue", metavar="NAME", help="All unfinished jobs of this queue.")
-@click.option("--task", metavar="NAME", help="All unfinished jobs of this task.")
+@click.option("--queue", metavar="NAME", help="Jobs of this queue that have not started.")
+@click.option("--task", metavar="NAME", help="Jobs of this task that have not started.")
 @click.option(
     "--state", type=click.Choice(["blocked", "delayed", "queued"]), help="Only in this state.",
 )  # fmt: skip

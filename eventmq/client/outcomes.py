@@ -134,7 +134,9 @@ def _unsuccessful(row: Row) -> EventMQError:
         said = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
         return JobCancelled(said, job_id=job_id, reason=reason)
     if row.state == "expired":
-        return JobExpired(f"job {job_id} expired before a worker started it", job_id=job_id)
+        return JobExpired(
+            f"job {job_id} expired before a worker started it, or its next attempt", job_id=job_id
+        )
     if not row.state:
         return JobNotFound(job_id)
     return ProtocolError(f"job {job_id} ended in the state {row.state!r}, which is no end")

@@ -347,6 +347,13 @@ def test_every_end_but_success_is_an_exception_with_the_id(how: Row, kind: type)
     assert "j1" in str(error) or kind is ProtocolError
 
 
+def test_a_job_that_expired_may_have_been_tried_before() -> None:
+    """Nobody tells here how many attempts there were."""
+    assert str(end(row("expired", data=None))).endswith(
+        "expired before a worker started it, or its next attempt"
+    )
+
+
 def test_a_failure_carries_type_message_and_traceback() -> None:
     error = end(failed("shop.errors.OutOfStock"))
     assert isinstance(error, JobFailed)
