@@ -72,7 +72,13 @@ class ResultHome:
             raise ResultTooLarge(too_large(len(result), self.max_result))
 
     def put(
-        self, job_id: str, content_type: str, result: bytes, ttl: float | None
+        self,
+        job_id: str,
+        content_type: str,
+        result: bytes,
+        ttl: float | None,
+        *,
+        fed: bool = False,
     ) -> tuple[str, bytes]:
         """Keep a result.
 
@@ -81,6 +87,8 @@ class ResultHome:
             content_type: Of the result.
             result: The bytes.
             ttl: Seconds that the job wants it kept, None if it does not say.
+            fed: Other jobs take it, at a time that nobody knows: it is kept as long as that of a
+                job that does not say, at least.
 
         Returns:
             Content type and bytes for the outcome.
@@ -91,7 +99,7 @@ class ResultHome:
         if self._backend is None:
             self.check(result)
             return content_type, result
-        seconds = self._ttl if ttl is None else ttl
+        seconds = self._ttl if ttl is None else max(ttl, self._ttl) if fed else ttl
         if seconds <= 0:
             return "", b""
         reference = self._backend.put(job_id, result, seconds)

@@ -236,19 +236,23 @@ class Executor(Caller):
     ) -> tuple[str, bytes]:
         """Return what the outcome says: the result, or a reference to it where it is elsewhere.
 
-        A backend that fails costs the result, not the job: it did succeed.
+        A backend that fails costs the result, not the job: it did succeed. What other jobs take
+        goes through the broker then.
         """
         home = self._home
         if home.inline or content_type == FRAMES_TYPE:
             home.check(result)
             return content_type, result
         try:
-            return home.put(job_id, content_type, result, route.result_ttl)
+            return home.put(job_id, content_type, result, route.result_ttl, fed=route.fed)
         except ResultTooLarge:
             raise
         except Exception:  # noqa: BLE001 - backends are plugins
             _log.exception("the result of job %s, which succeeded, could not be kept", job_id)
-            return "", b""
+            if not route.fed:
+                return "", b""
+        home.check(result)
+        return content_type, result
 
     def _unreadable(
         self, route: Route, position: int, job: JobContext, start: float, error: Exception

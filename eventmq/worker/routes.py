@@ -50,6 +50,7 @@ class Route:
         "decode",
         "encode",
         "expires",
+        "fed",
         "fetches",
         "ignore_result",
         "plain",
@@ -85,7 +86,9 @@ class Route:
         self.soft = headers.soft_limit
         self.result_ttl = headers.result_ttl
         ignored = headers.ignore_result or spec.ignore_result
-        self.ignore_result = ignored and FEEDS not in headers.graph
+        #: Whether other jobs of its graph take its result.
+        self.fed = FEEDS in headers.graph
+        self.ignore_result = ignored and not self.fed
         #: Whether its arguments may have to be fetched, which blocks.
         self.fetches = False
         self.plain = not headers.content_type

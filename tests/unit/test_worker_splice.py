@@ -143,3 +143,44 @@ def serializer(name):
 def test_a_result_that_others_take_is_sent_although_it_is_ignored():
     headers = "task:collect,content-type:msgpack,ignore-result,graph:" + FEEDS + "n"
     assert row(msgpack.packb([[1], {}]), headers).result == msgpack.packb([[1], {}])
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [("", 86400.0), (",result-ttl:1", 86400.0), (",result-ttl:100000", 100_000.0)]
+)
+def test_a_result_that_others_take_is_kept_for_the_default_time_at_least(said, kept):
+    """Nobody knows when the last of the graph will have come to its turn."""
+    times = []
+
+    class Noting(Shelf):
+        def put(self, job_id, data, ttl):
+            times.append(ttl)
+            return b"there"
+
+    executor = make_executor(collect, backend=Noting(), serializer=serializer)
+    headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n" + said
+    row(msgpack.packb([[1], {}]), headers, executor=executor)
+    assert times == [kept]
+
+
+class Full(Shelf):
+    """A backend that cannot keep anything."""
+
+    def put(self, job_id, data, ttl):
+        raise OSError("no space left on device")
+
+
+def test_a_result_that_others_take_goes_through_the_broker_if_the_backend_fails():
+    """They would take None for it."""
+    executor = make_executor(collect, backend=Full(), serializer=serializer)
+    headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n"
+    found = row(msgpack.packb([[1], {}]), headers, executor=executor)
+    assert msgpack.unpackb(found.result) == [[1], {}]
+    assert found.content_type.startswith("msgpack")
+
+
+def test_a_result_that_neither_backend_nor_broker_take_fails_the_job():
+    executor = make_executor(collect, backend=Full(), serializer=serializer, max_result=2)
+    headers = "task:collect,content-type:msgpack,graph:" + FEEDS + "n"
+    found = row(msgpack.packb([[1], {}]), headers, executor=executor)
+    assert decode_error(found.result).type == "eventmq.errors.ResultTooLarge"
