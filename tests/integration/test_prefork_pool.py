@@ -293,10 +293,10 @@ def test_a_signal_to_the_group_cancels_no_job_that_was_not_cancelled(driver, tmp
 
 
 def test_a_soft_limit_that_passes_after_the_call_hits_nobody(driver):
-    text, payload = call("sleep", 0.04, headers="soft-limit:0.05")
-    for chunk in range(1, 21):
-        driver.assign(chunk, (text, payload), call("sleep", 0.02))
-    driver.until(lambda: sum(map(len, driver.rows.values())) == 40)
+    text, payload = call("echo", 1, headers="soft-limit:0.1")
+    for chunk in range(1, 11):
+        driver.assign(chunk, (text, payload), call("sleep", 0.12))
+    driver.until(lambda: sum(map(len, driver.rows.values())) == 20)
     assert {row.kind for rows in driver.rows.values() for row in rows} == {OK}
     assert driver.deaths == []
 
