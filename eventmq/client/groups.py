@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventmq.client.handle import DEFAULT, Job
+from eventmq.client.outcomes import with_error
 from eventmq.client.waiting import Completed
 from eventmq.wire.calls import MAX_ROWS
 
@@ -61,7 +62,7 @@ class GraphJob(Job[T]):
         rows: list[dict[str, Any]] = []
         while True:
             page = self._results.runner.ask(self._look(len(rows)))
-            rows += page["jobs"]
+            rows += map(with_error, page["jobs"])
             if len(rows) >= page["size"] or not page["jobs"]:
                 return rows
 
@@ -70,7 +71,7 @@ class GraphJob(Job[T]):
         rows: list[dict[str, Any]] = []
         while True:
             page = await self._results.runner.aask(self._look(len(rows)))
-            rows += page["jobs"]
+            rows += map(with_error, page["jobs"])
             if len(rows) >= page["size"] or not page["jobs"]:
                 return rows
 

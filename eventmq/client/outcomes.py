@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import Serializer
 
-__all__ = ["OutcomeReader", "Row", "failure", "with_errors"]
+__all__ = ["OutcomeReader", "Row", "failure", "with_error", "with_errors"]
 
 #: How a failed job is raised where its error is one of ours.
 _OURS: dict[str, type[JobFailed]] = {
@@ -166,8 +166,12 @@ def failure(row: Row) -> JobFailed:
 
 def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to ``info`` with its errors decoded, None where there is none."""
-    attempts = [{**row, "error": _error(row["error"])} for row in info.get("attempts", ())]
-    return {**info, "error": _error(info.get("error")), "attempts": attempts}
+    return {**with_error(info), "attempts": list(map(with_error, info.get("attempts", ())))}
+
+
+def with_error(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row about a job with its error decoded, None where there is none."""
+    return {**row, "error": _error(row.get("error"))}
 
 
 def _error(data: bytes | None) -> RemoteError | None:

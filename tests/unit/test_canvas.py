@@ -187,6 +187,17 @@ def test_what_depends_on_a_failure_is_cancelled_and_says_why(tasks):
         job.get()
 
 
+def test_a_graph_says_the_errors_of_its_jobs(tasks):
+    """As `Job.info` does; None where there is none."""
+    job = chain(tasks.add.s(1, 1), tasks.fail.s(), tasks.add.s(1)).delay()
+    tasks.inline.drain()
+    first, second, third = (row["error"] for row in job.graph())
+    assert first is None
+    assert (second.type, second.message) == ("builtins.ValueError", "none left")
+    assert third.message.endswith("ValueError: none left")
+    assert asyncio.run(job.agraph()) == job.graph()
+
+
 def test_a_group_raises_what_failed_or_returns_it(tasks):
     handle = group(tasks.add.s(1), tasks.fail.s()).delay()
     with pytest.raises(JobFailed, match="none left"):
