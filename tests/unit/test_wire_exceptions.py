@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
-from typing_extensions import Self
 
 from eventmq.client.causes import original
 from eventmq.errors import JobFailed, JobNotFound
@@ -22,6 +22,9 @@ from eventmq.wire.results import (
     encode_error,
 )
 from eventmq.worker.failures import describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: What ran here that must not.
 CALLED: list[str] = []
