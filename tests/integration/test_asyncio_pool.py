@@ -222,6 +222,17 @@ def test_a_task_that_would_end_the_process_ends_its_job_only(start):
     assert [row.kind for row in driver.rows[1]] == [OutcomeKind.FAILED, OK]
 
 
+def test_what_is_broken_off_at_the_end_is_no_failure(start, caplog):
+    """It runs again: nothing may say that it failed for good."""
+    driver = start(2)
+    driver.assign(1, call("nap", 30.0), call("nap", 30.0))
+    wait_for(lambda: driver.pool.running(0) and driver.pool.running(1))
+    with caplog.at_level(logging.WARNING):
+        driver.pool.stop(0.0)
+    assert [record.getMessage() for record in caplog.records] == []
+    assert [event for event in driver.pool.poll() if type(event).__name__ == "Answered"] == []
+
+
 def test_a_coroutine_that_will_not_end_is_counted_as_abandoned(start, tmp_path):
     driver = start()
     gate = tmp_path / "gate"

@@ -143,6 +143,8 @@ class AsyncioPool:
         with self._lock:
             for run in filter(None, self._runs):
                 run.lost = True
+                if run.stop is not None:
+                    run.stop.requested = True  # no failure: it is ended from outside
         self._side.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(2 * END_TIMEOUT)
