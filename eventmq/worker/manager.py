@@ -199,17 +199,15 @@ class JobManager:
         """Take note that what ran was killed: it goes back, as a delivery that does not count.
 
         Returns:
-            Id and task of the jobs that were next to be answered, at most one per slot.
+            Id and task of the jobs that ran.
         """
         self.overdue = False
-        first = []
+        ran = []
         for slot in range(len(self._ledger.jobs)):
             taken = self._ledger.take_all(slot)
-            if taken:
-                chunk, positions = taken[-1]
-                first.append(joblog.named(chunk.index, positions[0]))
+            ran += [joblog.named(chunk.index, place) for chunk, place in self._ledger.begun(taken)]
             self._hand_back(taken, now)
-        return first
+        return ran
 
     # What goes out
 

@@ -78,6 +78,12 @@ class SharedLedger(Ledger):
         self._close(0)
         return taken
 
+    def begun(
+        self, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
+    ) -> list[tuple[HeldChunk, int]]:
+        """Return all of what `take_all` gave, the oldest first: each may have a slot of its own."""
+        return [(chunk, place) for chunk, positions in reversed(taken) for place in positions]
+
     def take_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
         """Note that everything is lost; return what that is."""
         taken: list[tuple[HeldChunk, Sequence[int]]] = [

@@ -204,7 +204,7 @@ def test_what_was_killed_at_the_end_goes_back_and_nothing_else(world):
     world.manager.terminate(world.now)
     (reply,) = replies(world.out())
     assert kinds(reply) == [(0, BACK), (1, BACK)]
-    assert [job for job, _ in world.manager.interrupted(world.now)] == ["j1.1"]
+    assert [job for job, _ in world.manager.interrupted(world.now)] == ["j1.1", "j1.3"]
     (reply,) = replies(world.out())
     assert kinds(reply) == [(1, BACK), (3, BACK)]
 
