@@ -64,7 +64,7 @@ def test_making_an_app_starts_nothing() -> None:
     app = EventMQ("shop")
     assert app.name == "shop"
     assert repr(app) == "<EventMQ shop>"
-    assert threads() == set()
+    assert left() == set()
     assert not app._wiring.started
 
 

@@ -24,9 +24,12 @@ __all__ = ["Later", "PartSink", "Timer"]
 #: Seconds between two values of the progress of one slot that are sent.
 PROGRESS_EVERY = 0.1
 
+#: Seconds after which the thread of a `Timer` that has nothing to do ends.
+IDLE = 1.0
+
 
 class Timer:
-    """Calls functions a little later, in a thread that begins when it is first needed."""
+    """Calls functions a little later, in a thread that is there while it is needed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -46,12 +49,17 @@ class Timer:
             self._changed.notify()
 
     def _serve(self) -> None:
-        while True:
-            with self._changed:
-                while not self._due or (wait := self._due[0][0] - time.monotonic()) > 0:
-                    self._changed.wait(wait if self._due else None)
-                call = heappop(self._due)[2]
+        while (call := self._next()) is not None:
             call()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for what is due; return None, and note the end of the thread, after idle time."""
+        with self._changed:
+            while not self._due or (wait := self._due[0][0] - time.monotonic()) > 0:
+                if not self._changed.wait(wait if self._due else IDLE) and not self._due:
+                    self._thread = None
+                    return None
+            return heappop(self._due)[2]
 
 
 class PartSink:
