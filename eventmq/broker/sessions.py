@@ -250,7 +250,7 @@ class Sessions:
         for peer in self.state.peers.values():
             if peer.role and not peer.left:
                 session = peer.session
-                busy = session is not None and session.leases
+                busy = session is not None and self._works(session)
                 every = limits.lease_interval if busy else limits.heartbeat_interval
                 if now - peer.sent >= every or (
                     busy
@@ -259,6 +259,10 @@ class Sessions:
                     and now - session.told >= every
                 ):
                     self.heartbeat_to(peer)
+
+    def _works(self, session: Session) -> bool:
+        """Say whether it has jobs, or is between two: others wait for it."""
+        return bool(session.leases) or (not session.plain and self._waiting(session) > 0)
 
     def tick(self) -> None:
         """End what was silent for too long."""

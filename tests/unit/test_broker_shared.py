@@ -97,6 +97,22 @@ def test_a_worker_is_told_how_many_jobs_wait_for_it(broker: Broker) -> None:
     assert len(broker.dispatched) == 2
 
 
+def test_a_worker_that_is_always_between_two_jobs_is_told_too(broker: Broker) -> None:
+    """Each turn of the broker comes with an answer, when it has nothing for a moment."""
+    broker.worker(b"w", "w", window=1)
+    for _ in range(20):
+        broker.submit()
+    broker.took(b"w")
+    told: list[str | None] = []
+    for number in range(1, 11):
+        broker.clock.time += 0.2
+        got = broker.answer(b"w", broker.dispatched[-1], [row(ran=0.2)])
+        got += broker.ready(b"w", 1, received=number)
+        told += [message.status for message in got if isinstance(message, Heartbeat)]
+    assert len(told) >= 2, "in two seconds"
+    assert told[-1] in {f"waiting:{n}" for n in range(8, 14)}
+
+
 def test_a_plain_worker_is_told_nothing(broker: Broker) -> None:
     """It would not understand it."""
     got = broker.tell(b"p", Inform(broker.new_id(), "", "worker"))

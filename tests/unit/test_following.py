@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 
 import pytest
 
@@ -78,6 +79,9 @@ def test_a_call_back_that_fails_harms_nobody(app, ends, caplog):
     app.follow_raw("echo", [b"x"], job_id="j1", on_end=broken)
     follow(app, ends, b"y", job_id="j2")
     assert ends.get(timeout=DEADLINE)[1] is None
+    deadline = time.monotonic() + DEADLINE
+    while "oops" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert "oops" in caplog.text
 
 
