@@ -6,6 +6,7 @@ injected by whoever made the signatures (`Origin`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,7 +34,7 @@ class Origin(Protocol):
         """Do the same in a coroutine."""
 
 
-class Expression:
+class Expression(ABC):
     """Something that can be submitted, and be part of something larger."""
 
     __slots__ = ()
@@ -81,9 +82,9 @@ class Expression:
         """Do the same as `delay` in a coroutine."""
         return await self._origin().asend_graph(self)
 
+    @abstractmethod
     def parts(self) -> tuple[Expression, ...]:
         """Return what it consists of, in order."""
-        raise NotImplementedError
 
     def _origin(self) -> Origin:
         """Return what submits the first signature."""

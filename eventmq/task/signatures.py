@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["NamedTask", "Signing"]
 
 
-class Signing:
+class Signing(ABC):
     """What a task, and one with options of a call, have in common here."""
 
     @property
+    @abstractmethod
     def host(self) -> Host:
         """The app that it is submitted through."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def graph_template(self) -> Template:
         """The common part of its jobs in graphs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def signed(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name of the task and the options of the call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` if the function does not take these arguments."""
-        raise NotImplementedError
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """Return this call as data. In a chain it gets the result before it as first argument."""
