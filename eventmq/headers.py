@@ -7,6 +7,7 @@ ASCII, so nothing in a value can make another header. Unknown headers are kept, 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,15 @@ from eventmq.errors import ProtocolError
 from eventmq.rates import RATES, parse_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["EMPTY", "Headers", "format_headers", "parse_headers"]
+__all__ = ["EMPTY", "Headers", "format_headers", "parse_headers", "write_headers"]
 
 #: What `quote` leaves as it is, beside letters, digits and ``_.-~``.
 _SAFE = "!\"#$&'()*+/:;<=>?@[\\]^`{|}"
+
+#: Finds whether a text is written as it is.
+_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*\Z").match
 
 #: Characters of the longest text that is remembered: bounds what strangers can fill memory with.
 _REMEMBERED = 512
@@ -229,8 +233,27 @@ def format_headers(headers: Headers) -> str:
         value = getattr(headers, name)
         if value != _FIELDS[name].default:
             items.append(_item(wire, value))
-    items += [
-        f"{quote(name, safe='')}:{quote(value, safe=_SAFE)}" if value else quote(name, safe="")
-        for name, value in headers.extra
-    ]
+    items += [_extra(name, value) for name, value in headers.extra]
     return ",".join(items)
+
+
+def _extra(name: str, value: str) -> str:
+    if not _PLAIN(name):
+        name = quote(name, safe="")
+    if not value:
+        return name
+    return f"{name}:{value}" if _PLAIN(value) else f"{name}:{quote(value, safe=_SAFE)}"
+
+
+def write_headers(pairs: Iterable[tuple[str, str]]) -> str:
+    """Write names and values as they were said, "" for no value.
+
+    Raises:
+        ProtocolError: A known header has a value that it cannot have.
+    """
+    known: list[str] = []
+    extra: list[str] = []
+    for name, value in pairs:
+        (known if name in _TABLE else extra).append(_extra(name, value))
+    parse_headers(",".join(known))  # of few kinds, so it is mostly remembered
+    return ",".join(known + extra)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from eventmq.care import StoreCare
 from eventmq.running import (
     Answered,
     Died,
@@ -31,7 +32,7 @@ __all__ = [
     "Answered", "Died", "Envelope", "Factory", "Gateway", "JobContext", "KeyedRouting",
     "Middleware", "PluginContext", "PoolEvent", "Progressed", "QueueOrder", "QueueStore",
     "ResultBackend", "RetryPolicy", "RoutingStrategy", "Running", "ScheduleStore", "Serializer",
-    "SharedPool", "Streamed", "Submission", "Trigger", "WorkerPool", "WorkerView",
+    "SharedPool", "StoreCare", "Streamed", "Submission", "Trigger", "WorkerPool", "WorkerView",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -327,6 +328,7 @@ class QueueStore(Protocol):
 
     A batch is one transaction: all of it or nothing, and on disk before its verdicts are given.
     Several batches may be in flight; verdicts come in the order of submission. One thread.
+    A store with files may have an attribute ``care``, a `StoreCare` or None.
     """
 
     def open(self) -> Recovered:

@@ -178,7 +178,8 @@ class IdFactory:
 
     def new(self) -> str:
         """Return a new id."""
-        return self.new_many(1)[0]
+        self._last = t = max(int(self.clock.now() * 1000) << 12, self._last + 1)
+        return f"{t >> 12:012x}7{t & 0xFFF:03x}{0x8000000000000000 | secrets.randbits(62):016x}"
 
     def new_many(self, n: int) -> list[str]:
         """Return ``n`` new ids in ascending order, which share their random bits."""

@@ -76,11 +76,16 @@ class Acted(NamedTuple):
 
 
 class Act(NamedTuple):
-    """Do ``cancel``, ``retry`` or ``drop`` with jobs by id. Verdict: Acted."""
+    """Do ``cancel``, ``retry`` or ``drop`` with jobs by id. Verdict: Acted.
+
+    With ``attempts`` it is done only to those whose attempt is the number at the same place: who
+    asks twice, or was killed before the answer, does it once.
+    """
 
     action: str
     ids: Sequence[str]
     stamp: Stamp
+    attempts: Sequence[int] = ()
 
 
 class Sweep(NamedTuple):

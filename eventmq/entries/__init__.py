@@ -35,8 +35,10 @@ from eventmq.entries.graphs import (
     Followed,
     GraphPage,
     GraphRow,
+    InputsPage,
     Kin,
     ListGraph,
+    ReadInputs,
 )
 from eventmq.entries.keys import LaneKey, UniqueRule, lane_of, unique_rule
 from eventmq.entries.outbox import Announce, EventRow, OutboxHead, ReadEvents, SealEvents
@@ -74,6 +76,7 @@ __all__ = [
     "GraphPage",
     "GraphRow",
     "History",
+    "InputsPage",
     "Kin",
     "LaneHead",
     "LaneKey",
@@ -87,6 +90,7 @@ __all__ = [
     "Promote",
     "QueueCounts",
     "ReadEvents",
+    "ReadInputs",
     "Recovered",
     "Requeue",
     "SaveLimits",
@@ -134,4 +138,5 @@ Write = (
     | EndDeadlines
     | FindKin
     | ListGraph
+    | ReadInputs
 )

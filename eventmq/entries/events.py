@@ -20,10 +20,13 @@ from eventmq.job import HELD, JobState
 from eventmq.operations import Act, SweepSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from eventmq.entries.changes import Attempt, Finished, Verdict
-    from eventmq.entries.graphs import Followed
+    from eventmq.entries.graphs import Followed, Kin
+
+    #: Ids of jobs -> where each stands in its graph, None for one of no known graph.
+    FindKins = Callable[[Sequence[str]], Sequence[Kin | None]]
     from eventmq.job import Job
     from eventmq.operations import Acted, Sweep
 
@@ -50,7 +53,10 @@ _REMEMBERED = 512
 #: Names in headers are kept up to this length: a label is in each block.
 _LONGEST = 255
 
+#: Task and marks; of a job whose place in its tree the store knows better, also its letters as of
+#: `eventmq.graph.flags_of`, "" if it is of no graph.
 _Label = tuple[str, ...]
+_PLAIN = 1 + len(_MARKS)
 
 
 def _label(headers: str) -> _Label:
@@ -61,44 +67,71 @@ def _label(headers: str) -> _Label:
 def _read_label(text: str) -> _Label:
     headers = parse_headers(text)
     extra = dict(headers.extra)
-    return (headers.task, *(extra.get(name, "")[:_LONGEST] for name in _MARKS))
+    label = (headers.task, *(extra.get(name, "")[:_LONGEST] for name in _MARKS))
+    return (*label, headers.graph) if headers.graph or label[1] else label
 
 
 _known_label = lru_cache(maxsize=4096)(_read_label)
 
 
-def events_of(batch: Sequence[Any], verdicts: Sequence[Any]) -> list[Block]:
+def events_of(
+    batch: Sequence[Any], verdicts: Sequence[Any], kins: FindKins | None = None
+) -> list[Block]:
     """Return the events that a commit makes, in order.
 
     Args:
         batch: The entries.
         verdicts: One per entry.
+        kins: Finds jobs in graphs; called only for those that are of one, or say a root.
     """
     makers = MAKERS
-    return [
+    blocks = [
         block
         for entry, verdict in zip(batch, verdicts, strict=True)
         if (make := makers.get(type(entry))) is not None
         for block in make(entry, verdict)
         if block.ids
     ]
+    for block in blocks:
+        if len(block.common[Field.LABEL]) > _PLAIN:
+            _put_kin(block, kins)
+    return blocks
+
+
+def _put_kin(block: Block, kins: FindKins | None) -> None:
+    """Say the root and the parent of jobs that are of a graph, or were submitted by others.
+
+    Who submits a job from within a job of a graph knows only that one, not what its root is.
+    """
+    task, root, parent, *more = block.common[Field.LABEL]
+    graph = more.pop()
+    block.common[Field.LABEL] = (task, root, parent, *more)
+    if kins is None:
+        return
+    if root:
+        [known] = kins([root])
+        root = known.root if known else root
+    found = kins(block.ids) if graph else [None] * len(block.ids)
+    block.put(Field.ROOT, [root or (kin.root if kin else "") for kin in found])
+    block.put(Field.PARENT, [(kin and kin.parent) or parent for kin in found])
 
 
 # Jobs that come
 
 
-def _admitted(entry: Admit, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _admitted(entry: Admit, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
     jobs = entry.jobs
     if len(jobs) == 1 and not verdict:
-        yield _arrival(jobs[0])
-        return
-    if verdict:
-        yield from _judged(jobs, verdict)
-        jobs = [job for place, job in enumerate(jobs) if place not in verdict]
-    if not jobs:
-        return
-    for kind, some in _by_state(jobs):
-        yield from _arrived(kind, some)
+        return (_arrival(jobs[0]),)
+    return _some_admitted(jobs, verdict)
+
+
+def _some_admitted(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    plain = [job for place, job in enumerate(jobs) if place not in verdict] if verdict else jobs
+    if plain:
+        for kind, some in _by_state(plain):
+            yield from _arrived(kind, some)
+    yield from _judged(jobs, verdict)  # behind those that they may have replaced
 
 
 def _arrival(job: Job) -> Block:
@@ -158,15 +191,13 @@ def _promoted(entry: Promote, verdict: tuple[Sequence[Job], float | None]) -> It
 # Jobs that end
 
 
-def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
     rows = entry.rows
     if len(rows) == 1 and not verdict:
-        yield _end(rows[0], entry.leased)
-        return
+        return (_end(rows[0], entry.leased),)
     if verdict:
         rows = [row for place, row in enumerate(rows) if place not in verdict]
-    if rows:
-        yield from _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {})
+    return _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {}) if rows else ()
 
 
 def _expired(entry: Expire, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
@@ -280,16 +311,13 @@ def _noted(entry: Note, _: object) -> Iterator[Block]:
 
 
 def _admitted_graph(entry: AdmitGraph, verdict: Verdict | None) -> Iterator[Block]:
-    """Yield the events of the jobs of a graph, with its id as their root."""
+    """Yield the events of the jobs of a graph."""
     if verdict is not None:
         if verdict.code == "same_id":
             yield from _arrived(_DUPLICATE, entry.jobs)
         return
     for kind, some in _by_state(entry.jobs):
-        for block in _arrived(kind, some):
-            task, root, *more = block.common[Field.LABEL]
-            block.common[Field.LABEL] = (task, root or entry.jobs[0].id, *more)
-            yield block
+        yield from _arrived(kind, some)
 
 
 def _followed(entry: Follow, verdict: Followed) -> Iterator[Block]:
@@ -345,7 +373,7 @@ def _put_errors(block: Block, errors: Sequence[bytes]) -> None:
 
 
 #: Entry -> what makes its events; the others make none.
-MAKERS: Mapping[type, Callable[[Any, Any], Iterator[Block]]] = {
+MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Admit: _admitted,
     Finish: _finished,
     Promote: _promoted,

@@ -26,8 +26,10 @@ __all__ = [
     "Followed",
     "GraphPage",
     "GraphRow",
+    "InputsPage",
     "Kin",
     "ListGraph",
+    "ReadInputs",
 ]
 
 
@@ -53,6 +55,11 @@ class Follow(NamedTuple):
     also makes ready the handlers of what it is a part of, with ``[id, state, content type,
     result]``. Handlers that nothing called for are cancelled when all else has ended.
 
+    Where the results are too long for a body, the input has the id of its job for each of them,
+    and the header ``graph`` gets the letter of `eventmq.graph.PAGED`. They are kept for
+    `ReadInputs` until the job has ended, and where it failed as long as it is kept, since it may
+    be retried.
+
     A store does the same at the end of a commit without this entry, as of ``at`` 0.
     """
 
@@ -61,12 +68,18 @@ class Follow(NamedTuple):
     step: float = 0.0
     #: Seconds that the outcomes of cancelled jobs are kept.
     ttl: float = 0.0
-    #: Longest body. A job that would get a longer one fails.
+    #: Longest body. A job that would get a longer one gets ids.
     max_body: int = 16 * 1024 * 1024
-    #: Bytes that all jobs of one barrier may get together; if it is more they fail.
+    #: Bytes that all jobs of one barrier may get together in their bodies; if it is more all of
+    #: them get ids.
     max_copies: int = 64 * 1024 * 1024
+    #: Bytes of results that one job may take; it fails if it is more.
+    max_inputs: int = 256 * 1024 * 1024
     #: Bytes of bodies that the verdict may have.
     max_bytes: int = 4 * 1024 * 1024
+    #: Jobs that become ready or are cancelled in one commit, since others ended. What is more goes
+    #: on with the next commit that has this entry.
+    limit: int = 1000
 
 
 class Followed(NamedTuple):
@@ -78,24 +91,37 @@ class Followed(NamedTuple):
     more: list[Job]
     #: Ended now.
     ended: list[Finished]
+    #: More is to be done.
+    left: bool = False
 
 
 class CancelGraph(NamedTuple):
-    """Cancel what has not ended of the graph of a job. Verdict: (id of the graph or "", Acted)."""
+    """Cancel what has not ended of the graph of a job, the last jobs first.
+
+    Verdict: (id of the graph or "", Acted). Where it has ``limit`` jobs there may be more.
+    """
 
     id: str
     stamp: Stamp
+    limit: int = 1000
 
 
 class EndDeadlines(NamedTuple):
-    """Cancel what is left of parts past their deadline. Verdict: (Acted, next deadline or None)."""
+    """Cancel what is left of parts past their deadline, so many jobs at most.
+
+    Verdict: (Acted, next deadline or None); that has passed where there is more to cancel.
+    """
 
     now: float
     stamp: Stamp
+    limit: int = 1000
 
 
 class Kin(NamedTuple):
-    """Where a job stands in its graph: ids of the graph and of the first job that it waits for."""
+    """Where a job stands in its graph: ids of the graph and of the first job that it waits for.
+
+    Of what is there for failures the second is the first job whose failure it is for; "" for none.
+    """
 
     root: str
     parent: str
@@ -132,3 +158,23 @@ class ListGraph(NamedTuple):
     id: str
     first: int
     limit: int
+
+
+class ReadInputs(NamedTuple):
+    """Read results that a job takes and whose ids its body has, in pages.
+
+    Verdict: InputsPage, or None where nothing is kept for such a job.
+    """
+
+    id: str
+    #: 0, then `InputsPage.next` of the page before.
+    cursor: int
+    #: Of the results of a page, beside its last one.
+    max_bytes: int
+
+
+class InputsPage(NamedTuple):
+    """Some results: (id, content type, bytes), by place; ``next`` is 0 after the last."""
+
+    rows: list[tuple[str, str, bytes]]
+    next: int

@@ -41,12 +41,20 @@ class Found(NamedTuple):
     started: float = 0.0
     ran: float = 0.0
     worker: str = ""
+    #: There is a result that was not read: see `Find`.
+    unread: bool = False
 
 
 class Find(NamedTuple):
-    """Look jobs up. Verdict: {id: Found} of those known."""
+    """Look jobs up. Verdict: {id: Found} of those known.
+
+    With ``room`` bodies are not read, nor are all results of jobs that have succeeded: in the order
+    of the ids as long as what was read is less than ``room`` bytes. Those of at most 4,096 bytes do
+    not count and are read in any case. Of the others `Found.unread` is true.
+    """
 
     ids: Sequence[str]
+    room: int | None = None
 
 
 class ListJobs(NamedTuple):

@@ -32,8 +32,9 @@ _PLAIN = {
     "gap_last": Field.GAP_LAST,
 }
 
-#: Columns of a label, in its order.
+#: Columns of a label, in its order; the fields after it say what is not the label's.
 _LABEL = ("task", "root_id", "parent_id", "trace_id", "schedule_id", "release")
+_KIN = {"root_id": Field.ROOT, "parent_id": Field.PARENT}
 
 #: Columns of times, from seconds.
 _TIMES = {"leased_us": Field.LEASED, "started_us": Field.STARTED, "due_us": Field.DUE}
@@ -74,8 +75,7 @@ class EventColumns:
         values["kind"] += [_kind(common[Field.KIND])] * n
         values["job_id"] += block.ids if "" not in block.ids else [i or None for i in block.ids]
         values["schema_version"] += [SCHEMA_VERSION] * n
-        for name, text in zip(_LABEL, common.get(Field.LABEL, ("",) * len(_LABEL)), strict=True):
-            values[name] += [text or None] * n
+        self._add_label(block, n)
         values["host"] += [_host(common.get(Field.WORKER))] * n
         for name, field in _PLAIN.items():
             own = columns.get(field)
@@ -93,6 +93,15 @@ class EventColumns:
             for begun, ready in zip(started, _column(block, Field.READY), strict=True)
         ]
         return n
+
+    def _add_label(self, block: Block, n: int) -> None:
+        common, columns, values = block.common, block.columns, self.values
+        for name, text in zip(_LABEL, common.get(Field.LABEL, ("",) * len(_LABEL)), strict=True):
+            kin = _KIN.get(name)
+            if kin is None or not (kin in common or kin in columns):
+                values[name] += [text or None] * n
+            else:
+                values[name] += [value or None for value in _column(block, kin)]
 
     def extend(self, other: EventColumns) -> None:
         """Add the events of another table."""

@@ -47,6 +47,9 @@ class Field:
     FINGERPRINT = 15
     GAP_FIRST = 16
     GAP_LAST = 17
+    #: Of jobs that have them not from their headers: these are before the label.
+    ROOT = 18
+    PARENT = 19
 
 
 class Block(NamedTuple):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from eventmq.graph.build import Built, build
 from eventmq.graph.expressions import Chain, Chord, Expression, Group, Signature
-from eventmq.graph.flags import COLLECTED, FEEDS, TAKES, flags_of
+from eventmq.graph.flags import COLLECTED, FEEDS, PAGED, TAKES, flags_of, paged
 from eventmq.graph.plan import MAX_NODES, Plan, refs_of
 
 __all__ = [
     "COLLECTED",
     "FEEDS",
     "MAX_NODES",
+    "PAGED",
     "TAKES",
     "Built",
     "Chain",
@@ -25,5 +26,6 @@ __all__ = [
     "Signature",
     "build",
     "flags_of",
+    "paged",
     "refs_of",
 ]

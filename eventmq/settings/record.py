@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from eventmq.settings.values import (
+    ANY_TEXT,
     BIND,
     BROKERS,
     DEFAULT_WEIGHT,
@@ -61,6 +62,9 @@ class Settings:
     )
     result_backend: str = _set("broker", TEXT, "Keeps results: a name, or a URL by its scheme.")
     imports: tuple[str, ...] = _set((), NAMES, "Modules with tasks, imported by a worker.")
+    release: str = _set(
+        "", ANY_TEXT, "Release of the code, in the events of the jobs that it submits; empty: none."
+    )
     default_queue: str = _set("default", TEXT, "Queue of tasks that name none.")
     submit_timeout: float = _set(5.0, POSITIVE, "How long to wait for a receipt.", unit="s")
     broker_key: str = _set(
@@ -103,6 +107,13 @@ class Settings:
         15.0, POSITIVE, "A peer that is silent for so long is taken for dead.", unit="s"
     )
     max_frame: int = _set(16 * _MIB, at_least(1024), "Longest frame of a message.", unit="bytes")
+    max_inputs: int = _set(
+        256 * _MIB,
+        at_least(1024),
+        "Results that one job takes of others, as the callback of a chord does; one that would "
+        "take more fails.",
+        unit="bytes",
+    )
     max_queue_length: int = _set(
         10_000_000, at_least(1), "Unfinished jobs of one queue; more are refused.", unit="jobs"
     )
@@ -113,6 +124,13 @@ class Settings:
         "Requests, calls and publications that one peer may send; more are refused as "
         "`RateLimited`. 0: any number.",
         unit="1/s",
+    )
+    max_unread: int = _set(
+        64 * _MIB,
+        at_least(_MIB),
+        "What a broker keeps of messages for one peer that does not read them; what is more is not "
+        "sent to it.",
+        unit="bytes",
     )
     window: int = _set(
         5000, at_least(1), "Jobs of one queue that a broker holds in memory.", unit="jobs"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
+    "ANY_TEXT",
     "BIND",
     "BROKERS",
     "DEFAULT_WEIGHT",
@@ -95,11 +96,12 @@ def choice(*names: str) -> Rule:
 
 def at_least(bound: float) -> Rule:
     """Return the rule that a value is a number from ``bound``."""
-    return f"{bound:g} or more", lambda value: bound <= value < float("inf")
+    return f"{bound:.15g} or more", lambda value: bound <= value < float("inf")
 
 
 POSITIVE: Rule = ("more than 0", lambda value: 0 < value < float("inf"))
 TEXT: Rule = ("any text but none", bool)
+ANY_TEXT: Rule = ("any text; empty: none", lambda _: True)
 PATH: Rule = ("a path; empty: none", lambda _: True)
 NAMES: Rule = ("a list of names", all)
 SOME: Rule = ("a list of at least one name", lambda names: bool(names) and all(names))

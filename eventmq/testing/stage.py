@@ -25,6 +25,7 @@ from eventmq.wire.bulk import decode_batch
 from eventmq.wire.commands import Heartbeat, Request, decode
 from eventmq.wire.graphs import decode_graph
 from eventmq.worker.manager import JobManager
+from eventmq.worker.runner_spool import SpoolDirectory, new_spool
 from eventmq.worker.session import SessionInfo
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.interfaces import QueueOrder
     from eventmq.testing.clock import FakeClock
+    from eventmq.worker.execution import Executor
 
 __all__ = ["Stage"]
 
@@ -185,17 +187,14 @@ class Stage:
 
     def _run_session(self, queues: set[str], limit: int, done: Callable[[], bool]) -> int:
         """Be a worker that comes, works and goes."""
-        executor = make_executor(self.app)
+        spool = SpoolDirectory(new_spool())
+        executor = make_executor(self.app, spool=str(spool.path))
         pool = InlinePool(executor)
         self._joined += 1
         identity = b"worker-%d" % self._joined
-        info = SessionInfo(
-            session=identity.decode(),
-            queues=tuple((_WEIGHT, name) for name in sorted(queues)),
-            tasks=tuple(executor.tasks),
-            callables=executor.allow_callables,
-        )
-        manager = self._workers[identity] = JobManager(info, pool=pool, clock=self.clock)
+        info = _info(identity.decode(), queues, executor)
+        manager = JobManager(info, pool=pool, clock=self.clock, spool=spool)
+        self._workers[identity] = manager
         manager.connected(self.clock.monotonic())
         try:
             self.pump()
@@ -206,6 +205,7 @@ class Stage:
                 manager.pool_events(events, self.clock.monotonic())
                 self.pump()
         finally:
+            spool.close()
             pool.take_back(0)  # the broker takes it back when the worker has gone
             manager.finish()
             self.pump()
@@ -236,3 +236,12 @@ class Stage:
         frames: list[Any] = Heartbeat("alive", f"{self.clock.now():.2f}").frames()
         for identity in (_CLIENT, *self._workers):
             self._deliver(identity, frames)
+
+
+def _info(session: str, queues: set[str], executor: Executor) -> SessionInfo:
+    return SessionInfo(
+        session=session,
+        queues=tuple((_WEIGHT, name) for name in sorted(queues)),
+        tasks=tuple(executor.tasks),
+        callables=executor.allow_callables,
+    )

@@ -8,6 +8,7 @@ small rest and begins anew.
 
 from __future__ import annotations
 
+import mmap
 import os
 import sqlite3
 import sys
@@ -37,14 +38,18 @@ _MX_FRAME = 16
 class Checkpointer:
     """Checkpoints a database file that another connection writes.
 
-    With ``sync_every`` above 0 the thread also syncs the log that often: the ``relaxed``
-    durability.
+    The thread begins once there is something to do: a store that does little has none. With
+    ``sync_every`` above 0 it also syncs the log that often: the ``relaxed`` durability. All that it
+    needs is open from the start: later, peers may have taken every descriptor.
     """
 
     def __init__(self, path: str, sync_every: float = 0.0) -> None:
         self._path = path
         self._sync_every = sync_every
-        self._index = -1
+        self._db: sqlite3.Connection | None = None
+        self._index: mmap.mmap | None = None
+        self._shared: int | None = None
+        self._log: int | None = None
         self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
         self._wake = threading.Event()
         self._stop = False
@@ -54,9 +59,23 @@ class Checkpointer:
         self.forced = 0
 
     def start(self) -> None:
-        """Start the thread, once the database is in WAL mode and was read."""
-        self._index = os.open(f"{self._path}-shm", os.O_RDONLY)
-        self._thread.start()
+        """Begin to watch the log, once the database is in WAL mode and was read."""
+        # Its descriptor stays open: to close one ends all POSIX locks of this process on the file,
+        # also those of SQLite, and the next one to open the store would cut the index to nothing.
+        self._shared = os.open(f"{self._path}-shm", os.O_RDONLY)
+        # Mapped, as SQLite itself has it: to read it so costs a tenth.
+        self._index = mmap.mmap(self._shared, mmap.PAGESIZE, prot=mmap.PROT_READ)
+        self._db = self._connect()
+        if self._sync_every:
+            self._log = os.open(f"{self._path}-wal", os.O_RDONLY)
+            self._thread.start()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Return a connection of the thread's own that has opened its files."""
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        return db
 
     def committed(self, db: sqlite3.Connection) -> None:
         """Note a commit of ``db``; called by the committing thread.
@@ -79,14 +98,17 @@ class Checkpointer:
         elif frames >= self._next_wake:
             self._next_wake = frames + WAKE_FRAMES // 2
             self._wake.set()
+            if not self._thread.is_alive():
+                with suppress(RuntimeError):  # no further thread: the committing one moves it all
+                    self._thread.start()
 
     def _frames(self) -> int:
-        return int.from_bytes(os.pread(self._index, 4, _MX_FRAME), sys.byteorder)
+        assert self._index is not None, "not started"  # noqa: S101
+        return int.from_bytes(self._index[_MX_FRAME : _MX_FRAME + 4], sys.byteorder)
 
     def _run(self) -> None:
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
-        with suppress(sqlite3.Error):
-            db.execute("PRAGMA synchronous = NORMAL")
+        db = self._db
+        assert db is not None, "not started"  # noqa: S101
         while not self._stop:
             woken = self._wake.wait(self._sync_every or None)
             self._wake.clear()
@@ -94,7 +116,6 @@ class Checkpointer:
                 self._checkpoint(db, "PASSIVE")
             if self._sync_every:
                 self._sync()
-        db.close()
 
     def _checkpoint(self, db: sqlite3.Connection, mode: str) -> None:
         try:
@@ -104,12 +125,9 @@ class Checkpointer:
                 self._failure = error
 
     def _sync(self) -> None:
+        assert self._log is not None, "not started"  # noqa: S101
         try:
-            fd = os.open(f"{self._path}-wal", os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            os.fsync(self._log)
         except OSError as error:
             self._failure = error
 
@@ -119,6 +137,16 @@ class Checkpointer:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._index >= 0:
-            os.close(self._index)
-            self._index = -1
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def release(self) -> None:
+        """Close what is left, once no connection is open any more. Idempotent."""
+        for fd in (self._shared, self._log):
+            if fd is not None:
+                os.close(fd)
+        self._shared = self._log = None

@@ -55,6 +55,11 @@ class DataDirectory:
         self._take_lock()
         self._lay_ballast()
 
+    @property
+    def locked(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._lock is not None
+
     def _take_lock(self) -> None:
         assert self._lock is not None  # noqa: S101 - set by open
         try:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from eventmq.entries import Found
     from eventmq.operations import ListFailed, PruneFailed
     from eventmq.plugins.queue_stores.attempts import Attempts
+    from eventmq.plugins.queue_stores.inputs import Inputs
     from eventmq.plugins.queue_stores.tables import Tables
 
 __all__ = ["Failures"]
@@ -23,9 +24,10 @@ _SCAN = 5000
 class Failures:
     """Handlers of `ListFailed` and `PruneFailed`."""
 
-    def __init__(self, tables: Tables, attempts: Attempts) -> None:
+    def __init__(self, tables: Tables, attempts: Attempts, inputs: Inputs) -> None:
         self.tables = tables
         self.attempts = attempts
+        self.inputs = inputs
 
     def list_failed(self, entry: ListFailed) -> tuple[list[Found], str]:
         """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
@@ -63,7 +65,9 @@ class Failures:
         """Delete failed jobs; return how many those were, by queue."""
         tables = self.tables
         tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in gone])
-        self.attempts.drop([job_id for _, job_id, _ in gone])
+        ids = [job_id for _, job_id, _ in gone]
+        self.attempts.drop(ids)
+        self.inputs.release(ids)
         queues = Counter(queue for _, _, queue in gone)
         for queue, n in queues.items():
             tables.count(queue, failed=-n)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Found, GraphPage, GraphRow, Kin
+from eventmq.entries import Found, GraphPage, GraphRow
 from eventmq.job import Job, JobState
 from eventmq.operations import Acted
+from eventmq.plugins.queue_stores.barriers import unfinished
 from eventmq.plugins.queue_stores.graphs import HANDLER
+from eventmq.plugins.queue_stores.kinship import Kinship
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.entries import CancelGraph, EndDeadlines, FindKin, ListGraph
+    from eventmq.entries import CancelGraph, EndDeadlines, FindKin, Kin, ListGraph
     from eventmq.operations import Stamp
     from eventmq.plugins.queue_stores.graphs import Graphs
     from eventmq.plugins.queue_stores.reads import Reads
@@ -42,6 +44,7 @@ class GraphReads:
         self.tables = graphs.tables
         self._reads = reads
         self._cancel = cancel
+        self._kinship = Kinship(graphs.tables.db)
 
     def _size(self, graph: int) -> int:
         sql = "SELECT size FROM graphs WHERE key = ?"
@@ -54,16 +57,17 @@ class GraphReads:
 
     # Ends
 
-    def _end(self, first: int, end: int, stamp: Stamp) -> list[Job]:
-        sql = f"SELECT {_NO_BODY} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq"
-        return self._cancel(self.tables.jobs(sql, (first, end)), stamp)
+    def _end(self, first: int, end: int, stamp: Stamp, limit: int) -> list[Job]:
+        """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
+        sql = f"SELECT {_NO_BODY} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+        return self._cancel(self.tables.jobs(sql, (first, end, limit))[::-1], stamp)
 
     def cancel(self, entry: CancelGraph) -> tuple[str, Acted]:
         """Cancel what has not ended of a graph."""
         graph = self.graphs.known(entry.id)
         if not graph:
             return "", Acted([], {})
-        jobs = self._end(graph, graph + self._size(graph), entry.stamp)
+        jobs = self._end(graph, graph + self._size(graph), entry.stamp, entry.limit)
         return self._id(graph), Acted(jobs, {})
 
     def end_deadlines(self, entry: EndDeadlines) -> tuple[Acted, float | None]:
@@ -72,23 +76,18 @@ class GraphReads:
         sql = "SELECT key, first, end FROM deadlines WHERE due <= ? ORDER BY due LIMIT 20"
         jobs: list[Job] = []
         for key, first, end in db.execute(sql, (entry.now,)).fetchall():
+            jobs += self._end(first, end, entry.stamp, entry.limit - len(jobs))
+            if len(jobs) >= entry.limit:
+                break
             db.execute("DELETE FROM deadlines WHERE key = ?", (key,))
-            jobs += self._end(first, end, entry.stamp)
         return Acted(jobs, {}), next_deadline(self.tables.db)
 
     # Looking
 
     def kin(self, entry: FindKin) -> Kin | None:
         """Say where a job stands in its graph."""
-        sql = "SELECT graph, input FROM nodes WHERE id = ?"
-        row = self.tables.db.execute(sql, (entry.id,)).fetchone()
-        if row is None:
-            return None
-        graph, barrier = row
-        sql = "SELECT min(key) FROM nodes WHERE key >= ? AND key < ? AND output = ?"
-        span = (graph, barrier, barrier)
-        parent = self.tables.db.execute(sql, span).fetchone()[0] if barrier else None
-        return Kin(self._id(graph), self._id(parent) if parent else "")
+        self._kinship.forget()  # the graph may be forgotten since, or was rolled back
+        return self._kinship.find([entry.id])[0]
 
     def page(self, entry: ListGraph) -> GraphPage | None:
         """List jobs of a graph by place."""
@@ -132,5 +131,7 @@ def next_deadline(db: Any) -> float | None:
 
 
 def open_graphs(db: Any) -> bool:
-    """Say whether there are graphs that have not ended."""
-    return db.execute("SELECT 1 FROM graphs WHERE ended = 0").fetchone() is not None
+    """Say whether there are graphs that have not ended, or something is left to do for one."""
+    return (
+        unfinished(db) or db.execute("SELECT 1 FROM graphs WHERE ended = 0").fetchone() is not None
+    )

@@ -2,7 +2,8 @@
 
 A node has the number of its job, so the jobs of a graph are a range of numbers from that of the
 graph on. A barrier has the number of the first job that waits at it. ``held`` has the results that
-a barrier still needs, whatever their time to live; they go into the bodies of the jobs that waited.
+a barrier still needs, whatever their time to live; they go into the bodies of the jobs that waited,
+or stay where they are too long for that (`eventmq.plugins.queue_stores.inputs`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Finish, Finished, Follow, Followed, Verdict
-from eventmq.graph import COLLECTED, TAKES, flags_of, refs_of
+from eventmq.graph import COLLECTED, PAGED, TAKES, flags_of, refs_of
 from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, JobState
+from eventmq.plugins.queue_stores.barriers import Barriers
+from eventmq.plugins.queue_stores.inputs import Inputs
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
-from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.bulk import pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from eventmq.entries import AdmitGraph
     from eventmq.graph import Plan
@@ -55,6 +58,8 @@ class Graphs:
 
     def __init__(self, tables: Tables, finish: Callable[[Finish], Any]) -> None:
         self.tables = tables
+        self.inputs = Inputs(tables.db)
+        self.barriers = Barriers(tables, self.inputs, self)
         self._finish = finish
         #: Ends of jobs of graphs in this commit that nothing followed from yet.
         self.pending: list[Finished] = []
@@ -70,6 +75,7 @@ class Graphs:
         self._caused.clear()
         self._told = 0
         self._news = Followed([], [], [])
+        self.barriers.reset()
 
     # Admission
 
@@ -109,13 +115,16 @@ class Graphs:
     def _insert(self, jobs: Sequence[Job], plan: Plan) -> None:
         db, graph, now = self.tables.db, jobs[0].seq, jobs[0].created
         barriers, outputs = _barriers(graph, plan)
+        watched = {handler.place: graph + handler.first for handler in plan.handlers}
         nodes = [
-            (job.seq, job.id, graph, barriers[number][0] if number >= 0 else 0, output)
+            (job.seq, job.id, graph, barriers[number][0], output, barriers[number][3])
+            if number >= 0
+            else (job.seq, job.id, graph, 0, output, watched.get(job.seq - graph, 0))
             for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
         ]
         trees = [(row[0], pack(tree)) for row, tree in zip(barriers, plan.barriers, strict=True)]
         db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
-        db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", nodes)
+        db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", nodes)
         db.executemany("INSERT INTO barriers VALUES (?, ?, ?, ?, ?, ?)", barriers)
         db.executemany("INSERT INTO trees VALUES (?, ?)", trees)
         db.executemany(
@@ -131,13 +140,25 @@ class Graphs:
 
     def ended(self, rows: Iterable[Finished]) -> None:
         """Note ends, for `follow`."""
-        self.pending += [row for row in rows if "graph:" in row.job.headers]
+        ours = [row for row in rows if "graph:" in row.job.headers]
+        self.pending += ours
+        self.inputs.release([
+            row.job.id for row in ours
+            if row.state is not JobState.FAILED and PAGED in flags_of(row.job.headers)
+        ])  # fmt: skip
 
     def follow(self, entry: Follow) -> Followed:
-        """Do what the noted ends cause, and what that causes."""
-        while self.pending:
-            rows, self.pending = self.pending, []
-            self._step(rows, entry)
+        """Do what the noted ends cause, and what that causes, for some jobs at most."""
+        barriers, left = self.barriers, entry.limit
+        barriers.load()
+        self.inputs.sweep()
+        while self.pending or (barriers and left > 0):
+            if self.pending:
+                rows, self.pending = self.pending, []
+                self._step(rows, entry)
+            else:
+                left -= barriers.run(entry, left)
+        self._news = self._news._replace(left=barriers.save())
         return self._news
 
     # hot loop: benchmarks/graphs.py
@@ -168,11 +189,9 @@ class Graphs:
                 broken.setdefault(output, row)
         db.executemany("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)", held)
         for barrier, row in broken.items():
-            self._break(barrier, row, entry)
-        sql = "UPDATE barriers SET left = left - ? WHERE key = ?"
+            self.barriers.broke(barrier, _reason(row, caused=row.job.seq in self._caused))
         for barrier, n in counts.items():
-            db.execute(sql, (n, barrier))
-            self._open(barrier, entry)
+            self.barriers.counted(barrier, n)
         for graph, n in lefts.items():
             self._count(graph, n, entry)
 
@@ -187,42 +206,23 @@ class Graphs:
         unused = db.execute("SELECT key FROM handlers WHERE graph = ?", (graph,)).fetchall()
         if left and left == len(unused):
             db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
-            waiting = [job for (key,) in unused for job in self._waiting(key, key, None)]
-            self._cancel(waiting, "not needed: nothing failed", entry)
+            waiting = [job for (key,) in unused for job in self._handler(key)]
+            self.cancel(waiting, "not needed: nothing failed", entry)
         elif left <= 0:
             db.execute("UPDATE graphs SET ended = ? WHERE key = ?", (entry.at or 1.0, graph))
-            db.execute("DELETE FROM held WHERE key >= ? AND key < ?", (graph, graph + size))
+            self.inputs.discard_graph(graph, size)
             db.execute("DELETE FROM deadlines WHERE graph = ?", (graph,))
+            db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
 
-    def _waiting(self, first: int, last: int, barrier: int | None) -> list[Job]:
-        """Return the blocked jobs in a range, of one barrier if it is named."""
-        where, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
-        if barrier is not None and first != last:
-            where += " AND (SELECT input FROM nodes WHERE key = seq) = ?"
-            values.append(barrier)
-        return self.tables.jobs(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY seq", values
-        )
+    def _handler(self, key: int) -> list[Job]:
+        """Return the job of this number, if it is blocked."""
+        where = f"seq = ? AND state = {_BLOCKED}"
+        return self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where}", (key,))
 
     # What waits
 
-    def _break(self, barrier: int, row: Finished, entry: Follow) -> None:
-        """Cancel what waits for a job that did not succeed."""
-        db = self.tables.db
-        sql = "SELECT last FROM barriers WHERE key = ?"
-        found = db.execute(sql, (barrier,)).fetchone()
-        if found is None:
-            return
-        self._forget(barrier)
-        jobs = self._waiting(barrier, found[0], barrier)
-        self._cancel(jobs, _reason(row, caused=row.job.seq in self._caused), entry)
-
-    def _forget(self, barrier: int) -> None:
-        db = self.tables.db
-        db.execute("DELETE FROM barriers WHERE key = ?", (barrier,))
-        db.execute("DELETE FROM trees WHERE barrier = ?", (barrier,))
-
-    def _cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+    def cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+        """End jobs for what they waited for did not succeed."""
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         self._caused.update(job.seq for job in jobs)
         self._end(jobs, JobState.CANCELLED, error, entry)
@@ -232,25 +232,6 @@ class Graphs:
         self._finish(Finish(rows))
         self._news.ended.extend(rows)
 
-    def _open(self, barrier: int, entry: Follow) -> None:
-        """Make ready what waits at a barrier, if it has counted down."""
-        db = self.tables.db
-        sql = "SELECT graph, left, first, final, last FROM barriers WHERE key = ?"
-        found = db.execute(sql, (barrier,)).fetchone()
-        if found is None or found[1] > 0:
-            return
-        graph, _, first, final, last = found
-        sql = "SELECT tree FROM trees WHERE barrier = ?"
-        tree = unpack(db.execute(sql, (barrier,)).fetchone()[0], "a tree")
-        span = (first, final, barrier)
-        sql = """SELECT key, id, content_type, result FROM held
-                 WHERE key BETWEEN ? AND ? AND barrier = ?"""
-        leaves = {key - graph: leaf for key, *leaf in db.execute(sql, span)}
-        db.execute("DELETE FROM held WHERE key BETWEEN ? AND ? AND barrier = ?", span)
-        self._forget(barrier)
-        jobs = self._waiting(barrier, last, barrier)
-        self._ready(jobs, pack(_filled(tree, leaves)), entry)
-
     def _call_handlers(self, graph: int, row: Finished, entry: Follow) -> None:
         """Make ready what is there for the failure of a job."""
         db, seq = self.tables.db, row.job.seq
@@ -258,18 +239,16 @@ class Graphs:
         for (key,) in db.execute(sql, (graph, seq, seq)).fetchall():
             db.execute("DELETE FROM handlers WHERE key = ?", (key,))
             leaf = [row.job.id, row.state.value, row.content_type, row.result]
-            self._ready(self._waiting(key, key, None), pack(leaf), entry)
+            self.ready(self._handler(key), pack(leaf), entry)
 
-    def _ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+    def ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+        """Queue jobs, those that take it with an input."""
         db, tables = self.tables.db, self.tables
-        taking = sum(TAKES in flags_of(job.headers) for job in jobs)
-        if len(value) * taking > entry.max_copies:
-            self._too_large(jobs, len(value), taking, entry)
-            return
         for job in jobs:
             if TAKES in flags_of(job.headers):
-                if len(job.body) + len(value) > entry.max_body:
-                    self._too_large([job], len(value), 1, entry)
+                if len(job.body) + len(value) > entry.max_body:  # the error of a job, for a handler
+                    limit = f"its body may have {entry.max_body}, arguments and all"
+                    self.too_large([job], len(value), limit, entry)
                     continue
                 job.body = pack([job.body, value])
             _start(job, entry)
@@ -288,12 +267,9 @@ class Graphs:
         else:
             self._news.ready.append(job)
 
-    def _too_large(self, jobs: Sequence[Job], size: int, n: int, entry: Follow) -> None:
-        text = (
-            f"the results that it takes have {size} bytes, for {n} jobs that take them; the limits "
-            f"are {entry.max_body} bytes for one and {entry.max_copies} for all: return "
-            "references to large data"
-        )
+    def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
+        """End jobs that would take too much."""
+        text = f"what it takes has {size} bytes; {limit}: return references to large data"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
         self._end(jobs, JobState.FAILED, error, entry)
 
@@ -342,13 +318,6 @@ def _start(job: Job, entry: Follow) -> None:
     headers = parse_headers(job.headers)
     due = max(headers.eta, entry.at + headers.countdown if headers.countdown else 0.0)
     delayed = due > entry.at
-    job.due = due if delayed else 0.0
+    job.due = due if delayed else entry.at
     job.state = JobState.DELAYED if delayed else JobState.QUEUED
-    job.rank = int(((job.due or entry.at) - headers.priority * entry.step) * 1_000_000)
-
-
-def _filled(tree: Any, leaves: Mapping[int, list[Any]]) -> list[Any]:
-    """Return a tree with results for places; those that lack are left out."""
-    if not isinstance(tree, list):
-        return leaves[tree]
-    return [_filled(part, leaves) for part in tree if isinstance(part, list) or part in leaves]
+    job.rank = int((job.due - headers.priority * entry.step) * 1_000_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Attempt, Finish, Finished
@@ -61,14 +61,12 @@ class Operations:
         """Do something with jobs by id."""
         others: dict[str, str] = {}
         jobs: dict[str, Job] = {}
-        for job_id in entry.ids:
+        for job_id, attempt in zip_longest(entry.ids, entry.attempts):
             found = self.reads.find_one(job_id)
             if found is None:
                 continue
             state = found.job.state
-            if (entry.action == "cancel" and state not in TERMINAL) or (
-                entry.action != "cancel" and state is JobState.FAILED
-            ):
+            if _suits(entry.action, state) and attempt in {None, found.job.attempt}:
                 jobs[job_id] = found.job
             else:
                 others[job_id] = state.value
@@ -101,7 +99,7 @@ class Operations:
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
         sql = f"""INSERT INTO jobs ({JOB_COLUMNS}, unique_key, lane)
-                  SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, 0.0, ?,
+                  SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
                   created, headers, body, unique_key, ? FROM failed WHERE seq = ?"""
         retried = []
         for place, job in enumerate(jobs):
@@ -110,11 +108,11 @@ class Operations:
             expires = job.expires if job.expires > stamp.at else 0.0
             number, attempt = stamp.seq + place, job.attempt + 1
             lane = self.tables.lane_id(job.queue, job.headers)
-            self.tables.db.execute(sql, (number, rank, attempt, expires, lane, job.seq))
+            self.tables.db.execute(sql, (number, rank, attempt, stamp.at, expires, lane, job.seq))
             self._forget_failed(job)
             self.tables.count(self.tables.queue_id(job.queue), waiting=1)
             job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires
-            job.state, job.deaths, job.due = JobState.QUEUED, 0, 0.0
+            job.state, job.deaths, job.due = JobState.QUEUED, 0, stamp.at
             retried.append(job)
         return retried
 
@@ -131,7 +129,9 @@ class Operations:
     def _drop(self, jobs: list[Job], _: Stamp) -> list[Job]:
         for job in jobs:
             self._forget_failed(job)
-        self.writes.attempts.drop([job.id for job in jobs])
+        ids = [job.id for job in jobs]
+        self.writes.attempts.drop(ids)
+        self.writes.graphs.inputs.release(ids)
         return jobs
 
     def _forget_failed(self, job: Job) -> None:
@@ -204,6 +204,10 @@ class Operations:
         key = self.tables.queue_id(entry.queue)
         sql = "UPDATE queues SET paused = ? WHERE id = ?"
         self.tables.db.execute(sql, (entry.paused, key))
+
+
+def _suits(action: str, state: JobState) -> bool:
+    return state not in TERMINAL if action == "cancel" else state is JobState.FAILED
 
 
 def next_expiry(tables: Tables, after: float) -> float | None:

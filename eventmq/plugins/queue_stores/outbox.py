@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import EventRow, OutboxHead, events_of
 from eventmq.events.packed import gap, pack_blocks
+from eventmq.plugins.queue_stores.kinship import Kinship
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ ROW_EVENTS = 20_000
 #: When it is full, this part of the space is freed at once.
 _SHARE = 64
 
+_INSERT = "INSERT INTO events VALUES (?, ?, ?, ?)"
+
 
 class Outbox:
     """The table of events. Handles `ReadEvents` and `SealEvents`."""
@@ -45,6 +48,7 @@ class Outbox:
         self.db = db
         self._ring, self._cap = ring, cap
         self._gaps: list[Block] = []
+        self._kinship = Kinship(db)
         self.reload()
 
     def reload(self) -> None:
@@ -60,6 +64,7 @@ class Outbox:
         #: Whether there may be rows that are sealed.
         self._unpruned = self._first <= self._sealed
         self._gaps.clear()
+        self._kinship.forget()
 
     def _row(self, sql: str) -> tuple[int, int, int, int]:
         row: tuple[int, int, int, int] | None = self.db.execute(sql).fetchone()
@@ -73,7 +78,7 @@ class Outbox:
     # hot loop: benchmarks/drain.py
     def append(self, batch: Sequence[Any], verdicts: Sequence[Any], now: float) -> None:
         """Write the events of a commit; prune what a journal has, or what there is no room for."""
-        blocks = events_of(batch, verdicts)
+        blocks = events_of(batch, verdicts, self._kinship.find)
         if self._unpruned:
             self._prune()
         if self._end - self._start > (self._cap if self._journal else self._ring):
@@ -87,12 +92,13 @@ class Outbox:
                 n, many = n + len(block.ids), many + 1
                 if n >= ROW_EVENTS:
                     break
-            body = pack_blocks(blocks[:many])
-            row = (self._next, n, self._end, body)
-            self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
+            rest = blocks[many:]
+            del blocks[many:]
+            body = pack_blocks(blocks)
+            self.db.execute(_INSERT, (self._next, n, self._end, body))
             self._end += len(body)
             self._next += n
-            del blocks[:many]
+            blocks = rest
 
     # Pruning
 

@@ -6,24 +6,21 @@ Each read is a short transaction of its own, so that it keeps no log from being 
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from eventmq.entries import ReadEvents
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.outbox import Outbox
-from eventmq.plugins.queue_stores.schema import APPLICATION_ID, SCHEMA_VERSION
+from eventmq.plugins.queue_stores.reading import open_to_read, version_of
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
 from eventmq.wire.bulk import unpack
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from eventmq.entries import EventRow, OutboxHead
 
 __all__ = ["OutboxReader"]
-
-#: Seconds to wait where a broker that starts has the file for itself.
-_PATIENCE = 5.0
 
 
 class OutboxReader:
@@ -42,7 +39,7 @@ class OutboxReader:
             msg = f"there is no store in {directory}: name the data directory of a broker"
             raise StoreError(msg)
         try:
-            self._db = self._open()
+            self._db = open_to_read(self._path)
         except sqlite3.Error as error:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
         try:
@@ -56,39 +53,8 @@ class OutboxReader:
                 raise StoreError(f"cannot read the store {self._path}: {error}") from error
             raise
 
-    def _open(self) -> sqlite3.Connection:
-        """Return a connection that cannot write.
-
-        Where nobody may make the index of the log, and there is no log, the file does not change.
-        """
-        name = quote(str(self._path.absolute()))
-        db = self._connect(f"file:{name}?mode=ro")
-        try:
-            db.execute("SELECT 1 FROM sqlite_master")
-        except sqlite3.OperationalError:
-            db.close()
-            if Path(f"{self._path}-wal").exists():
-                raise
-            db = self._connect(f"file:{name}?mode=ro&immutable=1")
-        return db
-
-    @staticmethod
-    def _connect(uri: str) -> sqlite3.Connection:
-        return sqlite3.connect(
-            uri, uri=True, isolation_level=None, timeout=_PATIENCE, check_same_thread=False
-        )
-
     def _check(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        if application != APPLICATION_ID:
-            raise StoreError(f"{self._path} is not a store of EventMQ")
-        if version > SCHEMA_VERSION:
-            msg = (
-                f"{self._path} has store version {version}, this EventMQ knows up to "
-                f"{SCHEMA_VERSION}: use the newer EventMQ that wrote it"
-            )
-            raise StoreError(msg)
+        version_of(self._db, self._path)
         there = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'events'").fetchone()
         if not there:
             msg = f"{self._path} is of an older EventMQ, without events: start a broker on it once"

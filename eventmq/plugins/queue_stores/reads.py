@@ -25,6 +25,15 @@ __all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
 
 _FAILED = f"{JOB_COLUMNS}, at, content_type, result, started, ran, worker"
 
+#: Bytes of a result that is read with its row in any case.
+_SHORT = 4096
+
+#: Of a bucket, with the length of a result that is left out.
+_LONG = f"state = {STATE_CODES[JobState.SUCCEEDED]} AND length(result) > {_SHORT}"
+_OUTCOME = f"""id, state, at, until, content_type, CASE WHEN {_LONG} THEN NULL ELSE result END,
+  queue, task, attempt, delivery, created, started, ran, worker,
+  CASE WHEN {_LONG} THEN length(result) ELSE 0 END"""
+
 #: From so many ids on, `Reads.find` asks each table for several at once, and for how many.
 _MANY, _AT_ONCE = 8, 100
 
@@ -63,29 +72,71 @@ class Reads:
     def find(self, entry: Find) -> dict[str, Found]:
         """Look jobs up by id: one by one, or where they are many table by table."""
         ids = list(dict.fromkeys(entry.ids))
+        if entry.room is not None:
+            return self._find_bare(ids, entry.room)
         if len(ids) >= _MANY:
             return self._find_many(ids)
         known = {job_id: self.find_one(job_id) for job_id in ids}
         return {job_id: found for job_id, found in known.items() if found is not None}
 
     def _find_many(self, ids: list[str]) -> dict[str, Found]:
-        tables, now = self.tables, self.clock.now()
-        found: dict[str, Found] = {}
-        for row in self._rows_of(JOB_COLUMNS, "jobs", ids):
-            found[row[1]] = Found(tables.job(row))
+        found = self._unfinished(ids, JOB_COLUMNS, _FAILED)
+        now = self.clock.now()
         left = [job_id for job_id in ids if job_id not in found]
-        for row in self._rows_of(_FAILED, "failed", left):
-            found[row[1]] = tables.failed(row)
-        left = [job_id for job_id in left if job_id not in found]
-        places = {i: tables.buckets_of(id_time(i), now, SKEW) for i in left}
-        for bucket in reversed(tables.buckets):
-            some = [i for i in left if i not in found and bucket in places[i]]
-            for row in self._rows_of("*", bucket_name(bucket), some):
-                found[row[0]] = tables.outcome(row, now)
+        for _, row in self._ended("*", left, now):
+            found[row[0]] = self.tables.outcome(row, now)
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
+    def _find_bare(self, ids: list[str], room: int) -> dict[str, Found]:
+        """Look jobs up without their bodies, and read long results while there is room."""
+        found = self._unfinished(ids, *(_bare(columns) for columns in (JOB_COLUMNS, _FAILED)))
+        now, tables = self.clock.now(), self.tables
+        left = [job_id for job_id in ids if job_id not in found]
+        long: dict[str, str] = {}
+        for table, (*row, length) in self._ended(_OUTCOME, left, now):
+            known = found[row[0]] = tables.outcome((*row, None), now)
+            if length and row[3] > now:
+                long[row[0]] = table
+                found[row[0]] = known._replace(unread=True)
+        for job_id in filter(long.__contains__, ids):
+            if room <= 0:
+                break
+            sql = f"SELECT result FROM {long[job_id]} WHERE id = ?"
+            (result,) = tables.db.execute(sql, (job_id,)).fetchone()
+            found[job_id] = found[job_id]._replace(result=result, unread=False)
+            room -= len(result)
+        return {job_id: found[job_id] for job_id in ids if job_id in found}
+
+    def _unfinished(self, ids: list[str], columns: str, failed: str) -> dict[str, Found]:
+        """Return the jobs that have not ended, or failed, with these columns."""
+        tables = self.tables
+        found: dict[str, Found] = {}
+        for row in self._rows_of(columns, "jobs", ids):
+            found[row[1]] = Found(tables.job(row))
+        left = [job_id for job_id in ids if job_id not in found]
+        for row in self._rows_of(failed, "failed", left):
+            found[row[1]] = tables.failed(row)
+        return found
+
+    def _ended(
+        self, columns: str, ids: list[str], now: float
+    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield (table, row) of those that have ended, one for each id."""
+        tables, seen = self.tables, set[str]()
+        places = {i: tables.buckets_of(id_time(i), now, SKEW) for i in ids}
+        for bucket in reversed(tables.buckets):
+            some = [i for i in ids if i not in seen and bucket in places[i]]
+            for row in self._rows_of(columns, bucket_name(bucket), some):
+                seen.add(row[0])
+                yield bucket_name(bucket), row
+
     def _rows_of(self, columns: str, table: str, ids: list[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a table with these ids; the statement is the same for any number."""
+        """Yield the rows of a table with these ids; the statement is the same for many."""
+        if len(ids) < _MANY:
+            sql = f"SELECT {columns} FROM {table} WHERE id = ?"
+            for job_id in ids:
+                yield from self.tables.db.execute(sql, (job_id,))
+            return
         sql = f"SELECT {columns} FROM {table} WHERE id IN ({', '.join('?' * _AT_ONCE)})"
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
@@ -140,13 +191,14 @@ class Reads:
     def _rows(self, table: str, before: str) -> Iterator[tuple[str, Found]]:
         """Yield (id, job) of a table, from the one before an id downwards."""
         tables = self.tables
-        columns = (JOB_COLUMNS if table == "jobs" else _FAILED).replace("body", "x''")
-        if table.startswith("outcomes_"):
-            columns = "*"
+        columns = _bare(JOB_COLUMNS if table == "jobs" else _FAILED)
+        outcomes = table.startswith("outcomes_")
+        if outcomes:
+            columns = _OUTCOME
         where = "WHERE id < ?" if before else ""
         sql = f"SELECT {columns} FROM {table} {where} ORDER BY id DESC LIMIT {_SCAN}"
         for row in tables.db.execute(sql, (before,) if before else ()):
-            if columns == "*":
+            if outcomes:
                 found = tables.outcome(row, self.clock.now())
             else:
                 found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
@@ -164,6 +216,11 @@ class Reads:
                 or (entry.state is JobState.RUNNING and job.state is JobState.QUEUED)
             )
         )
+
+
+def _bare(columns: str) -> str:
+    """Return columns without the body."""
+    return columns.replace("body", "x''")
 
 
 def recover_chunks(tables: Tables) -> list[Chunk]:

@@ -20,7 +20,7 @@ from eventmq.errors import StoreError
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 9
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -110,6 +110,21 @@ CREATE TABLE deadlines (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, first I
 CREATE INDEX deadlines_graph ON deadlines (graph);
 CREATE INDEX deadlines_due ON deadlines (due);
 """,
+    """
+CREATE TABLE inputs (job TEXT PRIMARY KEY, barrier INTEGER NOT NULL, first INTEGER NOT NULL,
+  final INTEGER NOT NULL, size INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX inputs_barrier ON inputs (barrier);
+""",
+    """
+ALTER TABLE nodes ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;
+UPDATE nodes SET parent = coalesce((SELECT first FROM barriers WHERE key = input), 0)
+  WHERE input > 0;
+""",
+    """
+CREATE TABLE works (key INTEGER PRIMARY KEY, barrier INTEGER NOT NULL UNIQUE, reason TEXT,
+  cursor INTEGER NOT NULL, copies INTEGER NOT NULL);
+CREATE TABLE spent (key INTEGER PRIMARY KEY, first INTEGER NOT NULL, final INTEGER NOT NULL);
+""",
 )
 
 
@@ -144,6 +159,8 @@ def buckets(db: sqlite3.Connection) -> list[int]:
 def prepare(db: sqlite3.Connection, where: str) -> None:
     """Make the tables in an empty file, or check those of an existing one.
 
+    What an older file lacks is added in one transaction.
+
     Raises:
         StoreError: The file is of a newer version, or is no store of EventMQ.
     """
@@ -155,23 +172,25 @@ def prepare(db: sqlite3.Connection, where: str) -> None:
             "use the newer EventMQ that wrote it, or another data directory"
         )
         raise StoreError(msg)
+    steps: list[str] = []
     if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _run(db, 0, _TABLES, f"PRAGMA application_id = {APPLICATION_ID}")
+        steps = [_TABLES, f"PRAGMA application_id = {APPLICATION_ID}"]
         version, application = 1, APPLICATION_ID
     if application != APPLICATION_ID:
         msg = f"{where} is not a store of EventMQ: use another data directory"
         raise StoreError(msg)
     db.create_function("task_of", 1, lambda text: lane_of(text).task, deterministic=True)
-    for number in range(version, SCHEMA_VERSION):
-        _run(db, number, _STEPS[number - 1])
+    _run(db, *steps, *_STEPS[version - 1 :])
 
 
-def _run(db: sqlite3.Connection, version: int, *scripts: str) -> None:
-    """Take the file from a version to the next, all of it or nothing."""
+def _run(db: sqlite3.Connection, *scripts: str) -> None:
+    """Take the file to this version, all the way or not at all."""
+    statements = [text for text in ";".join(scripts).split(";") if text.strip()]
+    if not statements:
+        return
     db.execute("BEGIN IMMEDIATE")
-    for statement in ";".join(scripts).split(";"):
-        if statement.strip():
-            db.execute(statement)
-    db.execute(f"PRAGMA user_version = {version + 1}")
+    for statement in statements:
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     db.execute("COMMIT")

@@ -7,7 +7,6 @@ fsync. The store has one owner, which holds the lock of the directory.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from eventmq.entries import (
     OpenChunk,
     Promote,
     ReadEvents,
+    ReadInputs,
     Recovered,
     Requeue,
     SaveLimits,
@@ -42,11 +42,14 @@ from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
 from eventmq.plugins.options import read_options
+from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
+from eventmq.plugins.queue_stores.identity import identify
 from eventmq.plugins.queue_stores.limits import LimitRows
+from eventmq.plugins.queue_stores.log import begin_anew, see_to_log
 from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
 from eventmq.plugins.queue_stores.reads import (
@@ -116,6 +119,13 @@ class SqliteStore:
         self._pruned = float("-inf")
         self._path = ":memory:" if directory is None else str(directory / FILE_NAME)
 
+    @property
+    def care(self) -> SqliteCare | None:
+        """What looks after the file; None where there is none."""
+        if self._home is None:
+            return None
+        return SqliteCare(Path(self._path), durable=self._durability == "durable")
+
     # Opening and closing
 
     def open(self) -> Recovered:
@@ -133,16 +143,14 @@ class SqliteStore:
             raise
 
     def _open(self) -> Recovered:
-        # In memory, threads may take turns, as those of a test do.
-        self._db = db = sqlite3.connect(
-            self._path, isolation_level=None, cached_statements=256,
-            check_same_thread=self._home is not None,
-        )  # fmt: skip
+        self._db = db = self._connect()
         prepare(db, self._path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
+        # SQLite's own default; some builds write zeros, and so whole pages, for all that ends.
+        db.execute("PRAGMA secure_delete = OFF")
         if self._home is not None:
             db.execute("PRAGMA wal_autocheckpoint = 0")
             self._checkpointer = Checkpointer(self._path, self._sync_every)
@@ -162,6 +170,18 @@ class SqliteStore:
         self._handlers = handlers | _event_handlers(self._outbox)
         return recovered
 
+    def _connect(self) -> sqlite3.Connection:
+        durable = self._durability == "durable"
+        logged = self._home is not None and see_to_log(Path(self._path), durable=durable)
+        # In memory, threads may take turns, as those of a test do.
+        db = sqlite3.connect(
+            self._path, isolation_level=None, cached_statements=256,
+            check_same_thread=self._home is not None,
+        )  # fmt: skip
+        if logged:
+            begin_anew(db)
+        return db
+
     def _make_handlers(self, writes: Writes) -> dict[type, Callable[[Any], Any]]:
         reads = Reads(writes.tables, self._clock)
         operations = Operations(writes.tables, writes, reads)
@@ -177,11 +197,7 @@ class SqliteStore:
         writes.early = ids_between(tables, horizon, id_horizon(now + self._dedupe_window))
 
     def _recover(self, tables: Tables) -> Recovered:
-        meta = dict(tables.db.execute("SELECT key, value FROM meta"))
-        store_id = meta.get("store_id") or secrets.token_hex(8)
-        epoch = meta.get("epoch", 0) + 1
-        for item in (("store_id", store_id), ("epoch", epoch)):
-            tables.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
+        store_id, epoch = identify(tables.db, self._clock.now())
         (due,) = tables.db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
         chunks = recover_chunks(tables)
         self._limits = LimitRows(tables)
@@ -196,12 +212,14 @@ class SqliteStore:
         """Close the file and free the lock. Idempotent."""
         if self._checkpointer is not None:
             self._checkpointer.stop()
-            self._checkpointer = None
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("PRAGMA optimize")
             self._db.close()
             self._db = None
+        if self._checkpointer is not None:
+            self._checkpointer.release()
+            self._checkpointer = None
         if self._home is not None:
             self._home.close()
 
@@ -250,12 +268,12 @@ class SqliteStore:
         graphs = self._writes.graphs
         graphs.reset()
         verdicts = [handlers[type(entry)](entry) for entry in batch]
-        said = [*verdicts]
+        said, now = verdicts, self._clock.now()
         if graphs.pending:
-            batch = [*batch, Follow(self._clock.now())]
-            said.append(graphs.follow(Follow(self._clock.now())))
+            batch = [*batch, Follow(now)]
+            said = [*verdicts, graphs.follow(Follow(now))]
         self._prune()
-        self._outbox.append(batch, said, self._clock.now())
+        self._outbox.append(batch, said, now)
         self._tables.flush_counts()
         db.execute("COMMIT")
         return verdicts
@@ -285,7 +303,8 @@ class SqliteStore:
             if self._home is not None:
                 self._home.release_ballast()
             return QueueFull("the disk is full")
-        failure = StoreError(f"the store {self._path} cannot be written: {error}")
+        why = str(error) or type(error).__name__  # a MemoryError has no words
+        failure = StoreError(f"the store {self._path} cannot be written: {why}")
         failure.__cause__ = error
         return failure
 
@@ -298,13 +317,14 @@ def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[
         EndDeadlines: graphs.end_deadlines,
         FindKin: graphs.kin,
         ListGraph: graphs.page,
+        ReadInputs: writes.graphs.inputs.page,
     }
 
 
 def _handlers(
     writes: Writes, reads: Reads, limits: LimitRows, operations: Operations
 ) -> dict[type, Callable[[Any], Any]]:
-    failures = Failures(writes.tables, writes.attempts)
+    failures = Failures(writes.tables, writes.attempts, writes.graphs.inputs)
     return {
         Admit: writes.admit,
         Finish: writes.finish,

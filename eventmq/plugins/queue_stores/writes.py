@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Verdict, unique_rule
+from eventmq.graph import PAGED, flags_of
 from eventmq.job import STATE_CODES, JobState, id_time
 from eventmq.plugins.queue_stores.attempts import Attempts
 from eventmq.plugins.queue_stores.graphs import Graphs
@@ -87,7 +88,7 @@ class Writes:
         high, early = self.high, self.early
         places: dict[tuple[str, str], tuple[int, int]] = {}
         now = jobs[0].created
-        sane, far = id_horizon(now), id_horizon(now + self.dedupe_window)
+        sane, window = id_horizon(now), self.dedupe_window
         refused: dict[int, Verdict] = {}
         rows: list[tuple[Any, ...]] = []
         keyed: list[int] = []
@@ -98,7 +99,7 @@ class Writes:
             elif (state := self._finished_state(job_id, now)) is not None:
                 refused[i] = Verdict("same_id", state)
                 continue
-            elif sane <= job_id < far:
+            elif sane <= job_id < id_horizon(now + window):
                 early.add(job_id)
             if "unique:" in j.headers and unique_rule(j.headers) is not None:
                 keyed.append(i)
@@ -158,7 +159,9 @@ class Writes:
         if refused or keyed:
             others = {*refused, *keyed}
             there = [job for i, job in enumerate(jobs) if i not in others]
-        for (queue, state), n in Counter([(job.queue, job.state) for job in there]).items():
+        kinds = [(job.queue, job.state) for job in there]
+        counts = Counter(kinds) if len(kinds) > 1 else dict.fromkeys(kinds, 1)
+        for (queue, state), n in counts.items():
             delayed = n if state is JobState.DELAYED else 0
             self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
 
@@ -272,6 +275,8 @@ class Writes:
         size = len(job.headers) + len(job.body) + len(result)
         if job.attempt > 1:
             size += self.attempts.size(job.id)
+        if PAGED in flags_of(job.headers):
+            size += self.graphs.inputs.bytes_of(job.id)
         self.tables.failed_bytes += size
         return (*columns, at, content_type, result, started, ran, name, size)
 

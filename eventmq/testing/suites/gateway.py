@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,10 +28,19 @@ _DEADLINE = 20.0
 #: Seconds that a stop may take beside its grace.
 _SLACK = 8.0
 
+#: Connections that say nothing.
+_SILENT = 200
+
 
 def _host_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition("://")[2].rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _pour(peer: socket.socket) -> None:
+    end = time.monotonic() + _DEADLINE
+    while time.monotonic() < end:
+        peer.sendall(b"\xff" * 1024 * 1024)
 
 
 class GatewaySuite:
@@ -101,9 +111,9 @@ class GatewaySuite:
 
     def test_making_one_opens_nothing(self) -> None:
         """A gateway that is not started has no thread."""
-        before = threading.active_count()
+        before = set(threading.enumerate())
         self.new()
-        assert threading.active_count() == before
+        assert not set(threading.enumerate()) - before
 
     # Limits
 
@@ -120,6 +130,27 @@ class GatewaySuite:
                 peer.close()
         self.knock(addresses)
         assert gateway.running()
+
+    def test_silent_connections_keep_nobody_out(self) -> None:
+        """Two hundred that are open and say nothing; the next one is served."""
+        addresses = list(self.new().start())
+        with ExitStack() as silent:
+            for address in addresses:
+                for _ in range(_SILENT):
+                    peer = socket.create_connection(_host_port(address), _DEADLINE)
+                    silent.enter_context(peer)
+            self.knock(addresses)
+
+    def test_who_never_stops_sending_nonsense_is_cut(self) -> None:
+        """Its connection ends, at the latest after some seconds for it to read why."""
+        addresses = list(self.new().start())
+        for address in addresses:
+            with (
+                socket.create_connection(_host_port(address), _DEADLINE) as peer,
+                pytest.raises(ConnectionError),
+            ):
+                _pour(peer)
+        self.knock(addresses)
 
     # Stop
 

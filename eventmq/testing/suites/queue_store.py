@@ -21,9 +21,9 @@ from eventmq.entries import (
 )
 from eventmq.job import JobState
 from eventmq.testing.suites.queue_store_events import EventTests
-from eventmq.testing.suites.queue_store_graphs import GraphTests
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
+from eventmq.testing.suites.queue_store_slices import SliceTests
 from eventmq.testing.suites.queue_store_unique import UniqueTests
 from eventmq.testing.suites.store_harness import fields
 
@@ -37,7 +37,7 @@ _FIRST = (-(2**63), -1)
 _ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED]
 
 
-class QueueStoreSuite(EventTests, GraphTests, OperationTests, RecoveryTests, UniqueTests):
+class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, UniqueTests):
     """Subclass it and return your store from `open_store`.
 
     ``dedupe_window`` is what your store is opened with; ``durable`` is False for a store that
@@ -132,7 +132,7 @@ class QueueStoreSuite(EventTests, GraphTests, OperationTests, RecoveryTests, Uni
         row = self.end(job, state, result=b"\x00r")
         assert self.finish(store, row) == {}
         found = self.find(store, job)[job.id]
-        assert found[1:] == (row.at, "json", b"\x00r", row.started, 1.5, "worker-1")
+        assert found[1:7] == (row.at, "json", b"\x00r", row.started, 1.5, "worker-1")
         kept = found.job
         assert (kept.state, kept.queue, kept.attempt, kept.delivery) == (state, "q", 2, 3)
         if state is JobState.FAILED:

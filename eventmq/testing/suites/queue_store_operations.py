@@ -146,6 +146,16 @@ class OperationTests(StoreHarness):
         assert recovered.counts == {"q": QueueCounts(waiting=1)}
         assert recovered.next_seq > 77  # noqa: PLR2004 - the number above
 
+    def test_only_the_attempt_that_is_named_is_retried(self) -> None:
+        """Whoever asks a second time does nothing a second time."""
+        store = self.begin()
+        one, two = self.broken(store, 2)
+        entry = Act("retry", [one.id, two.id], Stamp(self.clock.now(), seq=77), [1, 2])
+        (acted,) = self.commit(store, entry)
+        assert [(job.id, job.attempt) for job in acted.jobs] == [(one.id, 2)]
+        assert acted.others == {two.id: "failed"}
+        assert self.commit(store, entry) == [Acted([], {one.id: "queued", two.id: "failed"})]
+
     def test_a_dropped_job_is_unknown(self) -> None:
         """Its id may be used again."""
         store = self.begin()

@@ -1,0 +1,67 @@
+"""Looking after the files of a queue store: what is found, what is repaired, what is copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["BackedUp", "Finding", "Repaired", "StoreCare"]
+
+
+class Finding(NamedTuple):
+    """Something in a store that is not as it should be, in sentences."""
+
+    #: Name of the check that found it; the same in later versions.
+    check: str
+    #: The table or file where it is.
+    where: str
+    found: str
+    #: What comes of it.
+    means: str
+    #: What would help.
+    help: str
+    #: `StoreCare.repair` puts it right, and nothing is lost by that.
+    repairable: bool
+
+
+class Repaired(NamedTuple):
+    """What a repair has done."""
+
+    #: The folder with a copy of the files as they were, "" where nothing was done.
+    kept: str
+    done: Sequence[str]
+    #: What is not as it should be now.
+    left: Sequence[Finding]
+
+
+class BackedUp(NamedTuple):
+    """A backup: its file, and its size in bytes."""
+
+    path: str
+    size: int
+
+
+class StoreCare(Protocol):
+    """Checks, repairs and copies the files of a store that is not opened here. May block."""
+
+    def check(self) -> Sequence[Finding]:
+        """Return what is not as it should be, of one moment, also while a broker runs.
+
+        Raises `StoreError` where there is nothing that can be read.
+        """
+
+    def repair(self) -> Repaired:
+        """Put right what can be put right without a loss, after copying the files.
+
+        Raises `StoreError`, having done nothing, while a broker has the store open.
+        """
+
+    def backup(self, destination: Path, *, replace: bool) -> BackedUp:
+        """Write what the store has at one moment into a folder, all of it or nothing, synced.
+
+        A broker may run, and a broker that is started on that folder goes on from that moment.
+        Raises `StoreError` where a store is in the folder already, unless ``replace`` is said.
+        """

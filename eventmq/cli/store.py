@@ -1,0 +1,113 @@
+"""Looks after the store of a broker: ``fsck`` and ``backup``. No broker need run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.output import paint, printable, show_object, show_rows
+from eventmq.cli.target import takes_app, takes_json
+from eventmq.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.care import Finding, StoreCare
+    from eventmq.cli.target import Target
+
+__all__ = ["COMMANDS"]
+
+_COLUMNS = ("check", "where", "found", "means", "help", "repairable")
+
+_STORE = click.option("--store", metavar="URL", help="As for the broker: a name, or a URL.")
+
+
+@click.command(cls=Command, exits={FAILED: "something is found, or the store cannot be read"})
+@click.argument("data_dir", required=False)
+@_STORE
+@click.option(
+    "--repair", is_flag=True,
+    help="Put right what can be put right without a loss, after copying the files. The broker "
+    "must have ended.",
+)  # fmt: skip
+@takes_json
+@takes_app()
+def fsck(
+    target: Target, data_dir: str | None, store: str | None, repair: bool, as_json: bool
+) -> int:
+    """Check the store in a data directory, and say what is wrong with it.
+
+    Checks the file, and what the broker relies on: counts, lanes, leases, graphs, outcomes and
+    events. It only reads, of one moment, also while a broker runs; then the log of the file grows
+    for so long. Without DATA_DIR it is that of the settings, .eventmq.
+    """
+    care = _care(target, data_dir, store)
+    if not repair:
+        return _tell(care.check(), as_json=as_json)
+    repaired = care.repair()
+    for line in repaired.done:
+        click.echo(f"repaired: {printable(line)}", err=True)
+    if repaired.kept:
+        click.echo(f"the files as they were: {repaired.kept}", err=True)
+    return _tell(repaired.left, as_json=as_json)
+
+
+def _tell(findings: Sequence[Finding], *, as_json: bool) -> int:
+    if as_json:
+        rows = [finding._asdict() for finding in findings]
+        show_rows(rows, _COLUMNS, as_json=True)
+    else:
+        for finding in findings:
+            name = paint(f"{finding.check} ({finding.where})", "red")
+            click.echo(f"{name}: {printable(finding.found)}")
+            click.echo(f"    {printable(finding.means)}")
+            click.echo(f"    what helps: {printable(finding.help)}")
+        if not findings:
+            click.echo("the store is in order")
+    return FAILED if findings else DONE
+
+
+@click.command(
+    cls=Command, exits={FAILED: "there is a backup already, or it cannot be written; nothing is"}
+)
+@click.argument("dest")
+@click.option("--data-dir", metavar="DIR", help="The data directory of the broker; else .eventmq.")
+@_STORE
+@click.option("--replace", is_flag=True, help="Replace the backup that is in DEST.")
+@takes_json
+@takes_app()
+def backup(
+    target: Target, dest: str, *, data_dir: str | None, store: str | None, replace: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Copy the store into the folder DEST, while the broker runs or not.
+
+    The copy is of one moment, is synced, and is there as a whole or not at all. A broker that is
+    started with --data-dir DEST goes on from that moment, as a store of its own. Keys and results
+    that are kept elsewhere are not in it.
+    """
+    done = _care(target, data_dir, store).backup(Path(dest), replace=replace)
+    if as_json:
+        show_object(done._asdict(), as_json=True)
+    else:
+        click.echo(f"{done.path}: {done.size} bytes")
+
+
+def _care(target: Target, data_dir: str | None, store: str | None) -> StoreCare:
+    """Return what looks after the store that the settings and the command line name.
+
+    Raises:
+        StoreError: It has no files.
+    """
+    app = target.app(data_dir=data_dir, store=store)
+    care = app.store_care()
+    if care is None:
+        raise StoreError(f"the store {app.settings.store!r} has no files to look after")
+    return care
+
+
+COMMANDS = (fsck, backup)

@@ -1,0 +1,218 @@
+"""What waits at barriers in the SQLite store: made ready, or cancelled, so many jobs per commit.
+
+A barrier may have as many jobs as a graph, and a cancelled job breaks the next barrier. So that no
+commit is long, what is left to do after some jobs is a row of ``works`` and goes on with the next
+commit. ``reason`` is why the jobs are cancelled, NULL where they become ready; those before number
+``cursor`` are done; ``copies`` is how many jobs share the results.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from eventmq.graph import TAKES, flags_of, paged
+from eventmq.job import STATE_CODES, JobState
+from eventmq.plugins.queue_stores.inputs import Span
+from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
+from eventmq.wire.bulk import pack, unpack
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.entries import Follow
+    from eventmq.job import Job
+    from eventmq.plugins.queue_stores.inputs import Inputs
+    from eventmq.plugins.queue_stores.tables import Tables
+
+__all__ = ["Barriers", "Ends", "unfinished"]
+
+_BLOCKED = STATE_CODES[JobState.BLOCKED]
+
+#: Rows of work that one commit reads.
+_READ = 1000
+
+
+class Work(NamedTuple):
+    """What is left to do at a barrier."""
+
+    barrier: int
+    reason: str | None
+    cursor: int = 0
+    copies: int = 0
+
+
+class Ends(Protocol):
+    """What is done with jobs that wait no more."""
+
+    def cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+        """End jobs for what they waited for did not succeed."""
+
+    def ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+        """Queue jobs, those that take it with an input."""
+
+    def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
+        """End jobs that would take too much."""
+
+
+class Barriers:
+    """Opens and breaks barriers."""
+
+    def __init__(self, tables: Tables, inputs: Inputs, ends: Ends) -> None:
+        self.tables = tables
+        self.inputs = inputs
+        self._ends = ends
+        self._work: deque[Work] = deque()
+
+    # What there is to do
+
+    def reset(self) -> None:
+        """Begin a commit."""
+        self._work.clear()
+
+    def load(self) -> None:
+        """Take up what commits before this one have left."""
+        db = self.tables.db
+        sql = f"SELECT barrier, reason, cursor, copies FROM works ORDER BY key LIMIT {_READ}"
+        found = [Work(*row) for row in db.execute(sql)]
+        if found:
+            sql = "DELETE FROM works WHERE barrier = ?"
+            db.executemany(sql, [(work.barrier,) for work in found])
+            self._work.extend(found)
+
+    def save(self) -> bool:
+        """Leave the rest to the next commit; say whether there is any."""
+        db = self.tables.db
+        sql = "INSERT OR IGNORE INTO works (barrier, reason, cursor, copies) VALUES (?, ?, ?, ?)"
+        db.executemany(sql, self._work)
+        self._work.clear()
+        return unfinished(db)
+
+    def broke(self, barrier: int, reason: str) -> None:
+        """Note that what a barrier waits for did not succeed."""
+        self._work.append(Work(barrier, reason))
+
+    def counted(self, barrier: int, n: int) -> None:
+        """Note that jobs of a barrier have ended as they should."""
+        db = self.tables.db
+        db.execute("UPDATE barriers SET left = left - ? WHERE key = ?", (n, barrier))
+        row = db.execute("SELECT left FROM barriers WHERE key = ?", (barrier,)).fetchone()
+        if row is not None and row[0] <= 0:
+            self._work.append(Work(barrier, None))
+
+    def __bool__(self) -> bool:
+        return bool(self._work)
+
+    # Doing it
+
+    def run(self, entry: Follow, limit: int) -> int:
+        """Do the first work for some jobs at most; return for how many, at least 1."""
+        work = self._work.popleft()
+        sql = "SELECT graph, first, final, last FROM barriers WHERE key = ?"
+        found = self.tables.db.execute(sql, (work.barrier,)).fetchone()
+        if found is None:
+            return 1
+        graph, first, final, last = found
+        span = Span(first, final, work.barrier)
+        jobs = self._waiting(max(work.barrier, work.cursor), last, work.barrier, limit)
+        more = len(jobs) == limit and jobs[-1].seq < last
+        if work.reason is not None:
+            self._ends.cancel(jobs, work.reason, entry)
+        else:
+            copies = work.copies or (self._count(jobs, last, work.barrier) if more else 0)
+            self._open(graph, span, jobs, copies, entry)
+            work = work._replace(copies=copies)
+        if more:
+            self._work.appendleft(work._replace(cursor=jobs[-1].seq + 1))
+        else:
+            self._forget(span, held=work.reason is None)
+        return max(1, len(jobs))
+
+    def _waiting(self, first: int, last: int, barrier: int, limit: int) -> list[Job]:
+        """Return the first of the blocked jobs of a barrier in a range."""
+        where, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
+        if first != last:
+            where += " AND (SELECT input FROM nodes WHERE key = seq) = ?"
+            values.append(barrier)
+        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY seq LIMIT ?"
+        return self.tables.jobs(sql, (*values, limit))
+
+    def _count(self, jobs: Sequence[Job], last: int, barrier: int) -> int:
+        """Return how many jobs wait at a barrier, of which these are the first."""
+        sql = f"""SELECT count(*) FROM jobs WHERE seq BETWEEN ? AND ? AND state = {_BLOCKED}
+                  AND (SELECT input FROM nodes WHERE key = seq) = ?"""
+        (count,) = self.tables.db.execute(sql, (jobs[0].seq, last, barrier)).fetchone()
+        return int(count)
+
+    def _forget(self, span: Span, *, held: bool) -> None:
+        """Forget a barrier at which nothing waits any more."""
+        db = self.tables.db
+        db.execute("DELETE FROM barriers WHERE key = ?", (span.barrier,))
+        db.execute("DELETE FROM trees WHERE barrier = ?", (span.barrier,))
+        if self.inputs.in_use(span.barrier):
+            return
+        if held:
+            self.inputs.forget(span)
+        elif self.inputs.ids(span):  # its graph may have ended before it in this commit
+            self.inputs.discard(span.first, span.final)
+
+    # Ready
+
+    def _open(
+        self, graph: int, span: Span, jobs: Sequence[Job], copies: int, entry: Follow
+    ) -> None:
+        takers = [job for job in jobs if TAKES in flags_of(job.headers)]
+        if not takers:
+            self._ends.ready(jobs, b"", entry)
+            return
+        sql = "SELECT tree FROM trees WHERE barrier = ?"
+        (packed,) = self.tables.db.execute(sql, (span.barrier,)).fetchone()
+        tree = unpack(packed, "a tree")
+        longest = max(len(job.body) for job in takers)
+        room = min(entry.max_body - longest, entry.max_copies // max(copies, len(takers)))
+        size = self.inputs.size(span) + len(packed)
+        if size <= room:
+            leaves = {key - graph: leaf for key, leaf in self.inputs.rows(span).items()}
+            self._ends.ready(jobs, pack(_filled(tree, leaves)), entry)
+            return
+        ids = {key - graph: job_id for key, job_id in self.inputs.ids(span).items()}
+        value = pack(_filled(tree, ids))
+        limit = _limit(size, longest + len(value), entry)
+        if not limit:
+            self._keep(takers, span, size)
+            self._ends.ready(jobs, value, entry)
+            return
+        self._ends.too_large(takers, size, limit, entry)
+        taking = {job.seq for job in takers}
+        self._ends.ready([job for job in jobs if job.seq not in taking], b"", entry)
+
+    def _keep(self, takers: Sequence[Job], span: Span, size: int) -> None:
+        """Keep results for jobs that get ids, and mark these."""
+        self.inputs.keep([job.id for job in takers], span, size)
+        for job in takers:
+            job.headers = paged(job.headers)
+        rows = [(job.headers, job.seq) for job in takers]
+        self.tables.db.executemany("UPDATE jobs SET headers = ? WHERE seq = ?", rows)
+
+
+def _limit(size: int, body: int, entry: Follow) -> str:
+    """Return why results of so many bytes cannot be paged, with a body of ids; "" if they can."""
+    if size > entry.max_inputs:
+        return f"the limit is {entry.max_inputs}, from the setting max_inputs"
+    if body > entry.max_body:
+        return f"their ids alone are longer than a body, of {entry.max_body} bytes"
+    return ""
+
+
+def _filled(tree: Any, leaves: Mapping[int, Any]) -> Any:
+    """Return a tree with results, or ids, for places; those that lack are left out."""
+    if not isinstance(tree, list):
+        return leaves[tree]
+    return [_filled(part, leaves) for part in tree if isinstance(part, list) or part in leaves]
+
+
+def unfinished(db: sqlite3.Connection) -> bool:
+    """Say whether something is left to do."""
+    sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM works) OR EXISTS (SELECT 1 FROM spent)"
+    return db.execute(sql).fetchone() is not None

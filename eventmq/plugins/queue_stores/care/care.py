@@ -1,0 +1,180 @@
+"""The `StoreCare` of the SQLite store."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+from eventmq.care import Finding, Repaired
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.care import events, graphs, jobs, leases
+from eventmq.plugins.queue_stores.care.check import run
+from eventmq.plugins.queue_stores.care.copy import back_up, copy_files
+from eventmq.plugins.queue_stores.care.files import check_log, check_pages
+from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.reading import open_to_read, version_of
+from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from eventmq.care import BackedUp
+
+__all__ = ["CHECKS", "SqliteCare", "check_rows"]
+
+#: Our own rules, in the order in which what breaks them is told and mended.
+CHECKS = (*jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
+
+#: What one repair lays bare, the next one mends; it ends after so many.
+_ROUNDS = 4
+
+
+class SqliteCare:
+    """Looks after the file in a data directory; see `eventmq.interfaces.StoreCare`.
+
+    Args:
+        path: Of the file.
+        durable: A commit is synced before the next one is written.
+    """
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self._durable = durable
+
+    # Checking
+
+    def check(self) -> list[Finding]:
+        """See `StoreCare.check`."""
+        self._must_exist()
+        home = DataDirectory(self.path.parent, 0)
+        with contextlib.suppress(StoreError):  # a broker runs, or nobody may write: no look at
+            home.open()  # a log that is being written
+        try:
+            found = self._log() if home.locked else []
+        finally:
+            home.close()
+        with self._reading() as db:
+            return [*found, *self._findings(db)]
+
+    def _must_exist(self) -> None:
+        if not self.path.is_file():
+            msg = f"there is no store in {self.path.parent}: name the data directory of a broker"
+            raise StoreError(msg)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with contextlib.closing(open_to_read(self.path)) as db:
+                yield db
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        return StoreError(f"cannot read the store {self.path}: {error}; restore a backup")
+
+    def _log(self) -> list[Finding]:
+        """Return what is wrong with the log; this process has no connection yet."""
+        try:
+            return list(check_log(self.path, durable=self._durable))
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
+    def _findings(self, db: sqlite3.Connection) -> Iterator[Finding]:
+        version = version_of(db, self.path)
+        db.execute("BEGIN")
+        yield from check_pages(db)
+        if version < SCHEMA_VERSION:
+            yield _old(version)
+        else:
+            yield from check_rows(db)
+
+    def _all(self) -> list[Finding]:
+        """Return what is found where nobody else has the store."""
+        found = self._log()
+        with self._reading() as db:
+            return [*found, *self._findings(db)]
+
+    # Repairing
+
+    def repair(self) -> Repaired:
+        """See `StoreCare.repair`."""
+        self._must_exist()
+        home = DataDirectory(self.path.parent, 0)
+        home.open()
+        try:
+            found = self._all()
+            damaged = any(finding.check == "pages" for finding in found)
+            if damaged or not any(finding.repairable for finding in found):
+                return Repaired("", [], found)
+            kept = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
+            done = self._mend(found)
+            return Repaired(str(kept), done, self._all())
+        except sqlite3.Error as error:
+            msg = f"the store {self.path} cannot be repaired: {error}; restore a backup"
+            raise StoreError(msg) from error
+        finally:
+            home.close()
+
+    def _mend(self, found: list[Finding]) -> list[str]:
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as db:
+            db.execute("PRAGMA synchronous = FULL")
+            done = [f"indexes: {f.found}" for f in found if f.check == "indexes" and f.repairable]
+            if any(f.check == "log" for f in found):
+                done.append("log: what stood behind the damage was left out")
+            db.execute("BEGIN IMMEDIATE")
+            if any(f.check == "indexes" and f.repairable for f in found):
+                db.execute("REINDEX")
+            for _ in range(_ROUNDS):
+                done += _mend_rows(db)
+            db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return list(dict.fromkeys(done))
+
+    # Copying
+
+    def backup(self, destination: Path, *, replace: bool) -> BackedUp:
+        """See `StoreCare.backup`."""
+        self._must_exist()
+        with self._reading() as db:
+            version_of(db, self.path)
+            return back_up(db, self.path, destination, replace=replace)
+
+
+def check_rows(db: sqlite3.Connection) -> Iterator[Finding]:
+    """Yield what breaks our own rules in a database of the current version."""
+    jobs.add_functions(db)
+    before, db.text_factory = db.text_factory, _text
+    try:
+        yield from run(CHECKS, db)
+    finally:
+        db.text_factory = before
+
+
+def _text(data: bytes) -> str:
+    """Read a text; where it is damaged, too."""
+    return data.decode(errors="surrogateescape")
+
+
+def _mend_rows(db: sqlite3.Connection) -> list[str]:
+    """Mend what can be mended; return what that was."""
+    found = {(finding.check, finding.where): finding for finding in check_rows(db)}
+    mends: dict[tuple[str, str], Callable[[sqlite3.Connection], None]] = {
+        (check.name, check.where): check.mend for check in CHECKS if check.mend is not None
+    }
+    done = []
+    for key, mend in mends.items():
+        if key in found and found[key].repairable:
+            mend(db)
+            done.append(f"{key[0]}: {found[key].found}")
+    return done
+
+
+def _old(version: int) -> Finding:
+    return Finding(
+        "version", "file", f"the store has version {version}, the current one is {SCHEMA_VERSION}",
+        "its rows were not checked", "start a broker on it once, which takes it over",
+        repairable=False,
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""One check of a store: what it looks for, what that means, and what is done about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.care import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["RESTORE", "Check", "first_of", "run"]
+
+#: Things that a finding names.
+NAMED = 3
+
+#: What helps where nothing else does.
+RESTORE = "restore a backup, or ask for help before anything else writes this file"
+
+
+class Check(NamedTuple):
+    """A rule that a sound store keeps.
+
+    ``find`` is a SELECT of one column, or a function: it gives the names of what breaks the rule.
+    ``mend`` makes that right and loses nothing that anybody could still need.
+    """
+
+    name: str
+    where: str
+    #: What is found, with ``{n}`` and ``{some}``.
+    says: str
+    find: str | Callable[[sqlite3.Connection], Iterable[str]]
+    means: str
+    help: str = RESTORE
+    mend: Callable[[sqlite3.Connection], None] | None = None
+
+    def rows(self, db: sqlite3.Connection) -> Iterator[str]:
+        """Yield the names of what breaks the rule."""
+        if callable(self.find):
+            yield from self.find(db)
+        else:
+            yield from (str(name) for (name,) in db.execute(self.find))
+
+    def finding(self, db: sqlite3.Connection) -> Finding | None:
+        """Return what is wrong, None for nothing."""
+        some, n = first_of(self.rows(db))
+        if not n:
+            return None
+        safe = self.mend is not None
+        advice = "eventmq fsck --repair puts it right" if safe else self.help
+        found = self.says.format(n=n, some=some)
+        return Finding(self.name, self.where, found, self.means, advice, repairable=safe)
+
+
+def first_of(names: Iterable[str]) -> tuple[str, int]:
+    """Return the first names as text, and how many there are."""
+    rest = iter(names)
+    shown = list(islice(rest, NAMED))
+    more = sum(1 for _ in rest)
+    text = ", ".join(ascii(name)[1:-1] for name in shown)
+    return text + (f" and {more} more" if more else ""), len(shown) + more
+
+
+def run(checks: Iterable[Check], db: sqlite3.Connection) -> Iterator[Finding]:
+    """Yield what is wrong; a check that meets a damaged page is a finding too."""
+    for check in checks:
+        try:
+            found = check.finding(db)
+        except sqlite3.Error as error:
+            says = f"the check {check.name!r} could not be done: {error}"
+            means = "the file is damaged where these rows are"
+            yield Finding(check.name, check.where, says, means, RESTORE, repairable=False)
+        else:
+            if found is not None:
+                yield found

@@ -1,0 +1,77 @@
+"""Checks of the file itself: is every page what it should be, is all of the log read."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import TYPE_CHECKING
+
+from eventmq.care import Finding
+from eventmq.plugins.queue_stores.care.check import RESTORE, first_of
+from eventmq.plugins.queue_stores.log import look_at_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["check_log", "check_pages"]
+
+#: Damage that SQLite is to name at most.
+_MOST = 1000
+
+#: What SQLite says of an index that does not agree with its table.
+_OF_INDEX = re.compile(r"(?:row \d+ missing from|wrong # of entries in) index (\S+)")
+
+_TREE = re.compile(r"[Tt]ree (?:page )?(\d+)")
+
+
+def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the log. No broker may have the store open."""
+    end = look_at_log(path)
+    if not end.damaged or not durable:
+        return
+    what = f"{end.beyond} commits stand" if end.header else "commits may stand"
+    yield Finding(
+        "log", f"{path.name}-wal",
+        f"the log is damaged after {end.frames} pages, and {what} behind that",
+        "what these commits did is lost, receipts that were given included",
+        "restore a backup; or go on without them: eventmq fsck --repair keeps a copy",
+        repairable=True,
+    )  # fmt: skip
+
+
+def check_pages(db: sqlite3.Connection) -> Iterator[Finding]:
+    """Yield what SQLite finds wrong with the file."""
+    try:
+        says = [row[0] for row in db.execute(f"PRAGMA integrity_check({_MOST})")]
+    except sqlite3.Error as error:
+        says = [str(error)]
+    lines = [line for text in says if text != "ok" for line in text.splitlines()]
+    indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
+    rest = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
+    if rest:
+        some, n = first_of(f"{line}{_named(db, line)}" for line in rest)
+        yield Finding(
+            "pages", "file", f"{n} places are damaged: {some}",
+            "rows there cannot be read, or are not what was written", RESTORE, repairable=False,
+        )  # fmt: skip
+    if indexes:
+        names = first_of(indexes)[0]
+        yield Finding(
+            "indexes", "file", f"these indexes do not agree with their tables: {names}",
+            "jobs are not found, or not handed out", "eventmq fsck --repair makes them anew",
+            repairable=not rest,
+        )  # fmt: skip
+
+
+def _named(db: sqlite3.Connection, line: str) -> str:
+    """Return which table or index a line of SQLite is about, "" if it does not say."""
+    match = _TREE.search(line)
+    if match is None:
+        return ""
+    try:
+        sql = "SELECT type || ' ' || name FROM sqlite_master WHERE rootpage = ?"
+        row = db.execute(sql, (int(match[1]),)).fetchone()
+    except sqlite3.Error:
+        return ""
+    return f" ({row[0]})" if row else ""

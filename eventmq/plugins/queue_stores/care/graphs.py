@@ -1,0 +1,156 @@
+"""Checks of graphs: every job that waits for others waits for something that is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.plugins.queue_stores.care.check import Check
+from eventmq.wire.bulk import unpack
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+__all__ = ["CHECKS"]
+
+#: The jobs of a graph that have not ended.
+_OPEN = """(SELECT count(*) FROM jobs WHERE jobs.seq >= graphs.key
+  AND jobs.seq < graphs.key + graphs.size)"""
+
+#: The jobs that a barrier still waits for.
+_AWAITED = """(SELECT count(*) FROM nodes JOIN jobs ON jobs.seq = nodes.key
+  WHERE nodes.graph = barriers.graph AND nodes.key BETWEEN barriers.first AND barriers.final
+  AND nodes.output = barriers.key)"""
+
+_IDLE = "barriers.key NOT IN (SELECT barrier FROM works)"
+
+#: Results that nobody waits for, and that are not about to be forgotten.
+_UNHELD = """FROM held WHERE barrier NOT IN (SELECT key FROM barriers)
+  AND barrier NOT IN (SELECT barrier FROM inputs)
+  AND NOT EXISTS (SELECT 1 FROM spent WHERE held.key BETWEEN spent.first AND spent.final)
+  AND NOT EXISTS (SELECT 1 FROM nodes JOIN graphs ON graphs.key = nodes.graph
+                  WHERE nodes.key = held.key AND graphs.ended = 0)"""
+
+_UNASKED = """FROM inputs WHERE job NOT IN (SELECT id FROM jobs)
+  AND job NOT IN (SELECT id FROM failed)"""
+
+_LOOSE_NODES = """FROM nodes WHERE graph NOT IN (SELECT key FROM graphs)
+  AND key NOT IN (SELECT seq FROM jobs)"""
+
+_GONE = "NOT IN (SELECT key FROM graphs WHERE ended = 0)"
+
+#: Table -> which of its rows belong to nothing any more.
+_LOOSE = {
+    "trees": "barrier NOT IN (SELECT key FROM barriers)",
+    "works": "barrier NOT IN (SELECT key FROM barriers)",
+    "handlers": f"graph {_GONE}",
+    "deadlines": f"graph {_GONE}",
+}
+
+
+def _loose(db: sqlite3.Connection) -> Iterator[str]:
+    yield from (f"node {key}" for (key,) in db.execute(f"SELECT key {_LOOSE_NODES}"))
+    for table, where in _LOOSE.items():
+        for (key,) in db.execute(f"SELECT rowid FROM {table} WHERE {where}"):
+            yield f"{table} {key}"
+
+
+def _drop_loose(db: sqlite3.Connection) -> None:
+    db.execute(f"DELETE {_LOOSE_NODES}")
+    for table, where in _LOOSE.items():
+        db.execute(f"DELETE FROM {table} WHERE {where}")
+
+
+def _unreadable_trees(db: sqlite3.Connection) -> Iterator[str]:
+    sql = "SELECT barriers.key, tree FROM barriers LEFT JOIN trees ON trees.barrier = barriers.key"
+    for key, packed in db.execute(sql):
+        try:
+            unpack(packed, "a tree")
+        except Exception:  # noqa: BLE001 - whatever it is, it is no tree
+            yield str(key)
+
+
+def _count_graphs(db: sqlite3.Connection) -> None:
+    db.execute(f"UPDATE graphs SET left = {_OPEN} WHERE left <> {_OPEN}")
+    now = "(julianday('now') - 2440587.5) * 86400.0"
+    db.execute(f"UPDATE graphs SET ended = {now} WHERE left = 0 AND ended = 0")
+    db.execute("UPDATE graphs SET ended = 0 WHERE left > 0 AND ended > 0")
+
+
+def _count_barriers(db: sqlite3.Connection) -> None:
+    db.execute(
+        f"UPDATE barriers SET left = {_AWAITED} WHERE {_IDLE} AND left <> {_AWAITED}"
+        f" AND {_AWAITED} > 0"
+    )
+
+
+def _drop_held(db: sqlite3.Connection) -> None:
+    db.execute(f"DELETE {_UNHELD}")
+
+
+def _drop_inputs(db: sqlite3.Connection) -> None:
+    db.execute(f"DELETE {_UNASKED}")
+
+
+CHECKS = (
+    Check(
+        "graph-counts", "graphs", "{n} graphs count their unfinished jobs wrong: {some}",
+        f"""SELECT key || ' says ' || left || ', ' || {_OPEN} || ' are there' FROM graphs
+            WHERE left <> {_OPEN} OR (left = 0) <> (ended > 0)""",
+        "they are forgotten too early, or never", mend=_count_graphs,
+    ),
+    Check(
+        "graph-nodes", "nodes", "{n} graphs have not as many nodes as jobs: {some}",
+        """SELECT key FROM graphs WHERE size <> (SELECT count(*) FROM nodes
+           WHERE nodes.key >= graphs.key AND nodes.key < graphs.key + size)""",
+        "jobs of these graphs may wait for ever", 'cancel them with "eventmq cancel", by any id',
+    ),
+    Check(
+        "graph-jobs", "nodes", "{n} jobs of a graph have a node of another id: {some}",
+        """SELECT jobs.id FROM jobs JOIN nodes ON nodes.key = jobs.seq
+           WHERE nodes.id <> jobs.id""",
+        "what waits for these jobs starts too early, or never",
+    ),
+    Check(
+        "barrier-counts", "barriers", "{n} barriers wait for a wrong number of jobs: {some}",
+        f"""SELECT key || ' says ' || left || ', ' || {_AWAITED} || ' are there' FROM barriers
+            WHERE {_IDLE} AND left <> {_AWAITED} AND {_AWAITED} > 0""",
+        "the jobs behind them start too early, or never", mend=_count_barriers,
+    ),
+    Check(
+        "stuck", "barriers", "{n} barriers wait for nothing: {some}",
+        f"SELECT key FROM barriers WHERE {_IDLE} AND {_AWAITED} = 0",
+        "the jobs behind them never start", 'cancel them with "eventmq cancel", by any id',
+    ),
+    Check(
+        "blocked", "jobs", "{n} blocked jobs wait for something that is not there: {some}",
+        """SELECT id FROM jobs WHERE state = 0
+           AND NOT EXISTS (SELECT 1 FROM handlers WHERE handlers.key = jobs.seq)
+           AND NOT EXISTS (SELECT 1 FROM nodes JOIN barriers ON barriers.key = nodes.input
+                           WHERE nodes.key = jobs.seq)""",
+        "they never start", 'cancel them with "eventmq cancel"',
+    ),
+    Check(
+        "trees", "trees", "{n} barriers do not know what they hand on: {some}", _unreadable_trees,
+        "the broker ends when the jobs behind them become ready",
+    ),
+    Check(
+        "inputs", "inputs", "{n} jobs are to read results that are not there: {some}",
+        """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM held WHERE
+           held.barrier = inputs.barrier AND held.key BETWEEN inputs.first AND inputs.final)""",
+        "they fail when they run", "submit these graphs again",
+    ),
+    Check(
+        "inputs-left", "inputs", "inputs are kept for {n} jobs that are gone: {some}",
+        f"SELECT job {_UNASKED}", "they take space for ever", mend=_drop_inputs,
+    ),
+    Check(
+        "held-left", "held", "{n} results are held for nobody, by number of their job: {some}",
+        f"SELECT key {_UNHELD}", "they take space for ever", mend=_drop_held,
+    ),
+    Check(
+        "loose", "nodes", "{n} rows are left of graphs that are gone: {some}", _loose,
+        "they take space for ever; a graph that is asked for may not be found",
+        mend=_drop_loose,
+    ),
+)  # fmt: skip

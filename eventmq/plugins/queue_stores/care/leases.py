@@ -1,0 +1,141 @@
+"""Checks of what is under way: chunks, sweeps, schedules, and what the store says of itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import EventMQError
+from eventmq.operations import Operation
+from eventmq.plugins.queue_stores.care.check import Check
+from eventmq.plugins.schedule_stores.table import read_row
+from eventmq.wire.bulk import unpack
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+__all__ = ["CHECKS"]
+
+#: What reading packed bytes raises where they are something else.
+_BROKEN = (EventMQError, ValueError, TypeError, KeyError, IndexError)
+
+
+def _leases(packed: bytes) -> list[tuple[int, int]] | None:
+    """Return number and delivery of each job of a chunk row, None if it cannot be read."""
+    try:
+        rows = [(seq, delivery) for seq, delivery, *_ in unpack(packed, "a chunk row")]
+    except _BROKEN:
+        return None
+    return rows if all(type(value) is int for row in rows for value in row) else None
+
+
+def _unreadable_chunks(db: sqlite3.Connection) -> Iterator[str]:
+    for session, number, packed in db.execute("SELECT session, number, leases FROM chunks"):
+        if _leases(packed) is None:
+            yield f"{session} {number}"
+
+
+def _leased_twice(db: sqlite3.Connection) -> Iterator[str]:
+    """Yield the jobs that two chunks hold: their rows say an earlier delivery than either."""
+    held: Counter[str] = Counter()
+    sql = "SELECT id FROM jobs WHERE seq = ? AND state = 2 AND delivery < ?"
+    for (packed,) in db.execute("SELECT leases FROM chunks").fetchall():
+        for lease in _leases(packed) or ():
+            held.update(job_id for (job_id,) in db.execute(sql, lease))
+    yield from (job_id for job_id, n in held.items() if n > 1)
+
+
+def _unreadable_sweeps(db: sqlite3.Connection) -> Iterator[str]:
+    for sweep, packed in db.execute("SELECT id, operation FROM sweeps"):
+        try:
+            Operation(*unpack(packed, "the row of a sweep"))
+        except _BROKEN:
+            yield sweep
+
+
+# Schedules: the table is made when a broker first opens the store
+
+
+def _has_schedules(db: sqlite3.Connection) -> bool:
+    sql = "SELECT 1 FROM sqlite_master WHERE name = 'schedule_counts'"
+    return db.execute(sql).fetchone() is not None
+
+
+def _unreadable_schedules(db: sqlite3.Connection) -> Iterator[str]:
+    if not _has_schedules(db):
+        return
+    sql = """SELECT name, version, last_slot, remaining, last_job, definition FROM schedules
+             WHERE gone = 0"""
+    for row in db.execute(sql):
+        try:
+            read_row(row)
+        except _BROKEN:
+            yield row[0]
+
+
+def _live(gone: int) -> str:
+    return f"(SELECT count(*) FROM schedules WHERE gone = {gone})"
+
+
+def _miscounted_schedules(db: sqlite3.Connection) -> Iterator[str]:
+    if not _has_schedules(db):
+        return
+    sql = f"""SELECT key, value, CASE key WHEN 'live' THEN {_live(0)} ELSE {_live(1)} END
+              FROM schedule_counts WHERE key IN ('live', 'gone')"""
+    for key, says, there in db.execute(sql):
+        if says != there:
+            yield f"{key} says {says}, {there} are there"
+
+
+def _recount_schedules(db: sqlite3.Connection) -> None:
+    for key, gone in (("live", 0), ("gone", 1)):
+        sql = f"UPDATE schedule_counts SET value = {_live(gone)} WHERE key = ?"
+        db.execute(sql, (key,))
+
+
+# What the store says of itself
+
+
+def _wrong_card(db: sqlite3.Connection) -> Iterator[str]:
+    meta: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
+    for key, kind in (("store_id", str), ("epoch", int), ("failed_bytes", int)):
+        if not isinstance(meta.get(key), kind):
+            yield key
+
+
+CHECKS = (
+    Check(
+        "card", "meta", "{n} things are missing that a store says of itself: {some}", _wrong_card,
+        "peers take it for another store: clients send nothing again, a journal begins anew",
+    ),
+    Check(
+        "chunks", "chunks", "{n} leases cannot be read, by session and number: {some}",
+        _unreadable_chunks, "no broker can start on this store",
+    ),
+    Check(
+        "epochs", "chunks", "{n} leases are of a later run than the last, by session: {some}",
+        """SELECT session FROM chunks WHERE epoch >
+           (SELECT max(value) FROM meta WHERE key = 'epoch')""",
+        "the store was put back to an earlier time while its broker ran",
+        "jobs in them run again when their workers are not heard of; nothing need be done",
+    ),
+    Check(
+        "leases", "chunks", "{n} jobs are leased twice at once: {some}", _leased_twice,
+        "they may run twice; the answer that comes first counts",
+        "nothing need be done, except where these tasks must not run twice",
+    ),
+    Check(
+        "sweeps", "sweeps", "{n} operations on many jobs cannot be read: {some}",
+        _unreadable_sweeps, "no broker can start on this store",
+    ),
+    Check(
+        "schedules", "schedules", "{n} schedules cannot be read: {some}", _unreadable_schedules,
+        "they do not fire", "define them again, with app.schedule() or by starting their beat",
+    ),
+    Check(
+        "schedule-counts", "schedules", "{n} counts of schedules are wrong: {some}",
+        _miscounted_schedules, "new schedules may be refused as too many",
+        mend=_recount_schedules,
+    ),
+)  # fmt: skip

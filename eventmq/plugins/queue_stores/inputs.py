@@ -1,0 +1,162 @@
+"""What jobs of graphs take that is too much for their bodies: rows of ``held``, read in pages.
+
+``inputs`` has a row for each such job, by its id, which it keeps when it failed and is queued
+again. It names the barrier at which the job waited, the first and last number of the jobs whose
+results those are, and how many bytes they have. Jobs of one barrier share them; the last one that
+goes takes them with it, part by part: ``spent`` has the ranges of jobs whose results may go.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.entries import InputsPage
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from eventmq.entries import ReadInputs
+
+__all__ = ["Inputs", "Span"]
+
+#: Bytes that MessagePack may have around id, content type and bytes of a result.
+_AROUND = 16
+
+#: Bytes of results that are forgotten in one commit.
+SWEEP = 8 * 1024 * 1024
+
+_HELD = "FROM held WHERE key BETWEEN ? AND ? AND barrier = ?"
+
+#: What nobody needs: it is kept for no job, and none waits for it.
+_SPENT = """SELECT key, length(result) FROM held WHERE key BETWEEN ? AND ?
+  AND NOT EXISTS (SELECT 1 FROM inputs WHERE inputs.barrier = held.barrier)
+  AND NOT EXISTS (SELECT 1 FROM barriers WHERE barriers.key = held.barrier) ORDER BY key"""
+
+
+class Span(NamedTuple):
+    """Where the results of a barrier are: the numbers of the first and last job, and its own."""
+
+    first: int
+    final: int
+    barrier: int
+
+
+class Inputs:
+    """Handler of `ReadInputs`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    # What is held
+
+    def size(self, span: Span) -> int:
+        """Return how many bytes the results of a barrier have in an input, reading none."""
+        sql = f"""SELECT coalesce(sum(length(result) + length(CAST(id AS BLOB))
+                  + length(CAST(content_type AS BLOB)) + {_AROUND}), 0) {_HELD}"""
+        (size,) = self._db.execute(sql, span).fetchone()
+        return int(size)
+
+    def ids(self, span: Span) -> dict[int, str]:
+        """Return the ids of the jobs whose results are held, by number."""
+        return dict(self._db.execute(f"SELECT key, id {_HELD}", span).fetchall())
+
+    def rows(self, span: Span) -> dict[int, tuple[str, str, bytes]]:
+        """Return id, content type and bytes of results by number."""
+        sql = f"SELECT key, id, content_type, result {_HELD}"
+        return {key: (job, kind, data) for key, job, kind, data in self._db.execute(sql, span)}
+
+    def forget(self, span: Span) -> None:
+        """Forget the results of a barrier."""
+        self._db.execute(f"DELETE {_HELD}", span)
+
+    def discard(self, first: int, final: int) -> None:
+        """Forget what is held of a range of jobs and needed no more, some of it in this commit."""
+        sql = "INSERT INTO spent (first, final) VALUES (?, ?)"
+        self._db.execute(sql, (first, final))
+        self.sweep()
+
+    def discard_graph(self, graph: int, size: int) -> None:
+        """Do the same for a graph that has ended, if anything is held of it.
+
+        Args:
+            graph: Its number, from which its jobs count.
+            size: How many jobs it has.
+        """
+        sql = "SELECT 1 FROM held WHERE key >= ? AND key < ? LIMIT 1"
+        if self._db.execute(sql, (graph, graph + size)).fetchone() is not None:
+            self.discard(graph, graph + size - 1)
+
+    def sweep(self) -> None:
+        """Forget the next part of what is needed no more: to free its pages takes time."""
+        db = self._db
+        row = db.execute("SELECT key, first, final FROM spent ORDER BY key LIMIT 1").fetchone()
+        if row is None:
+            return
+        number, first, final = row
+        gone, size = [], 0
+        with closing(db.execute(_SPENT, (first, final))) as rows:
+            for key, length in rows:
+                gone.append((key,))
+                size += length + _AROUND
+                if size > SWEEP:
+                    break
+        db.executemany("DELETE FROM held WHERE key = ?", gone)
+        if size <= SWEEP:
+            db.execute("DELETE FROM spent WHERE key = ?", (number,))
+        else:
+            db.execute("UPDATE spent SET first = ? WHERE key = ?", (gone[-1][0] + 1, number))
+
+    # Who needs it
+
+    def keep(self, jobs: Iterable[str], span: Span, size: int) -> None:
+        """Keep the results of a barrier for jobs, by their ids, until each was released."""
+        first, final, barrier = span
+        rows = [(job, barrier, first, final, size) for job in jobs]
+        self._db.executemany("INSERT OR REPLACE INTO inputs VALUES (?, ?, ?, ?, ?)", rows)
+
+    def bytes_of(self, job: str) -> int:
+        """Return how many bytes are kept for a job."""
+        row = self._db.execute("SELECT size FROM inputs WHERE job = ?", (job,)).fetchone()
+        return row[0] if row else 0
+
+    def in_use(self, barrier: int) -> bool:
+        """Say whether results of a barrier are kept for a job, or others still wait there."""
+        sql = """SELECT 1 FROM inputs WHERE barrier = ?
+                 UNION ALL SELECT 1 FROM barriers WHERE key = ? LIMIT 1"""
+        return self._db.execute(sql, (barrier, barrier)).fetchone() is not None
+
+    def release(self, jobs: Iterable[str]) -> None:
+        """Take note that jobs need what was kept for them no more."""
+        db = self._db
+        find = "SELECT first, final, barrier FROM inputs WHERE job = ?"
+        for job in jobs:
+            row = db.execute(find, (job,)).fetchone()
+            if row is None:
+                continue
+            span = Span(*row)
+            db.execute("DELETE FROM inputs WHERE job = ?", (job,))
+            if not self.in_use(span.barrier):
+                self.discard(span.first, span.final)
+
+    # Reading
+
+    def page(self, entry: ReadInputs) -> InputsPage | None:
+        """Return the results from the cursor on, up to a number of bytes."""
+        sql = "SELECT first, final, barrier FROM inputs WHERE job = ?"
+        row = self._db.execute(sql, (entry.id,)).fetchone()
+        if row is None:
+            return None
+        first, final, barrier = row
+        sql = f"SELECT key, id, content_type, result {_HELD} ORDER BY key"
+        span = (max(first, entry.cursor), final, barrier)
+        rows: list[tuple[str, str, bytes]] = []
+        size = 0
+        with closing(self._db.execute(sql, span)) as found:
+            for key, job, kind, data in found:
+                size += len(data)
+                if rows and size > entry.max_bytes:
+                    return InputsPage(rows, key)
+                rows.append((job, kind, data))
+        return InputsPage(rows, 0)

@@ -1,0 +1,146 @@
+"""What a queue store does with results that are too much for the body of who takes them."""
+
+# ruff: noqa: PLR2004, S101 - suites assert; the expected number is the point
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Find, Finish, Follow, ReadInputs
+from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
+from eventmq.job import JobState
+from eventmq.operations import Act, PruneFailed, Stamp
+from eventmq.testing.suites.queue_store_graphs import GraphTests
+from eventmq.wire.bulk import unpack
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from eventmq.entries import InputsPage
+    from eventmq.interfaces import QueueStore
+    from eventmq.job import Job
+
+__all__ = ["InputTests"]
+
+_A, _B, _C = map(Signature, "abc")
+
+#: Bytes of a result, and of the longest body.
+_SIZE, _BODY = 1000, 2000
+
+
+class InputTests(GraphTests):
+    """Part of `eventmq.testing.QueueStoreSuite`."""
+
+    def chord(self, members: int = 4, takers: int = 1) -> tuple[QueueStore, list[Job], list[Job]]:
+        """Return a store in which the members of a chord have ended, these, and who takes it."""
+        after = _B if takers == 1 else Group((_B,) * takers)
+        store, jobs, _ = self.begun(Chain((Group((_A,) * members), after)))
+        rows = [
+            self.end(job, result=bytes([place]) * _SIZE, ttl=0.0)
+            for place, job in enumerate(jobs[:members])
+        ]
+        followed = self.after(store, *rows, max_body=_BODY)
+        assert [job.id for job in followed.ready] == [job.id for job in jobs[members:]]
+        return store, jobs[:members], followed.ready
+
+    def page(self, store: QueueStore, job: Job, cursor: int = 0, most: int = 10**9) -> InputsPage:
+        """Return a page."""
+        page = self.commit(store, ReadInputs(job.id, cursor, most))[0]
+        assert page is not None
+        return page  # type: ignore[no-any-return]
+
+    def keeps(self, store: QueueStore, job: Job) -> bool:
+        """Say whether something is kept for a job."""
+        return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
+
+    def test_what_is_too_much_for_a_body_is_ids(self) -> None:
+        """In order; the header says so, and the results are there although nobody keeps them."""
+        store, members, [taker] = self.chord()
+        body, value = unpack(taker.body, "a body")
+        assert (body, unpack(value, "an input")) == (b"b", [job.id for job in members])
+        assert PAGED in flags_of(taker.headers)
+        assert self.page(store, taker) == (
+            [(job.id, "json", bytes([place]) * _SIZE) for place, job in enumerate(members)],
+            0,
+        )
+
+    def test_they_are_read_page_by_page(self) -> None:
+        """Each has as much as was asked for, or one result."""
+        store, members, [taker] = self.chord()
+        first = self.page(store, taker, most=2 * _SIZE)
+        second = self.page(store, taker, first.next, most=1)
+        third = self.page(store, taker, second.next)
+        pages = [[row[0] for row in page.rows] for page in (first, second, third)]
+        ids = [job.id for job in members]
+        assert pages == [ids[:2], ids[2:3], ids[3:]]
+        assert third.next == 0
+
+    def test_they_are_found_after_a_restart(self) -> None:
+        """The job too, as it was."""
+        store, members, [taker] = self.chord()
+        store, _ = self.reopen(store)
+        assert len(self.page(store, taker).rows) == len(members)
+        found = self.find(store, taker)[taker.id].job
+        assert (found.headers, found.body) == (taker.headers, taker.body)
+
+    def test_they_go_with_the_last_job_that_takes_them(self) -> None:
+        """Whatever its end is."""
+        store, _, [first, second] = self.chord(takers=2)
+        self.after(store, self.end(first))
+        assert (self.keeps(store, first), self.keeps(store, second)) == (False, True)
+        assert len(self.page(store, second).rows) == 4
+        self.commit(store, Act("cancel", [second.id], Stamp(self.clock.now(), 60.0)))
+        assert not self.keeps(store, second)
+
+    def test_many_copies_are_ids_too(self) -> None:
+        """The bound is of one body, and of all of one barrier together."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 10))))
+        ready = self.after(store, self.end(jobs[0], result=b"x" * 200), max_copies=1000).ready
+        assert {unpack(unpack(job.body, "a body")[1], "an input") for job in ready} == {jobs[0].id}
+        assert len(ready) == 10
+
+    def test_those_of_a_failed_job_are_there_for_its_retry(self) -> None:
+        """Also when its graph has ended; they go with what ends it after that."""
+        store, members, [taker] = self.chord()
+        self.after(store, self.end(taker, JobState.FAILED))
+        stamp = Stamp(self.clock.now(), 60.0, seq=taker.seq + 1)
+        [acted] = self.commit(store, Act("retry", [taker.id], stamp))
+        assert len(self.page(store, taker).rows) == len(members)
+        self.after(store, self.end(acted.jobs[0]))
+        assert not self.keeps(store, taker)
+
+    def test_those_of_a_failed_job_go_when_it_is_dropped(self) -> None:
+        """By an operator."""
+        store, _, [taker] = self.chord()
+        self.after(store, self.end(taker, JobState.FAILED))
+        self.commit(store, Act("drop", [taker.id], Stamp(self.clock.now(), 60.0)))
+        assert not self.keeps(store, taker)
+
+    def test_those_of_a_failed_job_count_for_what_failed_jobs_take(self) -> None:
+        """And are forgotten with it."""
+        store, _, [taker] = self.chord()
+        self.after(store, self.end(taker, JobState.FAILED))
+        [pruned] = self.commit(store, PruneFailed(0.0, 4 * _SIZE, 100))
+        assert pruned.queues == {"q": 1}
+        assert not self.keeps(store, taker)
+
+    def test_too_much_for_one_job_fails_it(self) -> None:
+        """What waits for it is cancelled."""
+        store, jobs, _ = self.begun(Chain((_A, _B, _C)))
+        followed = self.after(
+            store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_inputs=1500
+        )
+        assert [row.state.value for row in followed.ended] == ["failed", "cancelled"]
+        told = decode_error(followed.ended[0].result)
+        assert told.type == "eventmq.errors.ResultTooLarge"
+        assert "the limit is 1500, from the setting max_inputs" in told.message
+
+    def test_nothing_is_kept_for_other_jobs(self) -> None:
+        """Nor for those that got all in their body."""
+        store, jobs, _ = self.begun(Chain((_A, _B)))
+        rows = [self.end(jobs[0])]
+        _, followed, page, found = self.commit(
+            store, Finish(rows), Follow(self.clock.now()), ReadInputs(jobs[1].id, 0, 10),
+            Find([jobs[1].id]),
+        )  # fmt: skip
+        assert page is None
+        assert followed.ready[0].body == found[jobs[1].id].job.body

@@ -1,0 +1,80 @@
+"""What a queue store reads of jobs of which not everything is wanted."""
+
+# ruff: noqa: S101 - suites assert; the expected number is the point
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Find, ListJobs
+from eventmq.job import JobState
+from eventmq.testing.suites.queue_store_inputs import InputTests
+
+if TYPE_CHECKING:
+    from eventmq.entries import Found
+    from eventmq.interfaces import QueueStore
+    from eventmq.job import Job
+
+__all__ = ["LookupTests"]
+
+#: Bytes of a result that is not read in any case.
+_LONG = 10_000
+
+
+class LookupTests(InputTests):
+    """Part of `eventmq.testing.QueueStoreSuite`."""
+
+    def look(self, store: QueueStore, jobs: list[Job], room: int) -> list[Found]:
+        """Return what is known of jobs of which all are known."""
+        found: dict[str, Found] = self.commit(store, Find([job.id for job in jobs], room))[0]
+        return [found[job.id] for job in jobs]
+
+    def ended(self, store: QueueStore, *sizes: int) -> list[Job]:
+        """Return jobs that have succeeded with results of these lengths."""
+        jobs = self.admitted(store, len(sizes))
+        rows = [self.end(j, result=b"r" * n) for j, n in zip(jobs, sizes, strict=True)]
+        self.finish(store, *rows)
+        return jobs
+
+    def test_results_are_read_while_there_is_room(self) -> None:
+        """The one that passes it is the last, so that there always is progress."""
+        store = self.begin()
+        jobs = self.ended(store, *[_LONG] * 12)
+        for n, room in ((0, 0), (1, 1), (2, _LONG + 1), (12, 12 * _LONG)):
+            for some in (jobs, jobs[:3]):
+                found = self.look(store, some[::-1], room)
+                assert [each.unread for each in found] == [i >= n for i in range(len(some))]
+                assert all((each.result is None) == each.unread for each in found)
+                assert {each.job.state for each in found} == {JobState.SUCCEEDED}
+
+    def test_short_results_and_errors_are_read_in_any_case(self) -> None:
+        """They are few bytes, or what an operator looks for."""
+        store = self.begin()
+        short, long = self.ended(store, 4096, 4097)
+        (failed,) = self.admitted(store, 1)
+        self.finish(store, self.end(failed, JobState.FAILED, result=b"e" * _LONG))
+        found = self.look(store, [short, long, failed], 0)
+        assert [each.unread for each in found] == [False, True, False]
+        assert [len(each.result or b"") for each in found] == [4096, 0, _LONG]
+
+    def test_bodies_are_not_read_where_there_is_a_room(self) -> None:
+        """Who waits for a job has no use for them."""
+        store = self.begin()
+        (job,) = self.admitted(store, 1)
+        (found,) = self.look(store, [job], 0)
+        assert (found.job.state, found.job.body, found.unread) == (JobState.QUEUED, b"", False)
+
+    def test_a_result_whose_time_is_up_is_none_and_not_unread(self) -> None:
+        """Nobody is to ask for it again."""
+        store = self.begin()
+        jobs = self.ended(store, _LONG)
+        self.clock.advance(61.0)
+        (found,) = self.look(store, jobs, 0)
+        assert (found.result, found.unread) == (None, False)
+
+    def test_a_listing_has_no_long_results(self) -> None:
+        """It says how jobs are, a thousand at a time."""
+        store = self.begin()
+        self.ended(store, _LONG)
+        rows, _ = self.commit(store, ListJobs(JobState.SUCCEEDED, None, None, "", 10))[0]
+        assert [each.result for each in rows] == [None]

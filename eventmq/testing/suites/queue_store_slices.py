@@ -1,0 +1,134 @@
+"""What ends cause in a large graph is done slice by slice, one per commit."""
+
+# ruff: noqa: S101 - suites assert; the expected number is the point
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.entries import CancelGraph, EndDeadlines, Follow, Followed, QueueCounts
+from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
+from eventmq.job import JobState
+from eventmq.operations import Stamp
+from eventmq.testing.suites.queue_store_lookups import LookupTests
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import QueueStore
+    from eventmq.job import Job
+
+__all__ = ["SliceTests"]
+
+_A, _B, _C = map(Signature, "abc")
+
+
+class SliceTests(LookupTests):
+    """Part of `eventmq.testing.QueueStoreSuite`."""
+
+    def go_on(self, store: QueueStore, first: Followed, limit: int, **more: int) -> list[Followed]:
+        """Commit until nothing is left to do; return what each commit did."""
+        told = [first]
+        while told[-1].left:
+            entry = Follow(self.clock.now(), 60.0, 100.0, limit=limit, **more)
+            told += self.commit(store, entry)
+        return told
+
+    def test_many_become_ready_slice_by_slice(self) -> None:
+        """In order, each with what it takes."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 7))))
+        told = self.go_on(store, self.after(store, self.end(jobs[0]), limit=3), 3)
+        assert [len(each.ready) for each in told] == [3, 3, 1]
+        ready = [job for each in told for job in each.ready]
+        assert [job.id for job in ready] == [job.id for job in jobs[1:]]
+        assert {job.body for job in ready} == {ready[0].body}
+        assert self.states(store, jobs) == ["succeeded", *["queued"] * 7]
+
+    def test_a_restart_in_the_middle_goes_on(self) -> None:
+        """Whether there is more to do is told when the store is opened."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 7))))
+        assert self.after(store, self.end(jobs[0]), limit=3).left
+        store, recovered = self.reopen(store)
+        assert recovered.graphs
+        assert recovered.counts["q"] == QueueCounts(waiting=3, blocked=4)
+        [told] = self.commit(store, Follow(self.clock.now(), limit=9))
+        assert [job.id for job in told.ready] == [job.id for job in jobs[4:]]
+        assert not told.left
+
+    def test_a_failure_cancels_slice_by_slice(self) -> None:
+        """All that waits at a barrier, and at those that follow, for the first reason."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C, _C)))
+        first = self.after(store, self.end(jobs[0], JobState.FAILED), limit=2)
+        told = self.go_on(store, first, 2)
+        assert [len(each.ended) for each in told] == [2, 2, 2]
+        assert self.states(store, jobs) == ["failed", *["cancelled"] * 6]
+        reasons = {decode_error(row.result).message for each in told for row in each.ended}
+        assert [reason[:10] for reason in reasons] == ["dependency"]
+        assert self.counts(store) == QueueCounts(failed=1)
+
+    def test_what_ends_meanwhile_counts(self) -> None:
+        """Jobs of a slice may end before the others are ready."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
+        self.after(store, self.end(jobs[0]), limit=2)
+        told = self.after(store, *(self.end(job) for job in jobs[1:3]), limit=1)
+        told = self.go_on(store, told, 1)[-1]
+        assert self.states(store, jobs)[3:] == ["queued", "queued", "blocked"]
+        told = self.after(store, *(self.end(job) for job in jobs[3:5]), limit=1)
+        assert [job.id for job in told.ready] == [jobs[5].id]
+        self.after(store, self.end(jobs[5]))
+        assert self.after(store) == Followed([], [], [])
+
+    def test_results_are_kept_until_the_last_slice_has_them(self) -> None:
+        """Also where the jobs of the first have ended by then."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4))))
+        row = self.end(jobs[0], result=b"x" * 1000)
+        first = self.after(store, row, limit=2, max_copies=1200)
+        ends = [self.end(job) for job in first.ready]
+        told = [self.after(store, *ends, limit=1, max_copies=1200)]
+        told = self.go_on(store, told[0], 1, max_copies=1200)
+        last = [job for each in told for job in each.ready]
+        assert [job.id for job in last] == [job.id for job in jobs[3:]]
+        assert all(PAGED in flags_of(job.headers) for job in (*first.ready, *last))
+        assert [self.page(store, job).rows[0][2] for job in last] == [row.result] * 2
+        self.after(store, *(self.end(job) for job in last))
+        assert not any(self.keeps(store, job) for job in jobs)
+
+    def test_large_results_are_forgotten_part_by_part(self) -> None:
+        """None is left in the end, also where a restart comes between."""
+        members, size = 5, 5_000_000
+        store, jobs, _ = self.begun(Chain((Group((_A,) * members), _B)))
+        for job in jobs[:members]:
+            told = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
+        [taker] = told.ready
+        told = self.after(store, self.end(taker))
+        assert told.left
+        assert not self.keeps(store, taker)
+        count = len(self.go_on(store, told, 1000))
+        assert 1 < count <= members
+        assert self.after(store) == Followed([], [], [])
+
+    def test_a_graph_is_cancelled_slice_by_slice(self) -> None:
+        """The last jobs first, so that none is cancelled for another reason."""
+        store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
+        stamp = Stamp(self.clock.now(), 60.0, content_type="error", result=b"enough")
+        touched: list[Job] = []
+        for count in (4, 2, 0):
+            entry = CancelGraph(jobs[2].id, stamp, 4)
+            [(root, acted), told] = self.commit(store, entry, Follow(self.clock.now()))
+            assert (root, len(acted.jobs), told) == (jobs[0].id, count, Followed([], [], []))
+            touched += acted.jobs
+        assert {job.id for job in touched} == {job.id for job in jobs}
+        found = self.find(store, *jobs)
+        assert {found[job.id].result for job in jobs} == {b"enough"}
+
+    def test_a_deadline_ends_its_part_slice_by_slice(self) -> None:
+        """It has passed until nothing is left."""
+        store, jobs, _ = self.begun(Chain((Group((_A,) * 5, deadline=10.0), _B)))
+        now = self.clock.now() + 20.0
+        stamp = Stamp(now, 60.0)
+        counts = []
+        due: float | None = now
+        while due is not None and due <= now:
+            [(acted, due), _] = self.commit(store, EndDeadlines(now, stamp, 2), Follow(now))
+            counts.append(len(acted.jobs))
+        assert counts == [2, 2, 1]
+        assert self.states(store, jobs) == ["cancelled"] * 6

@@ -1,0 +1,209 @@
+"""A script of some hundred jobs on the broker's core and a real file, and what was promised when.
+
+Clients submit jobs of all kinds; a worker answers, some of them as failed. Everything follows from
+the script: times, ids and outcomes are the same in each run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.core import BrokerCore
+from eventmq.broker.limits import Limits
+from eventmq.graph import Expression, Group, Signature, build
+from eventmq.headers import parse_headers
+from eventmq.job import OutcomeKind
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.wire.bulk import decode_chunk, decode_exceptions, encode_batch
+from eventmq.wire.commands import Ack, Request
+from eventmq.wire.graphs import encode_graph
+from tests.broker_harness import TASK, Broker, FakeClock, FirstQueue, FirstWorker, row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+__all__ = ["Promises", "Script", "finish", "run_script"]
+
+#: A job fails at its first attempts where its number in the script can be divided by it.
+FAILS_EVERY = 7
+
+#: Header texts that jobs of a batch have in turn.
+KINDS = (
+    TASK,
+    f"{TASK},retry-count:2",
+    f"{TASK},priority:3",
+    f"{TASK},countdown:5.0",
+    f"{TASK},limit-key:red,limit-running:5",
+    f"{TASK},retry-count:1,countdown:1.0",
+)
+
+
+@dataclass
+class Promises:
+    """What peers were told, by the number of commits before it."""
+
+    #: Jobs that a client wanted, in order.
+    intended: list[str] = field(default_factory=list)
+    #: Job -> commits that had ended when its receipt left.
+    confirmed: dict[str, int] = field(default_factory=dict)
+    #: Job -> commits that had ended when the ACK of its end left.
+    settled: dict[str, int] = field(default_factory=dict)
+    #: Job -> commits that had ended when it was first wanted.
+    wanted: dict[str, int] = field(default_factory=dict)
+    #: Commits that had ended when a job was executed, and its id.
+    ran: list[tuple[int, str]] = field(default_factory=list)
+    #: Jobs whose bodies were not what was submitted.
+    altered: list[str] = field(default_factory=list)
+
+
+class Script(Broker):
+    """A broker that counts its commits and notes what it promises."""
+
+    def __init__(self, path: Path, clock: FakeClock | None = None) -> None:
+        self.commits = 0
+        self.promises = Promises()
+        self.ended = self._nothing
+        self._asked: dict[str, Sequence[str]] = {}
+        #: Commits before a client sent something, the jobs in it, and the message.
+        self.requests: list[tuple[int, Sequence[str], Request]] = []
+        self._worked = self.received = 0
+        self._done: set[str] = set()
+        super().__init__(path, Limits(heartbeat_interval=1.0), clock or FakeClock())
+
+    def _nothing(self) -> None:
+        """Stand in for what a test does after each commit."""
+
+    def start(self) -> None:
+        self.store = SqliteStore(self.path, self.clock, reserve=0)  # durable, as people have it
+        self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
+        self.core.recover(self.store.open(), self.clock.now(), FirstQueue)
+        self.sent = {}
+        submit = self.store.submit
+
+        def counted(batch: Any) -> None:
+            submit(batch)
+            self.commits += 1
+            self.ended()
+
+        self.store.submit = counted
+
+    # Clients
+
+    def _ask(self, ids: Sequence[str], message: Request) -> None:
+        self.promises.intended += ids
+        self.promises.wanted |= dict.fromkeys(ids, self.commits)
+        self.requests.append((self.commits, ids, message))
+        self.ask(ids, message)
+
+    def ask(self, ids: Sequence[str], message: Request) -> None:
+        """Send a message of jobs, maybe again, and note the receipts."""
+        self._asked[message.id] = ids
+        for got in self.tell(b"client", message):
+            if isinstance(got, Ack) and got.acked in self._asked:
+                refused = decode_exceptions(got.extra) if got.extra else {}
+                for place, job_id in enumerate(self._asked[got.acked]):
+                    if place not in refused:
+                        self.promises.confirmed.setdefault(job_id, self.commits)
+
+    def batch(self, n: int, headers: str, ids: Sequence[str] = ()) -> None:
+        """Submit jobs of one kind."""
+        ids = ids or [self.new_id() for _ in range(n)]
+        rows = [(job_id, 0, job_id.encode()) for job_id in ids]
+        body = encode_batch([("default", headers)], rows)
+        self._ask(ids, Request(self.new_id(), "", f"batch:{len(ids)},ack-requested", body))
+
+    def graph(self, expression: Expression) -> list[str]:
+        """Submit a graph; return the ids of its jobs by place."""
+        nodes, plan, _ = build(expression)
+        ids = [self.new_id() for _ in nodes]
+        templates = [
+            ("default", f"task:{n.signature.task},content-type:json,graph:{n.flags}") for n in nodes
+        ]
+        rows = [(job_id, place, b"body") for place, job_id in enumerate(ids)]
+        body = encode_graph(templates, rows, plan)
+        self._ask(ids, Request(ids[0], "", f"ack-requested,nodes:{len(nodes)}", body))
+        return ids
+
+    # A worker
+
+    def join(self, name: str, received: int = 0, held: tuple[int, ...] = ()) -> None:
+        """Come as a new worker, or as one that has seen chunks up to a number."""
+        self._worked = len(self.dispatched)
+        self.received, self._done = received, set()
+        self.worker(b"worker", name, window=2, received=received, held=held)
+
+    def work(self, fails: Callable[[str, int], bool], chunks: int = 1000) -> None:
+        """Answer what comes, chunk by chunk, until nothing does."""
+        while self._worked < len(self.dispatched) and chunks:
+            chunk = self.dispatched[self._worked]
+            self._worked += 1
+            if chunk.headers not in self._done:  # it may be sent twice
+                self._done.add(chunk.headers)
+                chunks -= 1
+                self._answer(chunk, fails)
+        self._say()
+
+    def _say(self) -> None:
+        """Say what is held: what came and was not answered yet."""
+        waiting = {number_of(chunk) for chunk in self.dispatched[self._worked :]}
+        seen = {number_of(chunk) for chunk in self.dispatched if chunk.headers in self._done}
+        self.received = max([self.received, *waiting, *seen])
+        self.ready(b"worker", 2, self.received, tuple(waiting - seen))
+
+    def _answer(self, chunk: Request, fails: Callable[[str, int], bool]) -> None:
+        index = decode_chunk(chunk.body)
+        rows, ends = [], []
+        for place, entry in enumerate(index.entries):
+            self.promises.ran.append((self.commits, entry.id))
+            payload = index.payload(chunk.body, entry)
+            if "graph:" not in index.templates[entry.template] and payload != entry.id.encode():
+                self.promises.altered.append(entry.id)
+            kind = OutcomeKind.SUCCEEDED
+            if fails(entry.id, entry.attempt):
+                more = entry.attempt <= parse_headers(index.templates[entry.template]).retry_count
+                kind = OutcomeKind.RETRY if more else OutcomeKind.FAILED
+            if kind is not OutcomeKind.RETRY:
+                ends.append(entry.id)
+            rows.append(row(place, int(kind), entry.id.encode(), content_type="json"))
+        got = self.answer(b"worker", chunk, rows)
+        if any(isinstance(message, Ack) for message in got):
+            self.promises.settled |= dict.fromkeys(ends, self.commits)
+
+
+def number_of(chunk: Request) -> int:
+    """Return the number of a chunk."""
+    return int(chunk.headers.partition(":")[2])
+
+
+def fails(job_id: str, attempt: int) -> bool:
+    """Say whether an attempt of a job fails."""
+    return int(job_id[-6:], 16) % FAILS_EVERY == 0 and attempt < 3
+
+
+def run_script(script: Script, jobs: int = 500) -> None:
+    """Submit jobs and have many of them worked off."""
+    a, b = Signature("a"), Signature("b")
+    expressions = (a | b, Group((a,) * 8) | b, (Group((a, b)) | a) | b)
+    script.join("first")
+    turn = 0
+    while len(script.promises.intended) < jobs:
+        script.batch(20, KINDS[turn % len(KINDS)])
+        script.graph(expressions[turn % len(expressions)])
+        script.batch(1, f"{TASK},unique:k{turn % 3},unique-mode:replace")
+        script.work(fails, chunks=1)
+        script.wait(0.5)
+        turn += 1
+
+
+def finish(script: Script) -> None:
+    """Have everything done that is there."""
+    for _ in range(60):
+        for _ in range(5):
+            script.work(fails)
+        script.wait(1.0)
+        counts = [queue.counts for queue in script.core.state.queues.values()]
+        if not any(each.waiting + each.delayed + each.blocked for each in counts):
+            return
+    raise AssertionError(f"it is never done: {counts}")

@@ -1,0 +1,193 @@
+"""Backups of a store whose broker works on, and brokers that go on from one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from eventmq import EventMQ
+from eventmq.cli.program import program
+from eventmq.clock import SystemClock
+from eventmq.entries import ReadEvents, SealEvents
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.care import copy
+from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from tests.acceptance.shell import Shell
+from tests.acceptance.system import until
+from tests.faults.script import Script, finish, run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Script]:
+    """Return a broker that has worked for a while."""
+    script = Script(tmp_path / "data")
+    run_script(script, 150)
+    yield script
+    script.close()
+
+
+def back_up(folder: Path, to: Path, *, replace: bool = False) -> Any:
+    return SqliteCare(folder / FILE_NAME, durable=True).backup(to, replace=replace)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(program, ["backup", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
+    """Whatever had a receipt when the backup began ends there as well."""
+    back_up(tmp_path / "data", tmp_path / "copy")
+    confirmed = dict(script.promises.confirmed)
+    script.batch(30, "task:later,content-type:json")
+    assert SqliteCare(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
+    restored = Script(tmp_path / "copy", script.clock)
+    restored.join("another")
+    finish(restored)
+    states = dict(restored.call("state", ids=list(confirmed)))
+    assert set(states.values()) <= {"succeeded", "failed", "cancelled"}, states
+    later = [job_id for job_id in script.promises.confirmed if job_id not in confirmed]
+    assert {state for _, state in restored.call("state", ids=later)} == {""}
+    assert SqliteCare(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
+    restored.close()
+
+
+def test_a_worker_that_went_on_is_understood(script: Script, tmp_path: Path) -> None:
+    """It has seen higher numbers of chunks, and holds one that the backup does not know."""
+    back_up(tmp_path / "data", tmp_path / "copy")
+    script.work(lambda job_id, attempt: False, chunks=4)
+    seen = script.received + 2
+    restored = Script(tmp_path / "copy", script.clock)
+    restored.join("first", received=seen, held=(seen,))
+    finish(restored)
+    confirmed = list(script.promises.confirmed)
+    assert set(dict(restored.call("state", ids=confirmed)).values()) <= {
+        "succeeded", "failed", "cancelled",
+    }  # fmt: skip
+    restored.close()
+
+
+def test_a_restored_store_is_another_one(script: Script, tmp_path: Path) -> None:
+    """What is sent again, and the journal, belong to the one that it was copied from."""
+    script.store.submit([SealEvents("journal", 5, 1.0, 30.0)])
+    script.store.finished()
+    first, epoch = script.core.state.store_id, script.core.state.epoch
+    back_up(tmp_path / "data", tmp_path / "copy")
+    reader = OutboxReader(tmp_path / "copy")
+    ids = {first, reader.store_id}
+    reader.close()
+    for _ in range(2):
+        store = SqliteStore(tmp_path / "copy", SystemClock(), reserve=0)
+        recovered = store.open()
+        store.submit([ReadEvents(0, 1 << 30)])
+        [[(rows, head)]] = store.finished()
+        store.close()
+        ids.add(recovered.store_id)
+        assert recovered.epoch > epoch + 1000
+        assert (head.journal, head.sealed) == ("", 0)
+        assert rows
+    assert len(ids) == 3, "opened once more it is the same"
+
+
+def test_two_restores_of_one_backup_are_two_stores(script: Script, tmp_path: Path) -> None:
+    back_up(tmp_path / "data", tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / FILE_NAME).write_bytes((tmp_path / "a" / FILE_NAME).read_bytes())
+    ids = set()
+    for name in "ab":
+        store = SqliteStore(tmp_path / name, SystemClock(), reserve=0)
+        ids.add(store.open().store_id)
+        store.close()
+    assert len(ids) == 2
+
+
+def test_a_backup_is_there_as_a_whole_or_not_at_all(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What went wrong leaves the earlier one as it was, and nothing else."""
+    target = tmp_path / "copy"
+    back_up(tmp_path / "data", target)
+    before = (target / FILE_NAME).read_bytes()
+
+    def broken(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(copy, "_sync", broken)
+    with pytest.raises(StoreError, match="nothing is there that was not before"):
+        back_up(tmp_path / "data", target, replace=True)
+    assert (target / FILE_NAME).read_bytes() == before
+    assert sorted(path.name for path in target.iterdir()) == ["lock", FILE_NAME]
+
+
+def test_a_store_is_not_overwritten(script: Script, tmp_path: Path) -> None:
+    """Unless that is said, and never where it is in use."""
+    data, target = tmp_path / "data", tmp_path / "copy"
+    command = [str(target), "--data-dir", str(data), "--json"]
+    code, said, _ = run(*command)
+    assert (code, json.loads(said)["path"]) == (0, str(target / FILE_NAME))
+    code, _, told = run(*command)
+    assert (code, "already" in told) == (1, True)
+    assert run(*command, "--replace")[0] == 0
+    assert "in use by another broker" in run(str(data), "--data-dir", str(data), "--replace")[2]
+    used = Script(target)
+    assert run(*command, "--replace")[0] == 1, "a broker runs there"
+    used.store._db.execute("PRAGMA wal_autocheckpoint")
+    log = (target / f"{FILE_NAME}-wal").read_bytes()
+    used.close()
+    (target / f"{FILE_NAME}-wal").write_bytes(log)
+    assert "was in use and has a log" in run(*command, "--replace")[2]
+
+
+def test_a_backup_under_load_has_all_that_was_confirmed(tmp_path: Path) -> None:
+    """With a real broker: its clients are served meanwhile, and a broker starts on the copy."""
+    shell = Shell(tmp_path)
+    broker = shell.start("broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", "data")
+    app = EventMQ("client", broker=broker.ready()["main"])
+
+    @app.task(name="shop.order")
+    def task(number: int) -> None:
+        """Run in a worker that there is not."""
+
+    confirmed: list[str] = []
+    stop = threading.Event()
+
+    def submit() -> None:
+        while not stop.is_set():
+            confirmed.extend(job.id for job in task.map([(n,) for n in range(200)]))
+
+    client = threading.Thread(target=submit)
+    client.start()
+    try:
+        until(lambda: len(confirmed) >= 2000, "it is under load")
+        for place in range(3):
+            begun = len(confirmed)
+            assert back_up(tmp_path / "data", tmp_path / f"copy{place}").size > 0
+            assert len(confirmed) >= begun
+    finally:
+        stop.set()
+        client.join()
+        app.close()
+        shell.close()
+    assert SqliteCare(tmp_path / "copy2" / FILE_NAME, durable=True).check() == []
+    restored = Shell(tmp_path)
+    broker = restored.start("broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", "copy2")
+    app = EventMQ("client", broker=broker.ready()["main"])
+    try:
+        early = confirmed[:begun]
+        there = [app.job(job_id).state for job_id in early[:: max(1, len(early) // 200)]]
+        assert set(there) == {"queued"}
+        assert app.ask("queues")[0]["waiting"] >= len(early)
+    finally:
+        app.close()
+        restored.close()

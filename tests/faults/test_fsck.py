@@ -1,0 +1,310 @@
+"""What fsck finds in a store, says and repairs; and that it finds nothing where nothing is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eventmq.cli.program import program
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.care.care import CHECKS, SqliteCare
+from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.testing import FakeClock
+from tests.faults.script import Script, run_script
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data directory in which jobs of all kinds wait, run, and have ended."""
+    folder = tmp_path_factory.mktemp("worked") / "data"
+    script = Script(folder)
+    run_script(script, 200)
+    script.close()
+    return folder
+
+
+@pytest.fixture
+def folder(worked: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(worked, tmp_path / "data")
+
+
+def care_of(folder: Path) -> SqliteCare:
+    return SqliteCare(folder / FILE_NAME, durable=True)
+
+
+def damage(folder: Path, sql: str) -> None:
+    with sqlite3.connect(folder / FILE_NAME, isolation_level=None) as db:
+        assert db.execute(sql).rowcount > 0, "the store has none of these"
+    db.close()
+
+
+def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
+    """Also with a log that no broker has moved yet."""
+    assert care_of(folder).check() == []
+    store = SqliteStore(folder, FakeClock(), reserve=0)
+    store.open()
+    assert care_of(folder).check() == [], "a broker may have it open"
+    store.close()
+
+
+_A_JOB = "(SELECT min(seq) FROM jobs WHERE state = 2)"
+
+#: What is done -> the checks that find it, and whether a repair puts it right.
+DAMAGE = {
+    "UPDATE queues SET waiting = waiting + 3": ({"counts"}, True),
+    "UPDATE queues SET failed = 0": ({"counts"}, True),
+    "UPDATE queues SET blocked = -1": ({"counts"}, True),
+    "UPDATE meta SET value = 7 WHERE key = 'failed_bytes'": ({"bytes"}, True),
+    "UPDATE jobs SET lane = 99 WHERE state = 2": ({"lanes"}, True),
+    "DELETE FROM lanes": ({"lanes"}, True),
+    "UPDATE jobs SET unique_key = 'other' WHERE unique_key IS NOT NULL": ({"keys"}, True),
+    "UPDATE jobs SET unique_key = NULL WHERE unique_key IS NOT NULL": ({"keys"}, True),
+    "INSERT INTO attempts VALUES (9999, 'gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0)": (
+        {"histories"}, True,
+    ),
+    "UPDATE graphs SET left = left + 1 WHERE ended = 0": ({"graph-counts"}, True),
+    "UPDATE barriers SET left = left + 1": ({"barrier-counts"}, True),
+    "DELETE FROM trees": ({"trees"}, False),
+    "DELETE FROM barriers": ({"blocked", "loose"}, False),
+    "UPDATE nodes SET output = 0 WHERE output > 0": ({"stuck"}, False),
+    "INSERT INTO held VALUES (88888, 88888, 'x', 'json', x'00')": ({"held-left"}, True),
+    "INSERT INTO inputs VALUES ('gone', 1, 1, 1, 9)": ({"inputs", "inputs-left"}, True),
+    "INSERT INTO handlers VALUES (88888, 88888, 1, 2)": ({"loose"}, True),
+    "INSERT INTO nodes VALUES (88888, 'x', 88888, 0, 0, 0)": ({"loose"}, True),
+    "UPDATE nodes SET id = 'x' WHERE key = (SELECT max(seq) FROM jobs WHERE state = 0)": (
+        {"graph-jobs"}, False,
+    ),
+    "DELETE FROM nodes WHERE key = (SELECT max(seq) FROM jobs WHERE state = 0)": (
+        {"graph-nodes", "blocked"}, False,
+    ),
+    f"UPDATE jobs SET state = 7 WHERE seq = {_A_JOB}": ({"states", "counts"}, False),
+    f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": ({"queues", "counts", "lanes"}, False),
+    f"UPDATE jobs SET rank = 'x' WHERE seq = {_A_JOB}": ({"values"}, False),
+    f"UPDATE jobs SET headers = 'unique:a,unique-mode:x' WHERE seq = {_A_JOB}": (
+        {"headers"}, False,
+    ),
+    "UPDATE failed SET state = 2 WHERE seq = (SELECT min(seq) FROM failed)": ({"states"}, False),
+    "INSERT INTO failed SELECT * FROM failed AS f WHERE 0 UNION ALL SELECT seq + 50000, "
+    "(SELECT min(id) FROM jobs), queue, rank, state, attempt, delivery, deaths, due, expires, "
+    "created, headers, body, at, content_type, result, started, ran, worker, 0, NULL "
+    "FROM failed LIMIT 1": ({"twice", "counts"}, False),
+    "DELETE FROM names": ({"names"}, False),
+    "DELETE FROM events WHERE first = (SELECT first FROM events LIMIT 1 OFFSET 2)": (
+        {"event-numbers"}, False,
+    ),
+    "UPDATE events SET body = x'c1' WHERE first = 1": ({"event-bodies", "event-sizes"}, False),
+    "INSERT INTO meta VALUES ('journal_sealed', 99999)": ({"journal"}, False),
+    "DELETE FROM meta WHERE key = 'store_id'": ({"card"}, False),
+    "UPDATE chunks SET leases = x'c1'": ({"chunks"}, False),
+    "UPDATE chunks SET epoch = 99": ({"epochs"}, False),
+    "INSERT INTO chunks SELECT 'other', number, epoch, leases FROM chunks": ({"leases"}, False),
+    "INSERT INTO sweeps VALUES (1, 'x', x'c1', 1.0, 1, 1, 0, 0)": ({"sweeps"}, False),
+    "UPDATE schedule_counts SET value = 5 WHERE key = 'live'": ({"schedule-counts"}, True),
+    "INSERT INTO schedules VALUES ('x', 1, 1, 0, '', NULL, NULL, '', x'c1')": (
+        {"schedules", "schedule-counts"}, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", DAMAGE)
+def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str) -> None:
+    checks, repairable = DAMAGE[sql]
+    damage(folder, sql)
+    care = care_of(folder)
+    found = care.check()
+    assert {finding.check for finding in found} == checks
+    assert all(finding.found and finding.means and finding.help for finding in found)
+    repaired = care.repair()
+    assert bool(repaired.left) is not repairable, repaired
+    assert list(repaired.left) == care.check()
+    if repaired.done:
+        before = shutil.copytree(repaired.kept, folder.parent / "before")
+        assert {finding.check for finding in care_of(before).check()} == checks
+
+
+def test_every_check_is_tried() -> None:
+    """A check that nothing shows to work is worth nothing."""
+    tried = set().union(*(checks for checks, _ in DAMAGE.values()))
+    assert {check.name for check in CHECKS} - tried == {"ends", "numbers"}
+
+
+def test_ends_and_numbers_are_checked(folder: Path) -> None:
+    """They need the name of a table that is made by the clock, and two numbers."""
+    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    sql = "SELECT name FROM sqlite_master WHERE name GLOB 'outcomes_[0-9]*' AND type = 'table'"
+    [(bucket,)] = db.execute(sql)
+    db.execute(f"UPDATE {bucket} SET state = 2 WHERE id = (SELECT min(id) FROM {bucket})")
+    db.execute(f"UPDATE failed SET seq = {_A_JOB} WHERE seq = (SELECT min(seq) FROM failed)")
+    db.close()
+    assert [finding.check for finding in care_of(folder).check()] == ["ends", "numbers"]
+
+
+def test_an_index_that_is_not_right_is_made_anew(folder: Path) -> None:
+    """It can be made of the table, so nothing is lost."""
+    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'failed_at'").fetchone()
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("UPDATE sqlite_master SET sql = sql || ' WHERE seq < 0' WHERE name = 'failed_at'")
+    db.execute("PRAGMA writable_schema = RESET")
+    db.execute("REINDEX failed_at")  # now it is empty
+    db.execute("PRAGMA writable_schema = ON")
+    sql = "UPDATE sqlite_master SET sql = replace(sql, ' WHERE seq < 0', '') WHERE rootpage = ?"
+    db.execute(sql, (page,))
+    db.close()
+    [finding] = care_of(folder).check()
+    assert (finding.check, finding.repairable) == ("indexes", True)
+    assert "failed_at" in finding.found
+    assert care_of(folder).repair().left == []
+
+
+def test_a_broken_page_is_named_with_its_table(folder: Path) -> None:
+    """It cannot be repaired, and nothing is written."""
+    path = folder / FILE_NAME
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = DELETE")
+    (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'").fetchone()
+    db.close()
+    data = bytearray(path.read_bytes())
+    data[(page - 1) * 4096 : page * 4096] = bytes(4096)
+    path.write_bytes(data)
+    findings = care_of(folder).check()
+    assert findings[0].check == "pages"
+    assert not findings[0].repairable
+    assert care_of(folder).repair()[:2] == ("", [])
+    assert path.read_bytes()[(page - 1) * 4096 : page * 4096] == bytes(4096)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data directory whose broker was killed: all that it did is in the log."""
+    folder = tmp_path_factory.mktemp("killed")
+    script = Script(folder / "live")
+    run_script(script, 60)
+    shutil.copytree(folder / "live", folder / "data")
+    script.close()
+    return folder / "data"
+
+
+@pytest.fixture
+def logged(killed: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(killed, tmp_path / "data")
+
+
+def test_a_log_that_is_damaged_in_the_middle_is_not_passed_over(logged: Path) -> None:
+    """SQLite would: all commits from there on would be gone, receipts and all, without a word."""
+    log = logged / f"{FILE_NAME}-wal"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(StoreError, match=r"is damaged after \d+ pages, and \d+ commits"):
+        SqliteStore(logged, FakeClock(), reserve=0).open()
+    [finding] = care_of(logged).check()
+    assert (finding.check, finding.repairable) == ("log", True)
+    repaired = care_of(logged).repair()
+    assert repaired.left == []
+    assert (Path(repaired.kept) / f"{FILE_NAME}-wal").read_bytes() == data
+    store = SqliteStore(logged, FakeClock(), reserve=0)
+    store.open()
+    store.close()
+
+
+@pytest.mark.parametrize("flipped", range(0, 32, 5))
+def test_the_head_of_a_log_is_checked_too(logged: Path, flipped: int) -> None:
+    """Without it SQLite takes the log for empty."""
+    log = logged / f"{FILE_NAME}-wal"
+    data = bytearray(log.read_bytes())
+    data[flipped] ^= 4
+    log.write_bytes(data)
+    with pytest.raises(StoreError, match="is damaged after 0 pages"):
+        SqliteStore(logged, FakeClock(), reserve=0).open()
+
+
+def test_a_commit_that_was_cut_off_is_no_damage(logged: Path) -> None:
+    """It was not acknowledged: the broker ended before its sync did."""
+    log = logged / f"{FILE_NAME}-wal"
+    data = bytearray(log.read_bytes())
+    data[-100] ^= 1  # of the last page
+    log.write_bytes(data)
+    assert care_of(logged).check() == []
+    store = SqliteStore(logged, FakeClock(), reserve=0)
+    store.open()
+    store.close()
+
+
+# The command
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(program, ["fsck", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_explains_and_says_so_by_its_code(folder: Path) -> None:
+    assert run(str(folder)) == (0, "the store is in order\n", "")
+    assert run(str(folder), "--json")[:2] == (0, "[]\n")
+    damage(folder, "UPDATE queues SET waiting = waiting + 3")
+    code, said, _ = run(str(folder))
+    assert code == 1
+    assert said.startswith("counts (queues): 1 counts are wrong: queue default says ")
+    assert "what helps: eventmq fsck --repair puts it right" in said
+    code, said, _ = run(str(folder), "--json")
+    [row] = json.loads(said)
+    assert (code, row["check"], row["repairable"]) == (1, "counts", True)
+    code, said, told = run(str(folder), "--repair")
+    assert (code, said) == (0, "the store is in order\n")
+    assert "repaired: counts: 1 counts are wrong" in told
+
+
+def test_a_repair_is_refused_while_a_broker_runs(folder: Path) -> None:
+    """Only one process writes a store."""
+    damage(folder, "UPDATE queues SET waiting = waiting + 3")
+    store = SqliteStore(folder, FakeClock(), reserve=0)
+    store.open()
+    code, said, told = run(str(folder), "--repair")
+    store.close()
+    assert (code, said) == (1, "")
+    assert "in use by another broker" in told
+    assert [finding.check for finding in care_of(folder).check()] == ["counts"]
+
+
+def test_what_is_no_store_is_said(tmp_path: Path) -> None:
+    assert run(str(tmp_path / "none"))[0] == 1
+    assert not (tmp_path / "none").exists()
+    (tmp_path / FILE_NAME).write_text("not a database, but a text of some length" * 99)
+    assert "cannot read the store" in run(str(tmp_path))[2]
+    assert "has no files to look after" in run("--store", "memory")[2]
+
+
+def test_an_older_store_is_taken_over_first(folder: Path) -> None:
+    """Its rows are of other columns; its pages are looked at."""
+    damage(folder, f"UPDATE meta SET value = value WHERE {SCHEMA_VERSION}")
+    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    db.execute("PRAGMA user_version = 3")
+    db.close()
+    [finding] = care_of(folder).check()
+    assert (finding.check, "start a broker" in finding.help) == ("version", True)
+
+
+def test_a_check_is_quick(folder: Path) -> None:
+    """It is run at night over stores of any size: no check takes each row against each other."""
+    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    db.execute("BEGIN")
+    sql = """INSERT INTO jobs SELECT 1000000 + value, printf('%032d', value), queue, rank, 2, 1, 0,
+             0, 0.0, 0.0, 1.0, headers, body, NULL, lane FROM (SELECT * FROM jobs WHERE state = 2
+             LIMIT 1), (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n
+             WHERE value < 5000) SELECT value FROM n)"""
+    db.execute(sql)
+    db.execute("UPDATE queues SET waiting = waiting + 5000")
+    db.execute("COMMIT")
+    db.close()
+    begun = time.process_time()
+    assert care_of(folder).check() == []
+    assert time.process_time() - begun < 3.0
