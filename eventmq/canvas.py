@@ -121,7 +121,7 @@ def send(expression: Expression, maker: Maker, named: Callable[[Signature], Make
     if not built.nodes:
         return empty_handle(built.tree)
     submitter = maker.graph_submitter
-    parts = _parts(built, named)
+    parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
         job_id = built.nodes[0].signature.options.get("job_id")
         return submitter.submit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
@@ -138,7 +138,7 @@ async def asend(expression: Expression, maker: Maker, named: Callable[[Signature
     if not built.nodes:
         return empty_handle(built.tree)
     submitter = maker.graph_submitter
-    parts = _parts(built, named)
+    parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
         job_id = built.nodes[0].signature.options.get("job_id")
         part = parts[0]
@@ -150,7 +150,9 @@ async def asend(expression: Expression, maker: Maker, named: Callable[[Signature
     return make_handle(sent, ids, built.tree, submitter.results)
 
 
-def _parts(built: Built, named: Callable[[Signature], Maker]) -> list[Part]:
+def _parts(
+    built: Built, named: Callable[[Signature], Maker], mark: Callable[[Template], Template]
+) -> list[Part]:
     """Return the jobs of an expression, their arguments checked."""
     templates: dict[int, tuple[Maker, Template]] = {}
     parts = []
@@ -159,7 +161,7 @@ def _parts(built: Built, named: Callable[[Signature], Maker]) -> list[Part]:
         entry = templates.get(id(origin)) if origin is not None else None
         if entry is None:
             maker = named(signature) if origin is None else origin
-            entry = templates[id(maker)] = (maker, maker.graph_template)
+            entry = templates[id(maker)] = (maker, mark(maker.graph_template))
         args = (*prefix, *signature.args) if prefix else signature.args
         entry[0].check((None, *args) if TAKES in flags else args, signature.kwargs)
         parts.append(Part(entry[1], args, signature.kwargs, flags))

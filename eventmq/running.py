@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from eventmq.headers import parse_headers
 from eventmq.job import id_time
 
 __all__ = [
-    "Answered", "Died", "JobContext", "PoolEvent", "Progressed", "Running", "Streamed",
+    "Answered", "Died", "JobContext", "PoolEvent", "Progressed", "Running", "Streamed", "current",
 ]  # fmt: skip
 
 
@@ -71,6 +72,20 @@ class JobContext:
     def header(self, name: str, default: str = "") -> str:
         """Return the value of a header that the caller or a middleware added."""
         return dict(parse_headers(self.headers).extra).get(name, default)
+
+    def lineage(self) -> dict[str, str]:
+        """Return the headers by which jobs that are submitted in here say whose they are.
+
+        ``parent-id`` is this job, ``root-id`` the first job of the tree, ``trace-id`` goes on.
+        """
+        said = {"root-id": self.header("root-id", self.id), "parent-id": self.id}
+        trace = self.header("trace-id")
+        return {**said, "trace-id": trace} if trace else said
+
+
+#: The running job; has no value outside a job. Whoever executes a job sets it before the call and
+#: resets it afterwards.
+current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,6 @@ from click.testing import CliRunner, Result
 from eventmq.cli.program import program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pytest
 
 __all__ = ["Cli", "open_cli"]
@@ -61,13 +57,8 @@ class Cli:
         return result.exit_code, lines[0].removeprefix("error: ")
 
 
-def open_cli(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    """Yield a `Cli` in ``folder``, and undo what commands do to their process."""
+def open_cli(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Return a `Cli` in ``folder``; what commands do to their process is undone after the test."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    root = logging.getLogger()
-    with ExitStack() as stack:
-        stack.callback(root.setLevel, root.level)
-        stack.callback(root.handlers.__setitem__, slice(None), root.handlers[:])
-        stack.callback(logging.captureWarnings, False)
-        yield Cli(folder)
+    return Cli(folder)

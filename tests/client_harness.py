@@ -28,7 +28,7 @@ from eventmq.wire.commands import (
     decode,
 )
 from eventmq.wire.features import Features
-from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ENDED, ERROR_TYPE, NO_REPLY, RemoteError, encode_error
 from eventmq.wire.socket import new_context, open_router
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class FakeBroker:
     topics: dict[tuple[bytes, str], list[str]] = field(default_factory=dict)
     hold: set[str] = field(default_factory=set)
     calls: dict[str, object] = field(default_factory=dict)
+    #: Whether REPLYs to reply-requested are sent, and to whom they are owed.
+    replies: bool = True
+    owed: dict[str, bytes] = field(default_factory=dict)
 
     def restart(self) -> None:
         """Forget everything but what is on disk."""
@@ -67,6 +70,7 @@ class FakeBroker:
         self.peers.clear()
         self.waits.clear()
         self.topics.clear()
+        self.owed.clear()
 
     def receive(self, peer: bytes, frames: Sequence[bytes]) -> Sent:
         """Take a message and return the answers."""
@@ -100,7 +104,12 @@ class FakeBroker:
             return [(peer, Error("b", message.id, *self.refuse[message.id]).frames())]
         if not count:
             self.jobs[message.id] = message
-            return [(peer, Ack("b", message.id).frames())]
+            if not parse_headers(message.headers).reply_requested:
+                return [(peer, Ack("b", message.id).frames())]
+            if not self.replies:
+                return [(peer, Ack("b", message.id, NO_REPLY).frames())]
+            self.owed[message.id] = peer
+            return [(peer, Ack("b", message.id).frames()), *self.flush()]
         templates, jobs = decode_batch(message.body, count)
         refused = {}
         for place, (job_id, template, body) in enumerate(jobs):
@@ -161,7 +170,11 @@ class FakeBroker:
 
     def flush(self) -> Sent:
         """Return answers for those who wait."""
-        sent: Sent = []
+        ended = [job_id for job_id in self.owed if job_id in self.results]
+        sent: Sent = [
+            (self.owed.pop(i), Reply("b", pack([i, *self.results[i]]), i, ENDED).frames())
+            for i in ended
+        ]
         for (peer, call), left in list(self.waits.items()):
             known = [i for i in left if i in self.results]
             unknown = [i for i in left if i not in self.results and i not in self.jobs]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from eventmq.app.broker import make_broker
+from eventmq.app.broker import make_broker, store_care
+from eventmq.app.bulk import BulkJobs
 from eventmq.app.composing import Composing
 from eventmq.app.raw import RawJobs
 from eventmq.app.runner_callbacks import WorkerCallbacks
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from eventmq.broker.runner import BrokerRunner
+    from eventmq.care import StoreCare
     from eventmq.client.handle import Default, Job
     from eventmq.client.topics import Subscription
     from eventmq.clock import Clock
@@ -47,7 +49,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class EventMQ(Composing, Scheduling, RawJobs, WorkerCallbacks):
+class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first
@@ -343,13 +345,20 @@ class EventMQ(Composing, Scheduling, RawJobs, WorkerCallbacks):
         """
         return make_worker(self, WorkerOptions(**options))
 
-    def make_executor(self) -> Executor:
+    def make_executor(self, spool: str = "") -> Executor:
         """Return what runs jobs of the app's tasks, for a pool.
+
+        Args:
+            spool: Where the worker keeps what jobs take that no REQUEST can carry.
 
         Raises:
             SettingsError: A task names a retry policy or serializer that there is not.
         """
-        return make_executor(self)
+        return make_executor(self, spool=spool)
+
+    def store_care(self) -> StoreCare | None:
+        """Return what looks after the files of the store of these settings, None without files."""
+        return store_care(self)
 
     # The end
 

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from eventmq.app.application import EventMQ
     from eventmq.broker.limits import Limits
     from eventmq.broker.runner import BrokerRunner
+    from eventmq.care import StoreCare
     from eventmq.interfaces import QueueStore
     from eventmq.settings import Settings
 
-__all__ = ["keys_dir_of", "make_broker", "version"]
+__all__ = ["keys_dir_of", "make_broker", "store_care", "version"]
 
 #: Port of a broker -> setting.
 _PORTS = {
@@ -81,15 +82,22 @@ def make_broker(
     return runner
 
 
+def store_care(app: EventMQ) -> StoreCare | None:
+    """Return what looks after the files of the store of the app's settings; it is not opened."""
+    return getattr(_make_store(app, None, {}), "care", None)
+
+
 def limits_of(settings: Settings) -> Limits:
     """Return the bounds that the settings set."""
     from eventmq.broker.limits import Limits
 
     return Limits(
         max_frame=settings.max_frame,
+        max_inputs=settings.max_inputs,
         max_queue_length=settings.max_queue_length,
         max_peers=settings.max_peers,
         max_message_rate=settings.max_message_rate,
+        max_unread=settings.max_unread,
         window=settings.window,
         heartbeat_interval=settings.heartbeat_interval,
         liveness=settings.liveness,

@@ -34,12 +34,13 @@ def load_app(path: str) -> EventMQ:
     return found
 
 
-def load_executor(*, path: str, overrides: Mapping[str, Any]) -> Executor:
+def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:
     """Import an app and return what runs its jobs. Called in the other process.
 
     Args:
         path: ``module:attribute`` of the app.
         overrides: Settings that were given to it in the worker's process (`EventMQ.override`).
+        spool: Where the worker keeps what jobs take that no REQUEST can carry.
 
     Raises:
         AppNotFound: There is no app.
@@ -47,4 +48,4 @@ def load_executor(*, path: str, overrides: Mapping[str, Any]) -> Executor:
     app = load_app(path)
     app.override(**overrides)
     app.load_tasks()
-    return app.make_executor()
+    return app.make_executor(spool)

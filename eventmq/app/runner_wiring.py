@@ -219,6 +219,11 @@ class Wiring:
         """The queue of tasks that name none."""
         return self.settings.default_queue
 
+    @property
+    def release(self) -> str:
+        """The release of the code, in the headers of its jobs; empty for none."""
+        return self.settings.release
+
     def content(self, name: str | None) -> tuple[str, Serializer]:
         """Return the content type and the serializer of a name, None for the app's own.
 

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.keys import keys_of
@@ -14,6 +15,7 @@ from eventmq.registry import RESULT_BACKEND, WORKER_POOL, scheme
 from eventmq.wire.frames import is_service, service_task
 from eventmq.wire.references import ResultHome
 from eventmq.worker.execution import Executor
+from eventmq.worker.runner_spool import SpoolDirectory, new_spool, read_spool
 from eventmq.worker.session import SessionInfo
 
 if TYPE_CHECKING:
@@ -100,7 +102,9 @@ def _by_message(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]
     return found
 
 
-def make_executor(app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None) -> Executor:
+def make_executor(
+    app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None, spool: str = ""
+) -> Executor:
     """Return what runs the jobs of the app's tasks; see `EventMQ.make_executor`."""
     settings, plugins = app.settings, app.plugins
     if tasks is None:
@@ -121,6 +125,7 @@ def make_executor(app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None) -> 
             max_result=max(settings.max_frame - _FRAME_SLACK, 1),
             ttl=settings.result_ttl,
         ),
+        **({"fetched": partial(read_spool, spool)} if spool else {}),
         on_start=app.callbacks.child if app.callbacks.child_start else None,
     )
 
@@ -142,8 +147,9 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
     settings = app.settings
     if options.path:
         _check_backend(app)
-    executor = make_executor(app, options.tasks)
-    pool = _make_pool(app, options, executor)
+    spool = new_spool()
+    executor = make_executor(app, options.tasks, spool)
+    pool = _make_pool(app, options, executor, spool)
     info = _info(app, options, executor, pool.slots)
     if options.tasks is None and not pool.interrupts:
         _check_soft_limits(app, {name for _, name in info.queues})
@@ -157,6 +163,7 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         on_ready=options.on_ready,
         judge=executor.for_slot().timed_out,
     )
+    runner.spool = SpoolDirectory(spool)
     runner.around = app.callbacks.worker
     if options.context is None:
         runner.keys = keys_of(settings)
@@ -214,7 +221,7 @@ def _least(app: EventMQ, options: WorkerOptions, most: int) -> int:
     return least
 
 
-def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> WorkerPool:
+def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor, spool: str) -> WorkerPool:
     name = options.pool or app.settings.pool
     if name == "prefork" and not options.path:
         msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
@@ -227,7 +234,7 @@ def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor) -> Work
         **({"initial": least} if least else {}),
         "executor": executor,
         "loader": _LOADER,
-        "arguments": {"path": options.path, "overrides": app.overrides},
+        "arguments": {"path": options.path, "overrides": app.overrides, "spool": spool},
         **(options.pool_options or {}),
     }
     return app.plugins.make(WORKER_POOL, name, options=given, app=app)

@@ -15,6 +15,7 @@ from eventmq.headers import parse_headers
 from eventmq.plugins.triggers.timing import Timing
 from eventmq.registry import SCHEDULE_STORE
 from eventmq.schedule import Schedule
+from eventmq.scheduler.plan import job_headers
 from eventmq.task.arity import signature_of
 from eventmq.task.calls import CallOptions
 from eventmq.task.options import TaskOptions
@@ -266,10 +267,7 @@ class Schedules:
     def run(self, name: str) -> Job[Any]:
         """Submit the job of a schedule now; its slots are not touched."""
         made = self.get(name)
-        headers = made.headers
-        if made.expires_in:
-            at = self._app.clock.now() + made.expires_in
-            headers = f"{headers},expires:{at:.3f}".removeprefix(",")
+        headers = job_headers(made, self._app.clock.now())
         host = self._app.host
         return host.submitter.submit_raw(
             Written(

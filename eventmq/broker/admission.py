@@ -11,6 +11,7 @@ from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import Job, JobState
 from eventmq.wire.bulk import decode_batch, encode_exceptions, is_text
+from eventmq.wire.results import NO_REPLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -48,6 +49,8 @@ class _Arrival(NamedTuple):
     jobs: list[Job]
     places: list[int]
     refused: dict[int, tuple[str, str]]
+    wants_reply: bool = False
+    patient: bool = False
 
 
 class Admission:
@@ -78,15 +81,22 @@ class Admission:
             return
         make = self._maker(peer, message.queue, message.headers, headers)
         job = make(message.id, message.body, self._take_seqs(1))
-        wants = headers.reply_requested or headers.ack_requested or bool(headers.guarantee)
-        if headers.reply_requested:
-            self.waits.reply_later(job.id, peer)
-        arrival = _Arrival(peer, message.id, wants, False, [job], [0], {})  # noqa: FBT003
+        arrival = self._arrival(peer, message.id, headers, job)
         if volatile:
             refusal = self.volatile.admit(job)
             self._receipt(arrival, {0: refusal} if refusal else {})
         else:
             self._admit(arrival)
+
+    def _arrival(self, peer: Peer, message_id: str, headers: Headers, job: Job) -> _Arrival:
+        """Return a job by itself; note who gets a REPLY at its end."""
+        replies, asks = headers.reply_requested, headers.ack_requested or bool(headers.guarantee)
+        if replies:
+            self.waits.reply_later(job.id, peer)
+        return _Arrival(
+            peer, message_id, replies or asks, batch=False, jobs=[job], places=[0], refused={},
+            wants_reply=replies, patient=replies and not asks and peer.reads_rows,
+        )  # fmt: skip
 
     def _headers(self, text: str) -> Headers:
         if len(text) > self.state.limits.max_headers:
@@ -253,6 +263,7 @@ class Admission:
         for job in arrival.jobs:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
+                queue.version += 1  # sessions that found nothing before may take these
                 state.busy[job.queue] = queue
             if job.headers is not text:  # most of a batch have the same
                 text = job.headers
@@ -307,7 +318,7 @@ class Admission:
                         self.waits.reply_never(job_id)
             self._receipt(arrival, arrival.refused)
 
-        self.state.write(Find(ids), settle)
+        self.state.write(Find(ids, 0), settle)
 
     def _receipt(self, arrival: _Arrival, refused: dict[int, tuple[str, str]]) -> None:
         state = self.state
@@ -317,7 +328,11 @@ class Admission:
         elif refused:
             state.error(arrival.peer, arrival.message_id, *refused[0])
         elif arrival.wants_ack:
-            state.receipt(arrival.peer, arrival.message_id)
+            peer, extra = arrival.peer, None
+            if arrival.wants_reply and state.reply_to.get(arrival.jobs[0].id) is not peer:
+                extra = NO_REPLY if peer.reads_rows else None
+            patient = arrival.patient and extra is None
+            state.receipt(peer, arrival.message_id, extra, patient=patient)
 
     def _not_stored(self, arrival: _Arrival, i: int, job: Job, verdict: Verdict) -> None:
         state = self.state

@@ -11,7 +11,7 @@ from eventmq.wire.calls import MAX_IDS, MAX_ROWS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["flag", "limit", "number", "text", "texts", "time"]
+__all__ = ["flag", "limit", "number", "numbers", "text", "texts", "time"]
 
 
 def text(arguments: Mapping[str, Any], name: str) -> str:
@@ -48,6 +48,21 @@ def number(arguments: Mapping[str, Any], name: str) -> int:
     value = arguments.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise ProtocolError(f"argument {name!r} is a whole number from 0", code="bad-arguments")
+    return value
+
+
+def numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
+    """Return a list of whole numbers, an empty one where it was left out."""
+    value = arguments.get(name)
+    if value is None:
+        return []
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IDS
+        or not all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    ):
+        msg = f"argument {name!r} is a list of at most {MAX_IDS} whole numbers from 0"
+        raise ProtocolError(msg, code="bad-arguments")
     return value
 
 

@@ -90,7 +90,7 @@ class Calls:
             rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
             self._answer(peer, call, rows)
 
-        self.state.write(Find(ids), settle)
+        self.state.write(Find(ids, 0), settle)
 
     def _now(self, found: Found) -> str:
         state = found.job.state
@@ -114,7 +114,7 @@ class Calls:
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
-        self.state.write(Find([job_id]), known.update)
+        self.state.write(Find([job_id], 0), known.update)
         self.state.write(FindKin(job_id), kin.append)
         self.state.write(History(job_id), settle)
 

@@ -100,7 +100,7 @@ class BrokerCore:
         version: str = "",
     ) -> None:
         self.state = state = State(limits, version=version)
-        self.streams = Streams(state, self._cancel)
+        self.streams = Streams(state, lambda *job: self.operations.cancel(*job))  # noqa: PLW0108 - made later
         self.waits = Waits(state, self.streams)
         self.volatile = Volatile(state, self.waits)
         self.admission = GraphAdmission(state, self.waits, self.volatile)
@@ -119,7 +119,7 @@ class BrokerCore:
         self.retention = Retention(state)
         self.topics = Topics(state)
         self.schedules = Schedules(state)
-        self.calls.add(self.schedules.handlers)
+        self.calls.add({**self.schedules.handlers, "inputs": self.dispatch.inputs.read})
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
@@ -158,6 +158,7 @@ class BrokerCore:
         self.events.observed = recovered.next_event - 1
         self.sweeps.recover(recovered.sweeps)
         Recovery(self.state, self.outcomes, self.sessions.revoked, new_order).run(recovered)
+        self.graphs.left = recovered.graphs
 
     @property
     def done(self) -> bool:
@@ -248,9 +249,6 @@ class BrokerCore:
         self.sessions.inform(peer, message)
         self.schedules.informed(peer)
 
-    def _cancel(self, job_id: str, reason: str) -> None:
-        self.operations.cancel(job_id, reason)
-
     def _misplaced(self, _peer: Peer, _message: Cancel) -> None:
         raise ProtocolError("CANCEL goes from the broker to a worker", code="not-allowed")
 
@@ -303,6 +301,7 @@ class BrokerCore:
         self.volatile.promote()
         self.graphs.tick()
         self.sweeps.run()
+        self.waits.lookups.run()
         self.dispatch.run()
 
     def _promote(self, now: float) -> None:
@@ -326,13 +325,13 @@ class BrokerCore:
 
     def wake_at(self, now: float) -> float:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
-        wake = now + self.state.limits.lease_interval / 2
         state = self.state
-        dues = (
-            state.next_due, state.volatile.next_due, self.dispatch.throttle.due,
-            state.next_deadline,
-        )  # fmt: skip
-        return min([wake, *(due for due in dues if due is not None)])
+        due = wake = now + min(state.limits.lease_interval / 2, self.waits.lookups.patience)
+        throttle = self.dispatch.throttle
+        for each in (state.next_due, state.volatile.next_due, throttle.due, state.next_deadline):
+            if each is not None and each < due:
+                due = each
+        return min(wake, max(due, state.hold_until))
 
     # Out
 
@@ -373,21 +372,27 @@ class BrokerCore:
     @property
     def has_writes(self) -> bool:
         """Whether `take_batch` has entries."""
-        return self.state.has_writes
+        return self.state.has_writes or self.graphs.goes_on
 
     def take_outbox(self) -> list[Outgoing]:
         """Return what is to be sent now, in order."""
         state = self.state
-        outbox = state.outbox + state.receipts
+        outbox, receipts = state.outbox, state.receipts
+        if not outbox and not receipts:  # several times in a turn
+            return []
         state.outbox, state.receipts = [], []
-        return outbox
+        return outbox + receipts
 
     def not_sent(self, message: Outgoing, now: float, *, reachable: bool) -> None:
-        """Say that a message could not be sent: its chunk goes back, its peer may be gone."""
-        state = self.state
-        state.now = now
+        """Say that a message could not be sent: its chunk goes back, its peer informs again."""
+        self.state.now = now
+        self.state.counters["unread"] += reachable
         if message.lease is not None and message.session is not None:
-            self.dispatch.not_sent(message.session, message.lease)
-        peer = state.peers.get(message.key)
-        if not reachable and peer is not None:
+            self.dispatch.not_sent(message.session, message.lease, reachable=reachable)
+        peer = self.state.peers.get(message.key)
+        if peer is not None and not reachable:
             self.sessions.unreachable(peer)
+        elif peer is not None and peer.session is None and peer.features is not None:
+            self.sessions.drop(peer)
+            peer.warned = True  # who sends has logged it
+            self.state.error(peer, "", "inform-again", "read what you were sent, then ask again")

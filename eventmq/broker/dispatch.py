@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.affinity import Affinity
+from eventmq.broker.inputs import Inputs, is_paged
 from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
 from eventmq.broker.refill import Refill
@@ -13,6 +14,7 @@ from eventmq.broker.state import Outgoing
 from eventmq.broker.throttle import Throttle
 from eventmq.broker.views import PLAIN_ONLY, Skill
 from eventmq.entries import Chunk, Finish, OpenChunk, lane_of
+from eventmq.graph import PAGED, flags_of
 from eventmq.headers import parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
@@ -55,6 +57,7 @@ class Dispatch:
         self.routing = routing
         self.affinity = Affinity.of(state, routing, admits)
         self.outcomes = outcomes
+        self.inputs = Inputs(state, outcomes)
         self.volatile = volatile
         self.refill = Refill(state)
         self.throttle = Throttle(state)
@@ -63,6 +66,13 @@ class Dispatch:
 
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
+        state = self.state
+        if state.busy or state.volatile.windows:
+            self._dispatch()
+        state.census.coming.clear()
+        self.throttle.end()
+
+    def _dispatch(self) -> None:
         state = self.state
         held = state.now < state.hold_until
         if not state.closing and not held:
@@ -77,8 +87,6 @@ class Dispatch:
                 self.refill.run(queue)
             if not queue.lanes:
                 del state.busy[queue.name]
-        state.census.coming.clear()
-        self.throttle.end()
 
     # Choice
 
@@ -88,7 +96,8 @@ class Dispatch:
         if not state.busy and not state.volatile.windows:
             return False
         ready = {q.name for q in state.busy.values() if q.ready(state.now) and not q.counts.paused}
-        ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
+        if state.volatile.windows:
+            ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
         if state.limiters.of_queues:
             ready = {name for name in ready if state.queues[name].allowance(state.now)}
         if not ready:
@@ -113,18 +122,19 @@ class Dispatch:
             for weight, name in session.queues
             if name in ready and blocked.get(name) != queues[name].version
         ]
-        orphans = self._orphans_for(session, ready)
-        return options + orphans if orphans else options
+        if len(options) == len(ready):  # nobody else's queue is ready
+            return options
+        return options + self._orphans_for(session, ready)
 
     def _orphans_for(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
         limits = self.state.limits
         if limits.unknown_queue != "default":
             return []
-        weight = next((w for w, name in session.queues if name == limits.default_queue), 0)
+        weight = session.weights.get(limits.default_queue, 0)
         if not weight:
             return []
-        own = {name for _, name in session.queues}
-        return [(weight, name) for name in ready - own if self._orphan(session, name)]
+        others = ready - session.weights.keys()
+        return [(weight, name) for name in others if self._orphan(session, name)]
 
     def _orphan(self, session: Session, name: str) -> bool:
         queue = self.state.queues[name]
@@ -138,7 +148,10 @@ class Dispatch:
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
         by_id = {session.id: session for session in sessions}
         leased = False
-        chosen = self.routing.choose(queue.name, views, len(sessions))
+        # Who was chosen for nothing would count as used.
+        waiting = len(queue) + len(queue.arriving)
+        waiting += len(self.state.volatile.windows.get(queue.name, ()))
+        chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
         if self.affinity is not None:  # nobody is passed over: keys decide
             chosen = list(dict.fromkeys([*chosen, *by_id]))
         for session_id in chosen:
@@ -199,7 +212,7 @@ class Dispatch:
 
     @staticmethod
     def _charge(queue: Queue, session: Session, jobs: list[Job]) -> None:
-        weight = next((w for w, name in session.queues if name == queue.name), 1)
+        weight = session.weights.get(queue.name, 1)
         session.order.charge(queue.name, weight, len(jobs))
 
     def _limit(self, queue: Queue, session: Session, waiting: int) -> int:
@@ -210,7 +223,7 @@ class Dispatch:
 
     def _take(self, queue: Queue, session: Session) -> list[Job]:
         limits = self.state.limits
-        judge, refuses = self._judge(queue, session), self._refuses(session)
+        judge, refuses = self._judge(queue, session), self._refuses(session, queue)
         skill = self._skill(queue, session)
         if self.affinity is not None:
             judge = self.affinity.narrow(queue, session, judge)
@@ -222,10 +235,16 @@ class Dispatch:
         while True:
             jobs = queue.take(skill, judge, refuses, load, now)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
-            if not stale:
+            if stale:
+                self._expire(list(stale.values()))
+            unread: list[Job] = []
+            if self.inputs.blind(session):
+                unread = [job for job in jobs if is_paged(job) and id(job) not in stale]
+                self._fail_unread(unread)
+            if not stale and not unread:
                 return jobs
-            self._expire(list(stale.values()))
-            fresh = [job for job in jobs if id(job) not in stale]
+            gone = {*stale, *map(id, unread)}
+            fresh = [job for job in jobs if id(job) not in gone]
             if fresh:
                 return fresh
 
@@ -260,7 +279,7 @@ class Dispatch:
     @staticmethod
     def _skill(queue: Queue, session: Session) -> Skill:
         """Return which lanes of a queue a session may get jobs of."""
-        if any(name == queue.name for _, name in session.queues):
+        if queue.name in session.weights:
             return session.skill
         return PLAIN_ONLY._replace(plain=session.skill.plain)  # its own workers are away
 
@@ -270,17 +289,23 @@ class Dispatch:
         suits = self._skill(queue, session).admits
 
         if session.jobs:  # slots share a chunk: it may have any number of long jobs
-            return lambda text: 0.0 if suits(lane_of(text).task) else -1.0
+            return lambda text: _paging(text, unmeasured) if suits(lane_of(text).task) else -1.0
 
         def judge(text: str) -> float:
             task = lane_of(text).task
-            return run_time.get(task or "", unmeasured) if suits(task) else -1.0
+            if not suits(task):
+                return -1.0
+            return _paging(text, unmeasured) or run_time.get(task or "", unmeasured)
 
         return judge
 
-    def _refuses(self, session: Session) -> Callable[[Job], bool] | None:
-        """Return what says whether the session refused a job, None where nobody did."""
+    def _refuses(
+        self, session: Session, queue: Queue | None = None
+    ) -> Callable[[Job], bool] | None:
+        """Return what says whether the session is not given a job, None where it is given any."""
         refusals = self.state.refusals
+        if queue is not None and self.inputs.blind(session) and self.inputs.refuses(queue):
+            return lambda job: is_paged(job) or session.id in refusals.get(job.id, ())
         if not refusals:
             return None
         return lambda job: session.id in refusals.get(job.id, ())
@@ -308,6 +333,14 @@ class Dispatch:
             lease.until = self.state.now + timeout + PLAIN_SLACK
         return lease
 
+    def _fail_unread(self, jobs: list[Job]) -> None:
+        def undo() -> None:
+            for job in jobs:
+                self.state.joined(job)
+
+        if jobs:
+            self.inputs.fail(jobs, undo)
+
     def _expire(self, jobs: list[Job]) -> None:
         rows = [self.outcomes.row(job, JobState.EXPIRED) for job in jobs]
 
@@ -321,7 +354,8 @@ class Dispatch:
 
     def _send(self, session: Session, lease: Lease) -> None:
         state = self.state
-        if not lease.left:
+        if not lease.left:  # the same commit has refused or ended all of it
+            session.free += session.plain
             self.outcomes.close(session, lease)
             return
         lease.sent = state.now
@@ -352,8 +386,13 @@ class Dispatch:
                 if job.id in state.jobs:
                     state.joined(job)
 
-    def not_sent(self, session: Session, lease: Lease) -> None:
-        """A chunk could not be sent: its jobs are queued again in the next commit."""
-        if session.plain:
-            session.free = 0
+    def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
+        """A chunk could not be sent: its jobs are queued again; the session gets no more now."""
+        session.full = True
+        session.free = session.free + 1 if reachable and session.plain else 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)
+
+
+def _paging(text: str, seconds: float) -> float:
+    """Return what a job costs that first reads what it takes: nothing travels behind it."""
+    return seconds if PAGED in flags_of(text) else 0.0

@@ -191,7 +191,7 @@ class Gate:
             except ProtocolError as error:
                 state.error(peer, message.id, error.code, str(error))
 
-        state.write(Find(elsewhere), settle)
+        state.write(Find(elsewhere, 0), settle)
 
 
 def _pass(peer: Peer, message: Any, handler: Handler) -> None:

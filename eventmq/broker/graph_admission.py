@@ -132,7 +132,7 @@ class GraphAdmission(Admission):
             else:
                 state.receipt(graph.peer, graph.id)
 
-        state.write(Find([graph.id]), settle)
+        state.write(Find([graph.id], 0), settle)
 
     def _graph_stored(self, graph: _Graph) -> None:
         state = self.state

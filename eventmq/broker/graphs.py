@@ -46,6 +46,8 @@ class Graphs:
         self.state = state
         self.operations = operations
         self._ending = False
+        #: The store may have more to do: what one commit causes is bounded.
+        self.left = False
         operations.calls.add({"graph": self._look, "cancel_graph": self._cancel})
 
     # Ends
@@ -53,15 +55,24 @@ class Graphs:
     def follow(self) -> None:
         """Ask what the ends of this commit cause; the last entry of a batch."""
         state = self.state
-        if not state.graphs or not state.entries:
+        if not state.graphs or not (state.entries or self.left):
             return
         limits = state.limits
         most = limits.max_frame - _HEAD
-        entry = Follow(state.now, limits.priority_step, limits.result_ttl, most)
+        entry = Follow(
+            state.now, limits.priority_step, limits.result_ttl, most,
+            max_inputs=limits.max_inputs, limit=limits.graph_slice,
+        )  # fmt: skip
         state.write(entry, self._followed)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a commit is wanted for what earlier ones have left."""
+        return self.left and self.state.now >= self.state.hold_until
 
     def _followed(self, verdict: Followed) -> None:
         state = self.state
+        self.left = verdict.left
         for job in (*verdict.ready, *verdict.more):
             self._count(job)
         for job in verdict.ready:
@@ -110,7 +121,7 @@ class Graphs:
                 logger.warning("%d jobs of graphs were cancelled: %s", len(acted.jobs), _LATE)
 
         undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - as in other places
-        state.write(EndDeadlines(state.now, stamp), settle, undo)
+        state.write(EndDeadlines(state.now, stamp, state.limits.graph_slice), settle, undo)
 
     # Calls
 
@@ -118,20 +129,27 @@ class Graphs:
         job_id = text(arguments, "id")
         reason = text(arguments, "reason")[:_REASON] or NO_REASON
         stamp = self.operations.stamp(reason=reason)
+        limit, count = self.state.limits.graph_slice, 0
 
         def settle(verdict: tuple[str, Acted]) -> None:
+            nonlocal count
             root, acted = verdict
             if not root:
                 self._unknown(peer, call, job_id)
                 return
             self.operations.cancelled(acted.jobs, stamp, reason)
-            logger.info("graph %s: %d jobs cancelled: %r", root, len(acted.jobs), reason)
-            self.state.reply(peer, pack({"id": root, "count": len(acted.jobs)}), call)
+            count += len(acted.jobs)
+            if len(acted.jobs) >= limit:  # slice by slice: the next commit goes on
+                self.state.write(CancelGraph(job_id, stamp, limit), settle, undo)
+                return
+            logger.info("graph %s: %d jobs cancelled: %r", root, count, reason)
+            self.state.reply(peer, pack({"id": root, "count": count}), call)
 
         def undo() -> None:
-            self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
+            text = f"the disk is full; {count} jobs were cancelled: call again for the rest"
+            self.state.error(peer, call, "store-full", text)
 
-        self.state.write(CancelGraph(job_id, stamp), settle, undo)
+        self.state.write(CancelGraph(job_id, stamp, limit), settle, undo)
 
     def _look(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = text(arguments, "id")

@@ -248,6 +248,11 @@ class Limiters:
         if limiter.waiting:
             self._freed[limiter] = None
 
+    @property
+    def blocking(self) -> bool:
+        """Whether a lane is blocked, or may go on again."""
+        return bool(self._dues or self._freed)
+
     def unblock(self, now: float) -> list[tuple[Lane, Queue]]:
         """Return and forget the blocked lanes that may start jobs now."""
         while (due := self.due) is not None and due <= now:

@@ -16,6 +16,8 @@ class Limits:
         max_frames: A message of more frames is answered with ERROR ``frame-count``.
         max_headers: A longer header field is answered with ERROR ``too-large``.
         max_id: Longest id, queue name or topic in characters.
+        graph_slice: Jobs of graphs that one commit makes ready or cancels because of others.
+        max_inputs: Results that one job takes of others, in bytes; one that would take more fails.
         max_unique: Longest unique key in characters.
         max_keys: Keys (header ``limit-key``, by task) that jobs wait or run with at a time; a job
             with a further one is refused with ``too-many-keys``.
@@ -27,6 +29,8 @@ class Limits:
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
             number; more are refused with ``rate-limited``.
+        max_unread: Bytes of messages that wait for one peer which does not read; see `max_unread`
+            of the settings.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
         max_subscriptions: ``subscribe`` calls of one peer at a time; more are refused with
             ``too-many``.
@@ -74,6 +78,8 @@ class Limits:
     max_frames: int = 16
     max_headers: int = 64 * 1024
     max_id: int = 255
+    graph_slice: int = 1000
+    max_inputs: int = 256 * 1024 * 1024
     max_unique: int = 1024
     max_keys: int = 10_000
     max_queue_length: int = 10_000_000
@@ -81,6 +87,7 @@ class Limits:
     max_lanes: int = 100_000
     max_peers: int = 10_000
     max_message_rate: float = 0.0
+    max_unread: int = 64 * 1024 * 1024
     max_waits: int = 100_000
     max_subscriptions: int = 1000
     max_streams: int = 10_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.arguments import limit, text, texts, time
+from eventmq.broker.arguments import limit, numbers, text, texts, time
 from eventmq.entries import Finished, lane_of
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
@@ -118,6 +118,10 @@ class Operations:
 
     def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
         ids = list(dict.fromkeys(texts(arguments, "ids")))
+        attempts = numbers(arguments, "attempts") if action == "retry" else []
+        if attempts and len(attempts) != len(ids):
+            msg = f"{len(attempts)} attempts for {len(ids)} ids: one for each, and no id twice"
+            raise ProtocolError(msg, code="bad-arguments")
         now = "queued" if action == "retry" else "dropped"
 
         def settle(acted: Acted) -> None:
@@ -128,7 +132,7 @@ class Operations:
             rows = [(i, now, "failed") if i in done else _other(i, acted) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
-        self._write(peer, call, Act(action, ids, self.stamp(seqs=len(ids))), settle)
+        self._write(peer, call, Act(action, ids, self.stamp(seqs=len(ids)), attempts), settle)
 
     def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         filters = failed_filter(arguments)

@@ -80,17 +80,19 @@ class Outcomes:
         rows = decode_outcomes(message.result)
         lease = session.leases.get(number)
         if lease is None:
+            if session.strays.pop(number, 0.0) and session.busy:
+                session.busy -= 1  # if it is not at its end, the next status says so
             self._stale(len(rows))
             self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
             return
         if lease.volatile:
             for task, times in self.volatile.answered(session, lease, rows).items():
                 self._measured(task, sum(times) / len(times))
-            self.state.ack(peer, message.id)
+            self.state.ack_answer(peer, message.id)
             return
         answers = Answers(session, lease)
         self._sort(answers, rows)
-        self._write(answers, lambda: self.state.ack(peer, message.id))
+        self._write(answers, lambda: self.state.ack_answer(peer, message.id))
 
     def _stale(self, n: int) -> None:
         self.state.counters["stale_outcomes"] += n

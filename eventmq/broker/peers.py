@@ -78,6 +78,11 @@ class Peer:
         return self.owed > 0 and self.features is None and self.role in {"", "client"}
 
     @property
+    def reads_rows(self) -> bool:
+        """Whether the REPLY to its ``reply-requested`` is a row, as of ``get``."""
+        return self.features is not None and "ended" in self.features.extensions
+
+    @property
     def reads_errors(self) -> bool:
         """Whether it can be sent an ERROR: all but registered peers without FEATURES."""
         return not self.role or (self.features is not None and "error" in self.features.extensions)
@@ -123,9 +128,11 @@ class Session:
         order: Which queue comes next.
         peer: Its connection, None while it has none.
         queues: (weight, name) pairs.
+        weights: The same by name.
         tasks: Names of the tasks it knows; empty means any.
         skill: What that and ``callables`` and ``plain`` mean for jobs.
         callables: Whether it takes plain jobs.
+        inputs: Whether it can read what a job takes in pages.
         plain: It has no FEATURES: one job per message, one READY per slot.
         window: How many chunks it wants to hold; for a plain one, its free slots plus leases.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
@@ -133,6 +140,9 @@ class Session:
         received: Highest chunk number that it says it received.
         next_number: Of the next chunk.
         leases: Number -> open chunk.
+        strays: Chunks that it holds although no lease is open for them: number -> since when.
+        busy: How many of these have been so long that their jobs must be running there.
+        full: It could not be sent a chunk; it gets the next one when it speaks, or some time later.
         gone_at: When its connection was lost, 0.0 while it has one.
         patience: How long it may be gone, 0.0 for the usual grace.
         closing: It said KBAI: it gets nothing more.
@@ -148,8 +158,10 @@ class Session:
     peer: Peer | None = None
     name: str = ""
     queues: tuple[tuple[int, str], ...] = ()
+    weights: dict[str, int] = field(default_factory=dict)
     tasks: frozenset[str] = frozenset()
     callables: bool = False
+    inputs: bool = False
     plain: bool = False
     skill: Skill = NOTHING
     window: int = 0
@@ -158,6 +170,9 @@ class Session:
     received: int = 0
     next_number: int = 1
     leases: dict[int, Lease] = field(default_factory=dict)
+    strays: dict[int, float] = field(default_factory=dict)
+    busy: int = 0
+    full: bool = False
     gone_at: float = 0.0
     patience: float = 0.0
     closing: bool = False
@@ -170,12 +185,13 @@ class Session:
     @property
     def room(self) -> int:
         """How many more chunks it wants now."""
-        if self.peer is None or self.closing:
+        if self.peer is None or self.closing or self.full:
             return 0
         if self.plain:
             return self.free
-        chunks = self.window - len(self.leases)
-        return min(chunks, self.jobs - self.held) if self.jobs and chunks > 0 else chunks
+        chunks = self.window - len(self.leases) - self.busy
+        rest = self.jobs - self.held - self.busy
+        return min(chunks, rest) if self.jobs and chunks > 0 else chunks
 
     @property
     def held(self) -> int:

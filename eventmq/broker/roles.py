@@ -101,6 +101,8 @@ def call_roles(name: str) -> frozenset[str]:
     if name in _SCHEDULERS:
         return frozenset({"scheduler"})
     spec = CALLS.get(name)
+    if spec and spec.role == "worker":
+        return _WORKS
     return _ACTS if name in _SHOW_ALL or (spec and spec.role == "admin") else _SUBMITS
 
 

@@ -16,6 +16,7 @@ import zmq
 from zmq.backend import zmq_poll
 
 from eventmq.broker.core import PORTS, BrokerCore
+from eventmq.broker.later import Later
 from eventmq.broker.roles import Grant
 from eventmq.broker.runner_door import Door
 from eventmq.broker.runner_observer import Observers
@@ -23,13 +24,14 @@ from eventmq.entries import Announce
 from eventmq.errors import BindError, NotAllowed
 from eventmq.wire.addresses import is_local
 from eventmq.wire.runner_zap import KeyRing
-from eventmq.wire.socket import Link, Unroutable, new_context, open_pub, open_router
+from eventmq.wire.socket import Link, RouterLink, Unroutable, new_context, open_pub, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
     from pathlib import Path
 
     from eventmq.broker.limits import Limits
+    from eventmq.broker.peers import Key
     from eventmq.broker.state import Outgoing
     from eventmq.clock import Clock
     from eventmq.entries import Recovered
@@ -89,12 +91,12 @@ class BrokerRunner:
         self._queue_order = queue_order
         self._binds = dict(binds)
         self._clock = clock
-        self._context = context
-        self._own_context = context is None
+        self._context, self._own_context = context, context is None
         self._insecure = insecure
         self._keys_dir = keys_dir
         self._door: Door | None = None
         self._links: dict[str, Link] = {}
+        self._later = Later()
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
         self._stopping = False
         self._wake_read, self._wake_write = _open_pipe()
@@ -139,6 +141,7 @@ class BrokerRunner:
 
     def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
+        self.core.waits.lookups.unread = self._unread
         self.core.recover(recovered, self._clock.now(), self._queue_order)
         self.core.state.write(Announce(self.addresses), lambda _: None)
         if self.observer is not None:
@@ -157,12 +160,7 @@ class BrokerRunner:
     def _bind(self, name: str, address: str) -> None:
         assert self._context is not None  # noqa: S101 - made by bind
         is_pub = name == "subscribe"
-        known_by = "" if self._door is None else self._door.known_by
-        link = (
-            open_pub(self._context)
-            if is_pub
-            else open_router(self._context, max_frame=self._limits.max_frame, known_by=known_by)
-        )
+        link = open_pub(self._context) if is_pub else self._open_router(self._context)
         self._links[name] = link
         if self._door is not None:
             self._door.arm(self._context, name, link)
@@ -174,6 +172,14 @@ class BrokerRunner:
             raise BindError(msg) from error
         if not is_pub:
             self._items.append((link.socket, _IN))
+
+    def _open_router(self, context: zmq.Context[Any]) -> Link:
+        return open_router(
+            context,
+            max_frame=self._limits.max_frame,
+            known_by="" if self._door is None else self._door.known_by,
+            max_unread=self._limits.max_unread,
+        )
 
     def stop(self) -> None:
         """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
@@ -196,7 +202,7 @@ class BrokerRunner:
             self._commit()
             self.core.events.tell()  # of what is on disk only now
             self._commit()
-            self._send()
+            self._send(last=True)
         finally:
             self._close()
 
@@ -222,12 +228,14 @@ class BrokerRunner:
 
     # hot loop: benchmarks/drain.py
     def _serve(self) -> None:
-        core, clock, items = self.core, self._clock, self._items
+        core, clock, items, later = self.core, self._clock, self._items, self._later
         interval = self._limits.heartbeat_interval
         monotonic, wall = clock.monotonic(), clock.now()
         while not self._stopping and not core.done:
             now = clock.now()
-            wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
+            wait = 0.0
+            if not core.has_writes:
+                wait = max(0.0, min(core.wake_at(now) - now, later.due - clock.monotonic()))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
             then, monotonic = monotonic, clock.monotonic()
             last, wall = wall, clock.now()
@@ -310,12 +318,15 @@ class BrokerRunner:
         poller.register(fd, zmq.POLLIN)
         poller.poll()
 
-    def _send(self) -> None:
-        links = self._links
+    def _send(self, *, last: bool = False) -> None:
+        links, door, later = self._links, self._door, self._later
         outbox = self.core.take_outbox()
-        door = self._door
+        if outbox or later.waiting:
+            outbox = later.pick(outbox, float("inf") if last else self._clock.monotonic())
         if door is not None and outbox:
             door.take_note()
+        # Who takes nothing more: what follows is not to come before what was not sent.
+        full: set[Key] = set()
         for message in outbox:
             key = message.key
             if key.port == "subscribe":
@@ -325,12 +336,18 @@ class BrokerRunner:
                 self._not_sent(message, reachable=False)
                 continue
             try:
-                sent = links[key.port].send([key.identity, *message.frames])
+                sent = key not in full and links[key.port].send([key.identity, *message.frames])
             except Unroutable:
                 self._not_sent(message, reachable=False)
             else:
                 if not sent:
+                    full.add(key)
                     self._not_sent(message, reachable=True)
+
+    def _unread(self, key: Key) -> int:
+        """Return how many bytes wait for a peer."""
+        link = self._links[key.port]
+        return link.unread.waiting(key.identity) if isinstance(link, RouterLink) else 0
 
     def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
         self.core.not_sent(message, self._clock.now(), reachable=reachable)

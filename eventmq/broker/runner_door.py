@@ -10,8 +10,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.gate import Gate
+from eventmq.wire.runner_monitors import lost_connection
 from eventmq.wire.runner_zap import ZapThread
-from eventmq.wire.socket import KnownLink, encrypt, lost_connection, watch_failures
+from eventmq.wire.socket import KnownLink, encrypt, watch_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

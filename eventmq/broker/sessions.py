@@ -31,6 +31,9 @@ __all__ = ["Sessions"]
 #: Seconds after INFORM in which a plain worker's READYs say how many slots it has.
 PLAIN_START = 5.0
 
+#: Seconds in which the answers to chunks come, and their ACKs go, that a session still holds.
+STRAY = 0.5
+
 #: Seconds that a plain peer's REPLY may come after the READY of the same slot.
 PLAIN_LATE = 2.0
 
@@ -102,7 +105,7 @@ class Sessions:
                     if known.job.state is JobState.CANCELLED:
                         self._cancel(peer, job_id, doubts[job_id], "the job was cancelled")
 
-            state.write(Find(list(doubts)), settle)
+            state.write(Find(list(doubts), 0), settle)
 
     def _cancel(self, peer: Peer, job_id: str, delivery: int, reason: str) -> None:
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
@@ -135,8 +138,10 @@ class Sessions:
         session = self._session(peer, features)
         session.name = (features.name if features else "") or session.id
         session.queues = queues or ((10, state.limits.default_queue),)
+        session.weights = {name: weight for weight, name in reversed(session.queues)}
         session.tasks = frozenset(features.tasks) if features else frozenset()
         session.callables = bool(features and features.callables)
+        session.inputs = bool(features and "inputs" in features.extensions)
         session.plain = plain
         tasks = None if not plain and not session.tasks else session.tasks
         session.skill = Skill(tasks, plain or session.callables)
@@ -181,6 +186,7 @@ class Sessions:
         if session is None:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
         elif session.plain:
+            session.full = False
             session.free += 1
             if self.state.now - session.informed_at <= PLAIN_START:
                 session.slots = max(session.slots, session.free + len(session.leases))
@@ -193,6 +199,7 @@ class Sessions:
         status = Status.parse(text)
         session.window = min(status.window, 10_000)
         session.jobs = min(status.jobs, 10_000)
+        session.full = False
         self._reconcile(session, status.received, set(status.held), resend=False)
 
     def _reconcile(self, session: Session, received: int, held: set[int], *, resend: bool) -> None:
@@ -205,6 +212,7 @@ class Sessions:
             resend: Whether chunks above ``received`` are lost for certain (a new connection).
         """
         session.received = received
+        self._note_strays(session, held)
         patience = self.state.limits.heartbeat_interval
         for lease in list(session.leases.values()):
             if not lease.sent and not resend:
@@ -212,8 +220,16 @@ class Sessions:
             if lease.number <= received:
                 if lease.number not in held:
                     self.outcomes.give_back(session, lease, unstarted=True)
+                elif not lease.sent:  # by an earlier broker: from now on it is missed, too
+                    lease.sent = self.state.now
             elif resend or self.state.now - lease.sent >= patience:
                 self.dispatch.send_again(session, lease)
+
+    def _note_strays(self, session: Session, held: set[int]) -> None:
+        """Note what it holds that it should not: its slots are taken as long as that runs."""
+        now, known = self.state.now, session.strays
+        session.strays = {n: known.get(n, now) for n in held if n not in session.leases}
+        session.busy = sum(now - since >= STRAY for since in session.strays.values())
 
     # Liveness
 
@@ -284,6 +300,7 @@ class Sessions:
 
     def _judge(self, session: Session) -> None:
         state = self.state
+        session.full = False
         for lease in [lease for lease in session.leases.values() if not lease.left]:
             self.outcomes.close(session, lease)  # what closed it before was not committed
         if session.peer is not None:
@@ -294,6 +311,8 @@ class Sessions:
             if state.now - session.gone_at >= patience:
                 self.lost(session)
                 return
+        if session.strays:
+            self._note_strays(session, set(session.strays))
         if session.plain:
             self._judge_plain(session)
 

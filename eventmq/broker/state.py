@@ -35,12 +35,16 @@ logger = logging.getLogger("eventmq.broker")
 
 
 class Outgoing(NamedTuple):
-    """A message on its way out; ``lease`` is undone if it cannot be sent."""
+    """A message on its way out; ``lease`` is undone if it cannot be sent.
+
+    One that is ``patient`` may wait for another one to the same peer (`eventmq.broker.later`).
+    """
 
     key: Key
     frames: list[bytes]
     session: Session | None = None
     lease: Lease | None = None
+    patient: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -117,11 +121,19 @@ class State:
         """Send an ACK."""
         self.send(peer, Ack(self.message_id(), acked, extra).frames())
 
-    def receipt(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
+    def ack_answer(self, peer: Peer, acked: str) -> None:
+        """Send the ACK of an answer of a worker, which has no use for it by itself."""
+        peer.sent = self.now
+        frames = Ack(self.message_id(), acked).frames()
+        self.outbox.append(Outgoing(peer.key, frames, patient=True))
+
+    def receipt(
+        self, peer: Peer, acked: str, extra: bytes | None = None, *, patient: bool = False
+    ) -> None:
         """Send the ACK of a REQUEST, after everything else of the turn."""
         peer.sent = self.now
         frames = Ack(self.message_id(), acked, extra).frames()
-        self.receipts.append(Outgoing(peer.key, frames))
+        self.receipts.append(Outgoing(peer.key, frames, patient=patient))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Send a REPLY."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from eventmq.wire.streams import WINDOW, WINDOW_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -65,13 +67,14 @@ class Stream:
         ended: The job has ended.
         idle_since: Since when nobody reads.
         idle: Seconds without a reader after which the parts are discarded.
+        patient: The task has said so itself.
         cancels: The job is cancelled then.
         replayable: Each run makes the same parts.
     """
 
     __slots__ = (
         "_kept", "base", "cancels", "delivery", "end", "ended", "idle", "idle_since", "job_id",
-        "readers", "replayable", "session", "size",
+        "patient", "readers", "replayable", "session", "size",
     )  # fmt: skip
 
     def __init__(self, job_id: str, now: float) -> None:
@@ -79,7 +82,7 @@ class Stream:
         self.delivery = self.base = self.end = self.size = 0
         self.readers: dict[tuple[Peer, str], Reader] = {}
         self.session: Session | None = None
-        self.ended = self.cancels = self.replayable = False
+        self.ended = self.cancels = self.replayable = self.patient = False
         self.idle = IDLE
         self.idle_since = now
         self._kept: deque[Kept] = deque()
@@ -89,9 +92,15 @@ class Stream:
         """Whether it has ended and every part was taken."""
         return self.ended and self.base == self.end
 
+    @property
+    def full(self) -> bool:
+        """Whether the job waits for somebody to take parts."""
+        return self.end - self.base >= WINDOW or self.size >= WINDOW_BYTES
+
     def read_options(self, headers: Headers) -> None:
         """Take what the task says about its streams."""
         self.idle = IDLE if headers.stream_idle is None else headers.stream_idle
+        self.patient = headers.stream_idle is not None
         self.cancels = headers.stream_unread == "cancel"
         self.replayable = headers.replayable
 

@@ -42,6 +42,9 @@ logger = logging.getLogger("eventmq.broker")
 #: Seconds between two looks for streams that nobody reads.
 LOOK = 0.5
 
+#: Seconds that a full window waits for a reader where somebody waits for the result alone.
+RESULT_ONLY = 1.0
+
 #: Jobs of which is known that parts were discarded, and jobs of which is known how far they are.
 REMEMBERED = 100_000
 
@@ -330,6 +333,11 @@ class Streams:
         if stream.session is not None:
             self._credit(stream.session, stream.job_id, stream.delivery, NO_READER)
 
+    def _holds_back_a_result(self, stream: Stream) -> bool:
+        """Say whether somebody waits for the end of a job, which waits for a reader."""
+        settled = stream.ended or stream.cancels or stream.patient
+        return not settled and stream.full and stream.job_id in self.state.waiters
+
     def tick(self) -> None:
         """Look for streams that nobody reads."""
         now = self.state.now
@@ -340,9 +348,10 @@ class Streams:
             if stream.readers:
                 continue
             stream.idle_since = min(stream.idle_since, now)
-            if now - stream.idle_since < stream.idle:
+            idle = RESULT_ONLY if self._holds_back_a_result(stream) else stream.idle
+            if now - stream.idle_since < idle:
                 continue
-            why = f"nobody read them for {stream.idle:g} s"
+            why = f"nobody read them for {idle:g} s"
             if stream.ended:
                 self._forget_parts(stream, why)
             elif stream.cancels:

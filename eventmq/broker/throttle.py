@@ -24,8 +24,9 @@ class Throttle:
     def begin(self) -> None:
         """Let sessions look again where a limit may let more jobs start."""
         state = self.state
-        for lane, queue in state.limiters.unblock(state.now):
-            queue.unblock(lane)
+        if state.limiters.blocking:
+            for lane, queue in state.limiters.unblock(state.now):
+                queue.unblock(lane)
 
     def end(self) -> None:
         """Write what the leases of this turn took of rates."""
@@ -39,6 +40,8 @@ class Throttle:
     def due(self) -> float | None:
         """When the next token comes that jobs wait for, None where none do."""
         state = self.state
+        if not state.limiters.of_queues:
+            return state.limiters.due
         dues = [
             limiter.wake_at(state.now)
             for name, limiter in state.limiters.of_queues.items()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import Find
+from eventmq.broker.lookups import Lookups
 from eventmq.job import TERMINAL
 from eventmq.wire.bulk import pack
-from eventmq.wire.results import plain_result
+from eventmq.wire.results import ENDED, plain_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.broker.streams import Streams
     from eventmq.entries import Finished, Found
-    from eventmq.job import JobState
+    from eventmq.job import Job, JobState
 
 __all__ = ["Waits"]
+
+#: Bytes of results that are given to a peer for which much waits already.
+SHORT = 64 * 1024
 
 #: [id, state, content type, bytes or None]
 Row = tuple[str, str, str, "bytes | None"]
@@ -30,6 +33,7 @@ class Waits:
     def __init__(self, state: State, streams: Streams) -> None:
         self.state = state
         self.streams = streams
+        self.lookups = Lookups(state, self._wanted, self._looked_up)
         #: Rows of this turn by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
 
@@ -49,12 +53,29 @@ class Waits:
             state.waiters.setdefault(job_id, []).append((peer, call))
         unknown = [job_id for job_id in wanted if job_id not in state.jobs]
         volatile = state.volatile.find(unknown, state.now)
-        if volatile:
+        if volatile and sum(len(known.result or b"") for known in volatile.values()) <= SHORT:
             self._found(peer, call, list(volatile), volatile)
             self.flush()
             unknown = [job_id for job_id in unknown if job_id not in volatile]
         if unknown:
-            state.write(Find(unknown), lambda found: self._found(peer, call, unknown, found))
+            self.lookups.ask(peer, call, unknown)
+
+    def _wanted(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
+        """Return of which jobs the ends are still to be answered."""
+        if call:
+            left = peer.calls.get(call, set())
+            return [job_id for job_id in ids if job_id in left]
+        return [job_id for job_id in ids if self.state.reply_to.get(job_id) is peer]
+
+    def _looked_up(
+        self, peer: Peer, call: str, ids: Sequence[str], found: Mapping[str, Found]
+    ) -> None:
+        """Answer a call, or without one send the REPLYs that were asked for."""
+        if call:
+            self._found(peer, call, self._wanted(peer, call, ids), found)
+        else:
+            for job_id in self._wanted(peer, "", ids):
+                self._late(job_id, found)
 
     def _found(self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]) -> None:
         """Answer for the jobs that have ended, in the order of their ends, and for unknown ones."""
@@ -95,20 +116,14 @@ class Waits:
 
     def look_again(self, job_id: str) -> None:
         """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
-        if job_id not in self.state.reply_to:
-            return
-        volatile = self.state.volatile.find([job_id], self.state.now)
-        if volatile:
-            self._late(job_id, volatile)
-        else:
-            self.state.write(Find([job_id]), lambda found: self._late(job_id, found))
+        peer = self.state.reply_to.get(job_id)
+        if peer is not None:
+            self.lookups.ask(peer, "", [job_id])
 
     def _late(self, job_id: str, found: Mapping[str, Found]) -> None:
         known = found.get(job_id)
         if known is not None and known.job.state in TERMINAL:
-            peer = self.reply_never(job_id)
-            if peer is not None and self._may_read(peer, known.job.headers):
-                self._reply(peer, job_id, known.job.state, known.result)
+            self._owed(known.job, known.job.state, known.content_type, known.result)
 
     # Answering
 
@@ -126,16 +141,34 @@ class Waits:
                 result = row.result if row.ttl > 0 else None
                 answer = (job_id, row.state.value, row.content_type, result)
                 for peer, call in list(waiters[job_id]):
+                    if result is not None and len(result) > SHORT and self.lookups.full(peer):
+                        self.lookups.ask(peer, call, [job_id])  # once it has read
+                        continue
                     readable = peer.grant is None or peer.grant.owns(row.job.headers)
                     self._answer(peer, call, answer if readable else (job_id, "", "", None))
-            if job_id not in reply_to or (owed := self.reply_never(job_id)) is None:
-                continue
-            if owed.grant is None or owed.grant.owns(row.job.headers):
-                self._reply(owed, job_id, row.state, row.result)
+            if job_id in reply_to:
+                self._owed(row.job, row.state, row.content_type, row.result, kept=row.ttl > 0)
 
-    def _reply(self, peer: Peer, job_id: str, state: JobState, result: bytes | None) -> None:
+    def _owed(
+        self,
+        job: Job,
+        state: JobState,
+        content_type: str,
+        result: bytes | None,
+        *,
+        kept: bool = True,
+    ) -> None:
         """Send the REPLY that a REQUEST asked for; plain peers read text only, and no OUTCOME."""
-        if peer.features is not None:
+        peer = self.reply_never(job.id)
+        if peer is None:
+            return
+        job_id, readable = job.id, self._may_read(peer, job.headers)
+        if peer.reads_rows:
+            row = (job_id, state.value, content_type, result if kept else None)
+            self.state.reply(peer, pack(row if readable else (job_id, "", "", None)), job_id, ENDED)
+        elif not readable:
+            return
+        elif peer.features is not None:
             self.state.reply(peer, result or b"", job_id, state.value)
         else:
             self.state.reply(peer, plain_result(state, result), job_id)
@@ -185,6 +218,7 @@ class Waits:
 
     def forget(self, peer: Peer, call: str) -> None:
         """End a call early."""
+        self.lookups.forget(peer, call)
         for job_id in peer.calls.pop(call, set()):
             peer.waiting -= 1
             self._unwait(job_id, peer, call)
@@ -195,6 +229,7 @@ class Waits:
         """Forget all that a peer waits for."""
         for call in [*peer.calls, *peer.topics, *peer.streams]:
             self.forget(peer, call)
+        self.lookups.forget(peer, "")
         lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
         for job_id in lost:
             self.reply_never(job_id)

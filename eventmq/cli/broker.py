@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq.cli.command import Command
+from eventmq.cli.descriptors import provide
 from eventmq.cli.exits import FAILED
 from eventmq.cli.target import options_of, takes_app
 
@@ -61,6 +62,7 @@ def broker(
     """
     options = options_of(store_options, "--store-option")
     app = target.serving(insecure=insecure or None, **settings).app
+    provide(app.settings.max_peers)
     runner = app.make_broker(store_options=options)
 
     def stop(*_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Gateway
 
 __all__ = ["COMMANDS"]
+
+#: Objects that come and stay until the collector looks at the young ones: requests leave none.
+COLLECT_AFTER = 100_000
 
 #: Seconds between looks at whether the gateway still serves.
 LOOK = 0.5
@@ -63,7 +67,10 @@ def gateway(
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.set())
     try:
-        click.echo(_ready_line(name, made.start()))
+        addresses = made.start()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER, 50, 100)
+        click.echo(_ready_line(name, addresses))
         return _serve(made, ended)
     finally:
         made.stop(app.settings.grace)

@@ -95,12 +95,12 @@ def variables_told(*, already: bool) -> Iterator[None]:
         logger.removeFilter(_no_warning)
 
 
-def load_executor(*, path: str, overrides: Mapping[str, Any]) -> Executor:
+def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:
     """Do what `eventmq.app.loading.load_executor` does, with log lines as in the worker."""
     from eventmq.app.loading import load_executor
 
     logging.getLogger(_SETTINGS).addFilter(_no_warning)  # the worker has told
     start_logging("info")
-    executor = load_executor(path=path, overrides=overrides)
+    executor = load_executor(path=path, overrides=overrides, spool=spool)
     start_logging(str(overrides.get("log_level", "info")))
     return executor

@@ -21,6 +21,7 @@ from eventmq.cli import (
     keys,
     look,
     schedules,
+    store,
     topics,
     worker,
 )
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["Program", "program"]
 
 _PLUGIN_COMMANDS = f"{__name__}.plugin_commands"
+
+#: Of a broker, too: it has written nothing in half, and does not go on with what it may not know.
+_NO_MEMORY = (
+    "there is no memory left, so this process has ended; what had a receipt is on disk. Start it "
+    "again with more memory, or with smaller frames (max_frame)"
+)
 
 
 class Program(click.Group):
@@ -58,6 +65,8 @@ class Program(click.Group):
                 code = super().main(args, *more, **named)
         except (click.ClickException, EventMQError) as error:
             code = say_error(error)
+        except MemoryError:
+            code = say_error(MemoryError(_NO_MEMORY))
         except (click.Abort, KeyboardInterrupt):
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else DONE)
@@ -153,8 +162,8 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, gateway, emp, call, look, failed, act, schedules, topics,
-    keys, about,
+    demo, broker, worker, beat, dev, gateway, emp, call, look, failed, act, schedules, store,
+    topics, keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:
         program.add_command(command)

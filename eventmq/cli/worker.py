@@ -25,6 +25,9 @@ __all__ = ["COMMANDS"]
 #: New objects after which the collector looks at them; 700 is Python's own.
 COLLECT_AFTER = 10_000
 
+#: Options of the command that are options of some pool.
+_OF_POOLS = ("max_jobs_per_child", "max_memory_per_child", "master")
+
 logger = logging.getLogger("eventmq.worker")
 
 
@@ -50,8 +53,10 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     "With two numbers as many as have work.",
 )  # fmt: skip
 @click.option(
-    "--pool", metavar="NAME", help="What runs jobs: prefork (the default), threads or asyncio."
-)
+    "--pool", metavar="NAME",
+    help="What runs jobs: prefork (the default), threads or asyncio; others come from plugins.",
+)  # fmt: skip
+@click.option("--master", metavar="URL", help="Of the Spark cluster, for the pool spark.")
 @click.option(
     "--allow-callables", metavar="PATTERN", multiple=True,
     help="Let messages name functions, not only tasks, whose dotted path fits, as in "
@@ -95,8 +100,8 @@ def worker(
     if not target.app_name:
         raise click.UsageError("a worker needs an app: -A module[:attribute]")
     options: dict[str, object] = {**options_of(pool_options, "--pool-option"), "loader": LOADER}
-    wear = {name: settings.pop(name) for name in ("max_jobs_per_child", "max_memory_per_child")}
-    options |= {name: value for name, value in wear.items() if value is not None}
+    of_pools = {name: settings.pop(name) for name in _OF_POOLS}
+    options |= {name: value for name, value in of_pools.items() if value is not None}
     if concurrency is not None:
         settings["min_concurrency"], settings["concurrency"] = concurrency
     app, path = target.serving(allow_callables=allow_callables or None, **settings)

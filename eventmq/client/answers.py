@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from eventmq.client.errands import Question
     from eventmq.wire.commands import Reply
 
-__all__ = ["credit_frames", "read_answer", "take_rows"]
+__all__ = ["credit_frames", "read_answer", "read_row", "take_rows"]
 
 
 def credit_frames(message_id: str, question: Question) -> list[bytes]:
@@ -45,11 +45,19 @@ def take_rows(question: Question, rows: object) -> None:
     """Keep the rows of a ``get`` that answer something new."""
     if not isinstance(rows, list):
         raise ProtocolError("the answer to get is no list", code="bad-body")
-    for row in rows:
-        match row:
-            case [str(job_id), str(), str(), bytes() | None]:
-                if job_id in question.ids:
-                    question.ids.discard(job_id)
-                    question.add(row)
-            case _:
-                raise ProtocolError("an answer to get has a malformed row", code="bad-body")
+    for row in map(read_row, rows):
+        if row[0] in question.ids:
+            question.ids.discard(row[0])
+            question.add(row)
+
+
+def read_row(row: object) -> list[Any]:
+    """Return how a job ended: id, state, content type and bytes or None.
+
+    Raises:
+        ProtocolError: It is none of that.
+    """
+    match row:
+        case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:
+            return [job_id, state, content_type, result]
+    raise ProtocolError("an answer to get has a malformed row", code="bad-body")

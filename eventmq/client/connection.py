@@ -7,10 +7,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventmq.client.errands import Outgoing
+from eventmq.client.errands import Notice, Outgoing, Parcel, Question
+from eventmq.errors import MessageTooLarge, ProtocolError
 from eventmq.wire.commands import Heartbeat, Inform
 
 if TYPE_CHECKING:
+    from eventmq.client.errands import Errand
     from eventmq.wire.features import Features
 
 __all__ = ["Connection", "Phase"]
@@ -81,6 +83,22 @@ class Connection:
     def speaks(self, extension: str) -> bool:
         """Whether the broker announced an extension."""
         return self.features is not None and extension in self.features.extensions
+
+    def obstacle(self, errand: Errand) -> Exception | None:
+        """Return why this broker cannot take an errand, None if it can."""
+        if type(errand) is not Notice:
+            extension = "call" if type(errand) is Question else ""
+            if type(errand) is Parcel:
+                extension = errand.needs or ("batch" if errand.count else "")
+            if extension and not self.speaks(extension):
+                msg = f"broker {self.address} lacks the protocol extension {extension!r}"
+                return ProtocolError(msg, code="no-extension")
+        longest = len(errand.frames[-1])
+        if longest <= self.max_frame or not self.max_frame:
+            return None
+        msg = f"a body of {longest} bytes is longer than the {self.max_frame} bytes "
+        msg += f"that broker {self.address} takes"
+        return MessageTooLarge(msg, job_id=errand.id if type(errand) is Parcel else None)
 
     def begin_inform(self, message_id: str, features: str) -> None:
         """Forget what was queued and put an INFORM in its place."""

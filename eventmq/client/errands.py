@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable, EventMQError, ResultTimeout
+from eventmq.wire.bulk import pack
+from eventmq.wire.commands import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +80,7 @@ class Parcel(Errand):
         refused: Of a batch with a receipt: position -> (code, text).
         twins: Later ones with the same id, which are settled together with this one.
         needs: The protocol extension that the broker must have, "" for none.
+        asks: It asks for the end of its job as well, see `eventmq.client.promises`.
     """
 
     count: int = 0
@@ -86,6 +89,7 @@ class Parcel(Errand):
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     twins: list[Parcel] = field(default_factory=list)
     needs: str = ""
+    asks: bool = False
 
     def failure(self, reason: str) -> EventMQError:
         """Return the exception for having been given up."""
@@ -118,6 +122,13 @@ class Question(Errand):
     answers: deque[Any] = field(default_factory=deque)
     limit: int = 0
     dropped: int = 0
+
+    def write(self) -> None:
+        """Write its CALL, for what is not answered yet."""
+        arguments = self.arguments
+        if self.name == "get":
+            arguments = {**arguments, "ids": list(self.ids)}
+        self.frames = Call(self.id, self.name, pack(arguments)).frames()
 
     def add(self, answer: Any) -> None:
         """Keep one answer."""

@@ -61,6 +61,13 @@ class Ledger:
         connection.enter(now)
         connection.unsent.append(errand)
 
+    def hold(self, question: Question, connection: Connection, now: float) -> None:
+        """Let a question wait for what a broker says without being asked, or has said already."""
+        question.at = connection.index
+        connection.enter(now)
+        if question.answers:
+            self.settle(question, None)
+
     def leave(self, errand: Errand) -> None:
         """Take an errand from its broker."""
         if errand.at != NOWHERE:
@@ -102,7 +109,7 @@ class Ledger:
             patience: Seconds in which a living broker has answered a message.
 
         Returns:
-            The brokers that left a parcel unanswered for so long and said nothing else since,
+            The brokers that left a message unanswered for so long and said nothing else since,
             and errands that now stand for a late one of the same id and need a broker.
         """
         silent, heirs = set(), []
@@ -111,7 +118,7 @@ class Ledger:
                 self._expire_twins(errand, now)
             if errand.deadline > now:
                 continue
-            if errand.at != NOWHERE and isinstance(errand, Parcel):
+            if errand.at != NOWHERE and isinstance(errand, Parcel | Question):
                 heard = self._connections[errand.at].heard
                 if heard <= errand.sent <= now - patience:
                     silent.add(errand.at)

@@ -16,12 +16,13 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
-from eventmq.client.answers import credit_frames, read_answer, take_rows
+from eventmq.client.answers import credit_frames, read_answer, read_row, take_rows
 from eventmq.client.connection import Connection, Phase
 from eventmq.client.errands import NOWHERE, Errand, Notice, Outgoing, Parcel, Question
 from eventmq.client.ledger import Ledger
+from eventmq.client.promises import Promises
 from eventmq.client.refusals import refusal
-from eventmq.errors import MessageTooLarge, ProtocolError
+from eventmq.errors import ProtocolError
 from eventmq.wire.bulk import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
     Ack,
@@ -35,6 +36,7 @@ from eventmq.wire.commands import (
     decode,
 )
 from eventmq.wire.features import Features
+from eventmq.wire.results import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,6 +85,7 @@ class ClientMachine:
         self._features = Features(session=session, name=name).format()
         self._heartbeat = heartbeat
         self._liveness = liveness
+        self._promises = Promises(heartbeat)
         self._ids = count(1)
         self._prefix = session[:8] or "client"
 
@@ -271,35 +274,15 @@ class ClientMachine:
         if connection is None:
             return
         if type(errand) is Question:
-            self._write_question(errand)
-        error = self._obstacle(connection, errand)
+            if self._promises.await_(errand, connection.index, now):
+                self._ledger.hold(errand, connection, now)
+                return
+            errand.write()
+        error = connection.obstacle(errand)
         if error is not None:
             self._ledger.settle(errand, error)
         else:
             self._ledger.enter(errand, connection, now)
-
-    def _obstacle(self, connection: Connection, errand: Errand) -> Exception | None:
-        """Return why a broker cannot take an errand, None if it can."""
-        if type(errand) is not Notice:
-            extension = "call" if type(errand) is Question else ""
-            if type(errand) is Parcel:
-                extension = errand.needs or ("batch" if errand.count else "")
-            if extension and not connection.speaks(extension):
-                msg = f"broker {connection.address} lacks the protocol extension {extension!r}"
-                return ProtocolError(msg, code="no-extension")
-        longest = len(errand.frames[-1])
-        if longest <= connection.max_frame or not connection.max_frame:
-            return None
-        msg = f"a body of {longest} bytes is longer than the {connection.max_frame} bytes "
-        msg += f"that broker {connection.address} takes"
-        return MessageTooLarge(msg, job_id=errand.id if type(errand) is Parcel else None)
-
-    @staticmethod
-    def _write_question(question: Question) -> None:
-        arguments = question.arguments
-        if question.name == "get":
-            arguments = {**arguments, "ids": list(question.ids)}
-        question.frames = Call(question.id, question.name, pack(arguments)).frames()
 
     def _place_all(self, now: float) -> None:
         for errand in self._ledger.homeless():
@@ -309,6 +292,7 @@ class ClientMachine:
         """Take everything from a broker that is away, and offer it to the others."""
         connection.phase = Phase.INFORMING
         self._ledger.evict(connection)
+        self._promises.broken(connection.index)
         self._place_all(now)
 
     def _inform(self, connection: Connection, now: float) -> None:
@@ -344,6 +328,8 @@ class ClientMachine:
         if type(parcel) is Parcel:
             if parcel.count and ack.extra:
                 parcel.refused = decode_exceptions(ack.extra)
+            elif parcel.asks and not ack.extra and connection.speaks("ended"):
+                self._promises.made(parcel.id, connection.index, now)
             self._ledger.settle(parcel, None)
         elif ack.acked == connection.inform_id and not connection.ready:
             connection.features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
@@ -359,6 +345,9 @@ class ClientMachine:
         connection.inform.sent = now
 
     def _on_reply(self, reply: Reply) -> None:
+        if reply.outcome == ENDED:
+            self._on_end(reply)
+            return
         question = self._ledger.find(reply.request or "")
         if type(question) is not Question:
             return
@@ -380,6 +369,18 @@ class ClientMachine:
         if lasts:
             self.settled.append(question)
         else:
+            self._ledger.settle(question, None)
+
+    def _on_end(self, reply: Reply) -> None:
+        """Take the end of a job that was asked for with its REQUEST, and is its receipt, too."""
+        row = read_row(unpack(reply.result, "the end of a job"))
+        parcel = self._ledger.find(row[0])
+        if type(parcel) is Parcel and parcel.at != NOWHERE:
+            self._promises.made(parcel.id, parcel.at, 0.0)
+            self._ledger.settle(parcel, None)
+        question = self._promises.kept(row)
+        if question is not None:
+            take_rows(question, [row])
             self._ledger.settle(question, None)
 
     def _on_error(self, connection: Connection, error: Error, now: float) -> None:

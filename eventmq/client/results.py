@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.client.errands import NOWHERE
 from eventmq.client.handle import DEFAULT, Job, Origin
 from eventmq.client.outcomes import Row, with_errors
+from eventmq.client.promises import Habit
 from eventmq.client.standing import PATIENCE, describe
 from eventmq.errors import (
     BrokerUnavailable,
@@ -52,6 +53,7 @@ class Results:
     ) -> None:
         self.runner = runner
         self.reader = reader
+        self.habit = Habit(runner.clock.monotonic)
         self._answer_timeout = answer_timeout
         self._result_timeout = result_timeout
 
@@ -106,6 +108,7 @@ class Results:
         return self._get_question(job, None)
 
     def _get_question(self, job: Job[Any], timeout: float | Default | None) -> Question:
+        self.habit.waits(job.id)
         origin = self.sent(job)
         return self.runner.question(
             "get",

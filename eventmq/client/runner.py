@@ -298,6 +298,14 @@ class ClientRunner:
         if loop is not None and not question.over:
             loop.credit(question)
 
+    def loop(self) -> IoLoop:
+        """Return what a program with a loop of its own leads, see `IoLoop.host`.
+
+        Raises:
+            BrokerUnavailable: The client was closed.
+        """
+        return self._running()
+
     def listen(self, most: int) -> deque[Schedule]:
         """Stay connected from now on; return where SCHEDULE and UNSCHEDULE of brokers come in.
 

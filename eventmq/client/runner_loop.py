@@ -9,49 +9,41 @@ while somebody leads puts a command into the inbox and waits.
 
 What is still open when a leader leaves is led by a background thread: requests of coroutines,
 subscriptions, submissions of several threads. It starts when it is first needed and sleeps while
-nothing is open; being a daemon, it never keeps a process alive.
+nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
+leads for good instead (`IoLoop.host`): it polls what `IoLoop.wanted` names beside its own sockets.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import zmq
 from zmq.backend import zmq_poll
 
 from eventmq.client.errands import NEVER
-from eventmq.client.runner_sockets import BrokerSockets
-from eventmq.client.runner_waits import Bell, Waiter
-from eventmq.wire.socket import new_context
+from eventmq.client.runner_turns import LoopTurns
+from eventmq.client.runner_waits import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
+
+    import zmq
 
     from eventmq.client.errands import Errand, Question
     from eventmq.client.machine import ClientMachine
     from eventmq.clock import Clock
-    from eventmq.wire.curve import ClientKeys
-    from eventmq.wire.socket import Link
 
 __all__ = ["IoLoop"]
 
 logger = logging.getLogger(__name__)
 
-#: Messages of one broker that are read before others get their turn.
-READ_AT_MOST = 1000
-
 #: Seconds after which a leader first looks at what came while nobody led, before it sends.
 STALE = 0.5
 
-_IN = int(zmq.POLLIN)
-_OUT = int(zmq.POLLOUT)
 
-
-class IoLoop:
-    """All sockets of a client, and its background thread.
+class IoLoop(LoopTurns):
+    """A client that is led by whoever waits, or by its background thread.
 
     Args:
         machine: What it drives.
@@ -59,37 +51,21 @@ class IoLoop:
         context: A ZeroMQ context to use; by default one of its own.
     """
 
-    #: For CURVE, None for brokers without; set before the first use.
-    keys: ClientKeys | None = None
-
     def __init__(
         self, machine: ClientMachine, clock: Clock, context: zmq.Context[Any] | None = None
     ) -> None:
-        self.machine = machine
-        self._clock = clock
-        self._context = context
-        self._own_context = context is None
-        self._brokers: list[BrokerSockets] = []
-        self._inbox: deque[tuple[Callable[..., None], Errand]] = deque()
+        super().__init__(machine, clock, context)
         self._lead = threading.Lock()
         self._leader = 0
         self._sleeping = False
-        #: What the leader waits for, None in the background thread.
-        self._carried: Errand | None = None
-        #: When time wants something, as it was seen last.
-        self._due = 0.0
-        #: When something was read last.
-        self._looked = 0.0
-        #: What `_sleep` polls; None after a change.
-        self._items: list[tuple[Any, int]] | None = None
-        self._stopping = False
+        #: The background thread is to let somebody else lead.
+        self._claimed = False
         self._done = False
         self._reason = "the client was closed"
         self._end_lock = threading.Lock()
         self._called = Waiter()
         self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._bell = Bell()
 
     # Called by any thread
 
@@ -220,7 +196,7 @@ class IoLoop:
                 self._break(error)
             finally:
                 self._release()
-            if self._inbox:
+            if self._inbox and not self._claimed:
                 self._called.wake()
 
     # What a leader does
@@ -240,20 +216,11 @@ class IoLoop:
 
     def _work_off(self) -> None:
         self._open()
-        while not self._stopping:
+        while not self._stopping and not self._claimed:
             self._work()
             if not self._inbox and not self.machine.busy:
                 return
             self._sleep()
-
-    def _open(self) -> None:
-        if self._brokers or self._stopping:
-            return
-        self._context = context = self._context or new_context()
-        now = self._clock.monotonic()
-        for connection in self.machine.connections:
-            self._brokers.append(BrokerSockets(context, connection, self.keys))
-            self.machine.opened(connection.index, now)
 
     def _begin(self, errand: Errand) -> None:
         try:
@@ -263,26 +230,6 @@ class IoLoop:
             self._stopping = True
             _fail(errand, f"the client ended by an error: {error}")
             raise
-
-    # hot loop: benchmarks/enqueue_one.py
-    def _work(self) -> None:
-        """Do what callers and time want, and send."""
-        machine, inbox = self.machine, self._inbox
-        while inbox:
-            command, errand = inbox.popleft()
-            command(errand)
-        now = self._clock.monotonic()
-        if now >= self._due:
-            machine.tick(now, self._clock.now())
-        while machine.reopen:
-            self._reopen(machine.reopen.pop(), now)
-        for index, broker in enumerate(self._brokers):
-            blocked = not machine.flush(index, broker.send, now)
-            if blocked is not broker.blocked:
-                broker.blocked = blocked
-                self._items = None
-        if machine.settled:
-            self._wake_waiters()
 
     def _sleep(self) -> None:
         """Wait until there is something to do, and read what came."""
@@ -298,71 +245,59 @@ class IoLoop:
         self._sleeping = False
         self._read(ready)
 
-    def _poll_items(self) -> list[tuple[Any, int]]:
-        if self._items is not None:
-            return self._items
-        items: list[tuple[Any, int]] = [(self._bell.fd, _IN)]
-        for broker in self._brokers:
-            items.append((broker.link.socket, _IN | _OUT if broker.blocked else _IN))
-            items.append((broker.monitor.socket, _IN))
-        self._items = items
-        return items
+    # Led by the loop of another program
 
-    def _read(self, ready: Sequence[tuple[Any, int]]) -> None:
-        if not ready:
-            return
-        sources = {source for source, _ in ready}
-        if self._bell.fd in sources:
-            self._bell.hush()
-        self._looked = now = self._clock.monotonic()
-        for index, broker in enumerate(self._brokers):
-            if broker.monitor.socket in sources:
-                self._read_monitor(index, broker, now)
-            if broker.link.socket in sources:
-                self._read_link(index, broker.link, now)
-        if self.machine.settled:
-            self._wake_waiters()
+    def host(self) -> bool:
+        """Let this thread lead until `unhost`.
 
-    def _read_link(self, index: int, link: Link, now: float) -> None:
-        received = self.machine.received
-        for _ in range(READ_AT_MOST):
-            frames = link.receive()
-            if frames is None:
-                return
-            received(index, frames, now)
-            # Asking once more for what is not there costs as much as all of this.
-            if self._carried is not None and self._carried.over:
-                return
+        Returns:
+            False if somebody else leads: try again, the background thread gives way at once and a
+            caller when it has its receipt.
+        """
+        if self._stopping:
+            return False
+        self._claimed = True
+        if not self._lead.acquire(blocking=False):
+            if self._sleeping:
+                self._wake()
+            return False
+        self._leader = threading.get_ident()
+        self._open()
+        return True
 
-    def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
-        for connected in broker.events():
-            if connected:
-                logger.debug("connected to broker %s", broker.address)
-                self.machine.restored(index, now)
-            else:
-                logger.info("connection to broker %s lost", broker.address)
-                self.machine.lost(index, now)
-        if broker.trouble:
-            if broker.trouble != self.machine.connections[index].trouble:
-                logger.warning("broker %s cannot be used: %s", broker.address, broker.trouble)
-            self.machine.refused(index, broker.trouble, now)
-            broker.trouble = ""
+    def wanted(self) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Do what callers want; return what to poll, and when to call `step` at the latest."""
+        if self._inbox:
+            self._step(())
+        self._sleeping = True
+        if self._inbox or self._stopping:
+            return self._poll_items(), 0.0
+        self._due = due = self.machine.next_tick()
+        return self._poll_items(), due
 
-    def _reopen(self, index: int, now: float) -> None:
-        broker = self._brokers[index]
-        logger.warning("broker %s does not answer; opening a new connection", broker.address)
-        assert self._context is not None  # noqa: S101 - made by _open
-        broker.close()
-        connection = self.machine.connections[index]
-        self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
-        self._items = None
-        self.machine.opened(index, now)
+    def step(self, ready: Iterable[tuple[Any, int]]) -> bool:
+        """Read what is ready, and do what is due; False: it ended, this thread leads no more."""
+        self._sleeping = False
+        self._step(ready)
+        if self._stopping:
+            self._release()
+        return not self._stopping
 
-    def _wake_waiters(self) -> None:
-        settled = self.machine.settled
-        for errand in settled:
-            errand.wake()
-        settled.clear()
+    def _step(self, ready: Iterable[tuple[Any, int]]) -> None:
+        try:
+            if not self._stopping:
+                self._read(ready)
+                self._work()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._break(error)
+
+    def unhost(self) -> None:
+        """Lead no more, if it did; what is open is left to the background thread."""
+        self._claimed = False
+        if self._leader == threading.get_ident():
+            self._release()
+        if not self._done and (self._inbox or self.machine.busy):
+            self._call()
 
     # The end
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from eventmq.wire.socket import Link, event_of, handshake_trouble, open_dealer
+from eventmq.wire.runner_monitors import event_fd, event_of, handshake_trouble
+from eventmq.wire.socket import Link, open_dealer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,9 @@ class BrokerSockets:
         keys: For CURVE.
     """
 
-    __slots__ = ("address", "blocked", "link", "monitor", "send", "trouble")
+    __slots__ = (
+        "_early", "address", "blocked", "link", "monitor", "monitor_fd", "send", "trouble",
+    )  # fmt: skip
 
     def __init__(
         self, context: zmq.Context[Any], connection: Connection, keys: ClientKeys | None = None
@@ -48,13 +51,22 @@ class BrokerSockets:
         self.link = open_dealer(context, self.address, identity=identity, keys=keys)
         self.send = self.link.send
         self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
+        #: Readable when there are `events`.
+        self.monitor_fd = event_fd(self.monitor.socket)
         #: Why the last handshake failed, for people.
         self.trouble = ""
         #: The link takes nothing more for now.
         self.blocked = False
+        #: What happened before the descriptor could say so.
+        self._early = list(self._read())
 
     def events(self) -> Iterator[bool]:
         """Yield True for every connection that was made, False for every one that was lost."""
+        yield from self._early
+        self._early.clear()
+        yield from self._read()
+
+    def _read(self) -> Iterator[bool]:
         while (frames := self.monitor.receive()) is not None:
             event = event_of(frames)
             self.trouble = handshake_trouble(event) or self.trouble

@@ -11,7 +11,9 @@ from eventmq.client.delivery import IN_FLIGHT, Delivery
 from eventmq.client.errands import Parcel
 from eventmq.client.following import Followed
 from eventmq.client.handle import Job, Origin
+from eventmq.client.lineage import Lineage, related
 from eventmq.client.parts import CallSource, WrittenSource
+from eventmq.client.templates import END, RECEIPT
 from eventmq.errors import NotAllowed
 from eventmq.interfaces import Submission
 
@@ -54,6 +56,8 @@ class Submitter:
         self._ids = ids
         self._timeout = timeout
         self._around = [m.submit for m in middleware if hasattr(m, "submit")]
+        #: Says whose job submits a template.
+        self.mark = Lineage().mark
 
     # One job
 
@@ -93,10 +97,11 @@ class Submitter:
         """Submit a body as it is, without serializer and middleware."""
         batch = open_batch(self)
         sink = self._send if batch is None else self._collect(batch.add)
-        return sink(written, Origin(sent=False))
+        return sink(related(written), Origin(sent=False))
 
     async def asubmit_raw(self, written: Written) -> Job[Any]:
         """Do the same as `submit_raw` in a coroutine."""
+        written = related(written)
         job: Job[Any] = Job(written.id, self._results, Origin(sent=False))
         batch = open_batch(self)
         if batch is not None:
@@ -118,7 +123,7 @@ class Submitter:
             BrokerUnavailable: The client was closed.
         """
         job: Job[Any] = Job(written.id, self._results, Origin(sent=False))
-        parcel = self._parcel(written)
+        parcel = self._parcel(written, END)
         followed = Followed(
             job, parcel, self._results, on_receipt=lambda job, p: _place(job.origin, p),
             on_end=on_end,
@@ -136,6 +141,7 @@ class Submitter:
     ) -> Job[Any]:
         """Write a job, with the middlewares around it, and give it to ``sink``."""
         job_id = job_id or self._ids.new()
+        template = self.mark(template)
         task, queue = template.headers.task, template.queue
         if not self._around:
             return sink(template.write(job_id, args, kwargs), Origin(task, sent=False))
@@ -145,20 +151,27 @@ class Submitter:
         submission = Submission(task, tuple(args), dict(kwargs), job_id, queue)
         return proceed(submission)  # type: ignore[no-any-return]
 
-    def _parcel(self, written: Written) -> Parcel:
+    def _parcel(self, written: Written, wishes: str) -> Parcel:
+        """Return the REQUEST for a job; a graph has no end of its own that could be asked for."""
         deadline = self._runner.deadline(self._timeout)
-        needs = "graph" if written.headers.startswith("nodes:") else ""
-        return Parcel(written.frames(), id=written.id, deadline=deadline, needs=needs)
+        if written.headers.startswith("nodes:"):
+            return Parcel(written.frames(), id=written.id, deadline=deadline, needs="graph")
+        asks = wishes != RECEIPT
+        return Parcel(written.frames(wishes), id=written.id, deadline=deadline, asks=asks)
 
     def _send(self, written: Written, origin: Origin) -> Job[Any]:
-        parcel = self._parcel(written)
+        habit = self._results.habit
+        parcel = self._parcel(written, habit.begins(written.id))
         self._runner.send(parcel)
+        habit.submitted()
         _place(origin, parcel)
         return Job(written.id, self._results, origin)
 
     async def _asend(self, job: Job[Any], written: Written) -> None:
-        parcel = self._parcel(written)
+        habit = self._results.habit
+        parcel = self._parcel(written, habit.begins(written.id))
         await self._runner.asend(parcel)
+        habit.submitted()
         _place(job.origin, parcel)
 
     def _collect(
@@ -232,6 +245,7 @@ class Submitter:
         calls = list(calls)
         batch = open_batch(self)
         if batch is None and not self._around:
+            template = self.mark(template)
             return CallSource(template, calls, kwargs, ids=self._ids, results=self._results)
         entries: list[tuple[Job[Any], Written]] = []
         sink = self._collect(lambda job, written: entries.append((job, written)))

@@ -16,20 +16,25 @@ if TYPE_CHECKING:
 
     KeyMaker = Callable[[Sequence[Any], Mapping[str, Any]], str]
 
-__all__ = ["Template", "Written"]
+__all__ = ["BOTH", "END", "RECEIPT", "Template", "Written"]
+
+
+#: What a REQUEST asks for: the receipt at once; the end of its job as well; the end, and the
+#: receipt with it, or 10 ms later.
+RECEIPT, BOTH, END = "ack-requested", "ack-requested,reply-requested", "reply-requested"
 
 
 class Written(NamedTuple):
-    """One job ready to be sent; ``headers`` is without ``ack-requested``."""
+    """One job ready to be sent; ``headers`` is without what it asks of the broker."""
 
     id: str
     queue: str
     headers: str
     body: bytes
 
-    def frames(self) -> list[bytes]:
+    def frames(self, wishes: str = RECEIPT) -> list[bytes]:
         """Return the frames of a REQUEST for this job alone."""
-        headers = f"ack-requested,{self.headers}" if self.headers else "ack-requested"
+        headers = f"{wishes},{self.headers}" if self.headers else wishes
         head = [b"", PROTOCOL, b"REQUEST", self.id.encode(), self.queue.encode()]
         return [*head, headers.encode(), self.body]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.headers import Headers, format_headers
 from eventmq.schedule import Progress
 
 if TYPE_CHECKING:
@@ -13,7 +14,21 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Trigger
     from eventmq.schedule import Schedule
 
-__all__ = ["Entry", "Firing", "Shot"]
+__all__ = ["Entry", "Firing", "Shot", "job_headers"]
+
+
+def job_headers(made: Schedule, at: float) -> str:
+    """Return the header text of a job of a schedule, for the slot at a Unix time.
+
+    The header ``schedule-id`` names the schedule, so that events of the job do. A job of a SCHEDULE
+    message, which a plain broker may have sent, is as that says.
+    """
+    texts = [made.headers] if made.headers else []
+    if made.source != "wire":
+        texts.append(format_headers(Headers(extra=(("schedule-id", made.name),))))
+    if made.expires_in:
+        texts.append(f"expires:{at + made.expires_in:.3f}")
+    return ",".join(texts)
 
 
 class Shot(NamedTuple):

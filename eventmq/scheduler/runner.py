@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
 from eventmq.scheduler.code import synchronise
 from eventmq.scheduler.machine import Machine
+from eventmq.scheduler.plan import job_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -328,10 +329,7 @@ class BeatRunner:
 def _orders(firing: Firing) -> list[Order]:
     """Return the jobs of a firing."""
     made = firing.entry.schedule
-    found = []
-    for shot in firing.shots:
-        headers = made.headers
-        if made.expires_in:
-            headers = f"{headers},expires:{shot.slot + made.expires_in:.3f}".removeprefix(",")
-        found.append(Order(shot.id, made.task, made.queue, headers, made.body))
-    return found
+    return [
+        Order(shot.id, made.task, made.queue, job_headers(made, shot.slot), made.body)
+        for shot in firing.shots
+    ]

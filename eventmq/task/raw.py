@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.client.templates import Written
 from eventmq.errors import ProtocolError, SettingsError
-from eventmq.headers import Headers, format_headers, parse_headers
+from eventmq.headers import write_headers
 from eventmq.task import values
 from eventmq.task.arity import signature_of
 from eventmq.task.calls import CallOptions
@@ -88,11 +88,10 @@ def header_text(headers: Mapping[str, Any]) -> str:
     if not isinstance(headers, Mapping):
         values.refuse("headers", headers, "a mapping of names to values")
     pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]
-    text = format_headers(Headers(extra=tuple(pairs)))
     try:
-        parsed = parse_headers(text)
+        text = write_headers(pairs)
     except ProtocolError as error:
         raise SettingsError(str(error)) from error
-    if parsed.batch or parsed.chunk:
+    if not {"batch", "chunk"}.isdisjoint(headers):
         raise SettingsError("the headers batch and chunk are made by the client, not by callers")
     return text

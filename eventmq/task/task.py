@@ -54,6 +54,10 @@ class Host(Protocol):
     def default_queue(self) -> str:
         """The queue of tasks that name none."""
 
+    @property
+    def release(self) -> str:
+        """The release of the code, in the headers of its jobs; empty for none."""
+
     def content(self, name: str | None) -> tuple[str, Serializer]:
         """Return the content type and the serializer of a name, None for the app's own."""
 

@@ -45,7 +45,7 @@ def make_template(
     expires_in, _ = call.expiry()
     if call.expires is None:
         expires_in = options.expires or 0.0
-    headers = _headers(name, content_type, options, call)
+    headers = _headers(name, content_type, options, call, host.release)
     headers = _streaming(headers, options) if streams else headers
     queue = call.queue or options.queue or host.default_queue
     unique = read_unique(call.unique or options.unique)
@@ -63,6 +63,12 @@ def make_template(
     return template
 
 
+def _extra(call: CallOptions, release: str) -> tuple[tuple[str, str], ...]:
+    """Return the caller's headers, and the release where these do not say one."""
+    own = call.own_headers()
+    return own if not release or "release" in dict(own) else (*own, ("release", release))
+
+
 def _streaming(headers: Headers, options: TaskOptions) -> Headers:
     return replace(
         headers,
@@ -73,7 +79,9 @@ def _streaming(headers: Headers, options: TaskOptions) -> Headers:
     )
 
 
-def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptions) -> Headers:
+def _headers(
+    name: str, content_type: str, options: TaskOptions, call: CallOptions, release: str
+) -> Headers:
     countdown, eta = call.ready()
     ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
     ignored = call.ignore_result
@@ -95,5 +103,5 @@ def _headers(name: str, content_type: str, options: TaskOptions, call: CallOptio
         soft_limit=float(soft or 0.0),
         limit_rate=options.rate_limit or "",
         limit_running=options.max_concurrency or 0,
-        extra=call.own_headers(),
+        extra=_extra(call, release),
     )

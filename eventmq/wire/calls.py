@@ -23,7 +23,8 @@ class CallSpec:
     """One operation.
 
     Attributes:
-        role: ``client``, or ``admin`` for what only an administrator may do.
+        role: ``client``, ``admin`` for what only an administrator may do, or ``worker`` for what
+            only the worker may do that holds the job.
         arguments: Name -> type of the arguments; a trailing ``?`` marks one that may be left out.
         result: The shape of the result.
         doc: What it does, one sentence.
@@ -158,6 +159,15 @@ CALLS: dict[str, CallSpec] = {
         "there for failures); ERROR job-not-found",
         "Show the jobs of a graph by place, at most 1,000 at a time.",
     ),
+    "inputs": CallSpec(
+        "worker",
+        {"id": "str", "delivery": "int", "cursor": "int?"},
+        "map with rows (lists of id, content type and bytes, by place) and next (the cursor of the "
+        "next page, 0 after the last); ERROR not-held where the session has no such lease, "
+        "inputs-gone where nothing is kept for the job",
+        "Read the results that a job with the letter ``p`` takes, page by page: about 1 MiB each, "
+        "or one result that is longer.",
+    ),
     "sweep": CallSpec(
         "admin",
         {
@@ -193,9 +203,10 @@ CALLS: dict[str, CallSpec] = {
     ),
     "retry": CallSpec(
         "admin",
-        {"ids": "list of str, at most 1,000"},
+        {"ids": "list of str, at most 1,000", "attempts": "list of int?, one per id"},
         "list of [id, state, state before] as in ``cancel``; state is queued where it was done",
-        "Queue failed jobs again, each under its id as its next attempt.",
+        "Queue failed jobs again, each under its id as its next attempt; with ``attempts`` only "
+        "those whose last attempt has this number, so that asking again does nothing twice.",
     ),
     "drop": CallSpec(
         "admin",

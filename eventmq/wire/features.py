@@ -26,7 +26,8 @@ __all__ = [
 
 #: The extensions of this implementation, in the order of the table in ``docs/protocol.rst``.
 EXTENSIONS = (
-    "session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph", "stream",
+    "session", "batch", "chunk", "outcome", "call", "cancel", "error", "graph", "stream", "inputs",
+    "ended",
 )  # fmt: skip
 
 _SAFE = "_.-~*/"

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "ENDED",
     "ERROR_TYPE",
+    "NO_REPLY",
     "PLAIN_TYPE",
     "RemoteError",
     "decode_error",
@@ -27,6 +29,12 @@ __all__ = [
     "plain_result",
     "shorten",
 ]
+
+#: OUTCOME of a REPLY that carries the row of an ended job (extension ``ended``).
+ENDED = "ended"
+
+#: Frame 5 of the ACK of a REQUEST whose ``reply-requested`` will not be answered (same).
+NO_REPLY = b"no-reply"
 
 #: Content type of an error.
 ERROR_TYPE = "error"

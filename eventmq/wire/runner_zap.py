@@ -21,7 +21,8 @@ from eventmq.errors import KeyFileError, NotAllowed
 from eventmq.wire import zap
 from eventmq.wire.curve import ClientKeys, decode_key, fingerprint
 from eventmq.wire.runner_keys import PUBLIC, SECRET, read_public, read_secret
-from eventmq.wire.socket import new_keys, try_key
+from eventmq.wire.runner_monitors import HANDSHAKES, event_of
+from eventmq.wire.socket import new_keys, use_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -245,7 +246,7 @@ class ZapThread:
         public, secret = new_keys()
         self._quiet.add(fingerprint(decode_key(public.decode())))
         keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
-        let_in = try_key(
+        let_in = _try_key(
             self._context, address, keys, subscribing=subscribing, timeout=TEST_TIMEOUT
         )
         if let_in is not False:
@@ -259,3 +260,38 @@ class ZapThread:
         self._thread.join()
         os.close(self._read)
         os.close(self._write)
+
+
+def _try_key(
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    keys: ClientKeys,
+    *,
+    subscribing: bool,
+    timeout: float,
+) -> bool | None:
+    """Connect, and say whether the key was let in: True, False if refused, None if unclear.
+
+    Args:
+        context: The context.
+        address: Of a ROUTER, or with ``subscribing`` of a PUB.
+        keys: What to connect with.
+        subscribing: Whether it is a PUB.
+        timeout: Seconds to wait for the answer.
+    """
+    socket = context.socket(zmq.SUB if subscribing else zmq.DEALER)
+    socket.set(zmq.LINGER, 0)
+    use_keys(socket, keys)
+    monitor = socket.get_monitor_socket(HANDSHAKES)
+    try:
+        socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
+        if not monitor.poll(int(timeout * 1000)):
+            return None
+        event = event_of(monitor.recv_multipart())
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return True
+        return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
+    finally:
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close(0)

@@ -10,36 +10,40 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import logging
 import os
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import zmq
 from zmq.backend import Socket as _Base
+from zmq.backend import zmq_poll
 
 from eventmq.wire import zap
+from eventmq.wire.runner_monitors import HANDSHAKES, event_fd, event_of, handshake_trouble
+from eventmq.wire.unread import MOST, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.wire.curve import ClientKeys
+    from eventmq.wire.unread import Account
 
 __all__ = [
     "KnownLink",
     "Link",
+    "RouterLink",
     "Unroutable",
     "encrypt",
-    "event_of",
-    "handshake_trouble",
-    "lost_connection",
     "new_context",
     "new_keys",
     "open_dealer",
     "open_pub",
     "open_router",
-    "try_key",
+    "use_keys",
     "watch_failures",
 ]
+
+logger = logging.getLogger("eventmq.wire")
 
 _send = _Base.send
 _recv = _Base.recv
@@ -48,6 +52,9 @@ _LAST = zmq.DONTWAIT
 
 #: Milliseconds that a handshake may take.
 HANDSHAKE_MS = 10_000
+
+#: Milliseconds that a subscriber may take nothing; then it is cut (TCP_USER_TIMEOUT, on Linux).
+SUBSCRIBER_MS = 15_000
 
 #: Milliseconds that a closing socket may spend on what was not sent yet.
 LINGER_MS = 1000
@@ -62,15 +69,6 @@ _SUBSCRIPTION = 1
 #: Frames of one message that are kept: more than any limit, so that a message of a million
 #: empty frames costs nothing once it was read.
 MOST_FRAMES = 1000
-
-
-#: Events of a monitor that end a handshake.
-_HANDSHAKES = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
 
 
 class Unroutable(Exception):
@@ -90,18 +88,24 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 class Link:
     """A socket that sends and receives whole messages as lists of frames."""
 
-    __slots__ = ("monitor", "socket", "trouble")
+    __slots__ = ("_items", "_streak", "monitor", "monitor_fd", "socket", "trouble")
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
-        #: Readable when `connections` has something; None without `watch`.
+        self._items = [(socket, int(zmq.POLLIN))]
+        #: Messages received since there was none.
+        self._streak = 0
+        #: What `connections` reads; None without `watch`.
         self.monitor: zmq.Socket[bytes] | None = None
+        #: Readable when `connections` may have something, -1 without `watch`; see `event_fd`.
+        self.monitor_fd = -1
         #: Why the last handshake failed, for people, as far as `connections` has seen.
         self.trouble = ""
 
     def watch(self) -> None:
         """Begin to note connections made and lost; not told for ``inproc://``."""
-        self.monitor = self.socket.get_monitor_socket(_HANDSHAKES | zmq.EVENT_DISCONNECTED)
+        self.monitor = self.socket.get_monitor_socket(HANDSHAKES | zmq.EVENT_DISCONNECTED)
+        self.monitor_fd = event_fd(self.monitor)
 
     def connections(self) -> list[bool]:
         """Return what happened since the last call: True for each connection made, False lost."""
@@ -139,15 +143,27 @@ class Link:
             raise
         return True
 
+    def _first(self) -> zmq.Frame | None:
+        """Return the first frame of the next message, or None if there is none now."""
+        # Mostly one message comes at a time: to ask for another costs 2 us, the exception 7.
+        if self._streak == 1 and not zmq_poll(self._items, 0):
+            self._streak = 0
+            return None
+        try:
+            frame = _recv(self.socket, _LAST, False)  # noqa: FBT003 - positional for speed
+        except zmq.Again:
+            self._streak = 0
+            return None
+        self._streak += 1
+        return frame
+
     def receive(self) -> list[bytes] | None:
         """Return the next message, or None if there is none now.
 
         Frames beyond `MOST_FRAMES` are dropped; what is left is too many for any peer.
         """
-        socket = self.socket
-        try:
-            frame = _recv(socket, _LAST, False)  # noqa: FBT003 - positional for speed
-        except zmq.Again:
+        socket, frame = self.socket, self._first()
+        if frame is None:
             return None
         frames = [frame.bytes]
         while frame.more:
@@ -168,22 +184,86 @@ class Link:
         if self.monitor is not None:
             self.socket.disable_monitor()
             self.monitor.close(0)
-            self.monitor = None
+            self.monitor, self.monitor_fd = None, -1
         self.socket.close(linger_ms)
 
 
-class KnownLink(Link):
+class RouterLink(Link):
+    """A link of a ROUTER: it bounds the bytes that wait for each of its peers.
+
+    Args:
+        socket: The socket.
+        most: Bytes that may wait for one peer, see `eventmq.wire.unread`.
+    """
+
+    __slots__ = ("unread",)
+
+    def __init__(self, socket: zmq.Socket[bytes], most: int = MOST) -> None:
+        super().__init__(socket)
+        self.unread = Unread(most)
+        # The first mark makes pyzmq start a thread, with a context of its own: not when peers may
+        # have taken all descriptors.
+        zmq.Frame(b"", track=True, copy=False)
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Send a message now, the first frame being the identity of the peer.
+
+        Returns:
+            False if too much waits for the peer; then nothing was sent.
+
+        Raises:
+            Unroutable: There is no peer of that identity.
+        """
+        account = self.unread.account(frames[0])
+        sent = account.sent + sum(map(len, frames))
+        try:
+            if sent >= account.mark_at:
+                return self._send_marked(frames, account, sent)
+            if not Link.send(self, frames):
+                return self._full(frames[0], account)
+        except Unroutable:
+            self.unread.forget(frames[0])
+            raise
+        account.sent = sent
+        return True
+
+    def _send_marked(self, frames: Sequence[bytes], account: Account, sent: int) -> bool:
+        """Send a message whose last frame tells when it has left, unless too much waits."""
+        if not self.unread.admits(account, sent - account.sent):
+            return self._full(frames[0], account)
+        try:
+            last = zmq.Frame(frames[-1], track=True, copy=False)
+        except RuntimeError:  # the interpreter ends, and pyzmq with it
+            return Link.send(self, frames)
+        if not Link.send(self, [*frames[:-1], cast("bytes", last)]):  # libzmq takes either
+            return self._full(frames[0], account)
+        account.sent = sent
+        account.mark(last.tracker)
+        return True
+
+    @staticmethod
+    def _full(peer: bytes, account: Account) -> bool:
+        """Log once that a peer takes nothing more."""
+        if not account.warned:
+            account.warned = True
+            text = "peer %r is slow to read: %d bytes wait for it, and it gets no more until it has"
+            logger.warning(text, peer, account.settle())
+        return False
+
+
+class KnownLink(RouterLink):
     """A link that says with each message whose connection it came over.
 
     Args:
         socket: The socket.
         name: What of the connection: ``User-Id``, as the ZAP handler said, or ``Peer-Address``.
+        most: Bytes that may wait for one peer.
     """
 
     __slots__ = ("_name", "connection", "user")
 
-    def __init__(self, socket: zmq.Socket[bytes], name: str) -> None:
-        super().__init__(socket)
+    def __init__(self, socket: zmq.Socket[bytes], name: str, most: int = MOST) -> None:
+        super().__init__(socket, most)
         self._name = name
         #: Of the message that was received last; "" where libzmq knows nothing.
         self.user = ""
@@ -192,10 +272,8 @@ class KnownLink(Link):
 
     def receive(self) -> list[bytes] | None:
         """Do the same as `Link.receive`, and note ``user`` and ``connection``."""
-        socket = self.socket
-        try:
-            frame = _recv(socket, _LAST, False)  # noqa: FBT003 - positional for speed
-        except zmq.Again:
+        socket, frame = self.socket, self._first()
+        if frame is None:
             return None
         frames = [frame.bytes]
         while frame.more:
@@ -243,12 +321,13 @@ def open_dealer(
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
     if name:
         socket.set(zmq.IDENTITY, name)
-    _use(socket, keys)
+    use_keys(socket, keys)
     socket.connect(address)
     return Link(socket)
 
 
-def _use(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
+def use_keys(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
+    """Make a socket that does not connect yet a CURVE client, where there are keys."""
     if keys is not None:
         socket.set(zmq.CURVE_SERVERKEY, keys.broker)
         socket.set(zmq.CURVE_PUBLICKEY, keys.public)
@@ -261,11 +340,12 @@ def open_router(
     max_frame: int = 0,
     known_by: str = "",
     high_water: int = 0,
-) -> Link:
+    max_unread: int = MOST,
+) -> RouterLink:
     """Return a ROUTER that says who is not there, and lets nobody take another's identity.
 
     With ``known_by`` it is a `KnownLink`, which costs 0.8 us per message. ``high_water`` is how
-    many messages wait for one peer, 0 for as many as usual.
+    many messages wait for one peer, 0 for as many as usual; ``max_unread`` how many bytes.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, max_frame)
@@ -273,12 +353,15 @@ def open_router(
         socket.set(zmq.SNDHWM, high_water)
     socket.set(zmq.ROUTER_MANDATORY, 1)
     socket.set(zmq.ROUTER_HANDOVER, 0)
-    return KnownLink(socket, known_by) if known_by else Link(socket)
+    if known_by:
+        return KnownLink(socket, known_by, max_unread)
+    return RouterLink(socket, max_unread)
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:
     """Return a PUB socket. All that it takes are subscriptions, which are short."""
     socket = context.socket(zmq.PUB)
+    socket.set(zmq.TCP_MAXRT, SUBSCRIBER_MS)
     _common(socket, _SUBSCRIPTION)
     return Link(socket)
 
@@ -294,23 +377,11 @@ def encrypt(link: Link, secret: bytes, domain: bytes = zap.DOMAIN) -> None:
     link.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
-def handshake_trouble(event: int) -> str:
-    """Return what an event of a monitor says of a failed handshake, for people; else ""."""
-    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "it refused the key: the broker's administrator authorises it"
-    if event & _HANDSHAKES & ~zmq.EVENT_HANDSHAKE_SUCCEEDED:
-        return (
-            "the handshake failed: one side uses CURVE keys and the other none, or not this "
-            "broker's; see the settings key and broker_key"
-        )
-    return ""
-
-
 def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
     """Return where lost connections and handshakes that fail before ZAP is asked are told.
 
-    There is a message for each, which `lost_connection` reads. It has no high-water mark: at one,
-    libzmq's own thread would wait for us.
+    There is a message for each, which `eventmq.wire.runner_monitors.lost_connection` reads. It has
+    no high-water mark: at one, libzmq's own thread would wait for us.
     """
     address = f"inproc://eventmq.handshakes.{os.urandom(8).hex()}"
     failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -322,60 +393,6 @@ def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
     return Link(monitor)
 
 
-def lost_connection(frames: Sequence[bytes]) -> int | None:
-    """Return which connection was lost, None for a handshake that failed.
-
-    Args:
-        frames: What `watch_failures` told; the first has the event and its value.
-    """
-    event, value = int.from_bytes(frames[0][:2], "little"), frames[0][2:6]
-    return int.from_bytes(value, "little") if event == zmq.EVENT_DISCONNECTED else None
-
-
 def new_keys() -> tuple[bytes, bytes]:
     """Return a new pair of CURVE keys in Z85: the public one, then the secret one."""
     return zmq.curve_keypair()
-
-
-def event_of(frames: Sequence[bytes]) -> int:
-    """Return which event a message of a socket's monitor is about.
-
-    Source: zmq_socket_monitor(3). pyzmq's own reader imports asyncio, which each command of the
-    command line would pay for.
-    """
-    return int.from_bytes(frames[0][:2], sys.byteorder)
-
-
-def try_key(
-    context: zmq.Context[zmq.Socket[bytes]],
-    address: str,
-    keys: ClientKeys,
-    *,
-    subscribing: bool,
-    timeout: float,
-) -> bool | None:
-    """Connect, and say whether the key was let in: True, False if refused, None if unclear.
-
-    Args:
-        context: The context.
-        address: Of a ROUTER, or with ``subscribing`` of a PUB.
-        keys: What to connect with.
-        subscribing: Whether it is a PUB.
-        timeout: Seconds to wait for the answer.
-    """
-    socket = context.socket(zmq.SUB if subscribing else zmq.DEALER)
-    socket.set(zmq.LINGER, 0)
-    _use(socket, keys)
-    monitor = socket.get_monitor_socket(_HANDSHAKES)
-    try:
-        socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
-        if not monitor.poll(int(timeout * 1000)):
-            return None
-        event = event_of(monitor.recv_multipart())
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            return True
-        return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
-    finally:
-        socket.disable_monitor()
-        monitor.close(0)
-        socket.close(0)

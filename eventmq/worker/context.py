@@ -1,24 +1,21 @@
 """The job that is being executed, for the code that runs inside it.
 
 Whoever executes a job sets `current` before the call and resets it afterwards; tasks ask
-`current_job`, log records and middleware read `current`. A context variable follows the job
-through threads of a pool and coroutines alike, and costs 0.1 microseconds to set.
+`current_job`, log records, middleware and the client read `current`. A context variable follows
+the job through threads of a pool and coroutines alike, and costs 0.1 microseconds to set.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from eventmq.errors import EventMQError
+from eventmq.running import current
 
 if TYPE_CHECKING:
     from eventmq.interfaces import JobContext
 
 __all__ = ["current", "current_job"]
-
-#: The running job; has no value outside a job.
-current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 
 
 def current_job() -> JobContext:

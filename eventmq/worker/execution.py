@@ -27,6 +27,7 @@ from eventmq.worker.parts import part_encoder
 from eventmq.worker.plainjob import encode_plain, parse_plain, resolve
 from eventmq.worker.routes import RouteTable
 from eventmq.worker.signals import Retry
+from eventmq.worker.splice import nothing_fetched
 from eventmq.worker.stopsign import past_hard_limit
 from eventmq.worker.streaming import PartError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Middleware, RetryPolicy, Serializer
     from eventmq.wire.bulk import ChunkEntry
     from eventmq.worker.routes import Route
+    from eventmq.worker.splice import Fetched
     from eventmq.worker.streaming import Encode
     from eventmq.worker.taskspec import TaskSpec
 
@@ -64,6 +66,8 @@ class Executor(Caller):
         middleware: Outermost first; only its ``execute`` is used.
         allow_callables: Patterns of dotted paths that plain jobs may call.
         home: Where results are kept; the broker unless told.
+        fetched: Returns what the job manager has fetched for a job, as lists of id, content type
+            and bytes.
         on_start: Called by `start`.
 
     Attributes:
@@ -81,6 +85,7 @@ class Executor(Caller):
         middleware: Sequence[Middleware] = (),
         allow_callables: Sequence[str] = (),
         home: ResultHome | None = None,
+        fetched: Fetched = nothing_fetched,
         on_start: Callable[[], None] | None = None,
     ) -> None:
         self.tasks = tasks
@@ -92,7 +97,9 @@ class Executor(Caller):
         self._now = clock.now
         self._offset = clock.now() - clock.monotonic()
         super().__init__(clock.monotonic)
-        self._routes = RouteTable(tasks, serializer, retry_policy, accept, self._home)
+        self._routes = RouteTable(
+            tasks, serializer, retry_policy, accept, self._home, fetched=fetched
+        )
 
     def for_slot(self) -> Executor:
         """Return an executor of the same tasks for another thread or process."""

@@ -67,6 +67,14 @@ class Ledger:
         """Return the numbers of the chunks that are held."""
         return tuple(sorted(self.chunks))
 
+    def hold(self, chunk: HeldChunk) -> None:
+        """Note that a chunk is here which no slot was given yet."""
+        self.chunks[chunk.number] = chunk
+
+    def give_up(self, chunk: HeldChunk) -> None:
+        """Note that no slot will be given a chunk that is here."""
+        chunk.end = chunk.next
+
     def add(self, chunk: HeldChunk) -> None:
         """Note that a slot was given a chunk."""
         self.chunks[chunk.number] = chunk

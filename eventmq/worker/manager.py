@@ -23,6 +23,7 @@ from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.autoscale import Autoscaler
+from eventmq.worker.inputs import Inputs, is_paged
 from eventmq.worker.ledger import HeldChunk, Ledger
 from eventmq.worker.overseer import Overseer, fail
 from eventmq.worker.session import Session
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from eventmq.clock import Clock
     from eventmq.interfaces import PoolEvent, WorkerPool
+    from eventmq.worker.inputs import Spool
     from eventmq.worker.overseer import Judge
     from eventmq.worker.session import SessionInfo
 
@@ -55,6 +57,14 @@ _DIED = int(OutcomeKind.DIED)
 
 def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
     return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
+
+
+def _chunk_of(headers: str) -> int:
+    """Return the number of a chunk, 0 for none; mostly it is all that the headers say."""
+    name, _, number = headers.partition(":")
+    if name == "chunk" and number.isascii() and number.isdigit() and len(number) < 16:  # noqa: PLR2004
+        return int(number)
+    return parse_headers(headers).chunk
 
 
 def _last_words(event: Died) -> str:
@@ -79,6 +89,7 @@ class JobManager:
         clock: For the text of a HEARTBEAT.
         judge: Says what becomes of a job that was stopped at its hard limit; without it such a
             job fails.
+        spool: Keeps what jobs take that is too much for a REQUEST; without it such a job fails.
 
     Attributes:
         overdue: The grace has passed: kill what runs, then call `interrupted`.
@@ -86,15 +97,22 @@ class JobManager:
     """
 
     def __init__(
-        self, info: SessionInfo, *, pool: WorkerPool, clock: Clock, judge: Judge = fail
+        self,
+        info: SessionInfo,
+        *,
+        pool: WorkerPool,
+        clock: Clock,
+        judge: Judge = fail,
+        spool: Spool | None = None,
     ) -> None:
         self.overdue = False
         self.done = False
         self._info = info
         self._pool = pool
         self._ledger = SharedLedger() if pool.shared else Ledger(pool.slots)
-        self._session = Session(info, self._ledger, clock)
+        self._session = Session(info, self._ledger, clock, pages=spool is not None)
         self._streams = Streams(self._session, self._ledger, pool)
+        self._inputs = Inputs(self._session, self._ledger, spool, self._start, self._not_started)
         self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
         kind = SharedSlots if pool.shared else Slots
         self._slots = kind(pool, self._ledger, self._overseer, info.slots or pool.slots)
@@ -138,7 +156,9 @@ class JobManager:
                 case commands.Ack() as ack:
                     self._session.receive_ack(ack, now, self.wanted)
                 case commands.Error() as error:
-                    self._session.receive_error(error, now)
+                    self._refused(error, now)
+                case commands.Reply() as reply:
+                    self._inputs.replied(reply, now)
                 case commands.Kbai():
                     _log.debug("the broker goes away; waiting for it to come back")
                     self._session.inform(now)
@@ -179,6 +199,7 @@ class JobManager:
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
         self._streams.tick(now)
+        self._inputs.tick(now)
         if not self.done:
             self._session.tick(now, self.wanted)
 
@@ -191,6 +212,7 @@ class JobManager:
             return
         _log.info("ending: no new jobs; what runs has %g s", self._info.grace)
         self._drain_until = now + self._info.grace
+        self._unfetched(now)
         for slot in range(len(self._ledger.jobs)):
             self._take_back(slot, now)
         self._drain(now, self._drain_until)
@@ -202,6 +224,7 @@ class JobManager:
             Id and task of the jobs that ran.
         """
         self.overdue = False
+        self._unfetched(now)
         ran = []
         for slot in range(len(self._ledger.jobs)):
             taken = self._ledger.take_all(slot)
@@ -218,27 +241,49 @@ class JobManager:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        due = min(self._session.due(), self._overseer.due())
+        due = min(self._session.due(), self._overseer.due(), self._inputs.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
         return max(0.0, min(due, self._slots.look_due()) - now)
 
     # Chunks
 
+    def _refused(self, error: commands.Error, now: float) -> None:
+        if not self._inputs.refused(error, now):
+            self._session.receive_error(error, now)
+
     def _receive_chunk(self, request: commands.Request, now: float) -> None:
-        number = parse_headers(request.headers).chunk
+        number = _chunk_of(request.headers)
         if not number:
             raise ProtocolError("a REQUEST to this worker needs the header chunk")
         if number <= self._ledger.received:
             return
         self._ledger.received = number
-        slot = self._slots.best(now)
-        chunk = HeldChunk(number, request.id, decode_chunk(request.body), slot)
-        self._ledger.add(chunk)
-        if self._drain_until is None:
-            self._pool.assign(slot, number, request.body, chunk.end)
+        chunk = HeldChunk(number, request.id, decode_chunk(request.body), 0)
+        if self._drain_until is not None:
+            self._ledger.add(chunk)
+            self._hand_back(self._ledger.take(chunk.slot, chunk.end), now)
+        elif is_paged(chunk.index):
+            self._inputs.begin(chunk, request.body, now)
         else:
-            self._hand_back(self._ledger.take(slot, chunk.end), now)
+            self._start(chunk, request.body, now)
+
+    def _start(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Give a chunk to a slot."""
+        chunk.slot = self._slots.best(now)
+        self._ledger.add(chunk)
+        self._pool.assign(chunk.slot, chunk.number, body, chunk.end)
+
+    def _not_started(self, chunk: HeldChunk, rows: Sequence[OutcomeRow], now: float) -> None:
+        """Answer for a chunk that no slot was given."""
+        self._ledger.give_up(chunk)
+        self._session.reply(chunk, encode_outcomes(rows), now)
+
+    def _unfetched(self, now: float) -> None:
+        """Hand back what waits for what it takes."""
+        for chunk in self._inputs.take_all():
+            rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
+            self._not_started(chunk, rows, now)
 
     def _answered(self, event: Answered, now: float) -> None:
         chunk = self._ledger.answer(event.slot, event.chunk, event.count, event.positions)
@@ -260,7 +305,8 @@ class JobManager:
         others = sum(len(part) for _, part in taken) - 1
         for chunk, positions in taken:
             rows = [
-                self._overseer.outcome(slot, chunk, position, now) or _row(position, _HANDED_BACK)
+                self._overseer.outcome(slot, chunk, position, now, killed=ours)
+                or _row(position, _HANDED_BACK)
                 for position in positions
             ]
             charged = not ours and chunk.number == event.chunk and event.position in positions
@@ -276,6 +322,11 @@ class JobManager:
     def _cancel(self, job: str, delivery: str, now: float) -> None:
         """End a job. Those that wait beside it go back: they are withdrawn together."""
         number = int(delivery) if delivery.isdecimal() else -1
+        chunk = self._inputs.cancel(job, number)
+        if chunk is not None:
+            kinds = [_CANCELLED if e.id == job else _HANDED_BACK for e in chunk.index.entries]
+            self._not_started(chunk, [_row(*pair) for pair in enumerate(kinds)], now)
+            return
         chunk = self._ledger.find(job, number)
         if chunk is None:
             return

@@ -100,6 +100,8 @@ class Overseer:
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
+        if not self._sentences:
+            return float("inf")
         return min(
             (s.due for slot, s in self._sentences.items() if slot not in self.killed),
             default=float("inf"),
@@ -107,7 +109,7 @@ class Overseer:
 
     def tick(self, now: float) -> list[int]:
         """Return the slots that must be killed now: empty each first, then call `kill`."""
-        late = []
+        late: list[int] = []
         for slot, sentence in list(self._sentences.items()):
             if now < sentence.due or slot in self.killed:
                 continue
@@ -139,14 +141,19 @@ class Overseer:
         self.killed.discard(slot)
         return ours
 
-    def outcome(self, slot: int, chunk: HeldChunk, position: int, now: float) -> OutcomeRow | None:
-        """Return the outcome of a job that a slot has lost; None if nobody wanted its end."""
+    def outcome(
+        self, slot: int, chunk: HeldChunk, position: int, now: float, *, killed: bool
+    ) -> OutcomeRow | None:
+        """Return the outcome of a job that a slot has lost; None if nobody wanted its end.
+
+        ``killed`` says that the slot was lost by `kill`.
+        """
         sentence = self._sentences.get(slot)
         if sentence is None or sentence[:2] != (chunk.number, position):
             return None
         if sentence.cancelled:
             return OutcomeRow(position, _CANCELLED, 0.0, 0.0, "", b"")
-        if now < sentence.due:  # it died by itself
+        if not killed:  # it died by itself
             return None
         index = chunk.index
         entry = index.entries[position]

@@ -69,7 +69,7 @@ class Replies:
 
     def oldest(self) -> float | None:
         """Return when the message that waits longest was last sent, None if there is none."""
-        return min((sent.at for sent in self._sent.values()), default=None)
+        return min([sent.at for sent in self._sent.values()], default=None)
 
 
 def _too_large(row: OutcomeRow, limit: int, index: ChunkIndex) -> OutcomeRow:

@@ -7,13 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ContentNotAllowed, ResultTooLarge, SerializationError, UnknownTask
-from eventmq.graph import FEEDS, TAKES
+from eventmq.graph import FEEDS, PAGED, TAKES
 from eventmq.headers import EMPTY, Headers, parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.frames import FRAMES_TYPE, decode_arguments, encode_value, is_service
 from eventmq.wire.references import ResultHome
 from eventmq.worker.failures import describe
-from eventmq.worker.splice import Splicer
+from eventmq.worker.splice import Splicer, nothing_fetched
 from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import Envelope, RetryPolicy, Serializer
     from eventmq.wire.results import RemoteError
+    from eventmq.worker.splice import Fetched
 
 __all__ = ["Route", "RouteTable"]
 
@@ -110,10 +111,13 @@ class RouteTable:
         retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
         accept: Container[str],
         home: ResultHome | None = None,
+        *,
+        fetched: Fetched = nothing_fetched,
     ) -> None:
         self.tasks = tasks
         self._home = home or ResultHome()
-        self._splicer = Splicer(serializer, accept, self._home)
+        self._fetched = fetched
+        self._splicer = Splicer(serializer, accept, self._home, fetched)
         self._serializer = serializer
         self._retry_policy = retry_policy
         self._accept = accept
@@ -122,7 +126,7 @@ class RouteTable:
     def empty(self) -> RouteTable:
         """Return a table of the same tasks for another thread."""
         parts = (self._serializer, self._retry_policy, self._accept, self._home)
-        return RouteTable(self.tasks, *parts)
+        return RouteTable(self.tasks, *parts, fetched=self._fetched)
 
     def route(self, queue: str, text: str) -> Route:
         """Return the route of the jobs of ``queue`` with the header text ``text``."""
@@ -144,8 +148,9 @@ class RouteTable:
             if not route.plain:
                 self._bind(route)
                 if TAKES in headers.graph:
-                    route.decode = self._splicer.around(route.decode)
-                    route.fetches = not self._home.inline
+                    paged = PAGED in headers.graph
+                    route.decode = self._splicer.around(route.decode, paged=paged)
+                    route.fetches = paged or not self._home.inline
         except UnknownTask as error:
             route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
         except Exception as error:  # noqa: BLE001 - plugins may raise anything

@@ -1,7 +1,8 @@
 """Runs a worker: the socket to the broker, the pool, and the loop between them.
 
 Order of a turn, and why: everything readable is read first (the broker's silence is judged after
-that), then the pool is asked, then what is due is done, then the messages go out.
+that), then the pool is asked and its answers go out, since somebody waits for them, then what is
+due is done, and what comes of that goes out.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from eventmq.worker.slots import LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
     from types import FrameType
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from eventmq.wire.curve import ClientKeys
     from eventmq.wire.socket import Link
     from eventmq.worker.overseer import Judge
+    from eventmq.worker.runner_spool import SpoolDirectory
     from eventmq.worker.session import SessionInfo
 
 __all__ = ["WorkerRunner"]
@@ -88,6 +91,14 @@ class WorkerRunner:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     #: For CURVE, None for brokers without; set before `run`.
     keys: ClientKeys | None = None
+    #: Where the pool's jobs find what no REQUEST can carry; set before `run`.
+    spool: SpoolDirectory | None = None
+
+    #: To the broker, from `begin` to `end`.
+    _link: Link | None = None
+    #: What `_poll_items` returned last, and what that was made for.
+    _items: Sequence[tuple[Any, int]] = ()
+    _polled: object = None
 
     #: When a socket whose handshake failed is replaced: libzmq does not try again.
     _retry_at = 0.0
@@ -150,40 +161,66 @@ class WorkerRunner:
 
     def _run(self) -> None:
         own = self._context is None
-        context = self._context or new_context()
-        link: Link | None = None
         try:
-            self._pool.start()
-            self._pool_runs = True
-            self._manager = self._new_manager()
-            link = self._connect(context)
+            self.begin()
             while not self._manager.done:
-                link = self._turn(context, link)
-            self._send(link)
+                self.step(self._await(*self.wanted()))
         finally:
-            self._stop_pool()
-            if link is not None:
-                link.close()
-            self._woken.close()
-            self._wake.close()
-            if own:
-                context.term()
+            self.end()
+            if own and self._context is not None:
+                self._context.term()
+
+    # Steps, for a program with a loop of its own: one thread calls them
+
+    def begin(self) -> None:
+        """Start the pool and connect. Call `end` in any case."""
+        self._context = self._context or new_context()
+        self._pool.start()
+        self._pool_runs = True
+        self._manager = self._new_manager()
+        self._link = self._connect()
+
+    def wanted(self) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Return what to poll, and for how many seconds at most, before the next `step`."""
+        now = self._clock.monotonic()
+        wait = min(LONGEST_WAIT, self._manager.wait(now))
+        if self._retry_at:
+            wait = min(wait, max(0.0, self._retry_at - now))
+        assert self._link is not None  # noqa: S101 - begun
+        return self._poll_items(self._link), wait
+
+    def look(self) -> None:
+        """Let the next `step` ask the pool, also where none of its descriptors is readable."""
+        self._pool_due = 0.0
+
+    def step(self, ready: AbstractSet[Any]) -> bool:
+        """Do what there is to do; return False when all is said: then call `end`."""
+        assert self._link is not None  # noqa: S101 - begun
+        self._link = self._turn(self._link, ready)
+        return not self._manager.done
+
+    def end(self) -> None:
+        """Stop the pool and close the socket. Idempotent."""
+        self._stop_pool()
+        if self.spool is not None:
+            self.spool.close()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._woken.close()
+        self._wake.close()
 
     # Parts of a turn
 
-    def _turn(self, context: zmq.Context[Any], link: Link) -> Link:
-        """Wait for something, and do what it asks for."""
+    def _turn(self, link: Link, ready: AbstractSet[Any]) -> Link:
+        """Do what there is to do; return the link, or the one that took its place."""
         manager = self._manager
-        ready = self._await(link)
         now = self._clock.monotonic()
         heard = link.socket in ready and self._read(link, now)
         if self._pool_runs and (now >= self._pool_due or not ready.isdisjoint(self._pool_fds)):
-            self._pool_due = now + LOOK
-            manager.pool_events(self._pool.poll(), now)
-            if self._info.max_abandoned and self._asked == GO_ON and not self.worn_out:
-                self._count_abandoned(now)
+            self._ask_pool(link, now)
         self._obey(now)
-        if link.monitor in ready and self._back(link):
+        if link.monitor_fd in ready and self._back(link):
             manager.connected(now)
         manager.tick(now)
         broken = self._broken or manager.lost
@@ -200,8 +237,16 @@ class WorkerRunner:
         refused = self._refused(link, now)
         if (manager.lost or refused) and not manager.done:
             link.close(0)
-            link = self._reconnect(context)
+            link = self._reconnect()
         return link
+
+    def _ask_pool(self, link: Link, now: float) -> None:
+        """Take what happened in the pool, and send its answers at once."""
+        self._pool_due = now + LOOK
+        self._manager.pool_events(self._pool.poll(), now)
+        self._send(link)
+        if self._info.max_abandoned and self._asked == GO_ON and not self.worn_out:
+            self._count_abandoned(now)
 
     def _refused(self, link: Link, now: float) -> bool:
         """Tell of a failed handshake; say whether it is time for another one."""
@@ -220,28 +265,28 @@ class WorkerRunner:
             self._manager.receive(frames, now)
         return True
 
-    def _await(self, link: Link) -> set[Any]:
+    def _await(self, items: Sequence[tuple[Any, int]], wait: float) -> set[Any]:
         """Wait for something, or until something is due; return the sockets that are readable.
 
         What is not ready is not asked: each look at an idle socket costs microseconds in the
         middle of a round trip.
         """
-        wanted = _IN | _OUT if self._backlog else _IN
-        items: list[tuple[Any, int]] = [(link.socket, wanted), (self._woken.fileno(), _IN)]
-        if link.monitor is not None:
-            items.append((link.monitor, _IN))
-        if self._pool_runs:
-            self._pool_fds = self._pool.filenos()
-            items += [(fd, _IN) for fd in self._pool_fds]
-        now = self._clock.monotonic()
-        wait = min(LONGEST_WAIT, self._manager.wait(now))
-        if self._retry_at:
-            wait = min(wait, max(0.0, self._retry_at - now))
         ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
         if self._woken.fileno() in ready:
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
         return ready
+
+    def _poll_items(self, link: Link) -> Sequence[tuple[Any, int]]:
+        """Return what to poll, the same list until something is different."""
+        fds = self._pool_fds = self._pool.filenos() if self._pool_runs else ()
+        polled = link, bool(self._backlog), fds
+        if polled != self._polled:
+            self._polled = polled
+            wanted = _IN | _OUT if self._backlog else _IN
+            others = (self._woken.fileno(), link.monitor_fd, *fds)
+            self._items = [(link.socket, wanted), *((fd, _IN) for fd in others)]
+        return self._items
 
     def _count_abandoned(self, now: float) -> None:
         """End where more threads were given up than this process should carry."""
@@ -276,9 +321,10 @@ class WorkerRunner:
         """Send what can be sent now; the rest waits until the socket takes it."""
         backlog = self._backlog
         outbox = self._manager.take_outbox()
-        if outbox and not self._manager.online:
-            backlog.clear()  # it is an INFORM, and replaces one that could not be sent
-        backlog += outbox
+        if outbox:
+            if not self._manager.online:
+                backlog.clear()  # it is an INFORM, and replaces one that could not be sent
+            backlog += outbox
         while backlog and link.send(backlog[0]):
             backlog.popleft()
 
@@ -294,31 +340,35 @@ class WorkerRunner:
 
     def _new_manager(self) -> JobManager:
         info = replace(self._info, session=uuid.uuid4().hex)
-        return JobManager(info, pool=self._pool, clock=self._clock, judge=self._judge)
+        return JobManager(
+            info, pool=self._pool, clock=self._clock, judge=self._judge, spool=self.spool
+        )
 
-    def _connect(self, context: zmq.Context[Any]) -> Link:
+    def _connect(self) -> Link:
         """Open a socket with an identity of its own, so that no half-open one is in its way."""
         self._connections += 1
         identity = f"w-{uuid.uuid4().hex[:16]}-{self._connections}"
         address = self._brokers[0]
         _log.debug("connecting to %s", address)
+        assert self._context is not None  # noqa: S101 - begun
         link = open_dealer(
-            context, address, identity=identity, max_frame=self._max_frame, keys=self.keys
+            self._context, address, identity=identity, max_frame=self._max_frame, keys=self.keys
         )
         link.watch()
         self._broken = False
+        self._back(link)
         self._retry_at = 0.0
         self._manager.connected(self._clock.monotonic())
         self._send(link)
         return link
 
-    def _reconnect(self, context: zmq.Context[Any]) -> Link:
+    def _reconnect(self) -> Link:
         """Try again; another broker only with nothing held, which belongs to the first."""
         self._backlog.clear()
         if len(self._brokers) > 1 and self._manager.idle:
             self._brokers.rotate(-1)
             self._manager = self._new_manager()
-        return self._connect(context)
+        return self._connect()
 
     def _stop_pool(self) -> None:
         if self._pool_runs:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventmq.wire import commands
-from eventmq.wire.features import Features, Status, format_queues
+from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues
 from eventmq.worker.replies import RESEND_AFTER, Replies, fit_outcomes
 from eventmq.worker.slots import Wanted
 
@@ -73,6 +73,7 @@ class Session:
         info: What INFORM says.
         ledger: What is held.
         clock: For the text of a HEARTBEAT.
+        pages: It reads in pages what a job takes that is too much for a REQUEST.
 
     Attributes:
         online: The broker has acknowledged the session.
@@ -81,17 +82,22 @@ class Session:
         outbox: Messages to send.
         max_frame: Longest frame that the broker takes, 0 while that is not known.
         streams: The broker takes parts.
+        welcomes: How often the broker has acknowledged it.
         on_welcome: Called when the broker knows us, behind what it has to hear first.
     """
 
-    def __init__(self, info: SessionInfo, ledger: Ledger, clock: Clock) -> None:
+    def __init__(
+        self, info: SessionInfo, ledger: Ledger, clock: Clock, *, pages: bool = False
+    ) -> None:
         self.info = info
+        self._extensions = tuple(name for name in EXTENSIONS if pages or name != "inputs")
         self.online = False
         self.lost = False
         self.replies = Replies()
         self.outbox: list[list[bytes]] = []
         self.max_frame = 0
         self.streams = False
+        self.welcomes = 0
         self.on_welcome: Callable[[], None] = _nothing
         self._ledger = ledger
         self._clock = clock
@@ -129,6 +135,7 @@ class Session:
         self._inform_due = now + INFORM_AGAIN
         info = self.info
         features = Features(
+            extensions=self._extensions,
             session=info.session,
             name=info.name,
             tasks=info.tasks,
@@ -165,6 +172,7 @@ class Session:
         self.max_frame = features.max_frame
         self.streams = "stream" in features.extensions
         self.online = True
+        self.welcomes += 1
         self._beat_due = now + self.info.heartbeat
         self.ready(wanted)
         self.on_welcome()

@@ -99,11 +99,11 @@ class Slots:
 
     def look_due(self) -> float:
         """Return when `look` has something to do, never where nothing can wait."""
-        restless = any(
-            jobs > 1 or (jobs == 1 and slot not in self._long)
-            for slot, jobs in enumerate(self._ledger.jobs)
-        )
-        return self._look_due if restless else float("inf")
+        long = self._long
+        for slot, jobs in enumerate(self._ledger.jobs):
+            if jobs > 1 or (jobs and slot not in long):
+                return self._look_due
+        return float("inf")
 
     def look(self, now: float) -> Iterator[int]:
         """Yield the slots in which something waits behind a job that runs long."""

@@ -1,30 +1,39 @@
 """Puts what ran before a job in front of its arguments: in chains, chords and error callbacks.
 
 Such a job has the body ``[payload, input]``, MessagePack both; see Graphs on the protocol page.
+Where the input has ids only, the job manager has fetched the results (`eventmq.worker.inputs`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import ContentNotAllowed, ProtocolError
+from eventmq.errors import ContentNotAllowed, ProtocolError, ResultUnavailable
 from eventmq.interfaces import Envelope
 from eventmq.wire.bulk import unpack
 from eventmq.wire.frames import FRAMES_TYPE, decode_frames
 from eventmq.wire.results import decode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from eventmq.interfaces import Serializer
     from eventmq.wire.references import ResultHome
 
     Decode = Callable[[bytes, Envelope], Any]
 
-__all__ = ["Splicer"]
+    #: Job id -> the results that it takes, as lists of id, content type and bytes.
+    Fetched = Callable[[str], Iterable[Any]]
+
+__all__ = ["Splicer", "nothing_fetched"]
 
 #: Fields of a result, and of the end of a job that failed.
 _RESULT, _END = 3, 4
+
+
+def nothing_fetched(job_id: str) -> Iterable[Any]:
+    """Stand for what a worker has fetched that fetches nothing."""
+    raise ResultUnavailable(f"this worker has fetched nothing that job {job_id} takes")
 
 
 class Splicer:
@@ -34,6 +43,7 @@ class Splicer:
         serializer: Returns the serializer of a content type.
         accept: Content types that are decoded.
         home: Where results are that the broker does not keep itself.
+        fetched: What the job manager has fetched.
     """
 
     def __init__(
@@ -41,23 +51,49 @@ class Splicer:
         serializer: Callable[[str], Serializer],
         accept: Container[str],
         home: ResultHome,
+        fetched: Fetched = nothing_fetched,
     ) -> None:
         self._serializer = serializer
         self._accept = accept
         self._home = home
+        self._fetched = fetched
 
-    def around(self, decode: Decode) -> Decode:
-        """Return what decodes the arguments of a job with an input, given what does without."""
+    def around(self, decode: Decode, *, paged: bool = False) -> Decode:
+        """Return what decodes the arguments of a job with an input.
+
+        Args:
+            decode: Decodes those of one without.
+            paged: The input has ids.
+        """
+        read = self._paged if paged else self._inline
 
         def spliced(data: bytes, envelope: Envelope) -> tuple[list[Any], Any]:
             match unpack(data, "the body of a job that takes results"):
                 case [bytes(payload), bytes(value)]:
                     args, kwargs = decode(payload, envelope)
-                    return [self._value(unpack(value, "its input")), *args], kwargs
+                    return [read(unpack(value, "its input"), envelope), *args], kwargs
             msg = "a job that takes results has the body [payload, input]"
             raise ProtocolError(msg, code="bad-body")
 
         return spliced
+
+    def _inline(self, tree: Any, _: Envelope) -> Any:
+        return self._value(tree)
+
+    def _paged(self, tree: Any, envelope: Envelope) -> Any:
+        """Return the values for the ids in a tree; one result after the other is in memory."""
+        values = {}
+        for row in self._fetched(envelope.job_id):
+            match row:
+                case [str(job_id), str(content_type), bytes(data)]:
+                    values[job_id] = self._result(job_id, content_type, data)
+                case _:
+                    raise ProtocolError("a result is [id, content type, bytes]", code="bad-body")
+        try:
+            return _filled(tree, values)
+        except KeyError as error:
+            what = f"the result of job {error}, which job {envelope.job_id} takes, was not fetched"
+            raise ResultUnavailable(what) from None
 
     def _value(self, part: Any) -> Any:
         """Return the value of a result, of the end of a job, or of a list of such."""
@@ -93,3 +129,8 @@ def _end(job_id: str, state: str, data: bytes) -> dict[str, str]:
     told = ("", "", "") if error is None else error[:3]
     names = ("id", "state", "type", "message", "traceback")
     return dict(zip(names, (job_id, state, *told), strict=True))
+
+
+def _filled(tree: Any, values: dict[str, Any]) -> Any:
+    """Return a tree with values for ids; raises KeyError for one that has none."""
+    return [_filled(part, values) for part in tree] if isinstance(tree, list) else values[tree]

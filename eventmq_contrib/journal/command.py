@@ -15,6 +15,7 @@ from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
 from eventmq.cli.target import takes_target
 from eventmq.errors import BrokerUnavailable
+from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,8 +50,14 @@ PATIENCE = 2.0
     help="The folder of the Parquet files.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Take what there is and end.")
+@click.option(
+    "--seal-after", type=click.FloatRange(0.1), metavar="SECONDS",
+    help="Seal a file after so long, a minute unless told: streams see what is sealed.",
+)  # fmt: skip
 @takes_target
-def journal(target: Target, data_dir: str | None, out: str, once: bool) -> int:  # noqa: FBT001 - click
+def journal(
+    target: Target, data_dir: str | None, out: str, seal_after: float | None, *, once: bool
+) -> int:
     """Keep all events of a broker in Parquet files, until SIGTERM or Ctrl-C.
 
     With --data-dir, or where the working directory has one, the store is read directly, also while
@@ -60,11 +67,10 @@ def journal(target: Target, data_dir: str | None, out: str, once: bool) -> int: 
     """
     if click.get_current_context().invoked_subcommand is not None:
         return DONE
-    from eventmq_contrib.journal.parquet import need_pyarrow
 
-    need_pyarrow()
+    need("pyarrow.parquet", user="eventmq journal")
     with _source(target, data_dir) as (source, app):
-        return _keep(source, app, Path(out), once=once)
+        return _keep(source, app, Path(out), age=seal_after, once=once)
 
 
 @contextlib.contextmanager
@@ -91,8 +97,8 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         yield StoreSource(reader, app, app.clock), app
 
 
-def _keep(source: Source, app: EventMQ, out: Path, *, once: bool) -> int:
-    from eventmq_contrib.journal.drain import Drain
+def _keep(source: Source, app: EventMQ, out: Path, *, age: float | None, once: bool) -> int:
+    from eventmq_contrib.journal.drain import AGE, Drain
     from eventmq_contrib.journal.folder import JournalFolder
 
     ended = threading.Event()
@@ -101,7 +107,7 @@ def _keep(source: Source, app: EventMQ, out: Path, *, once: bool) -> int:
     folder = JournalFolder(out)
     folder.open()
     with contextlib.closing(folder):
-        drain = Drain(source, folder, app.clock)
+        drain = Drain(source, folder, app.clock, age=age or AGE)
         drain.start()
         click.echo(f"ready broker={source.broker_id} out={out} after={drain.sealed}")
         first = drain.sealed
@@ -149,9 +155,8 @@ def compact(out: str, to: str | None) -> int:
     manifest.json of their folder; readers may take either.
     """
     from eventmq_contrib.journal.compaction import Compaction
-    from eventmq_contrib.journal.parquet import need_pyarrow
 
-    need_pyarrow()
+    need("pyarrow.parquet", user="eventmq journal")
     source = Path(out)
     compaction = Compaction(source, Path(to) if to else source.parent / "compacted")
     n, files = compaction.run()

@@ -52,6 +52,7 @@ class Compaction:
 
     def _run(self) -> tuple[int, int]:
         manifest = self._read()
+        self._forget(manifest)
         known = {(entry["hour"], entry["broker"]): entry["of"] for entry in manifest["files"]}
         hours = self._hours()
         open_hours = {broker: hour for hour, broker in sorted(hours)}
@@ -66,6 +67,13 @@ class Compaction:
             self._write(manifest)
             taken, made = taken + len(files), made + 1
         return taken, made
+
+    def _forget(self, manifest: dict[str, Any]) -> None:
+        """Leave out files that somebody has removed, with the day they were of."""
+        there = [each for each in manifest["files"] if (self._target / each["path"]).is_file()]
+        if len(there) < len(manifest["files"]):
+            manifest["files"] = there
+            self._write(manifest)
 
     def _hours(self) -> dict[tuple[str, str], list[tuple[FileName, Path]]]:
         """Return the sealed files by (hour, broker), each in the order of their numbers."""

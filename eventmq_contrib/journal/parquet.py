@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from eventmq.errors import PluginError
 from eventmq.events import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["arrow_schema", "is_whole", "need_pyarrow", "read_rows", "write_events"]
+__all__ = ["arrow_schema", "is_whole", "read_rows", "write_events"]
 
 #: First and last bytes of a Parquet file.
 _MAGIC = b"PAR1"
@@ -22,19 +21,6 @@ _FEW = [
     for column in COLUMNS
     if column.type == "string" and column.name not in {"job_id", "root_id", "parent_id", "trace_id"}
 ]
-
-
-def need_pyarrow() -> None:
-    """See that pyarrow is there.
-
-    Raises:
-        PluginError: It is not.
-    """
-    try:
-        import pyarrow.parquet  # noqa: F401 - whether it is there
-    except ImportError as error:
-        msg = "eventmq journal needs pyarrow: pip install '.[spark]'"
-        raise PluginError(msg) from error
 
 
 def arrow_schema() -> Any:

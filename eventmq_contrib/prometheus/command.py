@@ -12,7 +12,8 @@ import click
 from eventmq.cli.command import Command
 from eventmq.cli.exits import FAILED
 from eventmq.cli.target import takes_target
-from eventmq.errors import BindError, PluginError
+from eventmq.errors import BindError
+from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
@@ -62,11 +63,9 @@ def serve(app: EventMQ, bind: tuple[str, int]) -> None:
         PluginError: ``prometheus_client`` is missing.
         BindError: The address cannot be used.
     """
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError as error:
-        msg = "eventmq metrics needs prometheus_client: pip install '.[prometheus]'"
-        raise PluginError(msg) from error
+    need("prometheus_client", user="eventmq metrics", extra="prometheus")
+    from prometheus_client import CollectorRegistry, start_http_server
+
     from eventmq_contrib.prometheus.collector import BrokerCollector
 
     registry = CollectorRegistry()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from eventmq.app import EventMQ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 __all__ = ["DEADLINE", "Process", "System", "until"]
@@ -128,15 +128,23 @@ class System:
         self.apps: list[EventMQ] = []
         (folder / "survivor.py").write_text(APP)
 
-    def start(self, *arguments: str, wait: bool = True) -> tuple[Process, str]:
-        """Start a command; return it and its ready line."""
+    def start(
+        self, *arguments: str, wait: bool = True, under: Sequence[str] = ()
+    ) -> tuple[Process, str]:
+        """Start a command; return it and its ready line.
+
+        Args:
+            arguments: Of ``eventmq``.
+            wait: Whether to wait for the ready line.
+            under: A command that runs it, such as a shell which sets limits first.
+        """
         log = (self.folder / f"{arguments[0]}.log").open("a")
         who = str(len(self.processes))
         environment = {
             **os.environ, "RECORD": str(self.record), "WHO": who, "PYTHONUNBUFFERED": "1"
         }  # fmt: skip
         process = Process(
-            [sys.executable, "-m", "eventmq", *arguments],
+            [*under, sys.executable, "-m", "eventmq", *arguments],
             stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.folder, env=environment,
         )  # fmt: skip
         log.close()
@@ -153,11 +161,11 @@ class System:
         logs = "\n".join(path.read_text() for path in self.folder.glob("*.log"))
         raise AssertionError(f"no ready line of {process.args}:\n{logs}")
 
-    def broker(self) -> Process:
-        """Start the broker, at the same address as before if there was one."""
+    def broker(self, *, under: Sequence[str] = ()) -> Process:
+        """Start the broker, at the same address as before if there was one; see `start`."""
         bind = self.address or "tcp://127.0.0.1:0"
         data = str(self.folder / "data")
-        process, line = self.start("broker", "--bind", bind, "--data-dir", data)
+        process, line = self.start("broker", "--bind", bind, "--data-dir", data, under=under)
         self.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
         return process
 

@@ -62,8 +62,8 @@ def dealer(context):
     """Call it with an address, and perhaps an identity and CURVE keys, to get a raw peer."""
     made = []
 
-    def make(address, identity=b"", keys=None):
-        made.append(RawDealer(context, address, identity, keys))
+    def make(address, identity=b"", keys=None, **more):
+        made.append(RawDealer(context, address, identity, keys, **more))
         return made[-1]
 
     yield make

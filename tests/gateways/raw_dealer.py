@@ -13,11 +13,14 @@ DEADLINE = 20.0
 class RawDealer:
     """One peer in a context."""
 
-    def __init__(self, context, address, identity=b"", keys=None):
+    def __init__(self, context, address, identity=b"", keys=None, *, cramped=False):
         self.socket = context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
         if identity:
             self.socket.set(zmq.IDENTITY, identity)
+        if cramped:  # it has hardly any room for what it does not read
+            self.socket.set(zmq.RCVHWM, 1)
+            self.socket.set(zmq.RCVBUF, 65536)
         if keys is not None:
             (
                 self.socket.curve_serverkey,

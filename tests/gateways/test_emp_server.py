@@ -307,6 +307,23 @@ def test_a_peer_that_does_not_read_harms_nobody_else(address, client):
         assert list(range(1, 61)) == [peer.next().id for _ in range(60)]
 
 
+def _say_all(peer, messages):
+    for message in messages:
+        peer.say(message)
+
+
+def test_a_peer_that_never_reads_is_not_read_either(address, client):
+    """What waits for it is bounded: then its own writing is held up, and nobody else's."""
+    before = rss()
+    request = encode_operation("$echo", {"text": "x" * 300_000})
+    with RawEmp(address) as peer:
+        peer.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            _say_all(peer, (Request(id, request) for id in range(1, 1001)))
+        assert rss() - before < GROWTH
+        assert {"n": 1} == client.call("$echo", {"n": 1})
+
+
 #: Messages that one connection of `_garbage` sends, as a mean.
 PIECES = 3
 

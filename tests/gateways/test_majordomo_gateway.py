@@ -301,3 +301,23 @@ def test_a_wrong_option_is_a_plugin_error(start, options, match):
 def test_a_broker_inside_a_process_cannot_be_served(start):
     with pytest.raises(NotAllowed, match="memory://"):
         start("majordomo", bind="tcp://127.0.0.1:0")
+
+
+def test_a_client_that_never_reads_does_not_fill_the_gateway(farm, dealer, caplog):
+    """Others are served meanwhile, and it gets all replies, in order, once it reads."""
+
+    @farm.app.task(majordomo="large")
+    def large(frames):
+        return [frames[0], b"x" * 900_000]
+
+    farm.work("large")
+    _, (front, _) = farm.gateway(max_unread=4 * 1024 * 1024)
+    lazy, neighbour = dealer(front, b"lazy", cramped=True), dealer(front)
+    count = 20
+    for number in range(count):
+        for client in (lazy, neighbour):
+            ask(client, "large", b"%d" % number, b"%d" % number)
+        assert [b"%d" % number] * 2 == neighbour.next()[3:5]
+    assert 1 == caplog.text.count("slow to read")
+    heard = [int(lazy.next()[3]) for _ in range(count)]
+    assert list(range(count)) == sorted(heard)

@@ -138,6 +138,9 @@ class World:
             self.done.append(("attach", worker, service))
         return self.room
 
+    def parted(self, worker, job_id, body):
+        self.done.append(("parted", worker, job_id, list(body)))
+
     def answered(self, worker, job_id, body):
         self.done.append(("answered", worker, job_id, list(body)))
 
@@ -357,6 +360,51 @@ def test_a_reply_is_given_up_after_a_minute(world):
     world.machine.not_sent("front", frames, gone=True)
     assert [] == world.wait(61.0)
     assert [] == world.wait(1.0)
+
+
+def refuse(world):
+    """Let the client take nothing of what is to be sent."""
+    for _ in range(len(world.machine.outbox)):
+        world.machine.not_sent("front", world.machine.outbox.popleft()[1], gone=False)
+
+
+def test_what_follows_a_reply_that_waits_waits_behind_it(world):
+    """PARTIALs reach a slow client in their order; another client's go out at once."""
+    world.ask(b"1")
+    world.ask(b"1", client=b"other")
+    world.machine.part("client-1", [b"a"])
+    refuse(world)
+    world.machine.part("client-1", [b"b"])
+    world.machine.finished("client-1", [b"end"])
+    world.machine.part("other-1", [b"x"])
+    assert [(b"other", [b"\x02", b"echo", b"1", b"x"])] == world.heard()
+    expected = [(b"\x02", b"a"), (b"\x02", b"b"), (b"\x03", b"end")]
+    assert expected == [(frames[0], frames[3]) for _, frames in world.wait(1.0)]
+    world.ask(b"2")
+    world.machine.finished("client-2", [b"r"])
+    assert 1 == len(world.heard())
+
+
+@pytest.mark.parametrize("limits", [{"kept": 3}, {"kept_bytes": 3500}], ids=str)
+def test_what_waits_for_a_client_that_never_reads_is_bounded(limits):
+    """The oldest go first."""
+    world = World(**limits)
+    for number in range(10):
+        id = b"%d" % number
+        world.ask(id)
+        world.machine.finished(f"client-{number}", [id, bytes(1000)])
+        refuse(world)
+    assert [b"7", b"8", b"9"] == [frames[2] for _, frames in world.wait(1.0)]
+
+
+def test_a_partial_of_a_job_that_streams_is_handed_on(world):
+    """It goes to the job's stream; a client of this gateway waits for none."""
+    world.say(W, b"\x01", b"echo")
+    world.machine.assign(1, Task("job", b"c", b"1", [b"body"], streams=True))
+    world.heard()
+    world.wanted()
+    assert [] == world.say(W, b"\x03", b"c", b"", b"1", b"p")
+    assert [("parted", 1, "job", [b"p"])] == world.wanted()
 
 
 def test_the_request_of_an_earlier_run_is_expected_once(world):

@@ -13,6 +13,8 @@ from tests.gateways.raw_dealer import DEADLINE
 
 NOOP = [b"", b"NOOP"]
 
+MIB = 1024 * 1024
+
 
 @pytest.fixture
 def address(start):
@@ -132,3 +134,24 @@ def test_thousands_of_malformed_messages_leave_it_serving(app, dealer, address):
 def test_a_wrong_option_is_a_plugin_error(start, options, match):
     with pytest.raises(PluginError, match=match):
         start("mc0", **options)
+
+
+def test_a_subscriber_that_never_reads_does_not_fill_the_gateway(start, dealer, caplog):
+    """It misses what it has no room for; others miss nothing, and it hears again once it reads."""
+    (address,) = start("mc0", bind="tcp://127.0.0.1:0", max_unread=4 * MIB)
+    lazy = dealer(address, cramped=True)
+    assert [b"", b"OK", b"ID", b"s"] == lazy.ask("", "SUB", "ID", "s", "", "t")
+    neighbour, sender = subscribed(dealer, address, "t"), dealer(address)
+    before, size, count = rss(), 900_000, 60
+    for number in range(count):
+        sender.say("", "PUT", "TOPIC", "t", "", b"%d" % number, b"x" * size)
+        assert b"%d" % number == neighbour.next()[5]
+    assert rss() - before < 4 * MIB + 64 * MIB + 20 * MIB  # with what waits for the broker
+    assert 1 == caplog.text.count("slow to read")
+    heard = []
+    while (frames := lazy.next(0.2)) is not None:
+        heard.append(int(frames[5]))
+    assert sorted(set(heard)) == heard
+    assert 4 * MIB // size <= len(heard) < count // 2
+    sender.say("", "PUT", "TOPIC", "t", "", "again")
+    assert message("t", b"again") == lazy.next()

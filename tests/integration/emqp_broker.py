@@ -84,8 +84,15 @@ class BrokerProcess:
 
     def rss(self) -> int:
         """Return the bytes of memory that it has."""
+        return self._memory("VmRSS:")
+
+    def peak(self) -> int:
+        """Return the most bytes of memory that it has had."""
+        return self._memory("VmHWM:")
+
+    def _memory(self, name: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        line = next(line for line in status.splitlines() if line.startswith(name))
         return int(line.split()[1]) * 1024
 
 

@@ -29,6 +29,8 @@ class RawPeer:
         address: str,
         identity: bytes = b"",
         keys: tuple[bytes, bytes, bytes] | None = None,
+        *,
+        cramped: bool = False,
     ) -> None:
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -40,6 +42,9 @@ class RawPeer:
             self.socket.curve_secretkey = secret
         if identity:
             self.socket.identity = identity
+        if cramped:  # it has hardly any room for what it does not read
+            self.socket.rcvhwm = 1
+            self.socket.rcvbuf = 65536
         self.socket.connect(address)
 
     def send(self, command: bytes, *rest: bytes, id: bytes = b"") -> bytes:

@@ -71,6 +71,10 @@ class Neighbour:
         self.worker = connect(broker["main"])
         self.worker.inform(b"worker", b'[[10, "neighbour"]]')
 
+    def lives(self) -> None:
+        """Let the worker give a sign of life, as all do at an interval."""
+        self.worker.send(b"HEARTBEAT", f"{time.time():.2f}".encode())
+
     def works(self) -> bool:
         """Hand in a job, work it off and get the result."""
         job = self.client.send(b"REQUEST", b"neighbour", b"reply-requested", BODY)
@@ -145,6 +149,8 @@ def test_malformed_messages_by_the_thousand_leave_the_broker_serving_a_neighbour
     answers = 0
     for n in range(MESSAGES):
         dealers[n % 4].send_multipart(malformed(rng))
+        if n % 100 == 0:
+            neighbour.lives()
         if n % (MESSAGES // 10) == 0:
             endless(raw(port))
             assert neighbour.works()
@@ -152,6 +158,7 @@ def test_malformed_messages_by_the_thousand_leave_the_broker_serving_a_neighbour
     end = time.monotonic() + DEADLINE
     while counters_of(admin)["messages"] < MESSAGES:
         assert time.monotonic() < end, "the broker does not read what it was sent"
+        neighbour.lives()
     answers += sum(map(drain, dealers))
     assert neighbour.works()
     counters = counters_of(admin)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +13,7 @@ from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import OutcomeRow, decode_chunk
 from eventmq.wire.commands import Call, Error, Inform, Kbai, Ready, Reply, Request
 from tests.broker_harness import Broker, chunks
+from tests.examples import examples
 from tests.properties.test_broker_hostile import STEPS
 
 NONE: frozenset[str] = frozenset()
@@ -67,33 +65,32 @@ def _let_gateways_work(broker: Broker, gate: Gate, users: dict[bytes, str]) -> N
     broker.turn()
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(users=USERS, steps=STEPS)
 def test_no_key_gets_more_than_it_may(
     users: dict[bytes, str], steps: list[tuple[bytes, str, list[bytes], float]]
 ) -> None:
     """Neither another's result nor a job of a queue that it does not serve; and no crash."""
-    with tempfile.TemporaryDirectory() as folder:
-        broker = Broker(Path(folder), Limits(window=3, max_queues=20, max_peers=20))
-        try:
-            gate = Gate(broker.core, GRANTS, rate=1000.0)
-            _finish_a_job(broker, gate)
-            _let_gateways_work(broker, gate, users)
-            _check(broker, users)
-            for identity, port, frames, seconds in steps:
-                message = [identity, *frames]
-                gate.receive(port, message, users[identity], broker.clock.now())
-                broker.turn()
-                broker.wait(seconds)
-                _check(broker, users)
-            assert not broker.core.state.closing
-            call = Call("last", "get", b"\x81\xa3ids\x91\xa4mine")
-            gate.receive("main", [b"good", *call.frames()], "A", broker.clock.now())
+    broker = Broker(None, Limits(window=3, max_queues=20, max_peers=20))
+    try:
+        gate = Gate(broker.core, GRANTS, rate=1000.0)
+        _finish_a_job(broker, gate)
+        _let_gateways_work(broker, gate, users)
+        _check(broker, users)
+        for identity, port, frames, seconds in steps:
+            message = [identity, *frames]
+            gate.receive(port, message, users[identity], broker.clock.now())
             broker.turn()
-            [*_, answer] = [m for m in broker.took(b"good") if isinstance(m, Reply)]
-            assert SECRET in answer.result
-        finally:
-            broker.close()
+            broker.wait(seconds)
+            _check(broker, users)
+        assert not broker.core.state.closing
+        call = Call("last", "get", b"\x81\xa3ids\x91\xa4mine")
+        gate.receive("main", [b"good", *call.frames()], "A", broker.clock.now())
+        broker.turn()
+        [*_, answer] = [m for m in broker.took(b"good") if isinstance(m, Reply)]
+        assert SECRET in answer.result
+    finally:
+        broker.close()
 
 
 def _check(broker: Broker, users: dict[bytes, str]) -> None:

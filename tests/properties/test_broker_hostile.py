@@ -30,7 +30,8 @@ from eventmq.wire.commands import (
     Request,
     Schedule,
 )
-from tests.broker_harness import Broker
+from tests.broker_harness import SWIFT, Broker
+from tests.examples import examples
 
 CALLS = (*calls.CALLS, "dance")
 
@@ -168,13 +169,13 @@ ASKED = ("queues", "workers", "status", "ping", "jobs")
 STATES = {"queued", "running", "succeeded", "failed", "delayed", "cancelled", "expired"}
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(known=st.booleans(), steps=STEPS)
 def test_no_message_harms_the_broker_or_a_neighbour(
     known: bool, steps: list[tuple[bytes, str, list[bytes], float]]
 ) -> None:
     """Never a crash, never a lost job of anyone else."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
         broker = Broker(Path(folder), Limits(window=3, max_queues=20, max_peers=20))
         try:
             broker.tell(b"good", Request("mine", "default", "task:t,content-type:json", b"x"))

@@ -15,7 +15,7 @@ from eventmq.events import STATES, Kind
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
-from tests.broker_harness import Broker, chunks, row
+from tests.broker_harness import SWIFT, Broker, chunks, row
 
 WORKERS = ("w0", "w1", "w2")
 
@@ -53,7 +53,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory(dir=SWIFT)
         limits = Limits(window=3, chunk_jobs=3, max_deaths=3)
         self.broker = Broker(Path(self.folder.name), limits)
         self.confirmed: dict[str, str] = {}  # id -> waiting or a terminal state

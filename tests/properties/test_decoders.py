@@ -24,6 +24,7 @@ from eventmq.wire.curve import parse_certificate
 from eventmq.wire.features import Features, Status, parse_queues
 from eventmq.wire.frames import decode_frames
 from eventmq.wire.results import decode_error
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,7 @@ OF_TEXT: list[Callable[[str], object]] = [
 REFUSED = (ProtocolError, emp.EmpError, KeyFileError)
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=examples(EXAMPLES))
 @given(FRAMES)
 def test_any_bytes_are_read_or_refused_by_every_decoder(frames: list[bytes]) -> None:
     data = b"".join(frames)

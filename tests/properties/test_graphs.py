@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from eventmq import EventMQ, JobCancelled, JobFailed, chain, chord, group
 from eventmq.graph import Chain, Chord, Expression, Group, Signature
 from eventmq.testing import use_app
+from tests.examples import examples
 
 app = EventMQ("graphs")
 
@@ -31,9 +33,12 @@ def _text(value: Any) -> str:
     return "[" + " ".join(map(_text, value)) + "]" if isinstance(value, list) else str(value)
 
 
-@pytest.fixture(scope="module")
-def inline() -> Any:
+@pytest.fixture(scope="module", params=[1000, 1], ids=["whole", "slices"])
+def inline(request: Any) -> Any:
+    """Return the app inside of this test; what a commit causes in a graph is bounded."""
     with use_app(app) as inline:
+        state = inline._stage.core.state
+        state.limits = replace(state.limits, graph_slice=request.param)
         yield inline
 
 
@@ -125,7 +130,7 @@ def larger(parts: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression
 expressions: st.SearchStrategy[Expression] = st.recursive(calls, larger, max_leaves=16)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(expressions)
 def test_a_graph_gives_what_its_tasks_give(inline: Any, expression: Expression) -> None:
     """Results are nested as the groups are; what depends on a failure is cancelled."""

@@ -7,10 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import pack
 from eventmq.wire.commands import Ack, Error, Request
 from tests.broker_harness import Broker, chunks, row
+from tests.examples import examples
 
 MOST = 5
 
@@ -40,12 +42,14 @@ def likely(draw: Any) -> tuple[Any, ...]:
 ends = st.lists(st.sampled_from([OutcomeKind.SUCCEEDED, OutcomeKind.FAILED]), max_size=2 * MOST)
 
 
-@settings(max_examples=200, deadline=None)
-@given(plans | likely(), ends, st.sampled_from(["n", "in", "cino", "cno"]))
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    plans | likely(), ends, st.sampled_from(["n", "in", "cino", "cno"]), st.sampled_from([1, 1000])
+)
 def test_a_plan_is_refused_or_carried_out(
-    plan: tuple[Any, ...], ends: list[OutcomeKind], flags: str
+    plan: tuple[Any, ...], ends: list[OutcomeKind], flags: str, most: int
 ) -> None:
-    broker = Broker(None)
+    broker = Broker(None, Limits(graph_slice=most))
     ids = [broker.new_id() for _ in plan[0]]
     rows = [(job_id, 0, b"") for job_id in ids]
     body = pack([[("default", f"task:t,content-type:x,graph:{flags}")], rows, plan])

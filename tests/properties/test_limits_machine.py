@@ -17,7 +17,8 @@ from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
-from tests.broker_harness import Broker, chunks, row
+from tests.broker_harness import SWIFT, Broker, chunks, row
+from tests.examples import examples
 
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
 
@@ -106,7 +107,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory()
+        self.folder = TemporaryDirectory(dir=SWIFT)
         limits = Limits(
             window=4,
             chunk_jobs=3,
@@ -355,4 +356,6 @@ class LimitsMachine(RuleBasedStateMachine):
 
 
 TestLimitsMachine = pytest.mark.timeout(120)(LimitsMachine.TestCase)
-TestLimitsMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLimitsMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import ChunkIndex, parse_chunk_number
 from eventmq.wire.commands import Ack, Error, Request
-from tests.broker_harness import Broker, chunks, row
+from tests.broker_harness import SWIFT, Broker, chunks, row
+from tests.examples import examples
 
 #: Key -> mode of the jobs that have it.
 MODES = {"r": "reject", "p": "replace", "k": "keep_last"}
@@ -27,7 +28,7 @@ class UniqueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory()
+        self.folder = TemporaryDirectory(dir=SWIFT)
         self.broker = Broker(Path(self.folder.name))
         self.accepted: dict[str, list[str]] = {key: [] for key in MODES}
         self.open: dict[int, tuple[Request, ChunkIndex]] = {}
@@ -139,4 +140,6 @@ class UniqueMachine(RuleBasedStateMachine):
 
 
 TestUniqueMachine = UniqueMachine.TestCase
-TestUniqueMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestUniqueMachine.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)

@@ -33,12 +33,13 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues, parse_queues
 from eventmq.wire.results import RemoteError, decode_error, encode_error
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: A second or less for each test here: encoding is quick, and there are many.
-few = settings(max_examples=150)
+few = settings(max_examples=examples(150))
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NAME = TEXT.filter(bool)

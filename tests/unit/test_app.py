@@ -242,6 +242,44 @@ def test_a_job_that_nobody_submitted_is_not_found(app: EventMQ) -> None:
         app.job("nobody")
 
 
+def test_many_jobs_by_name_have_the_ids_that_the_caller_chose(app: EventMQ) -> None:
+    """Each its own arguments; sent again they are the same jobs."""
+    ran = []
+
+    @app.task(name="work")
+    def work(x: int, *, y: int = 0) -> int:
+        ran.append(x)
+        return x + y
+
+    calls: list[Any] = [((1,), {}), ((2,), {"y": 5}), ((3,), {"y": 7})]
+    for _ in range(2):
+        jobs = app.send_many("work", calls, job_ids=["a", "b", "c"])
+        assert [job.id for job in jobs] == ["a", "b", "c"]
+        assert [job.get() for job in jobs] == [1, 7, 10]
+    assert sorted(ran) == [1, 2, 3]
+    assert len({job.id for job in app.send_many("work", calls, queue="parked")}) == 3
+    with app.batch():
+        jobs = app.send_many("work", calls)
+    assert [job.get() for job in jobs] == [1, 7, 10]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"job_ids": ["a"]}, "2 calls and 1 job_ids"),
+        ({"job_ids": ["a", ""]}, "one of job_ids is ''"),
+        ({"job_id": "a"}, "for many there is job_ids"),
+        ({"quue": "q"}, "did you mean 'queue'"),
+    ],
+)
+def test_wrong_options_of_many_jobs_are_refused_before_they_are_sent(
+    options: dict[str, Any], words: str
+) -> None:
+    calls: list[Any] = [((1,), {}), ((2,), {})]
+    with EventMQ() as app, pytest.raises(SettingsError, match=words):
+        app.send_many("work", calls, **options)
+
+
 def test_a_raw_job_waits_for_those_who_take_it(app: EventMQ) -> None:
     job = app.send_raw("foreign", b"body", {"timeout": 5, "guarantee": True})
     assert job.state == "queued"

@@ -16,17 +16,7 @@ from eventmq.wire.results import decode_error
 from tests.broker_harness import Broker, chunks, row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from eventmq.wire.commands import Command
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def cancel(broker: Broker, *ids: str, reason: str = "changed my mind") -> Any:

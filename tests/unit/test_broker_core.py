@@ -9,6 +9,7 @@ import pytest
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
+from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.wire.bulk import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
     Ack,
@@ -28,18 +29,11 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import Features
 from eventmq.wire.results import RemoteError, decode_error, encode_error
+from tests import broker_harness
 from tests.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def kinds(messages: object) -> list[str]:
@@ -92,6 +86,22 @@ def test_the_id_of_a_finished_job_is_refused_within_the_dedupe_window(broker: Br
     _, again = broker.submit(job_id)
     assert kinds(again) == ["Ack"]
     assert broker.call("queues")[0]["waiting"] == 0
+
+
+def test_jobs_that_come_one_by_one_are_dealt_to_all_idle_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that found nothing to take beside a rival is offered what comes next."""
+    monkeypatch.setattr(broker_harness, "FirstWorker", LeastRecentlyUsed)
+    broker = Broker(tmp_path)
+    for name in ("a", "b"):
+        broker.worker(name.encode(), name, window=4)
+    dealt = []
+    for _ in range(6):
+        broker.submit()
+        dealt += [name for name in (b"a", b"b") if chunks(broker.took(name))]
+    broker.close()
+    assert dealt == [b"a", b"b"] * 3
 
 
 def test_a_batch_is_one_receipt_with_exceptions_by_index(tmp_path: Path) -> None:

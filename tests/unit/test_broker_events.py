@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,23 +17,12 @@ from eventmq.wire.commands import Call, Heartbeat, Kbai, Request
 from eventmq.wire.results import RemoteError, encode_error
 from tests.broker_harness import TASK, Broker, chunks, row
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 #: Entries that change nothing of a job that its events tell of.
 SILENT = {
     entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
     entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents, entries.Announce,
-    entries.FindKin, entries.ListGraph,
+    entries.FindKin, entries.ListGraph, entries.ReadInputs,
 }  # fmt: skip
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def kinds(broker: Broker, job_id: str) -> list[str]:
@@ -66,6 +54,17 @@ def test_an_undisturbed_job_makes_two_events(broker: Broker) -> None:
     assert (last["wait_us"], last["run_us"]) == (500_000, 1_000_000)
     assert (last["worker_id"], last["host"]) == ("host:7", "host")
     assert [first["seq"], last["seq"]] == [1, 2]
+
+
+def test_a_failed_job_that_is_queued_again_waits_from_then(broker: Broker) -> None:
+    broker.worker()
+    job_id, _ = broker.submit()
+    broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.FAILED)])
+    broker.clock.time += 5.0
+    broker.call("retry", ids=[job_id])
+    answer = row(started=broker.clock.now() + 0.25, ran=1.0)
+    broker.answer(b"worker", broker.dispatched[1], [answer])
+    assert broker.events()[-1]["wait_us"] == 250_000
 
 
 def test_jobs_of_several_tasks_keep_their_own(broker: Broker) -> None:
@@ -351,3 +350,13 @@ def test_a_huge_commit_makes_several_rows(broker: Broker, monkeypatch: pytest.Mo
     rows = broker.store._db.execute("SELECT first, count FROM events").fetchall()
     assert rows == [(1, 6), (7, 3)]
     assert [event["seq"] for event in broker.events()] == list(range(1, 10))
+
+
+def test_a_job_replaced_by_another_of_its_batch_comes_before_it_ends(broker: Broker) -> None:
+    """Whoever follows the events ends with the state of the job."""
+    headers = f"{TASK},unique:k,unique-mode:replace"
+    ids = [broker.new_id(), broker.new_id()]
+    body = encode_batch([("default", headers)], [(i, 0, b"x") for i in ids])
+    broker.tell(b"c", Request(broker.new_id(), "", "batch:2", body))
+    told = [(event["kind"], event["job_id"]) for event in broker.events()]
+    assert told == [("enqueued", ids[0]), ("cancelled", ids[0]), ("enqueued", ids[1])]

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from eventmq.broker.expiry import SLICE
 from eventmq.wire.commands import Reply, Request
 from tests.broker_harness import Broker, chunks, row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def submit(broker: Broker, seconds: float, headers: str = "") -> str:

@@ -11,19 +11,22 @@ from eventmq.broker.limits import Limits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_outcomes, pack
-from eventmq.wire.commands import Ack, Call, Heartbeat, Inform, Kbai, Reply, Request
-from tests.broker_harness import Broker, chunks, row
+from eventmq.wire.commands import (
+    Ack,
+    Call,
+    Error,
+    Heartbeat,
+    Inform,
+    Kbai,
+    Ready,
+    Reply,
+    Request,
+)
+from eventmq.wire.features import Features
+from tests.broker_harness import TASK, Broker, chunks, row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def turn_without_space(broker: Broker) -> None:
@@ -162,3 +165,105 @@ def test_results_travel_in_messages_within_the_frame_limit(tmp_path: Path) -> No
     got = broker.tell(b"c", Call("1", "get", pack({"ids": ids})))
     assert [m.outcome for m in got if isinstance(m, Reply)] == ["part"] * 4 + [None]
     broker.close()
+
+
+def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker) -> None:
+    """Else each turn would lease the job and take it back, one commit after the other."""
+    broker.worker()
+    broker.put(b"c", Request(broker.new_id(), "default", TASK, b"x"))
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    [verdicts] = broker.store.finished()
+    settle(verdicts)
+    [chunk] = [message for message in broker.core.take_outbox() if message.lease is not None]
+    broker.core.not_sent(chunk, broker.clock.now(), reachable=True)
+    broker.turn()
+    assert broker.took(b"worker") == []
+    assert len(chunks(broker.ready(b"worker", 1))) == 1
+
+
+def test_a_full_disk_makes_no_turn_without_end(broker: Broker) -> None:
+    """What is due waits as long as the broker does not write."""
+    broker.submit(headers="countdown:1")
+    broker.clock.time += 2.0
+    turn_without_space(broker)
+    now = broker.clock.now()
+    assert broker.core.state.next_due < now < broker.core.wake_at(now)
+
+
+def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:
+    """It has missed an answer, so it is told to inform again."""
+    features = Features(session="c").format()
+    broker.tell(b"c", Inform("1", "", "client", features))
+    job_id, _ = broker.submit()
+    [(chunk, _)] = chunks(broker.worker())
+    broker.put(b"c", Call("7", "get", pack({"ids": [job_id]})))
+    broker.turn()
+    broker.put(b"worker", Reply("r", encode_outcomes([row()]), chunk.id, chunk.headers))
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    [verdicts] = broker.store.finished()
+    settle(verdicts)
+    [answer] = [m for m in broker.core.take_outbox() if m.key.identity == b"c"]
+    broker.core.not_sent(answer, broker.clock.now(), reachable=True)
+    for error in broker.tell(b"c", Heartbeat("8", "1.0")):  # at once, and to what it says next
+        assert (type(error), error.code) == (Error, "inform-again")
+
+
+def test_what_a_session_of_an_earlier_broker_gives_up_is_missed(broker: Broker) -> None:
+    """It had answered; the machine lost power, and with it the answer that was not synced."""
+    job_id, _ = broker.submit()
+    broker.worker()
+    broker.crash()
+    broker.worker(received=1, held=(1,))
+    assert broker.call("state", ids=[job_id]) == [[job_id, "running"]]
+    got = broker.ready(b"worker", 1, received=1)
+    assert [[e.id for e in index.entries] for _, index in chunks(got)] == [[job_id]]
+
+
+def test_a_chunk_that_a_session_should_not_have_takes_room(broker: Broker) -> None:
+    """Its slot is taken: what came there would be handed back, and sent again, without end."""
+    broker.worker(received=5, held=(5,))
+    broker.wait(1.0)
+    broker.submit()
+    assert chunks(broker.took(b"worker")) == []
+    assert len(chunks(broker.ready(b"worker", 1, received=5))) == 1
+
+
+def test_a_stray_chunk_that_is_answered_takes_no_room_any_more(broker: Broker) -> None:
+    broker.worker(received=5, held=(5,))
+    broker.wait(1.0)
+    broker.submit()
+    got = broker.tell(b"worker", Reply("r", encode_outcomes([row()]), "w.5", "chunk:5"))
+    assert len(chunks(got)) == 1
+
+
+def test_a_plain_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> None:
+    """It said READY once, and will not say it again."""
+    broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
+    broker.tell(b"old", Ready("2"))
+    broker.put(b"c", Request(broker.new_id(), "default", "ack-requested", b"[]"))
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    [verdicts] = broker.store.finished()
+    settle(verdicts)
+    [job] = [message for message in broker.core.take_outbox() if message.lease is not None]
+    broker.core.not_sent(job, broker.clock.now(), reachable=True)
+    broker.turn()
+    assert not any(isinstance(message, Request) for message in broker.took(b"old"))
+    broker.wait(1.0)
+    assert [type(m) for m in broker.took(b"old") if isinstance(m, Request)] == [Request]
+
+
+def test_a_plain_worker_keeps_its_slot_where_the_job_for_it_is_refused(broker: Broker) -> None:
+    """The disk was nearly full in the commit that was to admit and to lease it."""
+    broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
+    broker.tell(b"old", Ready("2"))
+    broker.store._writes.refuse = True
+    broker.tell(b"c", Request(broker.new_id(), "default", "ack-requested", b"[]"))
+    broker.store._writes.refuse = False
+    broker.tell(b"c", Request(broker.new_id(), "default", "ack-requested", b"[]"))
+    assert [type(m) for m in broker.took(b"old") if isinstance(m, Request)] == [Request]

@@ -9,24 +9,17 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.graph import TAKES, Expression, Group, Signature, build, flags_of
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import decode_chunk, pack, unpack
-from eventmq.wire.commands import Ack, Error, Request
+from eventmq.wire.bulk import decode_chunk, encode_outcomes, pack, unpack
+from eventmq.wire.commands import Ack, Error, Reply, Request
 from eventmq.wire.graphs import encode_graph
 from eventmq.wire.results import decode_error
 from tests.broker_harness import Broker, chunks, row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 A, B, C, D = map(Signature, "abcd")
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def request(broker: Broker, expression: Expression, **headers: str) -> tuple[list[str], Request]:
@@ -146,6 +139,19 @@ def test_a_graph_runs_to_its_end(broker: Broker, expression: Expression, last: s
     assert run(broker)[-1] == last
     assert set(states(broker, ids)) == {"s"}
     assert counts(broker) == (0, 0, 0, 0)
+
+
+def test_a_job_of_a_graph_waits_from_the_end_of_what_it_waited_for(broker: Broker) -> None:
+    """In the events: it was not ready before, whenever it was submitted."""
+    first, second = submit(broker, A | B)
+    Worker(broker).join()
+    for seconds in (5.0, 2.0):
+        broker.clock.time += seconds
+        answer = row(started=broker.clock.now() - 0.5, ran=0.5)
+        broker.answer(b"w1", broker.dispatched[-1], [answer])
+        broker.ready(b"w1", 3, received=len(broker.dispatched))
+    waits = {e["job_id"]: e["wait_us"] for e in broker.events() if e["kind"] == "succeeded"}
+    assert waits == {first: 4_500_000, second: 1_500_000}
 
 
 def test_what_waits_is_blocked_until_its_turn(broker: Broker) -> None:
@@ -312,23 +318,6 @@ def test_error_callbacks_without_an_error_are_cancelled(broker: Broker) -> None:
     assert counts(broker) == (0, 0, 0, 0)
 
 
-def test_results_that_are_too_long_together_fail_the_callback(tmp_path: Path) -> None:
-    """There is an error that says what would be right."""
-    broker = Broker(tmp_path, Limits(max_frame=70_000))
-    ids = submit(broker, Group((A, A)) | B)
-    worker = Worker(broker)
-    worker.join()
-    for _ in range(2):
-        for chunk in list(broker.dispatched):
-            broker.dispatched.remove(chunk)
-            size = len(decode_chunk(chunk.body).entries)
-            broker.answer(b"w1", chunk, [row(i, result=b"x" * 3000) for i in range(size)])
-    assert states(broker, ids) == "ssf"
-    info = broker.call("info", id=ids[2])
-    assert decode_error(info["error"]).type == "eventmq.errors.ResultTooLarge"
-    broker.close()
-
-
 # Deadlines
 
 
@@ -359,6 +348,17 @@ def test_a_graph_is_cancelled_whole_wherever_its_jobs_are(broker: Broker) -> Non
     error = broker.call("cancel_graph", id="nobody")
     assert isinstance(error, Error)
     assert error.code == "job-not-found"
+
+
+def test_a_graph_that_is_cancelled_at_once_leaves_no_results(broker: Broker) -> None:
+    """What had succeeded is held for a callback, which ends in the same commit as the graph."""
+    broker.worker(b"w", "w", window=1)
+    ids = submit(broker, Group((A, B)) | C, b=",countdown:50.0")
+    broker.answer(b"w", broker.dispatched[-1], [row()])
+    held = "SELECT count(*) FROM held"
+    assert (states(broker, ids), broker.store._db.execute(held).fetchone()) == ("sdb", (1,))
+    assert broker.call("cancel_graph", id=ids[0])
+    assert (states(broker, ids), broker.store._db.execute(held).fetchone()) == ("scc", (0,))
 
 
 def test_a_graph_can_be_looked_at(broker: Broker) -> None:
@@ -432,3 +432,37 @@ def test_a_full_disk_refuses_the_graph(broker: Broker) -> None:
     _, message = request(broker, A | B)
     [error] = broker.tell(b"client", message)
     assert error.code == "store-full"
+
+
+# Slices
+
+
+def test_a_large_graph_is_cancelled_in_many_commits_and_one_answer(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, Limits(graph_slice=3))
+    ids = submit(broker, A | Group((B,) * 6) | C)
+    assert broker.call("cancel_graph", id=ids[3], reason="enough")["count"] == 8
+    assert states(broker, ids) == "c" * 8
+    assert counts(broker) == (0, 0, 0, 0)
+    broker.close()
+
+
+def test_what_one_end_causes_is_done_turn_by_turn(tmp_path: Path) -> None:
+    """Others are served between; a restart in the middle goes on by itself."""
+    broker = Broker(tmp_path, Limits(graph_slice=3))
+    ids = submit(broker, A | Group((B,) * 9))
+    broker.worker(b"w", "s", window=1)
+    [chunk] = broker.dispatched
+    outcome = encode_outcomes([row(0, int(OutcomeKind.FAILED))])
+    broker.put(b"w", Reply("r", outcome, chunk.id, chunk.headers))
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    [verdicts] = broker.store.finished()
+    settle(verdicts)
+    assert broker.core.has_writes
+    broker.crash()
+    assert broker.core.has_writes
+    broker.turn()
+    assert not broker.core.has_writes
+    assert states(broker, ids) == "f" + "c" * 9
+    broker.close()

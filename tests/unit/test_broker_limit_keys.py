@@ -16,18 +16,10 @@ from tests.broker_harness import Broker
 from tests.broker_workers import Workers, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _TASK = "task:mail.send,content-type:msgpack"
 _OTHER = "task:mail.sort,content-type:msgpack"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def keyed(key: str, more: str = "") -> str:

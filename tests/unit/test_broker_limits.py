@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from eventmq.entries import SaveLimits
@@ -13,19 +11,8 @@ from eventmq.wire.commands import Error, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import Workers, submit
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 _TASK = "task:mail.send,content-type:msgpack"
 _OTHER = "task:mail.sort,content-type:msgpack"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 # Rates

@@ -18,17 +18,9 @@ from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_e
 from tests.broker_harness import Broker, chunks, row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from eventmq.wire.bulk import OutcomeRow
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 @pytest.fixture
@@ -377,6 +369,25 @@ def test_retrying_twice_is_one_retry(broker: Broker) -> None:
     assert ask(broker, "retry", ids=[job_id]) == [[job_id, "queued", "queued"]]
     assert queue(broker)["waiting"] == 1
     assert broker.core.state.counters["failed_retried"] == 1
+
+
+def test_a_retry_of_an_attempt_is_done_to_that_attempt_only(broker: Broker) -> None:
+    """Asked again, also after the job failed once more, it changes nothing."""
+    one, two = failed(broker, 2)
+    first = {"ids": [one, two], "attempts": [1, 2]}
+    assert ask(broker, "retry", **first) == [[one, "queued", "failed"], [two, "failed", "failed"]]
+    fail(broker, one)
+    assert ask(broker, "retry", **first) == [[i, "failed", "failed"] for i in (one, two)]
+    broker.crash()
+    assert ask(broker, "retry", ids=[one], attempts=[2]) == [[one, "queued", "failed"]]
+    assert queue(broker)["failed"] == 1
+
+
+@pytest.mark.parametrize("attempts", [[1], [1, 1, 1], [1, -1], [1, True], "11", {"a": 1}])
+def test_attempts_that_do_not_fit_the_ids_are_refused(broker: Broker, attempts: object) -> None:
+    ids = failed(broker, 2)
+    assert code(ask(broker, "retry", ids=ids, attempts=attempts)) == "bad-arguments"
+    assert queue(broker)["failed"] == 2
 
 
 def test_a_retried_job_goes_to_the_back_of_its_queue(tmp_path: Path) -> None:

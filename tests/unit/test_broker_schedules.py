@@ -16,7 +16,6 @@ from eventmq.wire.schedules import identity
 from tests.broker_harness import Broker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from eventmq.schedule import Schedule as Stored
@@ -28,13 +27,6 @@ def plain(*args: Any, path: str = "jobs", **more: Any) -> bytes:
 
 
 BODY = plain()
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def stored(broker: Broker) -> list[Stored]:

@@ -12,7 +12,14 @@ from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import pack, unpack
 from eventmq.wire.commands import Call, Command, Credit, Error, Inform, Reply
 from eventmq.wire.features import Features
-from eventmq.wire.streams import NO_READER, PartHead, encode_parts, encode_progress, parse_end
+from eventmq.wire.streams import (
+    NO_READER,
+    WINDOW,
+    PartHead,
+    encode_parts,
+    encode_progress,
+    parse_end,
+)
 from tests.broker_harness import Broker, chunks, row
 
 if TYPE_CHECKING:
@@ -395,6 +402,44 @@ def test_parts_that_nobody_reads_are_discarded_and_the_result_is_kept(broker: St
     broker.finish()
     (row_,) = broker.call("get", ids=[broker.job])
     assert row_[1] == "succeeded"
+
+
+def test_who_waits_for_the_result_alone_does_not_hold_the_job_back(broker: Streaming) -> None:
+    """Once the window is full, and for a second only; before that the parts are kept."""
+    broker.begin()
+    broker.tell(b"waits", Call("g", "get", pack({"ids": [broker.job]})))
+    broker.parts(0, WINDOW - 1)
+    broker.wait(3.0)
+    assert broker.core.streams.of
+    assert told(broker.parts(WINDOW - 1, 1)) == []
+    broker.took(b"worker")
+    broker.wait(1.0)
+    assert told(broker.took(b"worker")) == [NO_READER]
+    assert codes(broker.read()) == ["parts-gone"]
+    broker.finish()
+    [reply] = [m for m in broker.took(b"waits") if isinstance(m, Reply)]
+    assert unpack(reply.result, "rows")[0][:2] == [broker.job, "succeeded"]
+
+
+@pytest.mark.parametrize("headers", ["stream-idle:60", "stream-unread:cancel"])
+def test_a_task_that_says_how_long_parts_wait_is_held_back_so_long(
+    broker: Streaming, headers: str
+) -> None:
+    broker.begin(headers)
+    broker.tell(b"waits", Call("g", "get", pack({"ids": [broker.job]})))
+    broker.parts(0, WINDOW)
+    broker.wait(5.0)
+    assert batches(broker.read()) == [(1, 0, WINDOW)]
+
+
+def test_nobody_who_reads_loses_parts_to_one_who_waits_for_the_result(broker: Streaming) -> None:
+    """However slow the reader is."""
+    broker.begin()
+    broker.read()
+    broker.tell(b"waits", Call("g", "get", pack({"ids": [broker.job]})))
+    broker.parts(0, WINDOW)
+    broker.wait(5.0)
+    assert broker.take(WINDOW) == [WINDOW]
 
 
 def test_the_task_says_how_long_parts_wait(broker: Streaming) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,17 +14,6 @@ from eventmq.wire.bulk import decode_exceptions, encode_batch, pack, unpack
 from eventmq.wire.commands import Ack, Call, Error, Kbai, Reply, Request
 from eventmq.wire.results import decode_error
 from tests.broker_harness import TASK, Broker, chunks, row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
 
 
 def headers(mode: str, more: str = "") -> str:
@@ -339,7 +327,18 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     db.execute("DROP TABLE limiters")
     db.execute("DROP TABLE events")
     db.execute("DROP INDEX jobs_expires")
-    for table in ("graphs", "nodes", "barriers", "trees", "held", "handlers", "deadlines"):
+    for table in (
+        "graphs",
+        "nodes",
+        "barriers",
+        "trees",
+        "held",
+        "handlers",
+        "deadlines",
+        "inputs",
+        "works",
+        "spent",
+    ):
         db.execute(f"DROP TABLE {table}")
     db.execute("ALTER TABLE queues DROP COLUMN blocked")
     for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:

@@ -13,15 +13,7 @@ from eventmq.wire.commands import Heartbeat
 from tests.broker_harness import Broker, FirstQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path / "queue.sqlite")
-    yield broker
-    broker.close()
+    from collections.abc import Callable
 
 
 @pytest.fixture

@@ -28,13 +28,6 @@ SMALL = Limits(
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.close()
-
-
-@pytest.fixture
 def small(tmp_path: Path) -> Iterator[Broker]:
     broker = Broker(tmp_path, limits=SMALL)
     yield broker

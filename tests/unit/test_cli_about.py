@@ -9,13 +9,12 @@ from eventmq.settings import Settings, describe
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    yield from open_cli(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return open_cli(tmp_path, monkeypatch)
 
 
 def test_the_plugins_are_listed_with_where_they_come_from(cli: Cli) -> None:

@@ -8,7 +8,6 @@ import pytest
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SHOP = """
@@ -44,10 +43,10 @@ app = EventMQ("shop", broker="memory://", queue_limits={"mail": {"rate_limit": "
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    for found in open_cli(tmp_path, monkeypatch):
-        found.write("shop.py", SHOP)
-        yield found
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    cli = open_cli(tmp_path, monkeypatch)
+    cli.write("shop.py", SHOP)
+    return cli
 
 
 def call(cli: Cli, *arguments: str) -> object:

@@ -7,7 +7,6 @@ import pytest
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 APP = "from eventmq import EventMQ\n"
@@ -15,8 +14,8 @@ ERRORS = "from eventmq import EventMQ; from eventmq.errors import *\n"
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    yield from open_cli(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return open_cli(tmp_path, monkeypatch)
 
 
 def broker_of(cli: Cli, app: str) -> str:

@@ -10,13 +10,12 @@ from eventmq.wire.runner_keys import read_public, read_secret
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    yield from open_cli(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return open_cli(tmp_path, monkeypatch)
 
 
 def ok(cli: Cli, *arguments: str) -> str:

@@ -19,8 +19,7 @@ HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
 @pytest.fixture
 def say(capsys):
     """Return what a line looks like that a logger writes inside a job, or outside."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.getLogRecordFactory()
+    factory = logging.getLogRecordFactory()
 
     def say(name, *, task="shop.add"):
         start_logging("info")
@@ -32,10 +31,7 @@ def say(capsys):
         return capsys.readouterr().err
 
     yield say
-    root.handlers[:], level, factory = before
-    root.setLevel(level)
     logging.setLogRecordFactory(factory)
-    logging.captureWarnings(capture=False)
 
 
 def test_a_line_has_time_level_origin_and_inside_a_task_the_job(say):

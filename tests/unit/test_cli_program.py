@@ -4,17 +4,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.cli.exits import FAILED
 from eventmq.cli.program import program
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 COMMANDS = [
     "demo", "broker", "worker", "beat", "dev", "gateway", "emp", "call", "ping", "status", "queues",
     "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "schedules",
-    "schedule", "unschedule", "publish", "subscribe", "keys", "plugins", "settings", "version",
+    "schedule", "unschedule", "fsck", "backup", "publish", "subscribe", "keys", "plugins",
+    "settings", "version",
 ]  # fmt: skip
 
 HELLO = """
@@ -32,8 +33,8 @@ def eventmq_add_commands(cli):
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    yield from open_cli(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return open_cli(tmp_path, monkeypatch)
 
 
 def test_the_commands_are_those_of_the_interface() -> None:
@@ -91,6 +92,20 @@ def test_a_misspelt_variable_is_told_of_once_whatever_the_command(
 
 
 # Plugins
+
+
+def test_without_memory_a_command_ends_with_a_sentence(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traceback of where it happened to be: that says nothing of the cause."""
+
+    def hog(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(program.commands["version"], "invoke", hog)
+    done = cli.run("version")
+    assert (done.exit_code, done.stdout) == (FAILED, "")
+    assert done.stderr.startswith("error: there is no memory left, so this process has ended")
 
 
 def test_a_plugin_adds_a_command(cli: Cli) -> None:

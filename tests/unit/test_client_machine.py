@@ -222,6 +222,16 @@ def test_a_broker_that_left_a_job_unanswered_and_is_silent_gets_a_new_connection
     assert net.machine.reopen == [0]
 
 
+def test_a_broker_that_leaves_questions_unanswered_gets_a_new_connection() -> None:
+    """Also where each of them is given up before the broker counts as dead."""
+    broker = FakeBroker()
+    net = Net(broker)
+    broker.silent = True
+    net.begin(Question([], id="q", name="ping", deadline=net.now + 5.0))
+    net.advance(5.0)
+    assert net.machine.reopen == [0]
+
+
 # Restarts
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,3 +55,24 @@ def test_a_directory_has_one_broker(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="in use by another broker"):
         DataDirectory(tmp_path / "data", 0).open()
     home.close()
+
+
+_TAKES_THE_INDEX = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as index:
+    fcntl.lockf(index, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)
+"""
+
+
+def test_an_open_store_keeps_its_hold_of_the_index(tmp_path: Path) -> None:
+    """Whoever opens a store that nobody seems to have cuts the index of its log to nothing.
+
+    A broker whose index was cut ends by SIGBUS. The place is `UNIX_SHM_DMS` of SQLite's os_unix.c.
+    """
+    store = SqliteStore(tmp_path, FakeClock(), reserve=0)
+    store.open()
+    command = [sys.executable, "-c", _TAKES_THE_INDEX, str(tmp_path / f"{FILE_NAME}-shm")]
+    taken = subprocess.run(command, capture_output=True, text=True, check=False)
+    store.close()
+    assert taken.returncode == 1
+    assert "BlockingIOError" in taken.stderr

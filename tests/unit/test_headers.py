@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from eventmq.errors import ProtocolError
-from eventmq.headers import EMPTY, Headers, format_headers, parse_headers
+from eventmq.headers import EMPTY, Headers, format_headers, parse_headers, write_headers
 
 #: The published ones, and what deployed software adds.
 DOCUMENT = ("reply-requested", "retry-count", "timeout", "guarantee", "nohaste")
@@ -161,3 +161,18 @@ def test_a_long_text_is_read_as_well_but_not_remembered() -> None:
     assert len(parse_headers(text).extra) == 100
     assert parse_headers(text) is not parse_headers(text)
     assert parse_headers("task:t") is parse_headers("task:t")
+
+
+def test_written_pairs_read_back_as_they_were_said() -> None:
+    """Known ones stand first; nothing in a name or value makes another header."""
+    pairs = [("x-a", "1,batch:7"), ("y\n", "%2C"), ("content-type", "frames"), ("stream", "")]
+    text = write_headers(pairs)
+    assert text.startswith("content-type:frames,stream,")
+    known = parse_headers(text)
+    assert (known.content_type, known.stream, known.batch) == ("frames", True, 0)
+    assert known.extra == (("x-a", "1,batch:7"), ("y\n", "%2C"))
+
+
+def test_written_pairs_are_refused_where_a_known_value_is_wrong() -> None:
+    with pytest.raises(ProtocolError, match="'timeout' has the value 'soon'"):
+        write_headers([("timeout", "soon")])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from eventmq import chord
 from eventmq.app import EventMQ
 from eventmq.errors import (
     JobCancelled,
@@ -438,3 +439,19 @@ def test_a_failed_job_can_be_queued_again(inline, add):
     inline.app.ask("retry", {"ids": [job.id]})
     assert inline.drain() == 1
     assert job.info()["attempt"] == 2
+
+
+def test_a_callback_takes_more_than_a_message_may_have():
+    """As it does with a broker: its worker fetches the results."""
+    with EventMQ("test", max_frame=100_000) as app, use_app(app):
+
+        @app.task(name="fill")
+        def fill(number):
+            return bytes([number]) * 20_000
+
+        @app.task(name="measure")
+        def measure(parts):
+            return [[part[0], len(part)] for part in parts]
+
+        job = chord([fill.s(n) for n in range(5)], measure.s()).delay()
+        assert job.get() == [[n, 20_000] for n in range(5)]

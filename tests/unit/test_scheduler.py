@@ -456,7 +456,8 @@ def test_expiry_counts_from_the_slot(beats):
     submit = beat._gate.submit
     beat._gate.submit = lambda given: (orders.extend(given), submit(given))[1]
     beats.run(beat, 11)
-    assert [f"task:x,content-type:msgpack,expires:{NOW + 15:.3f}"] == [o.headers for o in orders]
+    expected = f"task:x,content-type:msgpack,schedule-id:a,expires:{NOW + 15:.3f}"
+    assert [expected] == [o.headers for o in orders]
 
 
 # Code

@@ -41,6 +41,7 @@ class FakeApp:
     """What tasks know of an app, on a net."""
 
     default_queue = "default"
+    release = ""
 
     def __init__(self, *modules: str) -> None:
         self.broker = FakeBroker()

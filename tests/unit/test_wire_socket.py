@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from zmq.backend import zmq_poll
 
 from eventmq.wire import socket as module
 from eventmq.wire.socket import new_context, open_dealer, open_pub, open_router
@@ -107,7 +108,77 @@ def test_a_frame_over_the_limit_costs_its_connection(context) -> None:
         link.close(0)
 
 
+def test_a_subscriber_that_takes_nothing_is_cut_and_others_are_not(context, monkeypatch) -> None:
+    """With what waits for it, which nothing but the number of messages bounds."""
+    monkeypatch.setattr(module, "SUBSCRIBER_MS", 300)
+    link = open_pub(context)
+    cut = link.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    address = link.bind("tcp://127.0.0.1:0")
+    good, bad = peers = [context.socket(zmq.SUB) for _ in range(2)]
+    good.set(zmq.RCVTIMEO, 5000)
+    bad.set(zmq.RCVHWM, 1)
+    bad.set(zmq.RCVBUF, 65536)
+    for peer in peers:
+        peer.subscribe(b"")
+        peer.connect(address)
+    end = time.monotonic() + 10.0
+    heard = 0
+    while not cut.poll(0):
+        assert time.monotonic() < end
+        link.send([b"", b"x" * 500_000])
+        while good.poll(10):
+            heard += len(good.recv_multipart()) == 2
+    assert heard > 1
+    link.send([b"last"])
+    while good.recv_multipart() != [b"last"]:
+        pass
+    cut.recv_multipart()
+    assert not cut.poll(0), "the other one as well"
+    link.socket.disable_monitor()
+    for socket in (cut, *peers):
+        socket.close(0)
+    link.close(0)
+
+
 def test_an_identity_that_deployed_software_could_not_read_is_refused(context) -> None:
     """Its router decodes every frame as UTF-8, the identity too."""
     with pytest.raises(UnicodeEncodeError):
         open_dealer(context, "tcp://127.0.0.1:1", identity="\N{SNOWMAN}")
+
+
+def test_a_message_behind_the_first_one_is_received_in_the_same_turn(context) -> None:
+    """Whether one follows is asked in another way than whether there is a first."""
+    router = open_router(context)
+    dealer = open_dealer(context, router.bind("tcp://127.0.0.1:0"))
+    assert dealer.socket.poll(5000, zmq.POLLOUT)
+    for turn in (1, 2, 3):
+        texts = [str(number).encode() for number in range(turn)]
+        for text in texts:
+            assert dealer.send([text])
+        received = []
+        while len(received) < turn:
+            assert router.socket.poll(5000)
+            while (frames := router.receive()) is not None:
+                received.append(frames[1])
+        assert texts == received
+    dealer.close(0)
+    router.close(0)
+
+
+def test_the_descriptor_of_a_monitor_tells_of_a_connection_made_and_of_one_lost(context) -> None:
+    """It says so once, behind a look that found nothing."""
+    with plain.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    dealer = open_dealer(context, address)
+    dealer.watch()  # nobody listens yet: what is made before this is not told
+    router = open_router(context)
+    router.bind(address)
+    for expected in (True, False):
+        happened = dealer.connections()
+        while not happened:
+            assert zmq_poll([(dealer.monitor_fd, zmq.POLLIN)], 5000)
+            happened = dealer.connections()
+        assert [expected] == happened
+        router.close(0)
+    dealer.close(0)
+    assert dealer.monitor_fd == -1

@@ -151,6 +151,14 @@ def test_a_death_before_the_limit_is_a_death(world):
     assert world.die(0, 1, 0) == [[(0, OutcomeKind.DIED)]]
 
 
+def test_a_death_is_a_death_also_where_it_is_seen_after_the_limit(world):
+    """The manager was stopped for a while, and has killed nobody."""
+    world.chunk(1, 1, timeout=2.0)
+    world.run(0, 1, 0)
+    world.now += 5.0
+    assert world.die(0, 1, 0) == [[(0, OutcomeKind.DIED)]]
+
+
 def test_a_slot_that_is_being_killed_is_killed_once_and_gets_the_next_job_later():
     world = Limited(slots=2)
     world.connect()

@@ -4,13 +4,14 @@ Options: ``bind`` (clients, ``tcp://127.0.0.1:47281``), ``worker_bind`` (workers
 ``tcp://127.0.0.1:47280``), ``keys_dir`` (folder of its CURVE keys and those of its clients and
 workers), ``any_key`` (true: they need not be listed there), ``client_name`` and ``worker_name``
 (NAME on either port), ``name`` (of this gateway among others of one broker), ``dead`` (seconds of
-silence of a worker), ``max_frame`` (bytes), ``max_workers``, ``max_requests``.
+silence of a worker), ``max_frame`` (bytes), ``max_unread`` (bytes that wait for a peer that does
+not read), ``max_workers``, ``max_requests``.
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
@@ -39,9 +40,13 @@ _DEFAULTS = {
     "name": "majordomo",
     "dead": 10.0,
     "max_frame": 16 * 1024 * 1024,
+    "max_unread": 64 * 1024 * 1024,
     "max_workers": 256,
     "max_requests": 10_000,
 }
+
+#: Options that are more than 0.
+_POSITIVE = ("dead", "max_frame", "max_unread", "max_workers", "max_requests")
 
 
 def make_gateway(context: PluginContext) -> Gateway:
@@ -52,7 +57,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         PluginError: An option is wrong.
     """
     options = gateway_options(context, _DEFAULTS)
-    for name in ("dead", "max_frame", "max_workers", "max_requests"):
+    for name in _POSITIVE:
         if not options[name] > 0:
             raise PluginError(f"option {name!r} of the gateway 'majordomo' is more than 0")
     for name in ("client_name", "worker_name", "name"):
@@ -61,25 +66,29 @@ def make_gateway(context: PluginContext) -> Gateway:
     back = options["worker_bind"] or _back_of(options["bind"])
     for address in (options["bind"], back):
         split_address(address)
-    limits = MajordomoLimits(
-        client_name=options["client_name"].encode(),
-        worker_name=options["worker_name"].encode(),
-        dead=options["dead"],
-        workers=options["max_workers"],
-        requests=options["max_requests"],
-    )
     where = MajordomoOptions(
         front=options["bind"],
         back=back,
         insecure=options["insecure"],
         max_frame=options["max_frame"],
+        max_unread=options["max_unread"],
         name=options["name"],
         run=uuid.uuid4().hex,
         door=make_door(
             options["keys_dir"], {"front": CLIENTS, "back": WORKERS}, any_key=options["any_key"]
         ),
     )
-    return MajordomoGateway(context.app, where, limits, context.clock)
+    return MajordomoGateway(context.app, where, _limits(options), context.clock)
+
+
+def _limits(options: Mapping[str, Any]) -> MajordomoLimits:
+    return MajordomoLimits(
+        client_name=options["client_name"].encode(),
+        worker_name=options["worker_name"].encode(),
+        dead=options["dead"],
+        workers=options["max_workers"],
+        requests=options["max_requests"],
+    )
 
 
 def _back_of(front: str) -> str:

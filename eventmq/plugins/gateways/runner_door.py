@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import KeyFileError, PluginError
 from eventmq.wire import zap
 from eventmq.wire.curve import fingerprint
+from eventmq.wire.runner_monitors import lost_connection
 from eventmq.wire.runner_zap import KeyRing, ZapThread
-from eventmq.wire.socket import KnownLink, encrypt, lost_connection, watch_failures
+from eventmq.wire.socket import KnownLink, encrypt, watch_failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,6 @@ says at which instants those local times are, whatever the zone does to its cloc
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -91,7 +90,7 @@ def _parse(expression: str) -> Any:
         raise SettingsError(msg + "as in '0 3 * * *'")
     try:
         parsed = CronSim(" ".join(fields), _EPOCH)
-        next(copy.copy(parsed))
+        next(_copy(parsed))
     except CronSimError as error:
         where = f"wrong is the {str(error).removeprefix('Bad ')}"
         if "day-of-month" in where and _DAY.fullmatch(fields[2]):
@@ -102,6 +101,13 @@ def _parse(expression: str) -> Any:
         msg = f"cron expression {expression!r} never fires: there is no such day"
         raise SettingsError(msg) from None
     return parsed
+
+
+def _copy(parsed: Any) -> Any:
+    """Return a matcher of its own, as `copy.copy` does, in a third of the time."""
+    matcher = object.__new__(type(parsed))
+    vars(matcher).update(vars(parsed))
+    return matcher
 
 
 def _is_fixed(fields: list[str]) -> bool:
@@ -164,9 +170,9 @@ class Cron:
     # Local times
 
     def _matches(self, after: datetime) -> Iterator[datetime]:
-        """Yield the local times that match, from the first later than ``after``."""
-        matcher = copy.copy(self._parsed)
-        matcher.dt = after.replace(microsecond=0)
+        """Yield the local times that match, from the first later than ``after``: whole minutes."""
+        matcher = _copy(self._parsed)
+        matcher.dt = after.replace(second=59, microsecond=0)
         found: Iterator[datetime] = matcher
         return found
 
@@ -201,9 +207,7 @@ class Cron:
         start = datetime.fromtimestamp(slot, timezone.utc)
         while True:
             local = self._local(start)
-            offset = local - start.replace(tzinfo=None)
-            match = next(self._matches(local))
-            moment = (match - offset).replace(tzinfo=timezone.utc)
+            moment = start + (next(self._matches(local)) - local)
             change = self._first_change(start, moment)
             if change is None:
                 return moment

@@ -7,7 +7,7 @@ clock. ``now`` is monotonic seconds.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -53,7 +53,7 @@ class MajordomoLimits:
         id: Bytes of an identity, of a request id and of the name of a service.
         frames: Of one message.
         keep: A reply waits so long for a client that is away.
-        kept: Replies that wait so.
+        kept: Replies that wait so, and ``kept_bytes`` of them together: the oldest go first.
     """
 
     client_name: bytes = messages.CLIENT
@@ -65,6 +65,7 @@ class MajordomoLimits:
     frames: int = 900
     keep: float = 60.0
     kept: int = 1000
+    kept_bytes: int = 64 * 1024 * 1024
 
 
 class Asked(NamedTuple):
@@ -76,12 +77,16 @@ class Asked(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A job on its way to a worker: its id, where the reply goes by the draft, and the body."""
+    """A job on its way to a worker: its id, where the reply goes by the draft, and the body.
+
+    ``streams`` says that its PARTIALs are parts of the job's stream.
+    """
 
     job_id: str
     client: bytes
     id: bytes
     body: Sequence[bytes]
+    streams: bool = False
 
 
 class Jobs(Protocol):
@@ -95,6 +100,9 @@ class Jobs(Protocol):
 
     def attach(self, worker: int, service: str) -> bool:
         """Work for a service, if there is room; jobs come by `MajordomoMachine.assign`."""
+
+    def parted(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """A worker has sent a PARTIAL of its job, which is a part of the job's stream."""
 
     def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """A worker has done its job."""
@@ -138,6 +146,9 @@ class MajordomoMachine:
         #: Replies for clients that are away: (until, frames).
         self._kept: deque[tuple[float, list[bytes]]] = deque()
         self._kept_due = 0.0
+        #: Bytes of these, and how many each client has: what follows waits behind them.
+        self._kept_size = 0
+        self._kept_of: Counter[bytes] = Counter()
         #: Replies that were just tried again: id of the list of frames -> until.
         self._again: dict[int, float] = {}
         self._now = 0.0
@@ -196,7 +207,10 @@ class MajordomoMachine:
     def _reply(self, asked: Asked, body: Sequence[bytes], *, final: bool) -> None:
         name = self._limits.client_name
         frames = answer(name, asked.service, asked.id, body, final=final)
-        self.outbox.append((FRONT, [asked.client, *frames]))
+        if asked.client in self._kept_of:
+            self._keep([asked.client, *frames], self._now + self._limits.keep)
+        else:
+            self.outbox.append((FRONT, [asked.client, *frames]))
 
     # Workers
 
@@ -248,6 +262,9 @@ class MajordomoMachine:
             worker.task, worker.parts = None, 0
             self._jobs.answered(worker.number, task.job_id, part.body)
             return
+        if task.streams:
+            self._jobs.parted(worker.number, task.job_id, part.body)
+            return
         worker.parts += 1
         asked = self._asked.get(task.job_id)
         # What a worker before this one has sent is not repeated.
@@ -293,14 +310,23 @@ class MajordomoMachine:
     def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
         """Keep a reply for a client that is away; give up a worker."""
         if port == FRONT:
-            until = self._again.pop(id(frames), self._now + self._limits.keep)
-            if len(self._kept) >= self._limits.kept:
-                self._kept.popleft()
-            self._kept.append((until, frames))
+            self._keep(frames, self._again.pop(id(frames), self._now + self._limits.keep))
             return
         worker = self._workers.get(frames[0])
         if worker is not None:
             self._remove(worker, died=False)
+
+    def _keep(self, frames: list[bytes], until: float) -> None:
+        limits, kept = self._limits, self._kept
+        kept.append((until, frames))
+        self._kept_of[frames[0]] += 1
+        self._kept_size += sum(map(len, frames))
+        while len(kept) > limits.kept or self._kept_size > limits.kept_bytes:
+            _, oldest = kept.popleft()
+            self._kept_size -= sum(map(len, oldest))
+            self._kept_of[oldest[0]] -= 1
+            if not self._kept_of[oldest[0]]:
+                del self._kept_of[oldest[0]]
 
     def expel(self, port: str, peer: bytes) -> None:
         """Give up who has no key any more: a worker's request goes to another."""
@@ -320,6 +346,8 @@ class MajordomoMachine:
         if self._kept and now >= self._kept_due:
             self._kept_due = now + TRY_AGAIN
             kept, self._kept = self._kept, deque()
+            self._kept_size = 0
+            self._kept_of.clear()
             for until, frames in kept:
                 if now < until:
                     self._again[id(frames)] = until

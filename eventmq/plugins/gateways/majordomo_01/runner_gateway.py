@@ -1,10 +1,15 @@
-"""The gateway ``majordomo``: two ROUTERs, an event loop for requests, a thread per worker."""
+"""The gateway ``majordomo``: one thread with its two ROUTERs, the client and all worker sessions.
+
+What may take long or block has an event loop in a second thread: tasks of ours that stream,
+results that are kept elsewhere, requests while the broker is away.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +20,7 @@ from eventmq.plugins.gateways.majordomo_01.machine import Asked, MajordomoMachin
 from eventmq.plugins.gateways.majordomo_01.runner_pool import ForeignPool, ForeignWorker
 from eventmq.plugins.gateways.options import WITH_KEYS, check_reach
 from eventmq.plugins.gateways.runner_async import LoopThread
+from eventmq.plugins.gateways.runner_client import ClientGuest
 from eventmq.plugins.gateways.runner_router import RouterLoop
 from eventmq.wire.frames import service_task
 from eventmq.wire.references import is_reference
@@ -36,11 +42,9 @@ AGAIN = 1.0
 #: Headers by which a restarted gateway knows whom a job's reply is for.
 _CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
 
-#: Seconds that the session of a foreign worker may take to end.
-END = 5.0
-
-#: Sessions that have not ended yet: workers that come and go faster are sent away.
-ENDING = 100
+#: Sessions that may end in `END` seconds, which their sockets may need for the last messages:
+#: workers that come and go faster are sent away.
+ENDING, END = 100, 1.0
 
 #: States of jobs whose replies a restarted gateway waits for.
 _OPEN = ("queued", "running", "delayed")
@@ -58,6 +62,7 @@ class MajordomoOptions:
         back: Address for workers.
         insecure: They may be ones that others can reach in the clear.
         max_frame: Longest frame in bytes.
+        max_unread: Bytes that wait for one peer that does not read.
         name: Of this gateway among others of the same broker: part of the ids of its jobs.
         run: Of this run, for clients that have no identity of their own.
         door: The keys of both ports; None for none.
@@ -67,6 +72,7 @@ class MajordomoOptions:
     back: str
     insecure: bool
     max_frame: int
+    max_unread: int
     name: str
     run: str
     door: GatewayDoor | None = None
@@ -95,11 +101,16 @@ class MajordomoGateway:
             name="eventmq-gateway-majordomo",
             max_frame=options.max_frame,
             door=options.door,
+            max_unread=options.max_unread,
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
+        self._clock = clock
+        #: How many tasks the app had, and the services of those that yield parts.
+        self._known = 0
+        self._streaming: set[str] = set()
         self._workers: dict[int, ForeignWorker] = {}
-        self._left: list[ForeignWorker] = []
-        self._context: Any = None
+        #: When sessions ended.
+        self._left: deque[float] = deque()
 
     # The contract
 
@@ -111,11 +122,9 @@ class MajordomoGateway:
             raise NotAllowed(msg)
         for address in (options.front, options.back) if options.door is None else ():
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
-        from eventmq.wire.socket import new_context
-
         self._loop.start()
         try:
-            self._context = new_context()
+            self._router.guests.append(ClientGuest(self._app.wiring.client.runner))
             addresses = self._router.start()
         except BaseException:
             self._loop.stop()
@@ -131,16 +140,7 @@ class MajordomoGateway:
         """Send workers away, hand back what they had, forget who waits: jobs go on. Idempotent."""
         self._router.stop()
         self._loop.stop()
-        workers = [*self._workers.values(), *self._left]
-        for worker in workers:
-            worker.leave(died=False)
-        for worker in workers:
-            worker.thread.join(max(grace, END))
         self._workers.clear()
-        self._left.clear()
-        context, self._context = self._context, None
-        if context is not None and not any(worker.thread.is_alive() for worker in workers):
-            context.term()
 
     # Requests of clients
 
@@ -183,8 +183,11 @@ class MajordomoGateway:
 
     def _streams(self, service: str) -> bool:
         """Say whether a service is a task of ours that yields parts."""
-        tasks = self._app.tasks.values()
-        return any(task.streams and task.declared.majordomo == service for task in tasks)
+        tasks = self._app.tasks
+        if len(tasks) != self._known:
+            self._known = len(tasks)
+            self._streaming = {t.declared.majordomo for t in tasks.values() if t.streams}
+        return service in self._streaming
 
     def _headers(self, asked: Asked) -> dict[str, str]:
         return {
@@ -289,25 +292,32 @@ class MajordomoGateway:
     # Workers
 
     def attach(self, worker: int, service: str) -> bool:
-        """Start a worker session for a foreign worker, unless too many have not ended yet."""
-        self._left = [left for left in self._left if left.thread.is_alive()]
+        """Start a worker session for a foreign worker, unless too many have just ended."""
+        now = self._clock.monotonic()
+        while self._left and now - self._left[0] > END:
+            self._left.popleft()
         if len(self._left) >= ENDING:
             return False
         over: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
         pool = ForeignPool(partial(self._ask, worker), over)
         name = f"majordomo:{service}:{worker}"
-        runner = _make_runner(self._app, pool, name, service, self._context)
-        thread = f"eventmq-gateway-majordomo-{worker}"
-        foreign = self._workers[worker] = ForeignWorker(pool, runner, thread, over)
-        foreign.thread.start()
+        runner = _make_runner(self._app, pool, name, service, self._router.context)
+        foreign = ForeignWorker(pool, runner, over)
+        foreign.begin()
+        self._workers[worker] = foreign
+        self._router.guests.append(foreign)
         return True
 
     def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
-        said = dict(parse_headers(headers).extra)
+        said = _said(headers)
         client = _hex(said.get(_CLIENT, "")) or job_id.encode()
         id = _hex(said.get(_REQUEST_ID, "")) or job_id.encode()
-        task = Task(job_id, client, id, frames)
+        task = Task(job_id, client, id, frames, streams=_GATEWAY not in said)
         self._router.call(lambda _: self._machine.assign(worker, task))
+
+    def parted(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """Hand on a part of what a worker does."""
+        self._workers[worker].pool.part(job_id, body)
 
     def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
         """Hand on what a worker has done."""
@@ -318,9 +328,8 @@ class MajordomoGateway:
 
     def detach(self, worker: int, *, died: bool) -> None:
         """End the session of a worker."""
-        foreign = self._workers.pop(worker)
-        foreign.leave(died=died)
-        self._left.append(foreign)
+        self._workers.pop(worker).leave(died=died)
+        self._left.append(self._clock.monotonic())
 
 
 def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: Any) -> Any:
@@ -366,6 +375,11 @@ def _reply_of(value: Callable[[], Any]) -> list[bytes]:
     except EventMQError as error:
         return _failure(_code(error), str(error))
     return found if isinstance(found, list) else _failure("failed", "no frames came back")
+
+
+def _said(headers: str) -> dict[str, str]:
+    """Return the headers of a job, of which ours need no decoding."""
+    return dict(item.partition(":")[::2] for item in headers.split(","))
 
 
 def _hex(text: str) -> bytes:

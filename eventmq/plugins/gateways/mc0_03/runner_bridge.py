@@ -32,8 +32,8 @@ __all__ = ["Mc0Gateway", "Mc0Options"]
 
 logger = logging.getLogger(__name__)
 
-#: Publications that wait for the broker; beyond it the oldest are dropped.
-WAITING = 10_000
+#: Publications that wait for the broker, and bytes of them; beyond it the oldest are dropped.
+WAITING, WAITING_BYTES = 10_000, 64 * 1024 * 1024
 
 #: Dropped publications of which one line tells.
 TELL = 1000
@@ -53,12 +53,14 @@ class Mc0Options:
         bind: The address.
         insecure: It may be one that others can reach in the clear.
         max_frame: Longest frame in bytes.
+        max_unread: Bytes that wait for one peer that does not read.
         door: Its keys; None for none.
     """
 
     bind: str
     insecure: bool
     max_frame: int
+    max_unread: int
     door: GatewayDoor | None = None
 
 
@@ -87,8 +89,12 @@ class Mc0Gateway:
             name="eventmq-gateway-mc0",
             max_frame=options.max_frame,
             door=options.door,
+            max_unread=options.max_unread,
         )
         self._waiting: deque[Publication] = deque()
+        #: Bytes of them; both are changed under the lock.
+        self._size = 0
+        self._lock = threading.Lock()
         self._dropped = 0
         self._news = threading.Semaphore(0)
         self._ending = threading.Event()
@@ -133,21 +139,34 @@ class Mc0Gateway:
         if publication is None:
             logger.debug("a topic that is no UTF-8 stays among mc0 clients")
             return
-        if len(self._waiting) >= WAITING:
-            self._waiting.popleft()
-            if self._dropped % TELL == 0:
-                logger.warning("the broker does not take what mc0 clients put: dropping the oldest")
-            self._dropped += 1
-        self._waiting.append(publication)
+        with self._lock:
+            self._waiting.append(publication)
+            self._size += len(publication.body)
+            while len(self._waiting) > WAITING or self._size > WAITING_BYTES:
+                self._size -= len(self._waiting.popleft().body)
+                if self._dropped % TELL == 0:
+                    what = "the broker does not take what mc0 clients put: dropping the oldest"
+                    logger.warning(what)
+                self._dropped += 1
         self._news.release()
+
+    def _next(self) -> Publication | None:
+        """Wait for the oldest publication; None where there is none."""
+        self._news.acquire()
+        with self._lock:
+            if not self._waiting:
+                return None
+            publication = self._waiting.popleft()
+            self._size -= len(publication.body)
+            return publication
 
     def _give_out(self) -> None:
         while not (self._ending.is_set() and not self._waiting):
-            self._news.acquire()
-            if not self._waiting:
+            publication = self._next()
+            if publication is None:
                 continue
             try:
-                self._app.publish_raw(*self._waiting.popleft())
+                self._app.publish_raw(*publication)
             except EventMQError as error:
                 logger.warning("a message of an mc0 client was not published: %s", error)
                 if self._ending.is_set():

@@ -1,0 +1,281 @@
+"""Fetches what jobs take that is too much for a REQUEST, before they are given to the pool.
+
+A job with the letter `eventmq.graph.PAGED` has ids in its body. The manager asks the broker for the
+results with the CALL ``inputs``, one page after the other and for one job at a time, and keeps each
+page in a spool, outside of its memory; the job's process reads it there (`Splicer`). Meanwhile the
+chunk is held as any other: it has not started, so it can be handed back, and no limit of time runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from eventmq.errors import ProtocolError
+from eventmq.graph import PAGED, flags_of
+from eventmq.job import OutcomeKind
+from eventmq.wire import commands
+from eventmq.wire.bulk import OutcomeRow, pack, unpack
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+from eventmq.worker import joblog
+from eventmq.worker.replies import RESEND_AFTER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.wire.bulk import ChunkEntry, ChunkIndex
+    from eventmq.worker.ledger import HeldChunk, Ledger
+    from eventmq.worker.session import Session
+
+    Start = Callable[[HeldChunk, bytes, float], None]
+    Answer = Callable[[HeldChunk, Sequence[OutcomeRow], float], None]
+
+__all__ = ["Inputs", "Spool", "is_paged"]
+
+_log = logging.getLogger(__name__)
+
+#: Bytes in the spool beyond which no further job is fetched for, unless none is there.
+MOST = 1024 * 1024 * 1024
+
+#: What the broker may say in passing: it is asked again later.
+_LATER = frozenset({"rate-limited", "store-full", "inform-again"})
+
+_HANDED_BACK = int(OutcomeKind.HANDED_BACK)
+_FAILED = int(OutcomeKind.FAILED)
+
+
+class Spool(Protocol):
+    """Keeps pages by the id of the job, where the job's process finds them.
+
+    Each method may raise OSError, and does not wait for anybody but the disk.
+    """
+
+    def begin(self, job_id: str) -> None:
+        """Begin the pages of a job, those of an earlier try forgotten."""
+
+    def add(self, page: bytes) -> None:
+        """Add a page of the job that was begun last."""
+
+    def end(self) -> None:
+        """Let the job find its pages: they are complete."""
+
+    def drop(self, job_id: str) -> None:
+        """Forget the pages of a job, if there are any."""
+
+
+def is_paged(index: ChunkIndex) -> bool:
+    """Say whether a chunk has jobs for which something is to be fetched."""
+    return any(_flagged(text) for text in index.templates)
+
+
+def _flagged(text: str) -> bool:
+    try:
+        return PAGED in flags_of(text)
+    except ProtocolError:  # whoever runs the job says what is wrong with its headers
+        return False
+
+
+class _Fetch:
+    """What is fetched for the jobs of one chunk."""
+
+    __slots__ = ("body", "chunk", "cursor", "size", "todo")
+
+    def __init__(self, chunk: HeldChunk, body: bytes) -> None:
+        templates, entries = chunk.index.templates, chunk.index.entries
+        self.chunk = chunk
+        self.body = body
+        self.cursor = 0
+        self.size = 0
+        self.todo: deque[tuple[int, ChunkEntry]] = deque(
+            (place, entry)
+            for place, entry in enumerate(entries)
+            if _flagged(templates[entry.template])
+        )
+
+
+class Inputs:
+    """Of one session.
+
+    Args:
+        session: Sends.
+        ledger: What is held.
+        spool: Keeps the pages; without one such jobs fail.
+        start: Gives a chunk to the pool whose jobs have what they take.
+        answer: Answers for all jobs of a chunk that did not start.
+    """
+
+    def __init__(
+        self, session: Session, ledger: Ledger, spool: Spool | None, start: Start, answer: Answer
+    ) -> None:
+        self._session = session
+        self._ledger = ledger
+        self._spool = spool
+        self._start = start
+        self._answer = answer
+        self._waiting: deque[_Fetch] = deque()
+        #: Of the chunks that were fetched for: the ids of the jobs, and bytes, by number.
+        self._kept: dict[int, tuple[list[str], int]] = {}
+        #: Id of the CALL that waits for its answer, and when it is sent again.
+        self._call = ""
+        self._due = 0.0
+        self._welcomes = 0
+
+    # From the manager
+
+    def begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Fetch what the jobs of a chunk take, then start it."""
+        self._ledger.hold(chunk)
+        self._waiting.append(_Fetch(chunk, body))
+        self.tick(now)
+
+    def cancel(self, job: str, delivery: int) -> HeldChunk | None:
+        """Give up the chunk of a delivery, if it is one of those fetched for, and return it."""
+        for fetch in self._waiting:
+            for entry in fetch.chunk.index.entries:
+                if (entry.id, entry.delivery) == (job, delivery):
+                    self._give_up(fetch)
+                    return fetch.chunk
+        return None
+
+    def take_all(self) -> list[HeldChunk]:
+        """Give up all chunks that are fetched for, and return them."""
+        fetches = list(self._waiting)
+        for fetch in fetches:
+            self._give_up(fetch)
+        return [fetch.chunk for fetch in fetches]
+
+    def due(self) -> float:
+        """Return when `tick` has something to do."""
+        return self._due if self._call else float("inf")
+
+    def tick(self, now: float) -> None:
+        """Ask for the next page, or once more; forget what jobs took that have ended."""
+        if self._kept:
+            self._sweep()
+        if not self._waiting or not self._session.online:
+            return
+        anew = self._welcomes != self._session.welcomes
+        if not self._call:
+            if sum(size for _, size in self._kept.values()) < MOST:
+                self._ask(now)
+        elif anew or now >= self._due:
+            self._ask(now)
+
+    def _sweep(self) -> None:
+        for number in [number for number in self._kept if number not in self._ledger.chunks]:
+            ids, _ = self._kept.pop(number)
+            others = {job for jobs, _ in self._kept.values() for job in jobs}
+            others |= {entry.id for fetch in self._waiting for _, entry in fetch.todo}
+            for job in ids:
+                if job not in others:
+                    self._drop(job)
+
+    def _drop(self, job: str) -> None:
+        try:
+            if self._spool is not None:
+                self._spool.drop(job)
+        except OSError as error:
+            _log.warning("what job %s took could not be removed: %s", job, error)
+
+    # Pages
+
+    def _ask(self, now: float) -> None:
+        fetch = self._waiting[0]
+        _, entry = fetch.todo[0]
+        if self._spool is None:
+            self._fail(fetch, "this worker has no place for what the job takes", now)
+            return
+        self._welcomes = self._session.welcomes
+        self._call = self._session.new_id()
+        self._due = now + RESEND_AFTER
+        arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
+        call = commands.Call(self._call, "inputs", pack(arguments))
+        self._session.outbox.append(call.frames())
+
+    def replied(self, reply: commands.Reply, now: float) -> None:
+        """Take a page."""
+        if not self._call or reply.request != self._call:
+            return  # asked for twice, or given up
+        self._call = ""
+        fetch = self._waiting[0]
+        try:
+            rows, cursor = _page(reply.result)
+            self._keep(fetch, pack(rows), cursor, now)
+        except (OSError, ProtocolError) as error:
+            self._fail(fetch, f"what the job takes could not be kept: {error}", now)
+        self.tick(now)
+
+    def _keep(self, fetch: _Fetch, page: bytes, cursor: int, now: float) -> None:
+        spool = self._spool
+        assert spool is not None  # noqa: S101 - `_ask` has seen it
+        _, entry = fetch.todo[0]
+        if not fetch.cursor:
+            spool.begin(entry.id)
+        spool.add(page)
+        fetch.size += len(page)
+        fetch.cursor = cursor
+        if cursor:
+            return
+        spool.end()
+        fetch.todo.popleft()
+        if not fetch.todo:
+            self._waiting.popleft()
+            self._keep_until_it_ends(fetch)
+            self._start(fetch.chunk, fetch.body, now)
+
+    def _keep_until_it_ends(self, fetch: _Fetch) -> None:
+        index = fetch.chunk.index
+        ids = [entry.id for entry in index.entries if _flagged(index.templates[entry.template])]
+        self._kept[fetch.chunk.number] = ids, fetch.size
+
+    def refused(self, error: commands.Error, now: float) -> bool:
+        """Take an ERROR; say whether it was about a page."""
+        if not self._call or error.request != self._call:
+            return False
+        if error.code in _LATER:
+            return True  # `tick` asks again
+        self._call = ""
+        fetch = self._waiting[0]
+        if error.code == "not-held":
+            _log.warning("what a job takes is not fetched any more: %s", error.text)
+            self._give_up(fetch)
+            rows = [_row(place, _HANDED_BACK) for place in range(fetch.chunk.end)]
+            self._answer(fetch.chunk, rows, now)
+        else:
+            self._fail(fetch, f"the broker does not give what the job takes: {error.text}", now)
+        self.tick(now)
+        return True
+
+    def _fail(self, fetch: _Fetch, text: str, now: float) -> None:
+        """Let the job fail whose results cannot be had; the others of its chunk go back."""
+        place, entry = fetch.todo[0]
+        self._give_up(fetch)
+        told = RemoteError("eventmq.errors.ResultUnavailable", text)
+        index = fetch.chunk.index
+        joblog.refused(*joblog.named(index, place), entry.attempt, _FAILED, told)
+        rows = [_row(other, _HANDED_BACK) for other in range(fetch.chunk.end)]
+        rows[place] = _row(place, _FAILED, encode_error(told))
+        self._answer(fetch.chunk, rows, now)
+
+    def _give_up(self, fetch: _Fetch) -> None:
+        if fetch is self._waiting[0]:
+            self._call = ""
+        self._waiting.remove(fetch)
+        self._keep_until_it_ends(fetch)
+
+
+def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
+    return OutcomeRow(position, kind, 0.0, 0.0, ERROR_TYPE if error else "", error)
+
+
+def _page(result: bytes) -> tuple[list[object], int]:
+    """Return the rows of a page, and the cursor of the next one.
+
+    Raises:
+        ProtocolError: It is no page.
+    """
+    match unpack(result, "a page of inputs"):
+        case {"rows": list(rows), "next": int(cursor)}:
+            return rows, cursor
+    raise ProtocolError("a page of inputs is a map with rows and next", code="bad-body")

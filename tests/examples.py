@@ -1,0 +1,29 @@
+"""How much a test looks at where that is not left to the profile of Hypothesis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["examples", "some"]
+
+T = TypeVar("T")
+
+
+def examples(n: int) -> int:
+    """Return ``n`` in the profile ``suite``; fewer in ``quick``, by as much as others have fewer.
+
+    A ``long`` one looks at as many as it does everywhere.
+    """
+    usual, here = settings.get_profile("suite").max_examples, settings().max_examples
+    return max(n, here) if here > usual else max(1, n * here // usual)
+
+
+def some(things: Sequence[T]) -> Sequence[T]:
+    """Return all of them; in ``quick`` as large a part as there are fewer examples."""
+    usual, here = settings.get_profile("suite").max_examples, settings().max_examples
+    return things[:: max(1, usual // here)]

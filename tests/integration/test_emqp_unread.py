@@ -1,0 +1,152 @@
+"""Peers that ask and do not read: the broker's memory is bounded, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import msgpack
+import pytest
+
+from tests.integration.raw_peer import DEADLINE, RawPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import zmq
+
+    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
+
+MIB = 1024 * 1024
+
+#: What may wait for a peer here, and what the broker may have beside it while it makes answers.
+BOUND, MARGIN = 8 * MIB, 16 * MIB
+
+#: A result, and how often it is asked for: some 135 MB.
+SIZE, TIMES = 900_000, 150
+
+FEATURES = b"call,error,outcome"
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    return start_broker(max_unread=BOUND, liveness=60.0, heartbeat_interval=0.25)
+
+
+@pytest.fixture
+def lazy(context: zmq.Context[zmq.Socket[bytes]], broker: BrokerProcess) -> Iterator[RawPeer]:
+    """A peer that has hardly any room for what it does not read."""
+    peer = RawPeer(context, broker["main"], cramped=True)
+    yield peer
+    peer.close()
+
+
+def big_result(broker: BrokerProcess, connect: Connect) -> bytes:
+    """Have a job done whose result is large; return its id."""
+    worker, client = connect(broker["worker"]), connect(broker["main"])
+    worker.inform(b"worker", b'[[10, "large"]]')
+    worker.send(b"READY")
+    job = client.send(b"REQUEST", b"large", b"guarantee,reply-requested", b"x")
+    client.expect(b"ACK")
+    worker.expect(b"REQUEST")
+    worker.send(b"REPLY", b'{"value": "%s"}' % (b"x" * SIZE), job)
+    assert SIZE < len(client.expect(b"REPLY")[4])
+    return job
+
+
+def ask(peer: RawPeer, job: bytes) -> bytes:
+    arguments = msgpack.packb({"ids": [job.decode()]})
+    return peer.send(b"CALL", b"get", arguments)
+
+
+def ping(peer: RawPeer) -> None:
+    id = peer.send(b"CALL", b"ping", msgpack.packb({}))
+    assert peer.expect(b"REPLY")[5] == id
+
+
+def warnings(broker: BrokerProcess) -> int:
+    """How often the log says that a peer does not read."""
+    return broker.log().count("slow to read")
+
+
+def test_a_client_that_asks_and_never_reads_does_not_fill_the_broker(
+    broker: BrokerProcess, connect: Connect, lazy: RawPeer
+) -> None:
+    """Not even where all that it asks for comes in one turn; and it gets it all when it reads."""
+    job = big_result(broker, connect)
+    neighbour = connect(broker["main"])
+    neighbour.inform(b"client", b"", FEATURES)
+    lazy.inform(b"client", b"", FEATURES)
+    before = broker.peak()
+    os.kill(broker.pid, signal.SIGSTOP)
+    asked = [ask(lazy, job) for _ in range(TIMES)]
+    os.kill(broker.pid, signal.SIGCONT)
+    for _ in range(20):
+        ping(neighbour)
+    ask(neighbour, job)
+    assert SIZE < len(neighbour.expect(b"REPLY")[4])
+    assert broker.peak() - before < BOUND + MARGIN
+    heard = [lazy.expect(b"REPLY") for _ in asked]
+    assert [frames[5] for frames in heard] == asked
+    assert {len(frames[4]) > SIZE for frames in heard} == {True}
+
+
+def test_a_subscriber_that_never_reads_is_told_to_inform_again_behind_what_waits(
+    broker: BrokerProcess, connect: Connect, lazy: RawPeer
+) -> None:
+    """It is logged once, others miss nothing, and it hears again once it has read."""
+    topics = msgpack.packb({"topics": ["news"]})
+    neighbour = connect(broker["main"])
+    for peer in (lazy, neighbour):
+        peer.inform(b"client", b"", FEATURES)
+        peer.send(b"CALL", b"subscribe", topics)
+        peer.expect(b"REPLY")
+    before = broker.peak()
+    publisher = connect(broker["publish"])
+    for _ in range(60):
+        publisher.send(b"PUBLISH", b"news", b"x" * SIZE)
+        assert SIZE < len(neighbour.expect(b"REPLY")[4])
+    assert broker.peak() - before < BOUND + MARGIN
+    assert warnings(broker) == 1
+    heard = []
+    while not heard or heard[-1][2] != b"ERROR":
+        frames = lazy.receive()
+        assert frames is not None, "it was not told"
+        heard.append(frames)
+    assert heard[-1][5] == b"inform-again"
+    assert BOUND / 2 < sum(len(frames[4]) for frames in heard)
+    while lazy.receive(0.1) is not None:
+        pass
+    lazy.inform(b"client", b"", FEATURES)
+    asked = lazy.send(b"CALL", b"subscribe", topics)
+    assert lazy.expect(b"REPLY")[5] == asked
+    publisher.send(b"PUBLISH", b"news", b"again")
+    assert b"again" in lazy.expect(b"REPLY")[4]
+
+
+def test_a_worker_that_does_not_read_keeps_no_jobs_from_another(
+    broker: BrokerProcess, connect: Connect, lazy: RawPeer
+) -> None:
+    """It has slots for all of them; what does not fit goes to one that comes later."""
+    lazy.inform(b"worker", b'[[10, "large"]]')
+    for _ in range(40):
+        lazy.send(b"READY")
+    client = connect(broker["main"])
+    jobs = {client.send(b"REQUEST", b"large", b"guarantee", b"x" * SIZE) for _ in range(40)}
+    assert {client.expect(b"ACK")[4] for _ in jobs} == jobs
+    worker = connect(broker["main"])
+    worker.inform(b"worker", b'[[10, "large"]]')
+    for _ in range(40):
+        worker.send(b"READY")
+    taken = set()
+    while len(taken) < 15:  # the other has room for some ten of the forty
+        taken.add(worker.expect(b"REQUEST")[3])
+    assert warnings(broker)
+    end = time.monotonic() + DEADLINE
+    while taken != jobs:
+        assert time.monotonic() < end, "some are lost"
+        for peer in (lazy, worker):
+            heard = peer.all_within(0.05)
+            taken |= {frames[3] for frames in heard if frames[2] == b"REQUEST"}

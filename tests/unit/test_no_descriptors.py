@@ -1,0 +1,89 @@
+"""A broker has opened all that it needs when it serves: later its peers may have everything."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+
+from eventmq.entries import Admit
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.testing import FakeClock
+from eventmq.wire.socket import new_context, open_dealer, open_router
+from eventmq.wire.unread import STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB = 1024 * 1024
+
+#: Commits of a MiB each: the log is to be moved after 4, and begun anew after 8.
+WRITTEN = 60
+
+#: Descriptors that may be taken until there are no more.
+_SPARE = 64
+
+
+def _open_all() -> Iterator[int]:
+    """Yield new descriptors until there are none."""
+    while True:
+        yield os.open(os.devnull, os.O_RDONLY)
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Take all that this process may have."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + _SPARE, limits[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            taken.extend(_open_all())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("durability", ["durable", "relaxed"])
+def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durability: str) -> None:
+    """Peers of a broker may have taken all of them before the log was ever moved."""
+    clock = FakeClock()
+    store = SqliteStore(tmp_path, clock, reserve=0, durability=durability, relaxed_interval=0.001)
+    store.open()
+    new_id = IdFactory(clock).new
+    with no_descriptor_left():
+        for number in range(WRITTEN):
+            job = Job(new_id(), "q", "task:t", bytes(MIB), number, number, created=clock.now())
+            store.submit([Admit([job])])
+            assert store.finished() == [[{}]]
+    log = (tmp_path / f"{FILE_NAME}-wal").stat().st_size
+    store.close()
+    assert log < WRITTEN * MIB, "the log was never moved and begun anew"
+
+
+def test_what_waits_for_a_peer_is_counted_without_a_descriptor() -> None:
+    """pyzmq tells of what has left on a thread of its own, which needs some when it starts."""
+    context = new_context()
+    router = open_router(context)
+    dealer = open_dealer(context, router.bind("tcp://127.0.0.1:0"))
+    assert dealer.socket.poll(20_000, zmq.POLLOUT)
+    assert dealer.send([b"here"])
+    assert router.socket.poll(20_000)
+    peer, _ = router.receive() or ()
+    with no_descriptor_left():
+        assert all(router.send([peer, bytes(STEP)]) for _ in range(4))
+        for _ in range(4):
+            assert dealer.socket.poll(20_000)
+            assert dealer.receive() == [bytes(STEP)]
+    for link in (router, dealer):
+        link.close(0)
+    context.term()
