@@ -1,0 +1,144 @@
+"""A scheduler's process: the real `BeatRunner` on the broker's store for schedules.
+
+A beat waits for answers in the middle of its turns. Here it lets the world go on meanwhile: others
+take their turns, it may be stopped, and it may die in the midst of what it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.client.errands import Parcel, Question
+from eventmq.plugins.schedule_stores.broker import BrokerSchedules
+from eventmq.plugins.triggers.every import Every
+from eventmq.plugins.triggers.timing import Timing
+from eventmq.schedule import Schedule
+from eventmq.scheduler.runner import BeatRunner
+from eventmq.wire.bulk import encode_batch
+from eventmq.wire.commands import Request
+from tests.simulation.client import ClientProcess
+from tests.simulation.pool import make_body
+from tests.simulation.scenario import JobPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.client.errands import Errand
+    from eventmq.scheduler.runner import Order
+
+__all__ = ["BeatProcess", "make_schedule"]
+
+#: Seconds that an answer may take.
+PATIENCE = 5.0
+
+#: What the jobs of schedules do.
+RUNS = ((0.01, "ok"),)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing may catch it."""
+
+
+def make_schedule(name: str, seconds: float) -> Schedule:
+    """Return a schedule of which no slot is ever left out."""
+    return Schedule(
+        name=name, task=f"sim.{name}", queue="q0",
+        headers=f"task:sim.{name},content-type:msgpack",
+        body=make_body(RUNS), trigger=f'every:{{"seconds":{seconds}}}', source="code", app="sim",
+        misfire="all",
+    )  # fmt: skip
+
+
+def make_trigger(text: str) -> Every:
+    return Every(**Timing.parse(text).options)
+
+
+class BeatProcess(ClientProcess):
+    """One beat over its lives.
+
+    Attributes:
+        declared: The schedules in the code of its app, by name.
+        ready: It has read the store.
+    """
+
+    declared: Mapping[str, Schedule] = {}
+
+    def start(self) -> None:
+        self._busy = False
+        self._beat_at = 0.0
+        super().start()
+        self.runner = BeatRunner(
+            open_store=lambda: BrokerSchedules(self._ask),
+            gate=self,
+            make_trigger=make_trigger,
+            declared=lambda: self.declared,
+            app="sim",
+            holder=f"{self.name}.{self._life}",
+            clock=self.clock,
+        )
+
+    def die(self) -> None:
+        if self.alive:
+            super().die()
+            self.runner._store = None  # nothing is given back
+            self.runner.close()
+
+    def turn(self) -> None:
+        super().turn()
+        if self._busy or not self.alive:
+            return
+        now = self.clock.monotonic()
+        if now >= self._beat_at:
+            self._busy = True
+            try:
+                wait = self.runner._guarded_turn()
+            except Killed:
+                return
+            self._busy = False
+            self._beat_at = self.clock.monotonic() + wait
+        self.wake(max(0.001, self._beat_at - self.clock.monotonic()))
+
+    def _wait(self, errand: Errand) -> None:
+        """Let the world go on until an errand is over."""
+        life = self._life
+        self.begin(errand)
+        while not errand.over:
+            self.world.step(self.world.now + PATIENCE)
+            if self._life != life or not self.alive:
+                raise Killed
+
+    def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        self._calls += 1
+        question = Question(
+            [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name,
+            arguments=dict(arguments), deadline=self.clock.monotonic() + PATIENCE,
+        )  # fmt: skip
+        self._wait(question)
+        if question.error is not None:
+            raise question.error
+        return question.answers.popleft()
+
+    # What `BeatRunner` calls its gate
+
+    def heard(self) -> Sequence[tuple[Schedule, bool]]:
+        return ()
+
+    def submit(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+        plans = [JobPlan(order.id, order.queue, order.headers, RUNS) for order in orders]
+        self.auditor.intend(plans)
+        templates = list(dict.fromkeys((order.queue, order.headers) for order in orders))
+        rows = [(o.id, templates.index((o.queue, o.headers)), o.body) for o in orders]
+        self._calls += 1
+        message = f"{self.name}.{self._life}.batch{self._calls}"
+        body = encode_batch(templates, rows)
+        parcel = Parcel(
+            Request(message, "", f"batch:{len(rows)}", body).frames(), id=message,
+            deadline=self.clock.monotonic() + PATIENCE, count=len(rows),
+        )  # fmt: skip
+        self._wait(parcel)
+        got = set(self.auditor.receipt(plans, parcel))
+        return [order.id in got for order in orders]
+
+    def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
+        rows = self._ask("state", {"ids": list(ids)})
+        return {job_id: state in {"queued", "running", "delayed"} for job_id, state in rows}

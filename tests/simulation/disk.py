@@ -1,0 +1,142 @@
+"""The broker's disk: the real store on a database in memory that outlives the broker.
+
+A broker that crashes leaves the database as the last commit left it. With ``relaxed`` durability
+a crash of the machine takes the commits since the last sync along. A full disk is a real one to
+SQLite: the database may have no further page.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.entries import Write
+    from eventmq.interfaces import QueueStore
+    from tests.simulation.world import HostClock, World
+
+__all__ = ["Crash", "Disk", "open_store"]
+
+#: Pages that a database of 4 KiB pages may have unless the disk is full.
+MANY = 1 << 30
+
+
+class Crash(BaseException):
+    """The broker is gone: nothing may catch it."""
+
+
+class _Kept(sqlite3.Connection):
+    """A connection that its store cannot close: the next broker has the same file."""
+
+    def close(self) -> None:
+        if self.in_transaction:
+            self.rollback()
+
+    def really_close(self) -> None:
+        super().close()
+
+
+class Disk:
+    """What is left when a broker ends.
+
+    Args:
+        world: Time.
+        relaxed: Seconds between two syncs of ``relaxed`` durability; 0.0 for ``durable``.
+    """
+
+    def __init__(self, world: World, *, relaxed: float = 0.0) -> None:
+        self.world = world
+        self.relaxed = relaxed
+        self.file = _copy(_empty(), _Kept)
+        self.synced = _copy(self.file, sqlite3.Connection) if relaxed else None
+        self.sync_due = relaxed
+        self.commits = 0
+        #: Number of a commit -> what happens there: the broker dies ``before`` or ``after`` it, or
+        #: the disk gives an ``error``.
+        self.crashes: dict[int, str] = {}
+        self.low_until = 0.0
+        self.full_until = 0.0
+        self._limited = False
+
+    def committing(self) -> None:
+        """A commit begins: the disk may be full, or this may be the end."""
+        self.commits += 1
+        if self.crashes.get(self.commits) == "before":
+            raise Crash
+        full = self.full_until > self.world.now
+        if full is not self._limited:
+            self._limited = full
+            self.file.execute(f"PRAGMA max_page_count = {1 if full else MANY}")
+
+    def committed(self) -> None:
+        """It has ended: what is due is synced, and this may be the end."""
+        if self.synced is not None and self.world.now >= self.sync_due:
+            self.sync_due = self.world.now + self.relaxed
+            self.file.backup(self.synced)
+        if self.crashes.get(self.commits) == "after":
+            raise Crash
+
+    def lose_power(self) -> None:
+        """Drop what was not synced."""
+        if self.synced is not None:
+            self.file.close()
+            self.synced.backup(self.file)
+
+    def close(self) -> None:
+        self.file.really_close()
+        if self.synced is not None:
+            self.synced.close()
+
+
+class SimStore(SqliteStore):
+    """The SQLite store on a disk of ours."""
+
+    def __init__(self, disk: Disk, clock: HostClock) -> None:
+        super().__init__(None, clock, durability="memory")
+        self._disk = disk
+
+    def _connect(self) -> sqlite3.Connection:
+        return self._disk.file
+
+    def submit(self, batch: Sequence[Write]) -> None:
+        disk = self._disk
+        disk.committing()
+        if disk.crashes.get(disk.commits) == "error":
+            self._verdicts.append(StoreError("the disk gave an I/O error"))
+            return
+        self._writes.refuse = disk.low_until > disk.world.now
+        super().submit(batch)
+        disk.committed()
+
+
+def open_store(disk: Disk, clock: HostClock) -> QueueStore:
+    """Return the store of a broker, not opened."""
+    return SimStore(disk, clock)
+
+
+def _copy(db: sqlite3.Connection, kind: type[sqlite3.Connection]) -> sqlite3.Connection:
+    made = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256, factory=kind)
+    db.backup(made)
+    return made
+
+
+_templates: list[sqlite3.Connection] = []
+
+
+def _empty() -> sqlite3.Connection:
+    """Return a database with the tables of a store: to make them takes longer than a run."""
+    if not _templates:
+        from tests.simulation.world import HostClock, World
+
+        store = SqliteStore(None, HostClock(World(0)), durability="memory")
+        store.open()
+        assert store._db is not None
+        store._db.execute("UPDATE meta SET value = 'simulated' WHERE key = 'store_id'")
+        store._db.execute("UPDATE meta SET value = 0 WHERE key = 'epoch'")
+        _templates.append(store._db)
+    return _templates[0]

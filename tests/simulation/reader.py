@@ -1,0 +1,100 @@
+"""Reads what a job yields, with the real `Stream` of the client."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from eventmq.client.errands import Question
+from eventmq.client.outcomes import Row
+from eventmq.client.streams import _NOTHING, Stream
+from eventmq.errors import EventMQError, StreamRestarted
+
+if TYPE_CHECKING:
+    from tests.simulation.client import ClientProcess
+
+__all__ = ["Reader"]
+
+
+class Ended(EventMQError):
+    """The job did not succeed."""
+
+
+class Reader:
+    """One reader of one job: it stands for all that a `Stream` asks, and never waits.
+
+    Args:
+        client: Whose.
+        job_id: Of the job.
+    """
+
+    def __init__(self, client: ClientProcess, job_id: str) -> None:
+        self.client = client
+        self.job_id = job_id
+        self.runner = self.reader = self
+        self.parts: list[bytes] = []
+        self.over = ""
+        self._job: Any = SimpleNamespace(id=job_id, row=None)
+        self._stream: Stream[Any] = Stream(self._job, self, 60.0)  # type: ignore[arg-type]
+        self._life = client._life
+        self._stream._waiter = self
+        self._stream._ask()
+
+    def wake(self) -> None:
+        """Take what is there."""
+        while not self.over and self._life == self.client._life:
+            try:
+                part = self._stream._take()
+            except StreamRestarted:
+                self.parts.clear()
+                continue
+            except EventMQError as error:
+                self._end(f"{type(error).__name__}: {error}")
+                return
+            if part is _NOTHING:
+                if self._stream._over:
+                    self._end("done")
+                return
+            self.parts.append(part)
+            self.client.auditor.part(self.job_id, self.parts)
+
+    def _end(self, why: str) -> None:
+        self.over = why
+        state = self._job.row.state if self._job.row else ""
+        self.client.world.tell(self.client.name, "has read the stream of", self.job_id[-6:], why)
+        self.client.auditor.streamed(self.job_id, self.parts, state if why == "done" else "")
+
+    # What a `Stream` asks of the client
+
+    def question(self, name: str, about: dict[str, Any], **more: Any) -> Question:
+        client = self.client
+        client._calls += 1
+        message = f"{client.name}.{client._life}.ask{client._calls}"
+        return Question([], id=message, name=name, arguments=about)
+
+    def begin(self, question: Question) -> None:
+        self.client.begin(question)
+
+    def forget(self, question: Question) -> None:
+        if self._life == self.client._life:
+            self.client.machine.forget(question)
+            self.client.wake()
+
+    def credit(self, question: Question) -> None:
+        self.client.machine.credit(question)
+        self.client.wake()
+
+    def timeout(self, seconds: Any) -> Any:
+        return seconds
+
+    def sent(self, job: Any) -> Any:
+        return SimpleNamespace(broker=0, store="")
+
+    def note(self, job: Any, row: Any) -> None:
+        job.row = Row(*row)
+
+    def content(self, name: str, payload: bytes, envelope: Any) -> bytes:
+        return payload
+
+    def value(self, row: Row) -> None:
+        raise Ended(row.state)

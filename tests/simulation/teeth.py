@@ -1,0 +1,227 @@
+"""Bugs that are put in on purpose: the simulation must find each of them within some seeds.
+
+Each is what a careless change might do to one guarantee. ``python -m tests.simulation.teeth``
+prints for each the seed that found it, and what was said of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from eventmq.broker.admission import Admission
+from eventmq.broker.core import BrokerCore
+from eventmq.broker.limiters import ANY, Limiter
+from eventmq.broker.outcomes import Outcomes
+from eventmq.broker.sessions import Sessions
+from eventmq.broker.volatile import Volatile
+from eventmq.entries import Finish
+from eventmq.events import Kind
+from eventmq.job import JobState, OutcomeKind
+from eventmq.plugins.queue_stores import outbox, sqlite
+from eventmq.plugins.queue_stores.unique import Uniqueness
+from eventmq.plugins.queue_stores.writes import Writes
+from eventmq.wire.bulk import decode_outcomes
+from eventmq.worker.ledger import Ledger
+from eventmq.worker.manager import JobManager
+from eventmq.worker.replies import Replies
+from tests.simulation.run import simulate
+from tests.simulation.workload import make_scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["BUGS", "SEEDS", "find"]
+
+#: Seeds that each bug has to be found in.
+SEEDS = 400
+
+
+def _early_receipt(original: Any) -> Any:
+    def admit(self: Admission, arrival: Any) -> None:
+        self._receipt(arrival, {})
+        self.state.outbox += self.state.receipts
+        self.state.receipts.clear()
+        original(self, arrival._replace(wants_ack=False))
+
+    return admit
+
+
+def _unfenced(original: Any) -> Any:
+    """Believe an answer to a chunk that was revoked: it ends the job, whoever has it now."""
+    revoked: dict[tuple[str, int], list[Any]] = {}
+
+    def give_back(self: Outcomes, session: Any, lease: Any, **more: Any) -> None:
+        revoked[session.id, lease.number] = list(lease.jobs)
+        original(self, session, lease, **more)
+
+    return give_back, revoked
+
+
+@contextmanager
+def lease_not_fenced() -> Iterator[None]:
+    give_back, revoked = _unfenced(Outcomes.give_back)
+    chunk = Outcomes._chunk
+
+    def believe(self: Outcomes, peer: Any, session: Any, number: int, message: Any) -> None:
+        jobs = revoked.get((session.id, number))
+        if number in session.leases or jobs is None:
+            chunk(self, peer, session, number, message)
+            return
+        rows = []
+        for place, kind, *_ in decode_outcomes(message.result):
+            job = jobs[place] if place < len(jobs) else None
+            if kind == OutcomeKind.SUCCEEDED and job is not None and job.id in self.state.jobs:
+                rows.append(self.row(job, JobState.SUCCEEDED))
+        entry = Finish(rows)
+        self.state.write(entry, lambda verdict: self.finished(rows, verdict))
+        self.state.ack(peer, message.id)
+
+    with patch.object(Outcomes, "give_back", give_back), patch.object(Outcomes, "_chunk", believe):
+        yield
+
+
+def _without_retries(original: Any) -> Any:
+    def unfinished(self: Outcomes, answers: Any, job: Any, kind: int, *rest: Any) -> None:
+        if kind != OutcomeKind.RETRY:
+            original(self, answers, job, kind, *rest)
+
+    return unfinished
+
+
+def _short_count(original: Any) -> Any:
+    def admit(self: Writes, entry: Any) -> Any:
+        verdict = original(self, entry)
+        self.tables.db.execute("UPDATE barriers SET left = left - 1 WHERE left > 1")
+        return verdict
+
+    return admit
+
+
+def _hasty(seconds: float) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        return lambda self, entry: original(self, entry._replace(now=entry.now + seconds))
+
+    return wrap
+
+
+def _expires_early(original: Any) -> Any:
+    def admit(self: Admission, arrival: Any) -> None:
+        for job in arrival.jobs:
+            job.expires -= 10.0 if job.expires else 0.0
+        original(self, arrival)
+
+    return admit
+
+
+def _silent_events(original: Any) -> Any:
+    """Forget the events of jobs that are cancelled."""
+    code = list(Kind).index(Kind.CANCELLED)  # beside others: a store writes no empty row
+
+    def events(*arguments: Any) -> Any:
+        blocks = original(*arguments)
+        return [block for block in blocks if block.common.get(0) != code] or blocks
+
+    return events
+
+
+def _unlimited(original: Any) -> Any:
+    return lambda self, now: ANY
+
+
+def _blind(original: Any) -> Any:
+    return lambda self, job, rule, *rest: self._insert(job, rule, job)
+
+
+def _nothing(original: Any) -> Any:
+    return lambda self, *arguments, **more: None
+
+
+def _none(original: Any) -> Any:
+    return lambda self, *arguments, **more: []
+
+
+def _no_undo(original: Any) -> Any:
+    def failed(self: BrokerCore, error: Any, entries: Any, settles: Any, undos: Any) -> None:
+        original(self, error, entries, settles, [lambda: None for _ in undos])
+
+    return failed
+
+
+def _twice(original: Any) -> Any:
+    return lambda self, session, lease, unstarted: original(self, session, lease, unstarted=True)
+
+
+def _forgetful(original: Any) -> Any:
+    return lambda self, tables: replace(original(self, tables), next_due=None)
+
+
+def _unseen(original: Any) -> Any:
+    """Take a chunk under any number, also one that was seen."""
+
+    def receive(self: Any, request: Any, now: float) -> None:
+        self._ledger.received = 0
+        original(self, request, now)
+
+    return receive
+
+
+def _no_dedupe(original: Any) -> Any:
+    return lambda self, job_id, now: None
+
+
+def bug(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Return what puts a bug in, as a context manager."""
+    return lambda: patch.object(owner, name, wrap(getattr(owner, name)))
+
+
+#: Name -> context manager in which the bug is there.
+BUGS: dict[str, Callable[[], Any]] = {
+    "the receipt leaves before the commit": bug(Admission, "_admit", _early_receipt),
+    "an answer to a revoked lease counts": lease_not_fenced,
+    "an ended job is admitted again": bug(Writes, "_finished_state", _no_dedupe),
+    "chunk rows are not written": bug(Writes, "open_chunk", lambda _: lambda self, entry: {}),
+    "a failed attempt is forgotten": bug(Outcomes, "_unfinished", _without_retries),
+    "jobs expire ten seconds early": bug(Admission, "_admit", _expires_early),
+    "delayed jobs are queued early": bug(Writes, "promote", _hasty(3.0)),
+    "a chord counts one member too few": bug(Writes, "admit_graph", _short_count),
+    "unique keys are not looked up": bug(Uniqueness, "_against", _blind),
+    "limits are not kept": bug(Limiter, "allowance", _unlimited),
+    "cancelled jobs have no event": bug(outbox, "events_of", _silent_events),
+    "what a worker does not hold is not missed": bug(Sessions, "_reconcile", _nothing),
+    "answers are not sent again": bug(Replies, "due", _none),
+    "a failed commit is not undone": bug(BrokerCore, "_failed", _no_undo),
+    "a job without guarantee goes back": bug(Volatile, "give_back", _twice),
+    "a restart forgets delayed jobs": bug(sqlite.SqliteStore, "_recover", _forgetful),
+    "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
+    "a worker holds on to what is settled": bug(Ledger, "settle", _nothing),
+}
+
+
+#: Seeds that found bugs, which are tried first: another workload may need others.
+TRIED = (1, 3, 5, 9, 15, 17, 22, 78, 83, 87, 121, 123, 154)
+
+
+def find(name: str, seeds: int = SEEDS) -> tuple[int, str]:
+    """Return a seed that finds a bug and what it says, (0, "") if none does."""
+    with BUGS[name]():
+        for seed in dict.fromkeys((*TRIED, *range(1, seeds + 1))):
+            failure = simulate(make_scenario(seed)).failure
+            if failure:
+                return seed, failure
+    return 0, ""
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.teeth", *sys.argv[1:]])
+    logging.disable(logging.CRITICAL)
+    for bug_name in sys.argv[1:] or BUGS:
+        found, said = find(bug_name)
+        print(f"{found}\t{bug_name}\t{said}", flush=True)

@@ -1,0 +1,132 @@
+"""A worker's process: `JobManager` in the turns of its runner, over a simulated pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.worker.manager import JobManager
+from eventmq.worker.runner import LONGEST_WAIT
+from eventmq.worker.session import SessionInfo
+from tests.simulation.network import Socket
+from tests.simulation.pool import SimPool, judge
+from tests.simulation.world import Process
+
+if TYPE_CHECKING:
+    from eventmq.broker.limits import Limits
+    from tests.simulation.auditor import Auditor
+    from tests.simulation.network import Network
+    from tests.simulation.world import World
+
+__all__ = ["WorkerProcess"]
+
+
+class WorkerProcess(Process):
+    """One worker over its lives; the order of a turn is that of `eventmq.worker.runner`.
+
+    Args:
+        world: Time.
+        network: Between it and the broker.
+        auditor: Is told what runs.
+        number: Of the worker.
+        slots: Of its pool.
+        queues: That it serves, as (weight, name).
+        limits: Of the broker, whose intervals it shares.
+    """
+
+    def __init__(
+        self, world: World, network: Network, auditor: Auditor, *, number: int, slots: int,
+        queues: tuple[tuple[int, str], ...], limits: Limits,
+    ) -> None:  # fmt: skip
+        super().__init__(world)
+        self.name = f"worker{number}"
+        self.network = network
+        self.auditor = auditor
+        self.slots = slots
+        self.queues = queues
+        self.limits = limits
+        self._sockets = 0
+
+    def start(self) -> None:
+        """Begin a session."""
+        self.live()
+        info = SessionInfo(
+            session=f"{self.name}.{self._life}",
+            name=self.name,
+            queues=self.queues,
+            heartbeat=self.limits.heartbeat_interval,
+            liveness=self.limits.liveness,
+            grace=4.0,
+            cancel_grace=1.0,
+        )
+        self.pool = SimPool(self, self.auditor, self.slots)
+        self.manager = JobManager(info, pool=self.pool, clock=self.clock, judge=judge)
+        self.world.tell(self.name, "starts")
+        self._backlog: list[list[bytes]] = []
+        self._open()
+        self.wake()
+
+    def _open(self) -> None:
+        self._sockets += 1
+        self.socket = Socket(self.network, self, f"{self.name}-{self._sockets}")
+        self._broken = False
+        self.manager.connected(self.clock.monotonic())
+        self._send()
+
+    def die(self) -> None:
+        """End by SIGKILL; its children end with it."""
+        if self.alive:
+            super().die()
+            self._close()
+
+    def _close(self) -> None:
+        self.alive = False
+        self.pool.stop()
+        self.socket.close()
+
+    def terminate(self) -> None:
+        """End as by SIGTERM: what runs has a grace, the rest goes back."""
+        if self.alive:
+            self.world.tell(self.name, "is told to end")
+            self.manager.terminate(self.clock.monotonic())
+            self.wake()
+
+    def turn(self) -> None:
+        manager, now = self.manager, self.clock.monotonic()
+        inbox = self.socket.inbox
+        while inbox:
+            manager.receive(inbox.popleft(), now)
+        manager.pool_events(self.pool.poll(), now)
+        if self._back():
+            manager.connected(now)
+        manager.tick(now)
+        if manager.overdue:
+            self.pool.stop()
+            manager.pool_events(self.pool.poll(), now)
+            manager.interrupted(now)
+        self._send()
+        if manager.done:
+            self.world.tell(self.name, "ends")
+            self._close()
+            return
+        if manager.lost:
+            self._backlog.clear()
+            self.socket.close()
+            self._open()
+        self.wake((int(min(LONGEST_WAIT, manager.wait(now)) * 1000) + 1) / 1000)
+
+    def _back(self) -> bool:
+        """Say whether the connection was lost and is there again."""
+        back, events = False, self.socket.events
+        while events:
+            made = events.popleft()
+            back = made and (self._broken or back)
+            self._broken = not made
+        return back
+
+    def _send(self) -> None:
+        outbox = self.manager.take_outbox()
+        if outbox and not self.manager.online:
+            self._backlog.clear()
+        self._backlog += outbox
+        while self._backlog and self.socket.send(self._backlog[0]):
+            self._backlog.pop(0)

@@ -1,0 +1,229 @@
+"""Makes a scenario of a seed: what clients do, and what goes wrong meanwhile.
+
+A seed takes a few of the features and a few of the faults, so that most pairs of them meet within
+some thousand seeds, and a failing one is short.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.mishaps import make_faults
+from tests.simulation.scenario import PLAIN, JobPlan, Op, Scenario, id_of
+from tests.simulation.world import EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["make_scenario"]
+
+#: Seconds in which clients do something.
+LENGTH = 12.0
+
+#: What a run of a job takes; short ones are many in a chunk.
+TIMES = (0.001, 0.001, 0.05, 0.3, 2.0)
+
+
+def make_scenario(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    return _Maker(seed).make()
+
+
+class _Maker:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(f"scenario {seed}")
+        self.jobs = 0
+        self.at = 0.0
+        self.made: list[JobPlan] = []
+        self.queues = [f"q{n}" for n in range(self.random.choice((1, 1, 2)))]
+        self.clients = self.random.choice((1, 1, 2))
+        #: Some jobs are plain ones, and there are plain workers for them.
+        self.plain = self.random.random() < 0.1
+        parts: dict[str, Callable[[], str]] = {
+            "delay": self._delay, "expiry": self._expiry, "priority": self._priority,
+            "unique": self._unique, "running": self._running, "rate": self._rate,
+            "volatile": self._volatile, "retries": self._retries, "stream": self._stream,
+        }  # fmt: skip
+        chosen = self.random.sample(sorted(parts), self.random.randint(1, 3))
+        self.parts = [parts[name] for name in chosen]
+        deeds: dict[str, Callable[[], Op]] = {
+            "graph": self._graph, "cancel": self._cancel, "purge": self._purge,
+            "retry": self._retry, "pause": self._pause, "look": self._look,
+        }  # fmt: skip
+        self.deeds = [
+            deeds[n] for n in self.random.sample(sorted(deeds), self.random.randint(0, 2))
+        ]
+
+    def make(self) -> Scenario:
+        draw = self.random
+        ops = []
+        for _ in range(draw.randint(2, 7)):
+            self.at = round(self.at + draw.random() * draw.choice((0.1, 1.0, 4.0)), 3)
+            deed = draw.choice([self._submit, self._submit, *self.deeds])
+            ops.append(deed())
+        if self._pause in self.deeds:
+            ops += [self._call("resume", queue=queue) for queue in self.queues]
+        workers = tuple(self._worker() for _ in range(draw.randint(1, 3)))
+        plain = tuple(self._worker() for _ in range(draw.randint(1, 2))) if self.plain else ()
+        beats = draw.choice((1, 2)) if draw.random() < 0.05 else 0
+        schedules = (("s0", draw.choice((1.0, 2.5))),) if beats else ()
+        relaxed = 0.0 if draw.random() < 0.9 else 1.0
+        faults = make_faults(
+            draw, self.at + 3.0, workers=len(workers), clients=self.clients, beats=beats,
+            relaxed=bool(relaxed), back=not (self.jobs and self._waits), plain=len(plain),
+        )  # fmt: skip
+        return Scenario(
+            self.seed, tuple(ops), faults, workers, self.clients, beats, schedules, relaxed,
+            limits=self._limits(), plain=plain,
+        )  # fmt: skip
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a job waits for the wall clock."""
+        words = ("countdown", "retry-count", "expires", "limit-rate", "unique-period")
+        return any(word in job.headers for job in self.made for word in words)
+
+    def _limits(self) -> dict[str, Any]:
+        draw = self.random
+        limits: dict[str, Any] = {}
+        if draw.random() < 0.3:
+            limits["window"] = draw.choice((1, 2, 4))
+        if draw.random() < 0.3:
+            limits["chunk_jobs"] = draw.choice((1, 2, 3))
+        if draw.random() < 0.1:
+            limits["queue_limits"] = (("q0", "", draw.choice((1, 2))),)
+        return limits
+
+    def _worker(self) -> tuple[int, tuple[tuple[int, str], ...]]:
+        draw = self.random
+        return draw.choice((1, 2, 3)), tuple((draw.choice((1, 10)), q) for q in self.queues)
+
+    # Jobs
+
+    def _plan(self, parts: list[Callable[[], str]]) -> JobPlan:
+        draw = self.random
+        self.jobs += 1
+        if self.plain and parts is self.parts and draw.random() < 0.5:
+            return self._plain_job()
+        headers = [f"task:sim.t{draw.randint(0, 1)}", "content-type:msgpack"]
+        headers += [text for part in parts if draw.random() < 0.7 and (text := part())]
+        if draw.random() < 0.1:
+            headers.append("timeout:1")
+        runs = self._runs("retry-count" in ",".join(headers))
+        made = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), ",".join(headers), runs)
+        self.made.append(made)
+        return made
+
+    def _plain_job(self) -> JobPlan:
+        """Return a job for plain workers; a lease of theirs ends 30 s after its timeout."""
+        draw = self.random
+        runs = ((draw.choice(TIMES), draw.choice(("ok", "ok", "die"))), (0.01, "ok"))
+        made = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), PLAIN, runs)
+        self.made.append(made)
+        return made
+
+    def _runs(self, retries: bool) -> tuple[tuple[float, str], ...]:
+        draw = self.random
+        fates = ["ok"] * 8 + ["fail"] * (6 if retries else 1) + ["die"]
+        runs = [(draw.choice(TIMES), draw.choice(fates)) for _ in range(draw.randint(1, 3))]
+        if runs[-1][1] == "die" and draw.random() < 0.5:
+            runs.append((0.01, "ok"))
+        return tuple(runs)
+
+    def _delay(self) -> str:
+        return f"countdown:{self.random.choice((0.5, 2, 5))}"
+
+    def _expiry(self) -> str:
+        return f"expires:{EPOCH + self.at + self.random.choice((0.5, 3.0, 30.0)):.3f}"
+
+    def _priority(self) -> str:
+        return f"priority:{self.random.choice((1, 5))}"
+
+    def _unique(self) -> str:
+        mode = self.random.choice(("reject", "replace", "keep_last"))
+        return f"unique:{mode[2]}{self.random.randint(0, 1)},unique-mode:{mode}"
+
+    def _running(self) -> str:
+        return "limit-running:1,limit-key:a"
+
+    def _rate(self) -> str:
+        return "limit-rate:2/s"
+
+    def _volatile(self) -> str:
+        return "guarantee:False"
+
+    def _retries(self) -> str:
+        return f"retry-count:{self.random.choice((1, 2))}"
+
+    def _stream(self) -> str:
+        return self.random.choice(("stream", "stream,replayable"))
+
+    # What clients do
+
+    def _op(self, what: str, **arguments: Any) -> Op:
+        return Op(self.at, self.random.randrange(self.clients), what, arguments)
+
+    def _call(self, name: str, **arguments: Any) -> Op:
+        return self._op("ask", name=name, arguments=arguments)
+
+    def _submit(self) -> Op:
+        count = self.random.choice((1, 1, 1, 3, 8))
+        jobs = [sane(self._plan(self.parts)) for _ in range(count)]
+        return self._op("submit", jobs=jobs, get=self.random.random() < 0.5)
+
+    def _graph(self) -> Op:
+        draw = self.random
+        alone = {self._unique, self._volatile, self._stream}
+        parts = [part for part in self.parts if part not in alone]
+        shape = draw.choice(("chain", "group", "chord", "chord", "nested"))
+        count = draw.randint(2, 5)
+        policy = draw.choice(("cancel", "continue"))
+        members = [("job", n) for n in range(count)]
+        last = ("job", count)
+        expressions: dict[str, Any] = {
+            "chain": ("chain", *members, last),
+            "group": ("group", policy, *members, last),
+            "chord": ("chord", policy, tuple(members), last),
+            "nested": (
+                "chain", ("chord", policy, tuple(members[:-1]), members[-1]), last,
+            ),
+        }  # fmt: skip
+        jobs = [self._plan(parts) for _ in range(count + 1)]
+        return self._op("graph", jobs=jobs, expression=expressions[shape], get=draw.random() < 0.3)
+
+    def _some(self) -> list[str]:
+        some = self.random.sample(self.made, min(len(self.made), self.random.randint(1, 3)))
+        return [job.id for job in some]
+
+    def _cancel(self) -> Op:
+        ids = self._some()
+        return self._call("cancel", ids=ids) if ids else self._submit()
+
+    def _retry(self) -> Op:
+        ids = self._some()
+        return self._call("retry", ids=ids) if ids else self._submit()
+
+    def _purge(self) -> Op:
+        running = self.random.random() < 0.5
+        name, queue = f"sweep{self.at}", self.random.choice(self.queues)
+        return self._call("sweep", id=name, action="cancel", queue=queue, running=running)
+
+    def _pause(self) -> Op:
+        return self._call(self.random.choice(("pause", "resume")), queue=self.queues[0])
+
+    def _look(self) -> Op:
+        name = self.random.choice(("queues", "workers", "status", "jobs", "failed", "ping"))
+        return self._call(name)
+
+
+def sane(plan: JobPlan) -> JobPlan:
+    """Return a job without what the broker refuses together."""
+    if "guarantee:False" in plan.headers:
+        kept = [
+            text for text in plan.headers.split(",")
+            if not text.startswith(("unique", "retry-count", "limit-"))
+        ]  # fmt: skip
+        return plan._replace(headers=",".join(kept))
+    return plan
