@@ -1,0 +1,95 @@
+"""Peers by the thousand: some stay and say nothing but that they live, others come and go."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.crowd import Crowd
+from benchmarks.faults.probe import Probe
+from benchmarks.system import resident
+from tests.acceptance.system import Process, System, until
+from tests.faults.load import Load
+from tests.faults.shortage import descriptors
+from tests.faults.visitors import Visitors
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["come_and_go"]
+
+#: Peers that stay, and give a sign of life so often, in seconds.
+IDLE, SIGN = 2000, 3.0
+
+#: Visitors that stay half-made, mute or silent.
+STAYING = 500
+
+#: Visitors a second.
+RATE = 200.0
+
+#: Seconds that latencies are measured without visitors.
+QUIET = 20.0
+
+#: Jobs that the load submits at a time, and that may wait: little, as latencies are measured.
+PART, AHEAD = 10, 10
+
+
+def come_and_go(visits: int, idle: int = IDLE) -> tuple[Load, set[int], int, dict[str, Any]]:
+    """Let so many visitors come while jobs are submitted and run.
+
+    Returns:
+        The load, which confirmed jobs are lost, how many ran again, and what was measured.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        system = System(Path(folder))
+        broker = system.broker()
+        system.worker()
+        load = Load(system, part=PART, ahead=AHEAD, submit_timeout=60.0)
+        try:
+            load.start()
+            more = _measure(system, broker, visits, idle)
+            load.stop()
+            done = {str(number) for number in load.confirmed}
+            until(lambda: done <= system.executed().keys(), "every confirmed job was executed")
+            ran = system.executed()
+            ran.pop("-1")  # the probe's
+            return load, *load.compare(ran), more
+        finally:
+            load.stop()
+            system.stop()
+
+
+def _measure(system: System, broker: Process, visits: int, idle: int) -> dict[str, Any]:
+    """Measure latencies without the crowd and with it, and what is left when it has gone."""
+    before = descriptors(broker.pid)
+    alone = Probe(system.address, QUIET).result()
+    rss = resident(broker.pid)
+    with Crowd(system.address, idle) as crowd, Visitors(system.address, most=STAYING) as visitors:
+        probe = Probe(system.address, visits / RATE)
+        most = _visit(crowd, visitors, visits, broker.pid)
+        crowded = probe.result()
+        came = dict(sorted(visitors.came.items()))
+    grown = (resident(broker.pid) - rss) / 2**20
+    until(lambda: descriptors(broker.pid) <= before + 2, "the broker lets go of who has left", 60.0)
+    return {
+        "idle peers": idle, "visits": came, "descriptors at worst": most,
+        "receipt p99 before, ms at worst": alone["p99"],
+        "receipt p99 with them, ms at worst": crowded["p99"],
+        "receipt with them, ms at worst": crowded["worst"],
+        "broker grew by MiB at worst": round(grown, 1),
+    }  # fmt: skip
+
+
+def _visit(crowd: Crowd, visitors: Visitors, visits: int, pid: int) -> int:
+    """Come at a rate, while the crowd lives; return the most descriptors that the broker had."""
+    begun, most, signs = time.monotonic(), 0, 0.0
+    for number in range(visits):
+        visitors.come()
+        now = time.monotonic() - begun
+        signs += crowd.live(int(now / SIGN * crowd.size - signs))
+        if number % 100 == 0:
+            most = max(most, descriptors(pid))
+        time.sleep(max(0.0, number / RATE - now))
+    return most

@@ -1,0 +1,53 @@
+"""Runs the hostile tests of broker and gateways with more messages than the tests have."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+__all__ = ["FILES", "tell_nonsense"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Who is told nonsense, and on how many ports.
+FILES = {
+    "tests/integration/test_emqp_hostile.py": 4,
+    "tests/gateways/test_majordomo_gateway.py": 2,
+    "tests/gateways/test_mc0_gateway.py": 1,
+    "tests/gateways/test_emp_server.py": 1,
+}
+
+#: The tests whose number of messages can be set: see ``tests/fuzz.py``.
+_THESE = "by_the_thousand or thousands_of_malformed"
+
+#: Seconds that one of them may take.
+_PATIENCE = 1800
+
+
+def tell_nonsense(file: str, messages: int) -> tuple[int, int, float]:
+    """Run the tests of a file with so many messages for each port.
+
+    Returns:
+        How many tests passed, how many failed, and the seconds.
+    """
+    command = [
+        sys.executable, "-m", "pytest", "-q", "--budget-factor=0", f"--timeout={_PATIENCE}",
+        "-k", _THESE, file,
+    ]  # fmt: skip
+    begun = time.monotonic()
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "EVENTMQ_TEST_FUZZ": str(messages)},
+    )  # fmt: skip
+    took = time.monotonic() - begun
+    passed, failed = (
+        int(found[1]) if (found := re.search(rf"(\d+) {word}", done.stdout)) else 0
+        for word in ("passed", "(?:failed|error)")
+    )
+    if failed or not passed:
+        print(done.stdout[-4000:], flush=True)
+    return passed, failed or int(not passed), took

@@ -1,0 +1,200 @@
+"""The rows: each does something to a system, and counts what was lost by it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.faults.connections import come_and_go
+from benchmarks.faults.hostile import FILES, tell_nonsense
+from benchmarks.faults.order import receipts_after_syncs
+from benchmarks.faults.results import Row
+from benchmarks.faults.soak import bear
+from benchmarks.faults.storm import Storm
+from tests.faults.corruption import LOST, Store, is_cut
+from tests.faults.crashes import Lost, Tape
+from tests.faults.memory import LittleMemory
+from tests.faults.network import FAULTS, SERVING, Network
+from tests.faults.shortage import FewDescriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ROWS"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Jobs that wait while memory is short.
+WAITING = 1_000_000
+
+#: What the simulation says at last.
+_CLOSING = re.compile(r": (\d+) failed; (\d+) jobs, \d+ executions, (\d+) ends")
+
+
+def crashes(n: int) -> Row:
+    """A kill at the end and in the middle of each page that a script of 500 jobs writes."""
+    again: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        tape = Tape(Path(folder), 500)
+        places = list(tape.points())
+        commits = range(len(tape.ends))
+        lost = int(_fails(lambda: tape.sweep(places)))
+        holes = tape.holes(1, 10 * n)
+        for number in commits:
+            lost += _fails(lambda number=number: again.append(tape.resume(number)["twice"]))
+        for seed in range(n):
+            lost += _fails(lambda seed=seed: again.append(tape.resume_torn(seed)["twice"]))
+    more = {
+        "cuts": len(places), "missing pages": holes, "torn checkpoints": n,
+        "resumed": len(commits),
+    }  # fmt: skip
+    return Row(len(tape.promises.confirmed), sum(more.values()), lost, sum(again), more)
+
+
+def _fails(check: Callable[[], object]) -> bool:
+    """Say whether a check finds a broken promise; it is printed."""
+    try:
+        check()
+    except Lost as error:
+        print(f"  {error}", flush=True)
+        return True
+    return False
+
+
+def corruption(n: int) -> Row:
+    """Flipped bits, garbage, zeros and cuts at random places of a store, closed or killed."""
+    logging.disable(logging.CRITICAL)
+    counted: Counter[str] = Counter()
+    lost = 0
+    for killed in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder), killed=killed)
+            for seed in range(n // 2):
+                what, (verdict, said) = store.damage(seed)
+                cut = is_cut(what) and verdict == LOST
+                counted[f"{'log' if killed else 'file'}: {'cut off' if cut else verdict}"] += 1
+                if verdict == LOST and not cut:
+                    lost += 1
+                    print(f"  seed {seed}: {what}: {said}", flush=True)
+    logging.disable(logging.NOTSET)
+    return Row(100, n, lost, None, {"what came of it": dict(sorted(counted.items()))})
+
+
+def network(n: int) -> Row:
+    """A network that breaks and heals, and processes that stand still, under load."""
+    chance = random.Random()
+    late, slowest = 0, 0.0
+    counted: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder, Network(Path(folder)) as net:
+        for _ in range(n):
+            outcome = net.strike(chance.choice(FAULTS), chance.choice((0.3, 1.0, 2.0, 4.0)))
+            counted[outcome.fault] += 1
+            late += outcome.served > SERVING
+            slowest = max(slowest, outcome.served)
+        lost, twice = net.finish()
+    more = {
+        "of them": dict(counted), "not serving after 5 s": late,
+        "seconds until it served at worst": round(slowest, 2),
+    }  # fmt: skip
+    return Row(len(net.load.confirmed), n, len(lost), twice, more)
+
+
+def kills(n: int) -> Row:
+    """Kill -9 of the broker, of a worker and of its children, one after the other, under load."""
+    with tempfile.TemporaryDirectory() as folder, Storm(Path(folder)) as storm:
+        for _ in range(n):
+            storm.strike()
+        lost, twice = storm.finish()
+    more = {
+        "of them": dict(storm.killed), "failed and kept": storm.failed,
+        "seconds until it served at worst": round(max(storm.serving), 2),
+    }  # fmt: skip
+    return Row(len(storm.load.confirmed), n, len(lost), twice, more)
+
+
+def order(n: int) -> Row:
+    """Strace of a broker: no receipt leaves before the sync of its commit has returned."""
+    sends, syncs, early = receipts_after_syncs(n)
+    return Row(n, sends, early, None, {"messages to peers": sends, "syncs": syncs})
+
+
+def simulation(n: int) -> Row:
+    """Seeds of the deterministic simulation, which no earlier run of this row has had."""
+    first = int(time.time())
+    command = ["-m", "tests.simulation", "--seeds", str(n), "--first", str(first), "--keep-going"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    last = done.stdout.strip().splitlines()[-1]
+    failed, jobs, ends = map(int, _CLOSING.search(last).groups())  # type: ignore[union-attr]
+    more = {"seeds": f"{first} to {first + n - 1}", "ends of the broker": ends}
+    return Row(jobs, n, failed, None, more)
+
+
+def connections(n: int) -> Row:
+    """Visitors, 200 a second, of whom half say no goodbye, beside 2,000 peers that stay."""
+    load, lost, twice, more = come_and_go(n)
+    return Row(len(load.confirmed), n, len(lost), twice, more)
+
+
+def descriptors(n: int) -> Row:
+    """All 256 descriptors of a broker taken by others, for some seconds, under load."""
+    with tempfile.TemporaryDirectory() as folder, FewDescriptors(Path(folder)) as few:
+        served = [few.strike(2.0) for _ in range(n)]
+        lost, twice = few.finish()
+    more = {"seconds until it served a new peer at worst": round(max(served), 2)}
+    return Row(len(few.load.confirmed), n, len(lost), twice, more)
+
+
+def memory(n: int) -> Row:
+    """Floods of large frames at a broker with 256 MiB of data and a million jobs that wait."""
+    with tempfile.TemporaryDirectory() as folder, LittleMemory(Path(folder), WAITING) as little:
+        served = [little.strike(5.0) for _ in range(n)]
+        lost, twice, waiting = little.finish()
+    said = sum("no memory left" in words for words in little.ended)
+    more = {
+        "broker ended and said why": said, "ended otherwise": len(little.ended) - said,
+        "seconds until it served at worst": round(max(served), 2), "still waiting": waiting,
+    }  # fmt: skip
+    missing = max(0, WAITING - waiting)
+    return Row(len(little.load.confirmed) + WAITING, n, len(lost) + missing, twice, more)
+
+
+def hostile(n: int) -> Row:
+    """So many messages of nonsense for each port of broker and gateways, beside a neighbour."""
+    failed, ports = 0, 0
+    for file, its_ports in FILES.items():
+        _, wrong, seconds = tell_nonsense(file, n)
+        print(f"  {file}: {seconds:.0f} s", flush=True)
+        failed, ports = failed + wrong, ports + its_ports
+    return Row(0, n * ports, failed, None, {"messages": f"{n:,} on each of {ports} ports"})
+
+
+def soak(n: int) -> Row:
+    """So many seconds of everything at 70 % of what it can do: what does not stay flat?"""
+    with tempfile.TemporaryDirectory() as folder:
+        return bear(Path(folder), float(n))
+
+
+#: Name -> what it does, and how many faults it has unless told otherwise.
+ROWS: dict[str, tuple[Callable[[int], Row], int]] = {
+    "crashes": (crashes, 20),
+    "corruption": (corruption, 1000),
+    "network": (network, 200),
+    "kills": (kills, 500),
+    "order": (order, 10_000),
+    "simulation": (simulation, 10_000),
+    "connections": (connections, 20_000),
+    "descriptors": (descriptors, 20),
+    "memory": (memory, 20),
+    "hostile": (hostile, 100_000),
+    "soak": (soak, 3600),
+}

@@ -1,0 +1,108 @@
+"""kill -9 under load, again and again, and the files that say what was promised and what ran."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.acceptance.system import Process, System, until
+from tests.faults.load import Load
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Storm"]
+
+#: Jobs that a client submits at a time.
+PART = 500
+
+#: Jobs that may wait: more are submitted as these are worked off.
+AHEAD = 20_000
+
+#: Seconds that the end may take.
+PATIENCE = 300.0
+
+
+class Storm:
+    """A broker, a worker with two children, and a client, of which the first two are killed.
+
+    Args:
+        folder: For the processes, and the oracle's files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.system = System(folder)
+        self.chance = random.Random()
+        self.broker = self.system.broker()
+        self.worker: Process = self.system.worker()
+        self.load = Load(self.system, part=PART, ahead=AHEAD, submit_timeout=60.0)
+        self.killed: Counter[str] = Counter()
+        self.serving: list[float] = [0.0]
+        self.failed = 0
+
+    def __enter__(self) -> Self:
+        self.load.start()
+        return self
+
+    # Kills
+
+    def strike(self) -> None:
+        """Kill one of them at a random moment, and start it again."""
+        self.load.last(0.05 + self.chance.random() * 0.5)
+        victim = self.chance.choice(("broker", "worker", "child", "child"))
+        self.killed[victim] += 1
+        if victim == "child":
+            self._kill_child()
+        elif victim == "worker":
+            self.worker.kill9()
+            self.worker = self.system.worker()
+        else:
+            self.broker.kill9()
+            begun = time.monotonic()
+            self.broker = self.system.broker()
+            self.load.app.ask("ping")
+            self.serving.append(time.monotonic() - begun)
+
+    def _kill_child(self) -> None:
+        """Kill the youngest process of the worker: its first ones start others."""
+        children = _descendants(self.worker.pid)
+        if children:
+            os.kill(self.chance.choice(children), signal.SIGKILL)
+
+    # The end
+
+    def finish(self) -> tuple[set[int], int]:
+        """Have everything done; return which confirmed jobs are lost, and how many ran again."""
+        self.load.stop()
+        until(lambda: not self._waiting(), "all is done", PATIENCE)
+        kept, again = self.load.compare(self.system.executed())
+        ids, job = self.load.confirmed, self.load.app.job
+        failed = {number for number in kept if job(ids[number]).state == "failed"}
+        self.failed = len(failed)
+        return kept - failed, again
+
+    def _waiting(self) -> int:
+        rows = self.load.app.ask("queues")
+        return sum(row["waiting"] + row["running"] + row["delayed"] for row in rows)
+
+    def __exit__(self, *_: object) -> None:
+        self.load.stop()
+        self.system.stop()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below a process that have none below them."""
+    below = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        direct = [int(text) for text in below.read_text().split()]
+    except OSError:
+        return []
+    leaves: list[int] = []
+    for child in direct:
+        leaves += _descendants(child) or [child]
+    return leaves

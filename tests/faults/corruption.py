@@ -1,0 +1,123 @@
+"""Damages the files of a store at random, and says what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Find
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME
+from tests.broker_harness import FakeClock
+from tests.faults.crashes import PAGE
+from tests.faults.script import Script, finish, run_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["LOST", "VERDICTS", "Store", "Verdict", "is_cut"]
+
+#: What came of a damage, the best first: the broker did not start; it ended, without another
+#: receipt; nothing came of it; only fsck finds it; a value is another one and nothing finds that.
+VERDICTS = ("refused", "ended", "harmless", "found by fsck", "value altered")
+
+#: What must not be, unless the log was cut: that cannot be told from one that was never longer.
+LOST = "lost in silence"
+
+#: What is done, and how often.
+KINDS = ("flip", "flip", "flip", "garbage", "zeros", "truncate")
+
+Verdict = tuple[str, str]
+
+
+class Store:
+    """A store that is damaged again and again.
+
+    Args:
+        folder: For the copies.
+        killed: Its broker was killed, so what it did is in the log; else all is in the file.
+    """
+
+    def __init__(self, folder: Path, *, killed: bool, jobs: int = 100) -> None:
+        self.folder = folder
+        self.killed = killed
+        script = Script(folder / "live")
+        run_script(script, jobs)
+        self.confirmed = sorted(script.promises.confirmed)
+        self.now = script.clock.time
+        if killed:
+            shutil.copytree(folder / "live", folder / "sound")
+        script.close()
+        if not killed:
+            shutil.copytree(folder / "live", folder / "sound")
+        (folder / "sound" / f"{FILE_NAME}-shm").unlink(missing_ok=True)
+
+    def damage(self, seed: int) -> tuple[str, Verdict]:
+        """Damage a copy; return what was done, and what came of it."""
+        chance = random.Random(seed)
+        folder = self.folder / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder / "sound", folder)
+        path = folder / (f"{FILE_NAME}-wal" if self.killed else FILE_NAME)
+        data = bytearray(path.read_bytes())
+        what = chance.choice(KINDS)
+        place = chance.randrange(len(data))
+        if what == "flip":
+            data[place] ^= 1 << chance.randrange(8)
+        elif what == "truncate":
+            del data[place:]
+        else:
+            start, size = place // PAGE * PAGE, min(PAGE, len(data) - place // PAGE * PAGE)
+            data[start : start + size] = (
+                chance.randbytes(size) if what == "garbage" else bytes(size)
+            )
+        path.write_bytes(data)
+        return f"{what} at byte {place} of {path.name}", self._verdict(folder)
+
+    def _verdict(self, folder: Path) -> Verdict:
+        care = SqliteCare(folder / FILE_NAME, durable=True)
+        try:
+            found = "; ".join(f"{f.check}: {f.found}" for f in care.check())
+        except StoreError as error:
+            found = str(error)
+        try:
+            script = Script(folder, FakeClock(self.now))
+        except StoreError as error:
+            return "refused", str(error)
+        with contextlib.closing(script):
+            try:
+                script.join("second")
+                finish(script)
+                wrong = self._compare(script)
+            except StoreError as error:
+                return "ended", str(error)
+        if not wrong:
+            return ("found by fsck", found) if found else ("harmless", "")
+        if found:
+            return "found by fsck", found
+        return (LOST if "missing" in wrong else "value altered"), str(dict(wrong))
+
+    def _compare(self, script: Script) -> Counter[str]:
+        """Compare what the broker ran and answers with what was submitted."""
+        wrong: Counter[str] = Counter(bodies=len(script.promises.altered))
+        script.store.submit([Find(self.confirmed)])
+        [answer] = script.store.finished()
+        if isinstance(answer, Exception):
+            raise answer
+        [found] = answer
+        for job_id in self.confirmed:
+            known = found.get(job_id)
+            if known is None:
+                wrong["missing"] += 1
+            elif known.job.state == "succeeded" and known.result != job_id.encode():
+                wrong["results"] += 1
+        return +wrong
+
+
+def is_cut(what: str) -> bool:
+    """Say whether a damage has cut the log."""
+    return what.startswith("truncate") and what.endswith("-wal")

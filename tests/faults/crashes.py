@@ -1,0 +1,189 @@
+"""What a broker wrote, byte for byte, and the stores that a crash leaves at any of these bytes.
+
+A commit is frames at the end of the log, then a sync. So the log, cut anywhere, is what a crash
+leaves there; behind the last sync, frames may also be missing in the middle. `Tape` has what each
+commit of a script wrote and what peers had been told by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from eventmq.plugins.queue_stores import checkpoint
+from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.log import look_at_log
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME
+from tests.broker_harness import FakeClock
+from tests.faults.script import Script, finish, run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["HEADER", "Lost", "Tape"]
+
+#: Bytes before the first frame, of a page, and of a frame.
+HEADER, PAGE = 32, 4096
+FRAME = 24 + PAGE
+
+_FINAL = {"succeeded", "failed", "cancelled", "expired"}
+
+
+class Lost(AssertionError):
+    """A promise was not kept after a crash."""
+
+
+class Tape:
+    """A script that was run, and how far the log was at the end of each commit.
+
+    Args:
+        folder: For the stores.
+        jobs: Of the script.
+    """
+
+    def __init__(self, folder: Path, jobs: int) -> None:
+        self.folder = folder
+        self.ends: list[int] = []
+        self.times: list[float] = []
+        with patch.object(checkpoint, "WAKE_FRAMES", 1 << 30):  # the log has all of it
+            script = Script(folder / "live")
+            path = folder / "live" / FILE_NAME
+            log = path.with_name(f"{FILE_NAME}-wal")
+
+            def note() -> None:
+                self.ends.append(log.stat().st_size)
+                self.times.append(script.clock.time)
+
+            note()
+            script.ended = note
+            run_script(script, jobs)
+        self.promises, self.requests = script.promises, script.requests
+        self.database, self.log = path.read_bytes(), log.read_bytes()
+        assert len(self.log) == self.ends[-1]
+        script.close()  # now the file has all of it
+        self.moved = path.read_bytes()
+        shutil.rmtree(folder / "live")
+
+    @property
+    def frames(self) -> int:
+        """How many frames the script wrote."""
+        return (len(self.log) - self.ends[0]) // FRAME
+
+    def points(self) -> Iterator[int]:
+        """Yield the places of a crash: the end of each frame, and the middle, from the last on."""
+        for end in range(len(self.log), self.ends[0] - 1, -FRAME):
+            yield end
+            if end > self.ends[0]:
+                yield end - FRAME // 2
+
+    def commits_at(self, place: int) -> int:
+        """Return how many commits are whole in a log that ends there."""
+        return bisect_right(self.ends, place) - 1
+
+    def lay(self, name: str, log: bytes, database: bytes = b"") -> Path:
+        """Write a store as a crash left it; return its folder."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / FILE_NAME).write_bytes(database or self.database)
+        (folder / f"{FILE_NAME}-wal").write_bytes(log)
+        return folder
+
+    # Each byte
+
+    def sweep(self, places: Sequence[int]) -> int:
+        """See what is read of a log that is cut at places, the last one first.
+
+        That is exactly the commits that were whole: none that had a receipt is missing, none is
+        there in part, and none is taken for damage.
+        """
+        folder = self.lay("sweep", self.log)
+        log = folder / f"{FILE_NAME}-wal"
+        for place in sorted(places, reverse=True):
+            os.truncate(log, place)
+            self._expect(folder, self.commits_at(place), place)
+        return len(places)
+
+    def holes(self, seed: int, number: int) -> int:
+        """See the same where a frame is missing in the middle of the last commit."""
+        chance = random.Random(seed)
+        wide = [n for n in range(len(self.ends) - 1) if self.ends[n + 1] - self.ends[n] > FRAME]
+        chance.shuffle(wide)
+        for commit in wide[:number]:
+            start, end = self.ends[commit], self.ends[commit + 1]
+            hole = start + FRAME * chance.randrange((end - start) // FRAME)
+            log = self.log[:hole] + bytes(FRAME) + self.log[hole + FRAME : end]
+            self._expect(self.lay("hole", log), commit, hole)
+        return min(number, len(wide))
+
+    def _expect(self, folder: Path, commits: int, place: int) -> None:
+        end = look_at_log(folder / FILE_NAME)
+        want = (self.ends[commits] - HEADER) // FRAME
+        if end.frames != want or end.damaged:
+            raise Lost(f"crash at byte {place} of the log: {end}, {want} pages were whole")
+
+    # Going on
+
+    def resume(self, commits: int) -> dict[str, int]:
+        """Start a broker on what a crash after some commits left, and finish everything."""
+        folder = self.lay("resume", self.log[: self.ends[commits]])
+        return self._go_on(folder, commits)
+
+    def resume_torn(self, seed: int) -> dict[str, int]:
+        """Do so where it crashed while the log was moved into the database: some pages were."""
+        chance = random.Random(seed)
+        pages = max(len(self.database), len(self.moved)) // PAGE
+        mixed = b"".join(
+            (self.moved if chance.random() < 0.5 else self.database)[n * PAGE : (n + 1) * PAGE]
+            or bytes(PAGE)
+            for n in range(pages)
+        )
+        return self._go_on(self.lay("resume", self.log, mixed), len(self.ends) - 1)
+
+    def _go_on(self, folder: Path, commits: int) -> dict[str, int]:
+        promises = self.promises
+        script = Script(folder, FakeClock(self.times[commits]))
+        with contextlib.closing(script):
+            script._ids = 1_000_000
+            confirmed = [i for i, n in promises.confirmed.items() if n <= commits]
+            self._must_know(script, confirmed, commits)
+            for sent, ids, message in self.requests:  # what was not acknowledged is sent again
+                if sent <= commits and not set(ids) <= set(confirmed):
+                    script.ask(ids, message)
+            script.join("second")
+            finish(script)
+            wanted = [i for i, n in promises.wanted.items() if n <= commits]
+            self._must_end(script, set(confirmed) | set(script.promises.confirmed), commits)
+            ran = {job_id for _, job_id in script.promises.ran}
+        settled = {i for i, n in promises.settled.items() if n <= commits}
+        if again := settled & ran:
+            raise Lost(f"after {commits} commits: ended jobs run again: {sorted(again)[:5]}")
+        if phantoms := ran - set(wanted):
+            raise Lost(f"after {commits} commits: jobs that nobody wanted: {sorted(phantoms)[:5]}")
+        if findings := SqliteCare(folder / FILE_NAME, durable=True).check():
+            raise Lost(f"after {commits} commits: {findings}")
+        before = {job_id for n, job_id in promises.ran if n <= commits}
+        return {"confirmed": len(confirmed), "twice": len(before & ran)}
+
+    def _must_know(self, script: Script, ids: Sequence[str], commits: int) -> None:
+        lost = [i for i, state in _states(script, ids).items() if not state]
+        if lost:
+            raise Lost(f"after {commits} commits: {len(lost)} jobs with a receipt: {lost[:5]}")
+
+    def _must_end(self, script: Script, ids: set[str], commits: int) -> None:
+        open_ = {i: s for i, s in _states(script, sorted(ids)).items() if s not in _FINAL}
+        if open_:
+            raise Lost(f"after {commits} commits: not all ends: {open_}")
+
+
+def _states(script: Script, ids: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for start in range(0, len(ids), 500):
+        found |= dict(script.call("state", ids=list(ids[start : start + 500])))
+    return found

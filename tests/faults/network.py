@@ -1,0 +1,96 @@
+"""Real processes whose network breaks: what was confirmed, what ran, how soon it serves again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.acceptance.system import Process, System, until
+from tests.faults.load import Load
+from tests.faults.proxy import MODES, Proxy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+__all__ = ["FAULTS", "Network", "Outcome"]
+
+#: All that can be done to it: the network breaks, or a process stands still.
+FAULTS = (*MODES, "stop broker", "stop worker")
+
+#: Signs of life come often, so that a fault of seconds is a long one.
+SETTINGS = {"EVENTMQ_HEARTBEAT_INTERVAL": "0.5", "EVENTMQ_LIVENESS": "2"}
+
+#: Seconds after its end within which a new job must be done.
+SERVING = 5.0
+
+#: Jobs that a client submits at a time.
+PART = 50
+
+#: Confirmed jobs that may wait: a new one is to be done soon, however slow the machine is.
+AHEAD = 200
+
+
+class Outcome(NamedTuple):
+    """What came of one fault: seconds until a new job was done."""
+
+    fault: str
+    lasted: float
+    served: float
+
+
+class Network:
+    """A broker; a client and a worker that reach it through a proxy.
+
+    Args:
+        folder: For the processes, and the oracle's files.
+        seed: Of what happens.
+    """
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        os.environ.update(SETTINGS)
+        self.system = System(folder)
+        self.broker = self.system.broker()
+        self.proxy = Proxy(int(self.system.address.rpartition(":")[2]), seed)
+        self.system.address = f"tcp://127.0.0.1:{self.proxy.port}"
+        self.worker = self.system.worker()
+        self.load = Load(self.system, part=PART, ahead=AHEAD, submit_timeout=30.0)
+
+    def __enter__(self) -> Self:
+        self.load.start()
+        return self
+
+    def strike(self, fault: str, seconds: float) -> Outcome:
+        """Break it for a while, heal it, and see how soon it serves."""
+        if fault.startswith("stop"):
+            process: Process = self.broker if fault.endswith("broker") else self.worker
+            process.send_signal(signal.SIGSTOP)
+            self.load.last(seconds)
+            process.send_signal(signal.SIGCONT)
+        else:
+            self.proxy.fault(fault)
+            self.load.last(seconds)
+            self.proxy.heal()
+        begun = time.monotonic()
+        self.load.goes_on(f"after {fault}")
+        return Outcome(fault, seconds, time.monotonic() - begun)
+
+    def finish(self) -> tuple[set[int], int]:
+        """End the load and wait for what is left; return what is lost, and how many ran again."""
+        self.load.stop()
+        done = {str(number) for number in self.load.confirmed}
+        until(lambda: done <= self.system.executed().keys(), "every confirmed job was executed")
+        return self.load.compare(self.system.executed())
+
+    def __exit__(self, *_: object) -> None:
+        self.proxy.heal()
+        self.broker.send_signal(signal.SIGCONT)
+        self.worker.send_signal(signal.SIGCONT)
+        self.load.stop()
+        self.system.stop()
+        self.proxy.close()
+        for name in SETTINGS:
+            del os.environ[name]

@@ -1,0 +1,52 @@
+"""Peers that leave in the middle of anything are forgotten, and nobody else notices them.
+
+``python -m benchmarks.faults connections descriptors`` lets more of them come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.acceptance.system import System, until
+from tests.faults.load import Load
+from tests.faults.shortage import FewDescriptors, descriptors
+from tests.faults.visitors import KINDS, Visitors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Times that a visitor of each kind comes.
+VISITS = 40
+
+
+def test_nothing_is_left_of_peers_that_come_and_go(tmp_path: Path) -> None:
+    """Each kind of visitor, some staying: jobs go on meanwhile, and their descriptors come back."""
+    system = System(tmp_path)
+    try:
+        broker = system.broker()
+        system.worker()
+        load = Load(system, part=20, ahead=100, submit_timeout=30.0)
+        load.start()
+        before = descriptors(broker.pid)
+        with Visitors(system.address) as visitors:
+            for _ in range(VISITS):
+                for kind in KINDS:
+                    visitors.come(kind)
+            assert descriptors(broker.pid) >= before + 3 * VISITS
+            load.goes_on("among visitors")
+        until(lambda: descriptors(broker.pid) <= before, "their descriptors come back")
+        load.stop()
+        done = {str(number) for number in load.confirmed}
+        until(lambda: done <= system.executed().keys(), "every confirmed job was executed")
+        assert load.compare(system.executed()) == (set(), 0)
+    finally:
+        system.stop()
+
+
+def test_a_broker_without_a_free_descriptor_serves_those_it_has(tmp_path: Path) -> None:
+    """From the start on, while its store moves its log; when others leave, new peers come in."""
+    with FewDescriptors(tmp_path) as few:
+        few.strike(0.5)
+        lost, twice = few.finish()
+    assert (lost, twice) == (set(), 0)
+    assert "only 256 descriptors are allowed, but 10000 peers may come" in few.log()

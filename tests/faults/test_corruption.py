@@ -1,0 +1,32 @@
+"""Damage in the files of a store is refused, ends the broker, is found, or changes nothing.
+
+``python -m benchmarks.faults corruption`` tries more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.corruption import VERDICTS, Store, is_cut
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("killed", "seeds"), [(False, range(16)), (True, range(16))])
+def test_no_damage_is_a_wrong_answer_in_silence(tmp_path: Path, killed: bool, seeds: range) -> None:
+    """An error other than a `StoreError`, or a job that is gone without a word, fails here.
+
+    But a log that was cut off is taken for one that was never longer: the page "What was tried"
+    says so.
+    """
+    store = Store(tmp_path, killed=killed, jobs=60)
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        what, (verdict, said) = store.damage(seed)
+        assert verdict in VERDICTS or is_cut(what), f"seed {seed}: {what}: {verdict}: {said}"
+        counted[verdict] += 1
+    assert counted["refused"] > 0

@@ -1,0 +1,52 @@
+"""A broker that is killed at any byte that it writes has all that it gave receipts for.
+
+``python -m benchmarks.faults crashes`` tries each of these bytes; here are some, spread evenly.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.crashes import Lost, Tape
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Tape:
+    """Return what a script of 500 jobs wrote: about a hundred commits."""
+    return Tape(tmp_path_factory.mktemp("tape"), 500)
+
+
+def test_a_log_that_is_cut_anywhere_has_the_commits_that_were_whole(tape: Tape) -> None:
+    """At the end of a page or in its middle: no commit is read in part, none is missing."""
+    places = list(tape.points())
+    assert len(places) > 1500
+    assert tape.sweep(places[::15]) > 100
+
+
+def test_a_page_that_never_reached_the_disk_takes_its_commit_along(tape: Tape) -> None:
+    """The pages of the last commit may be written in any order before its sync."""
+    assert tape.holes(seed=1, number=15) == 15
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
+def test_a_broker_goes_on_after_a_crash(tape: Tape, share: float) -> None:
+    """Whatever had a receipt ends once; what had none is sent again and ends as well."""
+    commits = int(share * (len(tape.ends) - 1))
+    counted = tape.resume(commits)
+    assert counted["confirmed"] == sum(n <= commits for n in tape.promises.confirmed.values())
+    assert counted["twice"] <= 40, "no more than two chunks of 20 were in flight"
+
+
+def test_a_crash_while_the_log_is_moved_loses_nothing(tape: Tape) -> None:
+    """Some pages of the database are new, others old; the log still has all of them."""
+    assert tape.resume_torn(seed=1)["confirmed"] == len(tape.promises.confirmed)
+
+
+def test_a_receipt_that_left_too_early_would_be_found(tape: Tape) -> None:
+    """The oracle itself: with receipts a commit earlier jobs are missing."""
+    commits = min(tape.promises.confirmed.values()) - 1
+    kept = dict(tape.promises.confirmed)
+    tape.promises.confirmed = {job_id: n - 1 for job_id, n in kept.items()}
+    with pytest.raises(Lost, match="jobs with a receipt"):
+        tape.resume(commits)
+    tape.promises.confirmed = kept

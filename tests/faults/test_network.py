@@ -1,0 +1,23 @@
+"""The network breaks in all ways while jobs are submitted and run: none is lost, it goes on soon.
+
+``python -m benchmarks.faults network`` does it more often, and for longer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.faults.network import FAULTS, SERVING, Network
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_nothing_is_lost_when_the_network_breaks(tmp_path: Path) -> None:
+    """Each fault once, for longer than some signs of life, and a new job is done soon after."""
+    with Network(tmp_path) as network:
+        outcomes = [network.strike(fault, 0.7) for fault in FAULTS]
+        lost, _ = network.finish()
+    assert lost == set()
+    late = [outcome for outcome in outcomes if outcome.served > SERVING]
+    assert late == []
