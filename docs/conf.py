@@ -24,6 +24,7 @@ default_role = "code"
 
 html_theme = "furo"
 html_title = f"EventMQ {release}"
+html_static_path = ["_static"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

@@ -47,10 +47,12 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(wheel: zipfile.ZipFi
         for name in PACKAGES
         for path in (ROOT / name).rglob("*.py")
     }
-    typed = {f"{name}/py.typed" for name in PACKAGES}
+    spark = {"log4j2.properties", "templates/report.html"}
+    data = {f"{name}/py.typed" for name in PACKAGES}
+    data |= {f"eventmq_contrib/spark/{name}" for name in spark}
     metadata = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
     about = {f"{DIST_INFO}/{name}" for name in metadata | {"licenses/LICENSE"}}
-    assert sources | typed | about == set(wheel.namelist())
+    assert sources | data | about == set(wheel.namelist())
 
 
 def test_every_folder_of_the_packages_is_a_package() -> None:
@@ -84,6 +86,7 @@ def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFi
         "[eventmq]",
         "journal = eventmq_contrib.journal",
         "prometheus = eventmq_contrib.prometheus",
+        "spark = eventmq_contrib.spark",
         "[pytest11]",
         "eventmq.testing.plugin = eventmq.testing.plugin",
     ]

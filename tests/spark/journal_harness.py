@@ -1,12 +1,16 @@
-"""A journal over the store of a broker harness, and what it has sealed."""
+"""A journal over the store of a broker harness, its commands, and what it has sealed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from click.testing import CliRunner, Result
+
+from eventmq.cli.program import Program
 from eventmq.entries import ReadEvents, SealEvents
 from eventmq.errors import StoreError
 from eventmq.events import FileName
+from eventmq_contrib.journal import eventmq_add_commands
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.parquet import read_rows
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.entries import EventRow, OutboxHead
     from tests.broker_harness import Broker
 
-__all__ = ["HarnessSource", "drained", "hours_of", "names_of", "rows_in"]
+__all__ = ["HarnessSource", "command", "drained", "failure", "hours_of", "names_of", "rows_in"]
 
 
 class HarnessSource:
@@ -80,3 +84,20 @@ def names_of(out: Path) -> list[tuple[int, int]]:
 def hours_of(out: Path) -> list[str]:
     """Return the folders that have sealed files."""
     return sorted({path.parent.name for path in out.glob("date=*/hour=*/[!_]*.parquet")})
+
+
+def command(*arguments: str) -> Result:
+    """Run a command of the plugin as the program does."""
+    program = Program("eventmq")
+    eventmq_add_commands(program)
+    result = CliRunner().invoke(program, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def failure(*arguments: str) -> tuple[int, str]:
+    """Run a command that fails; return its exit code and what it says."""
+    result = command(*arguments)
+    assert result.stdout == ""
+    return result.exit_code, result.stderr

@@ -152,6 +152,45 @@ def test_the_broker_forgets_what_is_sealed(broker: Broker, out: Path) -> None:
     assert [event["seq"] for event in rows_in(out)] == list(range(1, 20))
 
 
+def test_old_files_may_be_deleted(broker: Broker, out: Path) -> None:
+    """The newest one says how far the journal is."""
+    for _ in range(3):
+        work(broker, 3)
+        drained(broker, out)
+    *old, newest = sorted(
+        out.glob("date=*/hour=*/[!_]*.parquet"), key=lambda path: path.stat().st_mtime_ns
+    )
+    for path in old:
+        path.unlink()
+    work(broker, 3)
+    drained(broker, out)
+    assert newest.exists()
+    assert names_of(out) == [(13, 18), (19, 24)]
+
+
+def test_a_journal_whose_files_are_all_gone_goes_on_with_a_gap(broker: Broker, out: Path) -> None:
+    """What the broker has forgotten is named, and nothing is there twice."""
+    for _ in range(2):
+        work(broker, 3)
+        drained(broker, out)
+    for path in out.glob("date=*/hour=*/*.parquet"):
+        path.unlink()
+    work(broker, 3)
+    drained(broker, out)
+    drained(broker, out)
+    rows = rows_in(out)
+    numbers = [row["seq"] for row in rows]
+    gaps = {
+        n
+        for row in rows
+        if row["kind"] == "gap"
+        for n in range(row["gap_first"], row["gap_last"] + 1)
+    }
+    assert gaps
+    assert sorted({*numbers, *gaps}) == list(range(1, numbers[-1] + 1))
+    assert len(numbers) == len(set(numbers))
+
+
 def test_a_journal_that_begins_late_says_what_is_missing(broker: Broker, out: Path) -> None:
     """Before it came, the oldest events had made room."""
     work(broker, 4)

@@ -1,32 +1,25 @@
-"""The command ``eventmq journal``: on a store, on a broker, on neither; and its compaction."""
+"""The command ``eventmq journal``: on a store, on a broker, on neither."""
 
 from __future__ import annotations
 
-import json
-import signal
 import sqlite3
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from eventmq import EventMQ
-from eventmq.cli.program import Program
-from eventmq.errors import BrokerUnavailable, PluginError, StoreError
+from eventmq.errors import BrokerUnavailable, StoreError
 from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
-from eventmq_contrib.journal import eventmq_add_commands
 from eventmq_contrib.journal.command import run
-from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
-from eventmq_contrib.journal.parquet import need_pyarrow, read_rows
 from eventmq_contrib.journal.sources import BrokerSource, StoreSource
 from tests.acceptance.system import System, until
 from tests.broker_harness import Broker
-from tests.spark.journal_harness import drained, names_of, rows_in
+from tests.spark.journal_harness import command, failure, names_of, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,36 +33,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     broker.close()
 
 
-@pytest.fixture
-def quiet_signals() -> Iterator[None]:
-    """Give signals back that a command took."""
-    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in old.items():
-        signal.signal(number, handler)
-
-
-def command(*arguments: str) -> Result:
-    """Run a command of the plugin as the program does."""
-    program = Program("eventmq")
-    eventmq_add_commands(program)
-    result = CliRunner().invoke(program, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def failure(*arguments: str) -> tuple[int, str]:
-    """Run a command that fails; return its exit code and what it says."""
-    result = command(*arguments)
-    assert result.stdout == ""
-    return result.exit_code, result.stderr
-
-
 # On a store
 
 
-@pytest.mark.usefixtures("quiet_signals")
+@pytest.mark.usefixtures("quiet_signals", "impatient")
 def test_the_journal_takes_what_a_stopped_broker_has(broker: Broker, tmp_path: Path) -> None:
     """It says what it does; a second run finds nothing new."""
     broker.submit()
@@ -153,14 +120,17 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_one_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(PluginError, match=r"needs pyarrow: pip install '\.\[spark\]'"):
-        need_pyarrow()
+    code, said = failure("journal", "--data-dir", str(tmp_path), "--once")
+    assert (code, said) == (1, "error: eventmq journal needs pyarrow: pip install '.[spark]'\n")
 
 
-def test_a_broker_that_is_not_there_has_its_exit_code(tmp_path: Path) -> None:
+def test_a_broker_that_is_not_there_has_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENTMQ_SUBMIT_TIMEOUT", "0.3")
     code, said = failure(
         "journal", "--broker", "tcp://127.0.0.1:9", "--out", str(tmp_path / "j"), "--once"
     )
@@ -320,80 +290,18 @@ def test_no_event_is_lost_or_doubled_where_processes_are_killed(tmp_path: Path) 
     assert state["sealed"] == len(rows)
 
 
-# Compaction
-
-
-def hourly(broker: Broker, out: Path, hours: int) -> None:
-    """Write two files for each of some hours."""
-    for _ in range(hours):
-        for _ in range(2):
-            broker.submit()
-            broker.submit()
-            drained(broker, out)
-        broker.clock.time += 3600.0
-
-
-def compacted(out: Path) -> list[dict[str, Any]]:
-    manifest = json.loads((out / "manifest.json").read_text())
-    rows = [row for entry in manifest["files"] for row in read_rows(out / entry["path"])]
-    return sorted(rows, key=lambda row: row["seq"])
-
-
-def test_hours_that_have_ended_are_compacted(broker: Broker, tmp_path: Path) -> None:
-    """Beside the journal, whose own files stay; the newest hour has not ended."""
+def test_files_are_sealed_as_often_as_wanted(tmp_path: Path) -> None:
+    """Also where there is next to nothing in them: streams see what is sealed."""
+    system = System(tmp_path)
     out = tmp_path / "journal"
-    hourly(broker, out, 3)
-    before = sorted(out.glob("date=*/hour=*/*"))
-    result = command("journal", "compact", "--out", str(out))
-    assert (result.exit_code, result.stdout) == (0, "compacted 4 files into 2\n")
-    assert sorted(out.glob("date=*/hour=*/*")) == before
-    rows = compacted(tmp_path / "compacted")
-    assert [row["seq"] for row in rows] == list(range(1, 9))
-    small = [row for path in before[:4] for row in read_rows(path)]
-    assert rows == sorted(small, key=lambda row: row["seq"])
-
-
-def test_compaction_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
-    out, target = tmp_path / "journal", tmp_path / "large"
-    hourly(broker, out, 2)
-    assert Compaction(out, target).run() == (2, 1)
-    assert Compaction(out, target).run() == (0, 0)
-    hourly(broker, out, 2)
-    assert Compaction(out, target).run() == (4, 2)
-    assert [row["seq"] for row in compacted(target)] == list(range(1, 13))
-
-
-def test_a_compaction_that_is_killed_leaves_what_was_there(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, target = tmp_path / "journal", tmp_path / "large"
-    hourly(broker, out, 3)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Compaction, "_write", killed)
-        with pytest.raises(KeyboardInterrupt):
-            Compaction(out, target).run()
-    assert not (target / "manifest.json").exists()
-    assert Compaction(out, target).run() == (4, 2)
-    assert len(compacted(target)) == 8
-
-
-def test_a_torn_file_is_not_compacted(broker: Broker, tmp_path: Path) -> None:
-    out = tmp_path / "journal"
-    hourly(broker, out, 2)
-    first = min(out.glob("date=*/hour=*/*"))
-    first.write_bytes(first.read_bytes()[:-3])
-    with pytest.raises(StoreError, match="is torn: move it away"):
-        Compaction(out, tmp_path / "large").run()
-
-
-def test_there_must_be_a_journal_to_compact(tmp_path: Path) -> None:
-    code, said = failure("journal", "compact", "--out", str(tmp_path / "none"))
-    assert (code, said.count("\n")) == (1, 1)
-    assert "there is no journal in" in said
-    (tmp_path / "manifest.json").write_text("[")
-    with pytest.raises(StoreError, match="is not the manifest of a compaction"):
-        Compaction(tmp_path, tmp_path).run()
+    try:
+        system.broker()
+        system.app().send("nobody.knows", (1,), queue="parked")
+        system.start(
+            "-p", "eventmq_contrib.journal", "journal", "--data-dir", str(tmp_path / "data"),
+            "--out", str(out), "--seal-after", "0.2",
+        )  # fmt: skip
+        until(lambda: names_of(out), "a sealed file", 20.0)
+    finally:
+        system.stop()
+    assert names_of(out) == [(1, 1)]

@@ -1,0 +1,65 @@
+"""What happened to jobs, as tables, on Spark: the commands ``eventmq spark ...``.
+
+The journal's Parquet files go in, tables come out. Everything here is a function over DataFrames
+that other programs can call as well; the library ``pyspark`` comes with ``eventmq[spark]``, and a
+Java for it, where the system has none, with ``eventmq[spark-jre]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from eventmq import hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+
+    from eventmq.interfaces import Factory, WorkerPool
+    from eventmq_contrib.spark.enqueueing import enqueue
+    from eventmq_contrib.spark.journal import JournalError, read_journal
+    from eventmq_contrib.spark.session import spark_session
+    from eventmq_contrib.spark.source import EventMQDataSource
+
+__all__ = [
+    "EventMQDataSource",
+    "JournalError",
+    "enqueue",
+    "eventmq_add_commands",
+    "eventmq_worker_pools",
+    "read_journal",
+    "spark_session",
+]
+
+_MODULES = {
+    "EventMQDataSource": "eventmq_contrib.spark.source",
+    "enqueue": "eventmq_contrib.spark.enqueueing",
+    "JournalError": "eventmq_contrib.spark.journal",
+    "read_journal": "eventmq_contrib.spark.journal",
+    "spark_session": "eventmq_contrib.spark.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@hookimpl
+def eventmq_worker_pools() -> Mapping[str, Factory[WorkerPool]]:
+    """Provide the pool ``spark``."""
+    from eventmq_contrib.spark.pool import make_spark_pool
+
+    return {"spark": make_spark_pool}
+
+
+@hookimpl
+def eventmq_add_commands(cli: click.Group) -> None:
+    """Add ``eventmq spark``."""
+    from eventmq_contrib.spark.command import spark
+
+    cli.add_command(spark)

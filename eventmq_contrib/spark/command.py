@@ -1,0 +1,166 @@
+"""The group ``eventmq spark``: its options, and how its commands read and show tables."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import pkgutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.output import show_rows
+from eventmq.cli.target import takes_json
+from eventmq_contrib.spark import commands, moments
+from eventmq_contrib.spark.session import using_spark
+from eventmq_contrib.spark.table import write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SHOWN", "Look", "spark", "takes_journal"]
+
+#: Rows that are shown at most: the rest is for --out.
+SHOWN = 10_000
+
+
+class _Commands(click.Group):
+    """Finds a command in the module of its name, once it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the modules."""
+        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; see `click.Group`."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{commands.__name__}.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=_Commands)
+def spark() -> None:
+    """Make tables of what happened to jobs, from a journal, on Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the shared options of a command say.
+
+    Attributes:
+        journal: Folder or address of the journal.
+        since: Unix time in seconds, or None.
+        until: Unix time in seconds, or None.
+        queue: Its jobs only, or None.
+        task: Its jobs only, or None.
+        master: For Spark, or None.
+        out: Where Parquet goes to, or None.
+        as_json: JSON instead of a table.
+    """
+
+    journal: str
+    since: float | None = None
+    until: float | None = None
+    queue: str | None = None
+    task: str | None = None
+    master: str | None = None
+    out: str | None = None
+    as_json: bool = False
+
+    @contextlib.contextmanager
+    def events(self, *, whole: bool = False) -> Iterator[DataFrame]:
+        """Give the events, in a session that ends with the command.
+
+        Args:
+            whole: All of them: the command itself sees to time, queue and task.
+
+        Raises:
+            JournalError: They cannot be read.
+            SparkFailed: Spark does not start, or does not finish.
+        """
+        from eventmq_contrib.spark.journal import read_journal
+
+        with self.spark() as session:
+            if whole:
+                yield read_journal(session, self.journal)
+            else:
+                yield read_journal(
+                    session, self.journal, since=self.since, until=self.until, queue=self.queue,
+                    task=self.task,
+                )  # fmt: skip
+
+    @contextlib.contextmanager
+    def spark(self) -> Iterator[SparkSession]:
+        """Give the session, and say on stderr how long all of it took."""
+        begin = time.monotonic()
+        click.echo("starting Spark, which takes some seconds", err=True)
+        with using_spark(self.master) as session:
+            click.echo(f"reading {self.journal}", err=True)
+            yield session
+            click.echo(f"took {time.monotonic() - begin:.1f} s", err=True)
+
+    def show(self, table: DataFrame, *, empty: str = "there is nothing to show") -> None:
+        """Write a table to ``--out``, or else print it.
+
+        Args:
+            table: In the order in which it is to be shown.
+            empty: What people read, on stderr, where there are no rows.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        if self.out is not None:
+            write_table(table, self.out)
+            click.echo(f"wrote {self.out}", err=True)
+            return
+        rows = [row.asDict(recursive=True) for row in table.limit(SHOWN + 1).collect()]
+        if len(rows) > SHOWN:
+            click.echo(f"the first {SHOWN} rows of more: --out writes all of them", err=True)
+        show_rows(rows[:SHOWN], table.columns, as_json=self.as_json, empty=empty)
+
+
+_OPTIONS = (
+    click.option(
+        "--journal", metavar="DIR", required=True,
+        help='The folder of the journal, as made by "eventmq journal"; or an address that Spark '
+        "knows, as s3a://bucket/journal.",
+    ),
+    click.option(
+        "--since", metavar="WHEN", callback=moments.read,
+        help="Only from then on: 2h ago, or 2026-01-31T12:00.",
+    ),
+    click.option("--until", metavar="WHEN", callback=moments.read, help="Only before then."),
+    click.option("--queue", metavar="NAME", help="Only of this queue."),
+    click.option("--task", metavar="NAME", help="Only of this task."),
+    click.option(
+        "--master", metavar="URL",
+        help="Where Spark runs: local[4], spark://host:7077, yarn, sc://host:15002; else as Spark "
+        "is configured, else on all cores of this machine.",
+    ),
+    click.option(
+        "--out", metavar="DIR",
+        help="Write a Parquet table there instead of printing, whole or not at all.",
+    ),
+    takes_json,
+)  # fmt: skip
+
+
+def takes_journal(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the shared options, and hand them over as one ``look``."""
+
+    def packed(**options: Any) -> Any:
+        names = Look.__dataclass_fields__
+        look = Look(**{name: options.pop(name) for name in names})
+        return function(look=look, **options)
+
+    command: Callable[..., Any] = functools.update_wrapper(packed, function)
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

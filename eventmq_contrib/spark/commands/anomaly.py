@@ -1,0 +1,42 @@
+"""Finds hours that are not like those of earlier weeks: ``eventmq spark anomaly``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED
+from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.products.anomaly import MIN_HISTORY, THRESHOLD, anomaly, between
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+
+@click.command("anomaly", cls=Command, exits={FAILED: "the journal cannot be read"})
+@click.option(
+    "--threshold", type=click.FloatRange(0, min_open=True), default=THRESHOLD, show_default=True,
+    metavar="SCORE",
+    help="Distance from the median, in robust standard deviations, above which an hour is odd.",
+)  # fmt: skip
+@click.option(
+    "--min-history", type=click.IntRange(2), default=MIN_HISTORY, show_default=True,
+    metavar="WEEKS", help="Weeks that must have gone before an hour can be odd.",
+)  # fmt: skip
+@takes_journal
+def command(look: Look, threshold: float, min_history: int) -> int:
+    """Find hours that are not like the same hour of earlier weeks, and say why.
+
+    By task, of each hour of the week (UTC): how many jobs ended, how long half of them waited, and
+    the share that failed, against median and MAD of up to 26 weeks before. --since and --until
+    choose the hours that are shown; the history before them is always read.
+    """
+    with replace(look, since=None, until=None).events() as events:
+        found = anomaly(events, threshold=threshold, min_history=min_history)
+        look.show(between(found, look.since, look.until), empty="no hour is odd")
+    return DONE

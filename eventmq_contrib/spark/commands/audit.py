@@ -1,0 +1,59 @@
+"""``eventmq spark audit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.output import printable, show_object
+from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.products.audit import LISTED, STUCK_AFTER, audit
+from eventmq_contrib.spark.products.clocks import apart, sentence
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+
+@click.command(
+    "audit", cls=Command,
+    exits={FAILED: "jobs are lost or double-leased, or events are missing; or it cannot be read"},
+)  # fmt: skip
+@click.option(
+    "--stuck-after", type=click.FloatRange(min=0), default=STUCK_AFTER, show_default=True,
+    metavar="SECONDS", help="A job that has a worker is stuck if nothing was heard of it so long.",
+)  # fmt: skip
+@click.option(
+    "--list", "listed", type=click.IntRange(min=0), default=LISTED, show_default=True, metavar="N",
+    help="Ids in a list at most.",
+)  # fmt: skip
+@takes_journal
+def command(look: Look, stuck_after: float, listed: int) -> int:
+    """Tell whether every job that was accepted ended, or where it is.
+
+    Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
+    worker was not heard of for long; lost, if it has not ended and an event after its first one is
+    missing; unknown, if the broker had to drop events after its first one. Events that are missing
+    although no gap tells of them are damage. No job may have two workers at once.
+
+    --since and --until choose jobs by their first event, --queue and --task choose jobs; events
+    that are missing are always looked for in the whole journal. A host whose clock is not that of
+    the broker is named on stderr.
+    """
+    with look.events(whole=True) as events:
+        found = audit(
+            events, stuck_after=stuck_after, listed=listed, queue=look.queue, task=look.task,
+            since=look.since, until=look.until,
+        )  # fmt: skip
+        if look.out is not None:
+            look.show(events.sparkSession.createDataFrame([found.as_dict()], found.columns()))
+        else:
+            show_object(found.as_dict(), as_json=look.as_json)
+        for row in apart(events).collect():
+            said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
+            click.echo(f"warning: {said}", err=True)
+    return DONE if found.clean else FAILED

@@ -1,0 +1,47 @@
+"""Says how busy queues were, and how many slots they need: ``eventmq spark capacity``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED
+from eventmq_contrib.spark.command import takes_journal
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+
+@click.command("capacity", cls=Command, exits={FAILED: "the journal cannot be read"})
+@click.option(
+    "--target-p95", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
+    help="How long 95 % of the jobs of a queue may wait at most.",
+)  # fmt: skip
+@click.option(
+    "--slots", type=click.IntRange(1, 100_000), multiple=True, metavar="N",
+    help="Also say what so many slots would have done. Repeatable.",
+)  # fmt: skip
+@click.option("--workers", is_flag=True, help="A row per worker instead: how busy each was.")
+@takes_journal
+def command(look: Look, target_p95: float, slots: tuple[int, ...], workers: bool) -> int:  # noqa: FBT001 - click
+    """Say how busy the queues were, and how many slots each needs.
+
+    A slot runs one job at a time: eventmq worker -c 4 has four. The recorded arrivals and run times
+    of a queue are played through so many slots, first come first served. "needed" is the least
+    number with which 95 % of the jobs wait no longer than --target-p95; "recorded" is how it was.
+    A queue that shares its workers with others needs them only while it has jobs: the sum of what
+    all queues need is more than what they need together.
+    """
+    from eventmq_contrib.spark.products import capacity as product
+
+    with look.events() as events:
+        if workers:
+            look.show(product.workers(events), empty="no job ran")
+        else:
+            table = product.capacity(events, target_p95=target_p95, slots=slots)
+            look.show(table, empty="no job ran")
+    return DONE

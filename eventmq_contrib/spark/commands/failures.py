@@ -1,0 +1,34 @@
+"""``eventmq spark failures``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED
+from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.products.failures import failures, killers
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+
+@click.command("failures", cls=Command, exits={FAILED: "the journal cannot be read"})
+@click.option("--killers", "deadly", is_flag=True, help="What killed workers, instead.")
+@takes_journal
+def command(look: Look, deadly: bool) -> None:  # noqa: FBT001 - click
+    """Show which errors there are: since when, new in which release, and whether retries help.
+
+    An error is known by its fingerprint: its type and the place where it was raised. It is new if
+    no earlier release of the task in the journal has it, and there was one. retry_helped is the
+    share of the retries whose next attempt succeeded.
+    """
+    with look.events() as events:
+        if deadly:
+            look.show(killers(events), empty="no worker died")
+        else:
+            look.show(failures(events), empty="nothing failed")

@@ -1,0 +1,90 @@
+"""Makes one page of HTML that says how it went: ``eventmq spark report``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.output import to_json
+from eventmq.errors import StoreError
+from eventmq_contrib.extras import need
+from eventmq_contrib.spark.command import takes_journal
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+#: Where the page goes to if nothing else is said.
+PAGE = "report.html"
+
+
+@click.command(
+    "report", cls=Command,
+    exits={FAILED: "the journal cannot be read, the page not be written, or jinja2 is missing"},
+)  # fmt: skip
+@click.option("--title", default="EventMQ report", show_default=True, help="On top of the page.")
+@click.option(
+    "--within", type=click.FloatRange(0), default=2.0, show_default=True, metavar="SECONDS",
+    help="Service level: within this time jobs are to start.",
+)  # fmt: skip
+@click.option(
+    "--target", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=95.0,
+    show_default=True, metavar="PERCENT", help="Service level: how many of the jobs are to.",
+)  # fmt: skip
+@click.option(
+    "--target-p95", type=click.FloatRange(0), default=1.0, show_default=True, metavar="SECONDS",
+    help="For the slots that a queue needs: how long 95 % of its jobs may wait.",
+)  # fmt: skip
+@takes_journal
+def command(look: Look, title: str, within: float, target: float, target_p95: float) -> int:
+    """Make one page that says how it went: for a browser, or to send to somebody.
+
+    Whether every job is accounted for; throughput, waiting, running, queues and slots over time;
+    service levels, tasks, failures, capacity and odd hours. The page asks nobody for anything: it
+    needs no network. With --json the same as numbers on stdout, and a page only where --out is
+    given.
+    """
+    from eventmq_contrib.spark.page.html import page
+    from eventmq_contrib.spark.products.report import Choice, report
+    from eventmq_contrib.spark.products.slo import Objective
+
+    need("jinja2", user="eventmq spark report")
+    choice = Choice(since=look.since, until=look.until, queue=look.queue, task=look.task)
+    with look.events(whole=True) as events:
+        found = report(
+            events, choice=choice, target_p95=target_p95,
+            objective=Objective(share=target / 100, within=within),
+            say=lambda part: click.echo(f"making {part}", err=True),
+        )  # fmt: skip
+    if look.as_json:
+        click.echo(to_json(found, indent=2))
+    if look.out is not None or not look.as_json:
+        _write(Path(look.out or PAGE), page(found, title=title, made=time.time()))
+    return DONE
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the page, whole or not at all."""
+    if path.is_dir():
+        msg = f"{path} is a folder: name a file with --out, as in --out {path / PAGE}"
+        raise StoreError(msg)
+    draft = path.with_name(f"_{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        msg = f"cannot write {path}: {error.strerror or error}"
+        raise StoreError(msg) from error
+    click.echo(f"wrote {path}", err=True)
+
+
+for _option in command.params:
+    if _option.name == "out" and isinstance(_option, click.Option):
+        _option.metavar, _option.help = "FILE", f"The page; else {PAGE}."

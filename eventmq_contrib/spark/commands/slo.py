@@ -1,0 +1,40 @@
+"""``eventmq spark slo``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import FAILED
+from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.products.slo import Objective, slo
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+
+@click.command("slo", cls=Command, exits={FAILED: "the journal cannot be read"})
+@click.option(
+    "--target", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=95.0,
+    show_default=True, metavar="PERCENT", help="Share of the jobs that are to start in time.",
+)  # fmt: skip
+@click.option(
+    "--within", type=click.FloatRange(min=0), default=2.0, show_default=True, metavar="SECONDS",
+    help="In time: so long after they were ready.",
+)  # fmt: skip
+@takes_journal
+def command(look: Look, target: float, within: float) -> None:
+    """Show whether jobs start in time, by queue.
+
+    attainment is the share that did, budget_left what is left of the share that may be late, below
+    0 if more were. burn_5m and burn_1h say how many times faster than allowed it was spent in the
+    last five minutes and the last hour before --until, or else before the last event. waiting jobs
+    wait for a worker at that time, the oldest of them for so many seconds.
+    """
+    objective = Objective(share=target / 100, within=within)
+    with look.events() as events:
+        look.show(slo(events, objective, now=look.until), empty="nothing started")

@@ -1,0 +1,88 @@
+"""Shows the tree that a job is part of: ``eventmq spark trace ID``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import Command
+from eventmq.cli.exits import DONE, FAILED, NOT_FOUND
+from eventmq.cli.output import show_rows, to_json
+from eventmq.errors import StoreError
+from eventmq_contrib.spark.command import takes_journal
+
+if TYPE_CHECKING:
+    from eventmq_contrib.spark.command import Look
+
+__all__ = ["command"]
+
+_STEPS = ("task", "queue", "after_s", "waited_s", "ran_s", "share", "job")
+
+
+@click.command(
+    "trace", cls=Command,
+    exits={FAILED: "the journal cannot be read, or a file not be written", NOT_FOUND: ""},
+)  # fmt: skip
+@click.argument("id")
+@click.option(
+    "--chrome", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the trace as JSON for chrome://tracing or ui.perfetto.dev.",
+)  # fmt: skip
+@takes_journal
+def command(look: Look, id: str, chrome: Path | None) -> int:
+    """Show the jobs that belong together with job ID, and where the time went.
+
+    The tree is by root and parent, as in the journal. Each job says how long it waited and ran,
+    over all its attempts. The critical path is what the last end waited for: jobs with a * are on
+    it.
+    """
+    if look.queue is not None or look.task is not None:
+        raise click.UsageError("a trace goes over all queues and tasks: leave --queue and --task")
+    from eventmq_contrib.spark.products.trace import MOST, critical, events_of, hops
+    from eventmq_contrib.spark.products.tracetable import about, hop_rows
+
+    with look.events() as events:
+        rows = events_of(events, id)
+        found = hops(rows[:MOST])
+        if look.out is not None:
+            look.show(events.sparkSession.createDataFrame(hop_rows(found)))
+    if len(rows) > MOST:
+        click.echo(f"only the first {MOST} events of the tree are shown", err=True)
+    if chrome is not None:
+        _write_chrome(chrome, found)
+    told = about(id, found, critical(found))
+    if look.as_json:
+        click.echo(to_json(told, indent=2))
+    elif look.out is None:
+        _show(told)
+    return DONE
+
+
+def _write_chrome(path: Path, found: Any) -> None:
+    from eventmq_contrib.spark.products.chrome import chrome_trace
+
+    draft = path.with_name(f"_{path.name}.draft")
+    try:
+        draft.write_text(json.dumps(chrome_trace(found)), encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        msg = f"cannot write {path}: {error.strerror or error}"
+        raise StoreError(msg) from error
+    click.echo(f"wrote {path}", err=True)
+
+
+def _show(told: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from eventmq_contrib.spark.products.tracetable import drawn
+
+    console = Console(highlight=False)
+    for line in drawn(told):
+        console.print(line, soft_wrap=True)
+    if told["critical"]:
+        click.echo("\nThe critical path")
+        show_rows(told["critical"], _STEPS, as_json=False)

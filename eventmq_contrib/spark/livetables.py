@@ -1,0 +1,230 @@
+"""The tables of a stream as files: ``stats`` by hour, ``slo``, and a text file for Prometheus.
+
+Each file is written beside its place and renamed into it, so that whoever reads finds the one of
+before or the one of after, and each batch may be written again.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["LiveTables", "burn_rate", "slo_rows"]
+
+#: What a row of ``stats`` is known by.
+_KEY = ("start", "queue", "task")
+
+#: The end of the column's name of a burn rate -> minutes, as in the table of the command ``slo``.
+_BURNS = {"5m": 5, "1h": 60}
+
+_HOUR = timedelta(hours=1)
+
+_Row = dict[str, Any]
+
+
+class LiveTables:
+    """Takes what changed of the table by minute, batch by batch.
+
+    Args:
+        out: Folder of the tables.
+        target: Seconds within which jobs are to start.
+        share: Of the jobs that are to start within it.
+        text: Path of a file for Prometheus, or None.
+    """
+
+    def __init__(self, out: Path, *, target: float, share: float, text: Path | None) -> None:
+        self._out = out
+        self._target, self._share = target, share
+        self._text = text
+        self._newest: datetime | None = None
+
+    def update(self, changed: DataFrame, batch: int) -> None:
+        """Put the rows that changed into the tables; for ``foreachBatch``."""
+        import pyarrow as pa
+
+        rows: list[_Row] = changed.toArrow().to_pylist()
+        hours: dict[datetime, list[_Row]] = {}
+        for row in rows:
+            row["start"] = row["start"].astimezone(timezone.utc)
+            row["batch"] = batch
+            hours.setdefault(row["start"].replace(minute=0), []).append(row)
+        for hour, some in sorted(hours.items()):
+            merged = {**_by_key(self._hour(hour)), **_by_key(some)}
+            self._put(self._path(hour), pa.Table.from_pylist(list(merged.values())))
+        if rows:
+            self._newest = max([*(row["start"] for row in rows), *self._seen()])
+            self._update_slo(self._newest)
+
+    def _seen(self) -> list[datetime]:
+        """Return the last minute so far, which a batch of older events does not take back."""
+        import pyarrow.parquet as pq
+
+        path = self._out / "slo" / "slo.parquet"
+        if self._newest is not None or not path.is_file():
+            return [self._newest] if self._newest else []
+        ends = pq.ParquetFile(path).read().column("until").to_pylist()
+        return [max(ends) - timedelta(minutes=1)]
+
+    def _update_slo(self, newest: datetime) -> None:
+        import pyarrow as pa
+
+        now = newest.replace(minute=0)
+        recent = [*self._hour(now - _HOUR), *self._hour(now)]
+        rows = slo_rows(recent, newest, target=self._target, share=self._share)
+        if rows:
+            self._put(self._out / "slo" / "slo.parquet", pa.Table.from_pylist(rows))
+        if self._text is not None:
+            _write(self._text, "".join(_lines(recent, rows, newest)).encode())
+
+    def _path(self, hour: datetime) -> Path:
+        return self._out / "stats" / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}" / "stats.parquet"
+
+    def _hour(self, hour: datetime) -> list[_Row]:
+        """Return the rows of an hour as they are."""
+        import pyarrow.parquet as pq
+
+        path = self._path(hour)
+        if not path.is_file():
+            return []
+        rows: list[_Row] = pq.ParquetFile(path).read().to_pylist()
+        return rows
+
+    @staticmethod
+    def _put(path: Path, table: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        _write(path, sink.getvalue())
+
+
+def _by_key(rows: Iterable[_Row]) -> dict[tuple[Any, ...], _Row]:
+    return {tuple(row[name] for name in _KEY): row for row in rows}
+
+
+def _write(path: Path, content: Any) -> None:
+    """Let a file take the place of one that may be there, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"_{path.name}.draft")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def burn_rate(good: int, started: int, share: float) -> float | None:
+    """Return how fast the error budget is spent: 1.0 spends it just by the end.
+
+    Args:
+        good: Jobs that started in time.
+        started: All jobs that started.
+        share: Of the jobs that are to start in time, below 1.
+    """
+    return (1.0 - good / started) / (1.0 - share) if started else None
+
+
+def slo_rows(rows: Iterable[_Row], newest: datetime, *, target: float, share: float) -> list[_Row]:
+    """Return how each queue keeps to its aim in the last hour.
+
+    Args:
+        rows: Of the table by minute.
+        newest: The last minute.
+        target: Seconds within which jobs are to start.
+        share: Of the jobs that are to start within it.
+
+    Returns:
+        Rows of ``queue starts good attainment budget_left burn_5m burn_1h target share``, as those
+        of the command ``slo``, and ``until``, the end of the last minute.
+    """
+    rows = list(rows)
+    return [
+        _slo([row for row in rows if row["queue"] == queue], newest, target, share)
+        for queue in sorted({row["queue"] for row in rows if row["queue"] is not None})
+    ]
+
+
+def _slo(rows: list[_Row], newest: datetime, target: float, share: float) -> _Row:
+    found: _Row = {"queue": rows[0]["queue"]}
+    for name, span in sorted(_BURNS.items(), key=lambda item: item[1]):
+        some = [row for row in rows if row["start"] > newest - timedelta(minutes=span)]
+        starts, good = sum(row["starts"] for row in some), sum(row["good"] for row in some)
+        found |= {"starts": starts, "good": good, f"burn_{name}": burn_rate(good, starts, share)}
+    starts, burn = found["starts"], found["burn_1h"]
+    return found | {
+        "attainment": found["good"] / starts if starts else None,
+        "budget_left": None if burn is None else 1.0 - burn, "target": target, "share": share,
+        "until": newest + timedelta(minutes=1),
+    }  # fmt: skip
+
+
+# For Prometheus
+
+#: Name, type and help of the metrics.
+_METRICS = {
+    "eventmq_minute_events": "Events of the last whole minute, by task, queue and kind.",
+    "eventmq_minute_wait_seconds": "Waiting of jobs that started in the last whole minute.",
+    "eventmq_minute_run_seconds": "Running of jobs that ended in the last whole minute.",
+    "eventmq_slo_attainment": "Share of jobs that started in time in the last hour, by queue.",
+    "eventmq_slo_burn_rate": "How fast the error budget is spent, by queue and window.",
+    "eventmq_stream_newest_timestamp_seconds": "Time of the newest event that is counted.",
+}
+
+#: Columns that are samples of ``eventmq_minute_events``.
+_COUNTS = (
+    "arrived", "succeeded", "failed", "retries", "expired", "cancelled", "lost", "handed_back",
+    "replayed",
+)  # fmt: skip
+
+
+def _lines(rows: Iterable[_Row], aims: Iterable[_Row], newest: datetime) -> Iterable[str]:
+    """Yield the lines of the text format of Prometheus, version 0.0.4."""
+    rows = list(rows)
+    samples: dict[str, list[str]] = {name: [] for name in _METRICS}
+    for row in rows:
+        if row["start"] == newest - timedelta(minutes=1):
+            _add_minute(samples, row)
+    for row in aims:
+        queue = row["queue"]
+        if row["attainment"] is not None:
+            line = f"{_labels(queue=queue)} {row['attainment']:.6f}"
+            samples["eventmq_slo_attainment"].append(line)
+        for name in _BURNS:
+            if row[f"burn_{name}"] is not None:
+                line = f"{_labels(queue=queue, window=name)} {row[f'burn_{name}']:.6f}"
+                samples["eventmq_slo_burn_rate"].append(line)
+    at = max((row["newest_us"] for row in rows), default=0) / 1_000_000
+    samples["eventmq_stream_newest_timestamp_seconds"].append(f" {at:.6f}")
+    for name, text in _METRICS.items():
+        yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
+        for sample in samples[name]:
+            yield f"{name}{sample}\n"
+
+
+def _add_minute(samples: dict[str, list[str]], row: _Row) -> None:
+    of = {"task": row["task"] or "", "queue": row["queue"] or ""}
+    for name in _COUNTS:
+        samples["eventmq_minute_events"].append(f"{_labels(**of, kind=name)} {row[name]}")
+    for what in ("wait", "run"):
+        for mark in (50, 95, 99):
+            value = row[f"{what}_p{mark}"]
+            if value is not None:
+                line = f"{_labels(**of, quantile=str(mark / 100))} {value:.6f}"
+                samples[f"eventmq_minute_{what}_seconds"].append(line)
+
+
+def _labels(**values: str) -> str:
+    """Return labels, escaped as the format wants it."""
+    pairs = []
+    for name, value in values.items():
+        text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        pairs.append(f'{name}="{text}"')
+    return "{" + ",".join(pairs) + "}"

@@ -1,0 +1,121 @@
+"""The job manager's end of the links to its slots: one socket, one thread.
+
+The links are encrypted by CURVE: the key of this end, made at its start, travels with the Spark
+tasks, and so does a token by which each slot shows that it is one.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from eventmq_contrib.spark.pool.frames import pack, unpack
+from eventmq_contrib.spark.pool.remote import ALIVE_EVERY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+__all__ = ["Link"]
+
+#: Seconds in which what was said last goes out.
+_LINGER = 1.0
+
+
+class Link:
+    """Sends and receives. ``inbox`` has (identity, message) pairs; all methods are for any thread.
+
+    Args:
+        host: Address of this machine to listen at.
+        notify: Called, in a thread of this, when the inbox has got something.
+    """
+
+    def __init__(self, host: str, notify: Callable[[], None]) -> None:
+        import zmq
+
+        self.inbox: deque[tuple[str, list[Any]]] = deque()
+        self._notify = notify
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = int(_LINGER * 1000)
+        self._socket.rcvhwm = self._socket.sndhwm = 0
+        self._socket.router_mandatory = True
+        self.public_key, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._socket.curve_publickey = self.public_key
+        self._socket.curve_server = True
+        port = self._socket.bind_to_random_port(f"tcp://{socket.gethostbyname(host)}")
+        self.endpoint = f"tcp://{host}:{port}"
+        self._outbox: deque[tuple[str, bytes]] = deque()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)  # noqa: FBT003 - positional only
+        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        #: Who is told now and then that the manager is there.
+        self.peers: set[str] = set()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="eventmq-spark-link", daemon=True)
+        self._thread.start()
+
+    def send(self, identity: str, *message: object) -> None:
+        """Send a message; one to a slot that is gone is dropped."""
+        self._outbox.append((identity, pack(*message)))
+        with suppress(BlockingIOError):
+            self._wake.send(b"!")
+
+    def close(self) -> None:
+        """Send what is to be sent, and end. Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        with suppress(BlockingIOError):
+            self._wake.send(b"!")
+        self._thread.join()
+        self._socket.close()
+        self._context.term()
+        self._woken.close()
+        self._wake.close()
+
+    def _run(self) -> None:
+        import zmq
+
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        ping_at = 0.0
+        while True:
+            poller.poll(int(ALIVE_EVERY * 1000))
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+            ended = self._ended
+            self._send_all()
+            if ended:
+                return
+            self._receive_all()
+            if time.monotonic() >= ping_at:
+                ping_at = time.monotonic() + ALIVE_EVERY
+                self._outbox.extend((identity, pack("ping")) for identity in list(self.peers))
+                self._send_all()
+
+    def _send_all(self) -> None:
+        import zmq
+
+        while self._outbox:
+            identity, data = self._outbox.popleft()
+            with suppress(zmq.ZMQError):  # it is gone, which is noticed elsewhere
+                self._socket.send_multipart([identity.encode(), data])
+
+    def _receive_all(self) -> None:
+        import zmq
+
+        got = False
+        while self._socket.poll(0, zmq.POLLIN):
+            identity, data = self._socket.recv_multipart()
+            # Nobody has proved anything yet: what makes no sense must not end this thread.
+            with suppress(Exception):
+                self.inbox.append((identity.decode(), unpack(data)))
+                got = True
+        if got:
+            self._notify()

@@ -1,0 +1,390 @@
+"""The pool ``spark``: a Spark task per slot, each with a process that runs jobs on its executor.
+
+Leases, retries and acknowledgements stay the job manager's. Spark only finds a place for each slot
+and says when it is gone: its own retries are off. A chunk costs no Spark job.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from eventmq.errors import PluginError
+from eventmq_contrib.spark.pool.frames import Ticket
+from eventmq_contrib.spark.pool.link import Link
+from eventmq_contrib.spark.pool.remote import serve
+from eventmq_contrib.spark.pool.slot import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from eventmq.interfaces import PoolEvent, Running
+    from eventmq.plugins.pools.options import PoolOptions
+
+__all__ = ["SparkPool"]
+
+logger = logging.getLogger("eventmq.spark.pool")
+
+#: Settings of Spark without which a slot could be served twice.
+CONFIG = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+
+#: Seconds of silence after which nobody waits for a slot that is to say what it withdraws: one that
+#: lives says something each second.
+SILENCE = 3.0
+
+#: Seconds: a slot that answered nothing and ended earlier than this is begun anew so much later.
+EARLY_END = 1.0
+
+#: So many early ends in a row mean that no slot can live.
+MAX_EARLY_ENDS = 10
+
+#: A line of a traceback that says what was raised.
+_RAISED = re.compile(r"(?!org\.|java\.)[A-Za-z_][\w.]*(Error|Exception|NotFound): ")
+
+#: Characters of what Spark says about an end.
+_LONGEST = 300
+
+#: Seconds beyond the grace in which a slot says that it has stopped.
+STOP_SLACK = 3.0
+
+
+class SparkPool:
+    """Implements `eventmq.interfaces.WorkerPool` with Spark tasks.
+
+    Args:
+        options: Of the app: ``concurrency``, the number of slots, each of which keeps a core of the
+            cluster, ``initial`` of them to begin with; ``loader``, called on the executors with
+            ``arguments``, returns the `Executor`. Of the user: see `eventmq_contrib.spark.pool`.
+    """
+
+    interrupts = True
+    shared = False
+    abandoned = 0
+
+    def __init__(self, options: PoolOptions) -> None:
+        self.slots = options.concurrency
+        self._loader, self._arguments = options.loader, dict(options.arguments)
+        self._initial = self.slots if options.initial is None else options.initial
+        own = options.own
+        self._master, self._link_host = own["master"], own["link_host"]
+        self._start_timeout, self._link_timeout = own["start_timeout"], own["link_timeout"]
+        self._slots: list[Slot] = []
+        self._events: list[PoolEvent] = []
+        self._threads: dict[str, threading.Thread] = {}
+        #: (identity, why) of Spark tasks that have ended.
+        self._over: list[tuple[str, str]] = []
+        self._vacant: dict[int, float] = {}
+        self._early_ends = 0
+        self._state = "new"
+
+    # Start
+
+    def start(self) -> None:
+        """Start Spark where it does not run, and a task per slot.
+
+        Raises:
+            PluginError: Spark cannot be started, or the slots cannot.
+        """
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)  # noqa: FBT003 - positional only
+        self._wake.setblocking(False)  # noqa: FBT003 - positional only
+        self._state = "starting"
+        self._link: Link | None = None
+        self._own = False
+        self._session: SparkSession | None = None
+        try:
+            self._context = self._begin_spark()
+            host = self._link_host or self._context.getConf().get("spark.driver.host", "127.0.0.1")
+            self._link = Link(host, self._notify)
+            for number in range(self.slots):
+                slot = Slot(number, self._link)
+                self._slots.append(slot)
+                slot.parked = number >= self._initial
+                if not slot.parked:
+                    self._begin(slot)
+            self._await_slots()
+            self._state = "running"
+        except BaseException:
+            self.stop(0.0)
+            raise
+
+    def _begin_spark(self) -> SparkContext:
+        from pyspark.sql import SparkSession
+
+        from eventmq_contrib.spark.session import spark_session
+
+        self._own = SparkSession.getActiveSession() is None
+        # Spark would have Ctrl-C for itself; the worker ends its jobs first.
+        main = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT) if main else None
+        session = spark_session(
+            "eventmq worker", master=self._master or None, config=CONFIG if self._own else None
+        )
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        self._session = session
+        return session.sparkContext
+
+    def _begin(self, slot: Slot) -> None:
+        """Ask Spark for a task that serves a slot."""
+        assert self._link is not None  # noqa: S101 - there from the start on
+        identity, token = slot.begin()
+        ticket = Ticket(
+            self._link.endpoint, self._link.public_key, identity, token, self._loader,
+            self._arguments, self._start_timeout, self._link_timeout, tuple(sys.path),
+        )  # fmt: skip
+        thread = threading.Thread(
+            target=self._serve, args=(identity, ticket), name=f"eventmq-{identity}", daemon=True
+        )
+        self._threads[identity] = thread
+        thread.start()
+
+    def _serve(self, identity: str, ticket: Ticket) -> None:
+        """Have Spark run the task of a slot to its end."""
+        reason = "its Spark task ended"
+        context = self._context
+        try:
+            context.setJobGroup(identity, f"eventmq {identity}", interruptOnCancel=False)
+            context.parallelize([ticket], 1).mapPartitions(_each).collect()
+        except Exception as error:  # noqa: BLE001 - whatever ended it is told
+            reason = f"its Spark task ended: {_said(error)}"
+        self._over.append((identity, reason))
+        self._notify()
+
+    def _await_slots(self) -> None:
+        """Wait until all slots are there."""
+        deadline = time.monotonic() + self._start_timeout
+        wanted = [slot for slot in self._slots if not slot.parked]
+        while missing := [slot for slot in wanted if not slot.up]:
+            self._events += self._listen()
+            for slot in missing:
+                if slot.ended:
+                    raise PluginError(f"slot {slot.number} of the pool 'spark': {slot.ended}")
+            if time.monotonic() > deadline:
+                there = len(wanted) - len(missing)
+                msg = (
+                    f"{there} of {len(wanted)} slots were there within {self._start_timeout:g} s "
+                    "(pool option start_timeout): each needs a core of the cluster, see -c"
+                )
+                raise PluginError(msg)
+            self._wait(0.1)
+
+    def _wait(self, seconds: float) -> None:
+        import select
+
+        select.select([self._woken], [], [], seconds)
+
+    def _notify(self) -> None:
+        with suppress(OSError):  # full: it is awake; closed: nobody is there
+            self._wake.send(b"!")
+
+    # Work
+
+    def filenos(self) -> Sequence[int]:
+        """Return the descriptor of a socket that other threads write to."""
+        return [self._woken.fileno()]
+
+    def pids(self) -> list[int]:
+        """Return the process id, on its machine, of the Spark task of each slot; 0 for none."""
+        return [slot.pid for slot in self._slots]
+
+    def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
+        """Give a slot a chunk."""
+        self._slots[slot].assign(chunk, body, count)
+
+    def take_back(self, slot: int) -> int:
+        """Withdraw what has not started; return how many jobs, counted from the last given.
+
+        This asks the executor and waits for its answer, some milliseconds on a network. One that is
+        silent keeps what it has; with its executor it is lost, or it goes on.
+        """
+        asked = self._slots[slot]
+        self._events += self._listen()
+        taken = asked.withdraw()
+        if not asked.up or asked.quiet >= SILENCE:
+            return taken
+        asked.ask()
+        while asked.silent:
+            self._events += self._listen()
+            if asked.quiet >= SILENCE:
+                asked.waive()
+            elif asked.silent:
+                self._wait(0.05)
+        return taken + (asked.taken or 0)
+
+    def running(self, slot: int) -> Running | None:
+        """Return the job that runs in the slot, as far as is known here."""
+        return self._slots[slot].running()
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Raise `JobCancelled` in the job."""
+        self._slots[slot].send("interrupt", chunk, position)
+
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Tell a job that streams how many parts were taken."""
+        self._slots[slot].send("credit", chunk, position, taken)
+
+    def scale(self, slots: int) -> None:
+        """Have Spark tasks for the first slots only; the others give their cores back."""
+        for slot in self._slots:
+            was, slot.parked = slot.parked, slot.number >= slots
+            if slot.parked and not was:
+                self._vacant.pop(slot.number, None)
+                if slot.up:
+                    slot.send("stop", 0.0)
+                else:
+                    self._cancel(slot)
+                slot.quit()
+            elif was and not slot.parked:
+                self._vacant[slot.number] = 0.0
+
+    def kill(self, slot: int) -> None:
+        """Kill the process that runs the slot's job; `Died` follows."""
+        killed = self._slots[slot]
+        if killed.up:
+            killed.send("kill")
+        elif killed.identity:
+            self._events.append(self._lose(killed, "it was killed before it was there"))
+        else:
+            self._events.append(killed.death("it was killed"))
+        self._notify()
+
+    def poll(self) -> list[PoolEvent]:
+        """Return what happened since the last call, per slot in order.
+
+        Raises:
+            PluginError: Slots end as soon as they are begun, again and again.
+        """
+        events, self._events = self._events, []
+        if self._state != "running":
+            return events
+        events += self._listen()
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.up and slot.ended:
+                events.append(self._lose(slot, slot.ended))
+            elif slot.up and now - slot.heard > self._link_timeout:
+                silence = f"nothing was heard of its executor for {self._link_timeout:g} s"
+                events.append(self._lose(slot, silence))
+        for number in [number for number, due in self._vacant.items() if due <= now]:
+            del self._vacant[number]
+            self._begin(self._slots[number])
+        return events
+
+    # What comes in
+
+    def _listen(self) -> list[PoolEvent]:
+        """Return what slots have told; take note of those that have ended."""
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+        over, self._over = self._over, []
+        events = self._hear()
+        for identity, reason in over:  # after what they said before their end
+            self._threads.pop(identity, None)
+            slot = self._of(identity)
+            if slot is not None:
+                events += self._bury(slot, reason)
+        return events
+
+    def _hear(self) -> list[PoolEvent]:
+        assert self._link is not None  # noqa: S101 - there from the start on
+        events: list[PoolEvent] = []
+        while self._link.inbox:
+            identity, (name, *about) = self._link.inbox.popleft()
+            slot = self._of(identity)
+            event = slot.hear(name, about) if slot is not None else None
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _of(self, identity: str) -> Slot | None:
+        return next((slot for slot in self._slots if slot.identity == identity), None)
+
+    def _bury(self, slot: Slot, reason: str) -> list[PoolEvent]:
+        """Take note that the task of a slot is over; return the end of one that was to go on."""
+        slot.ended = slot.ended or reason
+        return [self._lose(slot, slot.ended)] if self._state == "running" else []
+
+    def _lose(self, slot: Slot, reason: str) -> PoolEvent:
+        """Return the end of a slot, which is begun anew."""
+        now = time.monotonic()
+        early = not slot.served and now - slot.started < EARLY_END
+        self._early_ends = self._early_ends + 1 if early else 0
+        if self._early_ends >= MAX_EARLY_ENDS:
+            raise PluginError(f"the slots of the pool 'spark' end as soon as they begin: {reason}")
+        logger.warning("slot %d: %s; it is begun anew", slot.number, reason)
+        died = slot.death(reason)
+        self._cancel(slot)
+        slot.quit()
+        self._vacant[slot.number] = now + EARLY_END if early else now
+        return died
+
+    def _cancel(self, slot: Slot) -> None:
+        """Have Spark end the task of a slot, if it has not ended."""
+        if slot.identity in self._threads:
+            with suppress(Exception):  # Spark itself may be gone
+                self._context.cancelJobGroup(slot.identity)
+
+    # The end
+
+    def stop(self, grace: float) -> None:
+        """Let running jobs finish within ``grace`` seconds, then kill; end Spark if it is our own.
+
+        What they answered is had from `poll` afterwards. Idempotent.
+        """
+        if self._state not in {"starting", "running"}:
+            return
+        self._state = "stopping"
+        deadline = time.monotonic() + grace + STOP_SLACK
+        for slot in self._slots:
+            slot.withdraw()
+            if not slot.up:  # else it would begin where another one ends
+                self._cancel(slot)
+        for slot in self._slots:
+            slot.send("stop", grace)
+        while any(slot.up and not (slot.bye or slot.ended) for slot in self._slots):
+            if time.monotonic() > deadline:
+                break
+            self._events += self._listen()
+            self._wait(0.05)
+        self._end_spark()
+        if self._link is not None:
+            self._link.close()
+        self._woken.close()
+        self._wake.close()
+        self._state = "stopped"
+
+    def _end_spark(self) -> None:
+        for slot in self._slots:
+            if not slot.bye:
+                self._cancel(slot)
+        for thread in list(self._threads.values()):
+            thread.join(STOP_SLACK)  # so that its core is free
+        if self._own and self._session is not None:
+            with suppress(Exception):  # it may have been lost
+                self._session.stop()
+
+
+def _each(tickets: Iterable[Ticket]) -> Iterator[int]:
+    """Serve the slot of the only ticket of a Spark task."""
+    for ticket in tickets:
+        yield from serve(ticket)
+
+
+def _said(error: Exception) -> str:
+    """Return what Spark says about the end of a task, without the traces of two languages."""
+    cause = getattr(error, "java_exception", None)
+    text = str(cause.getMessage()) if cause is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or [type(error).__name__])[-1 if raised else 0][:_LONGEST]

@@ -1,0 +1,1 @@
+"""The tables: pure functions, events in, a DataFrame or a record out, nothing read or written."""

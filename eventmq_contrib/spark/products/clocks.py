@@ -1,0 +1,68 @@
+"""Whether the clocks of workers agree with that of the broker, from the times in their events.
+
+A job starts after its lease and has ended when its answer comes. ``leased_us`` and ``ts_us`` are of
+the broker's clock, ``started_us`` and ``run_us`` of the worker's: where they say otherwise, the two
+clocks are apart, by that much at least. How much more cannot be known: it hides in waiting. (The
+same bounds as of one exchange of NTP: RFC 5905, section 8.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["TOLERANCE", "apart", "clocks", "sentence"]
+
+#: Seconds: clocks that are kept by NTP are closer.
+TOLERANCE = 0.5
+
+
+def clocks(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
+    """Return a row per broker and host of workers, those first that are apart the most.
+
+    Columns: ``broker_id``, ``host``, ``runs`` (events that tell of one), ``early_s`` (the most that
+    a job started before its lease), ``late_s`` (the most that one ended after its answer was
+    there), both 0 where none did, and ``clock``, that of the host: ``behind`` (early), ``ahead``
+    (late), ``moved`` (both: it was set meanwhile) or ``right``.
+
+    Args:
+        events: Each of them once.
+        tolerance: Seconds up to which a clock is right.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    runs = events.where("started_us IS NOT NULL AND host IS NOT NULL")
+    ended = runs.started_us + F.coalesce("run_us", F.lit(0))
+    zero = F.lit(0)
+    rows = runs.groupBy("broker_id", "host").agg(
+        F.count("*").alias("runs"),
+        (F.greatest(F.max(runs.leased_us - runs.started_us), zero) / 1e6).alias("early_s"),
+        (F.greatest(F.max(ended - runs.ts_us), zero) / 1e6).alias("late_s"),
+    )
+    early, late = rows.early_s > tolerance, rows.late_s > tolerance
+    clock = (
+        F.when(early & late, "moved").when(early, "behind").when(late, "ahead").otherwise("right")
+    )
+    order = (F.greatest("early_s", "late_s").desc(), "broker_id", "host")
+    return rows.withColumn("clock", clock).orderBy(*order)
+
+
+def apart(events: DataFrame, tolerance: float = TOLERANCE) -> DataFrame:
+    """Return the rows of `clocks` whose clock is not right."""
+    return clocks(events, tolerance).where("clock <> 'right'")
+
+
+def sentence(host: str, broker_id: str, early: float, late: float) -> str:
+    """Say how a clock is apart, for people.
+
+    Args:
+        host: Whose clock.
+        broker_id: With whose it is compared.
+        early: As ``early_s`` of `clocks`.
+        late: As ``late_s``.
+    """
+    way = f"{late:.3g} s ahead of" if late > early else f"{early:.3g} s behind"
+    found = f"the clock of {host} is at least {way} that of the broker {broker_id}"
+    return f"{found}: waiting times of its jobs are wrong by that"

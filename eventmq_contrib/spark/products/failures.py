@@ -1,0 +1,123 @@
+"""Which errors there are, since when, in which release, and what kills workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.events import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["failures", "killers"]
+
+#: The error of a job whose process died.
+WORKER_LOST = "eventmq.errors.WorkerLost"
+
+_ERROR = ("fingerprint", "error", "task", "release")
+
+
+def failures(events: DataFrame) -> DataFrame:
+    """Return a row per error (by its fingerprint), task and release, the most frequent first.
+
+    Columns: ``fingerprint``, ``error`` (type of the exception), ``task``, ``release`` (empty where
+    the job says none); ``attempts`` that failed with it, ``jobs`` of which they are, ``failed`` for
+    good; ``first_seen`` and ``last_seen``; ``new``: no earlier release of the task has failed so,
+    and there was one; ``retries``, and ``retry_helped``: the share of them whose next attempt
+    succeeded.
+
+    Args:
+        events: Each of them once.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    failed = events.kind == Kind.FAILED.value
+    rows = _labelled(events.where(failed | (events.kind == Kind.RETRY.value)))
+    rows = rows.where("fingerprint IS NOT NULL")
+    helped = rows.join(_successes(events), ["broker_id", "job_id", "attempt"], "left")
+    retried = (F.col("kind") == Kind.RETRY.value).cast("long")
+    table = helped.groupBy(*_ERROR).agg(
+        F.count("*").alias("attempts"), F.count_distinct("broker_id", "job_id").alias("jobs"),
+        F.sum(1 - retried).alias("failed"), F.sum(retried).alias("retries"),
+        F.timestamp_micros(F.min("ts_us")).alias("first_seen"),
+        F.timestamp_micros(F.max("ts_us")).alias("last_seen"),
+        F.sum(retried * F.col("helped")).alias("helped"),
+    )  # fmt: skip
+    return _marked_new(table, events).select(
+        *_ERROR, "attempts", "jobs", "failed", "first_seen", "last_seen", "new", "retries",
+        F.try_divide(F.coalesce("helped", F.lit(0)), "retries").alias("retry_helped"),
+    ).orderBy(F.desc("attempts"), *_ERROR)  # fmt: skip
+
+
+def _labelled(events: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return events.select(
+        "broker_id", "job_id", "attempt", "kind", "ts_us", "worker_id",
+        F.col("error_fingerprint").alias("fingerprint"),
+        F.coalesce("error_type", F.lit("")).alias("error"),
+        *(_or_empty(name) for name in ("task", "release")),
+    )  # fmt: skip
+
+
+def _or_empty(name: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return F.coalesce(name, F.lit("")).alias(name)
+
+
+def _successes(events: DataFrame) -> DataFrame:
+    """Return the attempts before those that succeeded, where there was one."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    later = events.where((events.kind == Kind.SUCCEEDED.value) & (events.attempt > 1))
+    before = (later.attempt - 1).alias("attempt")
+    return later.select("broker_id", "job_id", before, F.lit(1).alias("helped")).distinct()
+
+
+def _marked_new(table: DataFrame, events: DataFrame) -> DataFrame:
+    """Add whether an error is new in its release.
+
+    Releases of a task follow each other by the times of their first events.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    begins = events.where("job_id IS NOT NULL").groupBy(_or_empty("task"), _or_empty("release"))
+    releases = begins.agg(F.min("ts_us").alias("begun"))
+    of_task = Window.partitionBy("task")
+    releases = releases.withColumn("is_first", F.min("begun").over(of_task) == F.col("begun"))
+    rows = table.join(F.broadcast(releases), ["task", "release"])
+    earliest = F.min("begun").over(Window.partitionBy("task", "fingerprint"))
+    return rows.withColumn("new", (F.col("begun") == earliest) & ~F.col("is_first"))
+
+
+def killers(events: DataFrame) -> DataFrame:
+    """Return a row per task and release whose jobs had their worker die, the worst first.
+
+    Columns: ``task``, ``release``; ``deaths`` of processes that ran such a job; ``jobs`` and
+    ``workers`` that it happened to; ``given_up``: jobs that failed for it; ``lost``: leases that
+    were lost with the whole worker, for a reason that nobody knows; ``first_seen`` and
+    ``last_seen``.
+
+    Args:
+        events: Each of them once.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    rows = _labelled(events.where(
+        (events.kind == Kind.LEASE_LOST.value)
+        | ((events.kind == Kind.FAILED.value) & (events.error_type == WORKER_LOST))
+    ))  # fmt: skip
+    died = rows.error == WORKER_LOST
+    gone = (rows.kind == Kind.LEASE_LOST.value) & ~died
+    given_up = rows.kind == Kind.FAILED.value
+    table = rows.groupBy("task", "release").agg(
+        F.count_if(died).alias("deaths"),
+        F.count_distinct("broker_id", "job_id").alias("jobs"),
+        F.count_distinct("worker_id").alias("workers"),
+        F.count_if(given_up).alias("given_up"), F.count_if(gone).alias("lost"),
+        F.timestamp_micros(F.min("ts_us")).alias("first_seen"),
+        F.timestamp_micros(F.max("ts_us")).alias("last_seen"),
+    )  # fmt: skip
+    return table.orderBy(F.desc("deaths"), F.desc("lost"), "task", "release")

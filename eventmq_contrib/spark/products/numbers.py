@@ -1,0 +1,156 @@
+"""Which numbers of events are missing, per broker, and which of them a gap explains.
+
+Numbers are looked at in blocks: what a block has of them says whether it is whole, and only the
+rows of those that are not are put in order. So a whole journal costs one small aggregation.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.events import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, Row
+
+__all__ = ["Numbers", "numbers"]
+
+#: Numbers in a block, as a power of two: those of a full file.
+_BITS = 16
+
+
+class Numbers(NamedTuple):
+    """What is known of one broker's numbers.
+
+    Attributes:
+        broker_id: Which broker.
+        last_us: When its last event was, in microseconds.
+        missing: How many numbers between the first and the last are neither there nor in a gap.
+        last_missing: The highest of them, 0 for none.
+        last_dropped: The highest number that is in a gap and not there, 0 for none.
+    """
+
+    broker_id: str
+    last_us: int
+    missing: int
+    last_missing: int
+    last_dropped: int
+
+
+def numbers(events: DataFrame) -> list[Numbers]:
+    """Return what is known of the numbers of each broker, by their ids.
+
+    Args:
+        events: All events of some time, each of them once.
+    """
+    blocks = sorted(_blocks(events).collect())
+    last: dict[str, int] = {}
+    for block in blocks:
+        last[block.broker_id] = max(last.get(block.broker_id, 0), block.last_us)
+    found: dict[str, Row] = {}
+    if _between(blocks) or _torn(blocks):
+        absent = _absent(events, blocks, _merged(events))
+        found = {row.broker_id: row for row in absent.collect()}
+    return [
+        Numbers(broker_id, last_us, *(found[broker_id][1:] if broker_id in found else (0, 0, 0)))
+        for broker_id, last_us in last.items()
+    ]
+
+
+def _between(blocks: Sequence[Row]) -> list[tuple[str, int, int]]:
+    """Return the ranges of numbers that are missing between one block and the next."""
+    return [
+        (one.broker_id, one.last + 1, other.first - 1)
+        for one, other in pairwise(blocks)
+        if one.broker_id == other.broker_id and other.first > one.last + 1
+    ]
+
+
+def _torn(blocks: Sequence[Row]) -> list[tuple[str, int]]:
+    """Return the blocks inside of which numbers are missing."""
+    return [(row.broker_id, row.block) for row in blocks if row.n < row.last - row.first + 1]
+
+
+def _block() -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return F.shiftright("seq", _BITS).alias("block")
+
+
+def _blocks(events: DataFrame) -> DataFrame:
+    """Return a row per block: (broker, block, first, last, how many, time of the last)."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return events.groupBy("broker_id", _block()).agg(
+        F.min("seq").alias("first"), F.max("seq").alias("last"), F.count("*").alias("n"),
+        F.max("ts_us").alias("last_us"),
+    )  # fmt: skip
+
+
+def _merged(events: DataFrame) -> list[tuple[str, int, int]]:
+    """Return the gaps that events tell of, those that touch each other as one."""
+    rows = events.where(events.kind == Kind.GAP.value)
+    told = rows.select("broker_id", "gap_first", "gap_last").dropna().distinct().collect()
+    merged: list[tuple[str, int, int]] = []
+    for broker_id, first, last in sorted(map(tuple, told)):
+        if merged and merged[-1][0] == broker_id and first <= merged[-1][2] + 1:
+            merged[-1] = (broker_id, merged[-1][1], max(last, merged[-1][2]))
+        else:
+            merged.append((broker_id, first, last))
+    return merged
+
+
+def _absent(
+    events: DataFrame, blocks: Sequence[Row], gaps: Sequence[tuple[str, int, int]]
+) -> DataFrame:
+    """Return a row per broker that lacks numbers: (broker, missing, last missing, last dropped)."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    session = events.sparkSession
+    kind = "broker_id string, gap_first long, gap_last long"
+    known = F.broadcast(session.createDataFrame(list(gaps), kind))
+    holes = _holes(events, blocks).alias("hole")
+    meets = (
+        (F.col("hole.broker_id") == known.broker_id)
+        & (known.gap_first <= F.col("hole.last")) & (known.gap_last >= F.col("hole.first"))
+    )  # fmt: skip
+    # Without a gap these are null; least and greatest alone would leave nulls out.
+    found = F.col("gap_first").isNotNull()
+    top = F.when(found, F.least("last", "gap_last"))
+    bottom = F.when(found, F.greatest("first", "gap_first"))
+    whole = (F.col("gap_first") <= F.col("last")) & (F.col("last") <= F.col("gap_last"))
+    judged = holes.join(known, meets, "left").groupBy("hole.broker_id", "first", "last").agg(
+        F.coalesce(F.sum(top - bottom + 1), F.lit(0)).alias("told"),
+        F.max(top).alias("dropped"),
+        # The gaps are apart: where one has the end of a hole, what is before it is in none.
+        F.coalesce(F.min(F.when(whole, F.col("gap_first") - 1)), F.col("last")).alias("end"),
+    )  # fmt: skip
+    missing = F.col("last") - F.col("first") + 1 - F.col("told")
+    return judged.groupBy("broker_id").agg(
+        F.sum(missing).alias("missing"),
+        F.coalesce(F.max(F.when(missing > 0, F.col("end"))), F.lit(0)).alias("last_missing"),
+        F.coalesce(F.max("dropped"), F.lit(0)).alias("last_dropped"),
+    )  # fmt: skip
+
+
+def _holes(events: DataFrame, blocks: Sequence[Row]) -> DataFrame:
+    """Return the ranges of numbers that are not there: (broker, first, last)."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    session = events.sparkSession
+    holes = session.createDataFrame(_between(blocks), "broker_id string, first long, last long")
+    torn = _torn(blocks)
+    if not torn:
+        return holes
+    which = session.createDataFrame(torn, "broker_id string, block long")
+    rows = events.select("broker_id", "seq", _block())
+    rows = rows.join(F.broadcast(which), ["broker_id", "block"], "left_semi")
+    order = Window.partitionBy("broker_id", "block").orderBy("seq")
+    inside = rows.select(
+        "broker_id", (F.lag("seq").over(order) + 1).alias("first"), (F.col("seq") - 1).alias("last")
+    )
+    return holes.unionByName(inside.where("first <= last"))

@@ -1,0 +1,89 @@
+"""Failed jobs that are to be queued again, as a journal knows them. Pure: events in, jobs out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.events import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["failed_jobs", "summary"]
+
+#: Kinds that leave a job as it is.
+_NOTHING = (Kind.GAP.value, Kind.DUPLICATE.value)
+
+
+def failed_jobs(
+    events: DataFrame,
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    error: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> DataFrame:
+    """Return the jobs whose last event is that they failed for good.
+
+    Args:
+        events: All events of a journal, or of the jobs in question.
+        queue: Only jobs of this queue.
+        task: Only jobs of this task.
+        error: Only with an error of this type: a whole dotted name, or its last part.
+        since: Unix time in seconds: failed from then on.
+        until: Unix time in seconds: failed before.
+
+    Returns:
+        Rows of ``broker_id job_id attempt queue task error_type ts_us``, where the attempt is the
+        one that failed and ``ts_us`` is when it did.
+    """
+    from pyspark.sql import functions as f
+
+    names = ("kind", "attempt", "queue", "task", "error_type", "ts_us")
+    last = (
+        events.where(events.job_id.isNotNull() & ~events.kind.isin(*_NOTHING))
+        .groupBy("broker_id", "job_id")
+        .agg(f.max_by(f.struct(*names), "seq").alias("last"))
+        .select("broker_id", "job_id", *(f"last.{name}" for name in names))
+        .where(f.col("kind") == Kind.FAILED.value)
+    )
+    for condition in _conditions(queue, task, error, since, until):
+        last = last.where(condition)
+    return last.drop("kind")
+
+
+def _conditions(
+    queue: str | None, task: str | None, error: str | None, since: float | None, until: float | None
+) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    conditions = []
+    if queue is not None:
+        conditions.append(f.col("queue") == queue)
+    if task is not None:
+        conditions.append(f.col("task") == task)
+    if error is not None:
+        kind = f.col("error_type")
+        conditions.append((kind == error) | (f.substring_index(kind, ".", -1) == error))
+    if since is not None:
+        conditions.append(f.col("ts_us") >= round(since * 1_000_000))
+    if until is not None:
+        conditions.append(f.col("ts_us") < round(until * 1_000_000))
+    return conditions
+
+
+def summary(jobs: DataFrame) -> DataFrame:
+    """Return how many failed jobs there are by queue, task and error, the most first.
+
+    Args:
+        jobs: As from `failed_jobs`.
+    """
+    from pyspark.sql import functions as f
+
+    counts = jobs.groupBy("queue", "task", f.col("error_type").alias("error")).agg(
+        f.count("*").alias("jobs"),
+        f.timestamp_micros(f.min("ts_us")).alias("first"),
+        f.timestamp_micros(f.max("ts_us")).alias("last"),
+    )
+    return counts.orderBy(f.desc("jobs"), "queue", "task", "error")

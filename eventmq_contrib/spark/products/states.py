@@ -1,0 +1,66 @@
+"""What became of each job, from the first and the last of its events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.events import ENDS, STATES, Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["RUNNING", "WAITING", "ended", "kind_of", "lives", "of_jobs"]
+
+#: The kinds after which a job has a worker.
+RUNNING = (Kind.LEASED, Kind.PROGRESS)
+
+#: The kinds after which it waits for one, or for its time.
+WAITING = tuple(kind for kind in STATES if kind not in ENDS and kind not in RUNNING)
+
+#: Kinds by the number that stands for them while events are put together: from 1.
+_KINDS = [kind.value for kind in STATES]
+
+#: More than there are kinds.
+_ROOM = 32
+
+
+def of_jobs(events: DataFrame) -> DataFrame:
+    """Return the events that change the state of a job."""
+    return events.where(events.job_id.isNotNull() & events.kind.isin(_KINDS))
+
+
+def ended(kind: Column) -> Column:
+    """Return whether a kind ends a job."""
+    return kind.isin([end.value for end in ENDS])
+
+
+def lives(events: DataFrame, *more: str) -> DataFrame:
+    """Return a row per job: in one pass, and in nothing but numbers beside the keys.
+
+    Args:
+        events: Each of them once.
+        *more: Columns that are the same in all events of a job, to have them too.
+
+    Returns:
+        ``broker_id, job_id``, those columns, ``first_seq``, ``first_us`` and ``last_us`` (times of
+        the first and last event), ``last`` (see `kind_of`), ``ends`` and ``leases``: how many
+        events end it, and how many tell of a lease.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    rows = of_jobs(events)
+    # One number for two facts: only aggregates of numbers are kept in place.
+    code = F.col("seq") * _ROOM + F.array_position(F.array(*map(F.lit, _KINDS)), rows.kind)
+    return rows.groupBy("broker_id", "job_id", *more).agg(
+        F.min("seq").alias("first_seq"), F.min("ts_us").alias("first_us"),
+        F.max("ts_us").alias("last_us"), F.max(code).alias("last"),
+        F.sum(ended(rows.kind).cast("int")).alias("ends"),
+        F.count("leased_us").alias("leases"),
+    )  # fmt: skip
+
+
+def kind_of(last: Column) -> Column:
+    """Return the kind of the last event of a row of `lives`."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return F.element_at(F.array(*map(F.lit, _KINDS)), F.pmod(last, F.lit(_ROOM)).cast("int"))

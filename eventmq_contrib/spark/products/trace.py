@@ -1,0 +1,281 @@
+"""The jobs that belong together, and where their time went: `eventmq spark trace ID`.
+
+`events_of` finds the events of the tree that a job is part of; `hops` makes jobs of them, and
+`critical` says which of these the end waited for. All but the first are plain Python: a tree fits
+into memory, or is cut with a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import JobNotFound
+from eventmq.events import ENDS, STATES, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    Row = Mapping[str, Any]
+
+__all__ = ["MOST", "Hop", "Run", "Step", "critical", "events_of", "hops"]
+
+#: Events of a tree that are read at most.
+MOST = 200_000
+
+#: Generations of jobs that only their parents are known of.
+_DEEP = 64
+
+_COLUMNS = (
+    "broker_id", "seq", "ts_us", "kind", "job_id", "root_id", "parent_id", "task", "queue",
+    "attempt", "delivery", "worker_id", "error_type", "wait_us", "run_us", "leased_us",
+    "started_us", "due_us",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One time that a worker ran a job; times in microseconds since 1970."""
+
+    attempt: int
+    worker: str
+    ready_us: int
+    started_us: int
+    ended_us: int
+    kind: str
+    error: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Hop:
+    """One job of a tree.
+
+    Attributes:
+        state: As the last event says it.
+        parent: Id of the job that it belongs below, "" for none that is known.
+        submitted_us: Its first event.
+        ready_us: When it first could start; None where it never could.
+        ended_us: Its end; None where it has none.
+        ready_seq: Number of the event that made it ready.
+        blocked: It waited for other jobs at first.
+    """
+
+    id: str
+    task: str
+    queue: str
+    state: str
+    parent: str
+    submitted_us: int
+    ready_us: int | None = None
+    ended_us: int | None = None
+    ready_seq: int = 0
+    blocked: bool = False
+    error: str = ""
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def waited_us(self) -> int:
+        """How long it was ready and not run, over all its runs."""
+        return sum(run.started_us - run.ready_us for run in self.runs)
+
+    @property
+    def ran_us(self) -> int:
+        """How long it ran, over all its runs."""
+        return sum(run.ended_us - run.started_us for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A part of the critical path: what passed from the step before to this job's end.
+
+    Attributes:
+        job: Its id.
+        from_us: Where the step before ended; for the first step when it was submitted.
+        to_us: The end of the job, or where the next step left it.
+        ran_us: How much of that it ran.
+    """
+
+    job: str
+    from_us: int
+    to_us: int
+    ran_us: int
+
+
+def events_of(events: DataFrame, job_id: str, *, most: int = MOST) -> list[dict[str, Any]]:
+    """Return the events of the tree that a job is part of, by broker and number.
+
+    The tree is all that shares the job's root; without one, what is above and below it by parent.
+
+    Args:
+        events: Rows of a journal.
+        job_id: Any job of it.
+        most: Events that are taken at most: one more is returned where there are more.
+
+    Raises:
+        JobNotFound: The journal has no event of this job.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    def read(condition: Any) -> list[dict[str, Any]]:
+        rows = events.where(condition).select(*_COLUMNS).limit(most + 1).collect()
+        return [row.asDict() for row in rows]
+
+    own = read(F.col("job_id") == job_id)
+    if not own:
+        raise JobNotFound(f"the journal has no event of a job {job_id}: see --since and --queue")
+    roots = {row["root_id"] for row in own if row["root_id"]}
+    top, own = _climbed(own, read, job_id) if not roots else (job_id, own)
+    roots = roots or {row["root_id"] for row in own if row["root_id"]} or {top}
+    found = read(F.col("root_id").isin(list(roots)) | F.col("job_id").isin([top, *roots]))
+    found += own
+    below = {row["job_id"] for row in found}
+    for _ in range(_DEEP):  # children that do not know their root
+        if not below or len(found) > most:
+            break
+        known = {row["job_id"] for row in found}
+        ids = events.sparkSession.createDataFrame([(i,) for i in sorted(below)], "up string")
+        orphans = events.where(F.col("root_id").isNull() & F.col("parent_id").isNotNull())
+        rows = orphans.join(F.broadcast(ids), F.col("parent_id") == F.col("up"), "left_semi")
+        more = rows.select(*_COLUMNS).limit(most + 1).collect()
+        found += [row.asDict() for row in more]
+        below = {row["job_id"] for row in more} - known
+    once = {(row["broker_id"], row["seq"]): row for row in found}
+    return [once[key] for key in sorted(once)][: most + 1]
+
+
+def _climbed(
+    rows: list[dict[str, Any]], read: Any, job_id: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the topmost job above one, and the events of those on the way."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    found, top, seen = list(rows), job_id, {job_id}
+    for _ in range(_DEEP):
+        parent = next((row["parent_id"] for row in rows if row["parent_id"]), None)
+        if parent is None or parent in seen:
+            break
+        rows = read(F.col("job_id") == parent)
+        if not rows:
+            break
+        found += rows
+        top = parent
+        seen.add(parent)
+    return top, found
+
+
+# Jobs of events
+
+
+def hops(rows: Iterable[Row]) -> dict[str, Hop]:
+    """Return the jobs of some events by id, in the order of their submission.
+
+    Args:
+        rows: As of `events_of`.
+    """
+    found: dict[str, Hop] = {}
+    ready: dict[str, int] = {}  # since when a job that waits is ready
+    for row in rows:
+        job_id, kind = row["job_id"], row["kind"]
+        hop = found.get(job_id)
+        if hop is None:
+            hop = found[job_id] = Hop(
+                id=job_id, task=row["task"] or "", queue=row["queue"] or "", state="queued",
+                parent="", submitted_us=row["ts_us"],
+                blocked=kind == Kind.DELAYED and not row["due_us"],
+            )  # fmt: skip
+        hop.parent = row["parent_id"] or hop.parent or row["root_id"] or ""
+        _tell(hop, row, ready)
+    for hop in found.values():
+        if hop.parent == hop.id or hop.parent not in found or _circular(hop, found):
+            hop.parent = ""
+    return dict(sorted(found.items(), key=lambda item: (item[1].submitted_us, item[0])))
+
+
+def _tell(hop: Hop, row: Row, ready: dict[str, int]) -> None:
+    """Add what one event tells of its job."""
+    kind, at = row["kind"], row["ts_us"]
+    if kind in STATES:
+        hop.state = str(STATES[Kind(kind)])
+    if row["started_us"] and row["run_us"] is not None:
+        hop.runs.append(_run(row, ready.get(hop.id)))
+    if kind in {Kind.ENQUEUED, Kind.LEASE_LOST, Kind.HANDED_BACK, Kind.REPLAYED}:
+        ready[hop.id] = at
+        if hop.ready_us is None:
+            hop.ready_us, hop.ready_seq = at, row["seq"]
+    if kind == Kind.REPLAYED:
+        hop.ended_us = None
+    if kind in ENDS:
+        hop.ended_us, hop.error = at, row["error_type"] or ""
+
+
+def _run(row: Row, ready: int | None) -> Run:
+    started = row["started_us"]
+    if row["wait_us"] is not None:  # of a job that came back it counts from the first time
+        ready = max(started - row["wait_us"], ready or 0)
+    return Run(
+        attempt=row["attempt"] or 1, worker=row["worker_id"] or "", kind=row["kind"],
+        ready_us=min(started, ready or row["leased_us"] or started), started_us=started,
+        ended_us=started + max(0, row["run_us"]), error=row["error_type"] or "",
+    )  # fmt: skip
+
+
+def _circular(hop: Hop, found: Mapping[str, Hop]) -> bool:
+    """Say whether a job is above itself: headers are what their writers made them."""
+    above, seen = hop.parent, {hop.id}
+    while above in found:
+        if above in seen:
+            return True
+        seen.add(above)
+        above = found[above].parent
+    return False
+
+
+# The critical path
+
+
+def critical(found: Mapping[str, Hop]) -> list[Step]:
+    """Return what the last end waited for, the first step first.
+
+    A job that was blocked waited for the job of the tree that ended last before it was released;
+    one that a running job submitted waited for that one up to then.
+
+    Args:
+        found: Of `hops`.
+    """
+    ended = [hop for hop in found.values() if hop.ended_us is not None]
+    if not ended:
+        return []
+    by_end = sorted(ended, key=lambda hop: hop.ended_us or 0)
+    hop, to_us = by_end[-1], by_end[-1].ended_us or 0
+    steps: list[Step] = []
+    seen: set[str] = set()
+    while True:
+        seen.add(hop.id)
+        before, from_us = _before(hop, found, by_end)
+        if before is None or before.id in seen:
+            steps.append(_step(hop, min(hop.submitted_us, to_us), to_us))
+            return steps[::-1]
+        steps.append(_step(hop, min(from_us, to_us), to_us))
+        hop, to_us = before, min(from_us, to_us)
+
+
+def _before(hop: Hop, found: Mapping[str, Hop], by_end: Sequence[Hop]) -> tuple[Hop | None, int]:
+    """Return the job that another one waited for, and until when."""
+    parent = found.get(hop.parent)
+    if hop.blocked and hop.ready_us is not None:
+        ready = hop.ready_us
+        over = [h for h in by_end if h.id != hop.id and (h.ended_us or 0) <= ready]
+        last = [h for h in over if h.ended_us == over[-1].ended_us]
+        if parent is not None and parent in last:
+            return parent, ready
+        return (last[-1], ready) if last else (None, 0)
+    if parent is None or parent.submitted_us > hop.submitted_us:
+        return None, 0
+    return parent, min(hop.submitted_us, parent.ended_us or hop.submitted_us)
+
+
+def _step(hop: Hop, from_us: int, to_us: int) -> Step:
+    ran = sum(max(0, min(run.ended_us, to_us) - max(run.started_us, from_us)) for run in hop.runs)
+    return Step(job=hop.id, from_us=from_us, to_us=to_us, ran_us=min(ran, to_us - from_us))

@@ -1,0 +1,162 @@
+"""One replay: a plan of failed jobs in a folder, carried out slice by slice, each job once.
+
+The plan says of each job which attempt failed, and the broker queues it again only while that is
+its last attempt. So whoever is killed when, a replay that is started again does nothing twice; the
+notes of what is done only spare it the asking.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.errors import BrokerUnavailable, StoreError
+from eventmq_contrib.spark.causes import cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Replay", "Target"]
+
+#: Jobs of a slice, where no rate says less.
+SLICE = 10_000
+
+#: Seconds that a slice takes at a bounded rate.
+_SLICE_SECONDS = 5.0
+
+_LEAST_SLICE = 100
+
+
+class Target(NamedTuple):
+    """The broker of a replay: its URL, the paths of key files, and the id of its store."""
+
+    broker: str
+    key: str
+    broker_key: str
+    store: str
+
+    def options(self) -> dict[str, str]:
+        """Return the options of the data source."""
+        said = {"broker": self.broker, "key": self.key, "brokerKey": self.broker_key}
+        return {name: value for name, value in said.items() if value}
+
+
+class Replay:
+    """A replay in its folder.
+
+    Args:
+        folder: Has the plan and the notes; made where it is missing.
+        target: Its broker.
+        filters: What chose the jobs: the same when it is started again.
+
+    Raises:
+        StoreError: The folder is of another replay.
+    """
+
+    def __init__(self, folder: Path, target: Target, filters: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._target = target
+        self._card = folder / "replay.json"
+        self._said = {"store": target.store, **filters}
+        self.jobs = self.slices = 0
+        #: Whether there is a plan already.
+        self.planned = self._card.is_file()
+        if self.planned:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            card = json.loads(self._card.read_text(encoding="utf-8"))
+            said, self.jobs, self.slices = card["of"], card["jobs"], card["slices"]
+        except (ValueError, KeyError, OSError) as error:
+            raise StoreError(
+                f"{self._card} is not of a replay: name another --checkpoint"
+            ) from error
+        if said != self._said:
+            names = ", ".join(n for n in {**said, **self._said} if said.get(n) != self._said.get(n))
+            msg = f"{self.folder} is of a replay with another {names}: name another --checkpoint"
+            raise StoreError(msg)
+
+    def plan(self, jobs: DataFrame, rate: float | None) -> None:
+        """Write which jobs are replayed, the first failed first.
+
+        Args:
+            jobs: As from `eventmq_contrib.spark.products.replay.failed_jobs`.
+            rate: Jobs per second, for the size of slices.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        from eventmq_contrib.spark.source.sending import write_whole
+        from eventmq_contrib.spark.table import write_table
+
+        size = SLICE if rate is None else min(SLICE, max(_LEAST_SLICE, int(rate * _SLICE_SECONDS)))
+        place = f.row_number().over(Window.orderBy("ts_us", "job_id")) - 1
+        plan = jobs.select("job_id", "attempt", place.alias("place"))
+        plan = plan.withColumn("slice", f.floor(f.col("place") / size).cast("int"))
+        write_table(plan, self.folder / "plan")
+        self.jobs = self._plan_of(jobs.sparkSession).count()
+        self.slices = -(-self.jobs // size)
+        (self.folder / "done").mkdir(exist_ok=True)
+        card = {"of": self._said, "jobs": self.jobs, "slices": self.slices}
+        write_whole(str(self._card), json.dumps(card, indent=1))
+        self.planned = True
+
+    def _plan_of(self, spark: SparkSession) -> DataFrame:
+        # Not as an URI, which Spark does not decode.
+        return spark.read.parquet(f"file:{(self.folder / 'plan').absolute()}")
+
+    def carry_out(
+        self, spark: SparkSession, rate: float | None, tell: Callable[[int], None]
+    ) -> dict[str, int]:
+        """Do what is not done yet; return what became of all jobs.
+
+        Args:
+            spark: Runs it.
+            rate: Jobs per second, None for no limit.
+            tell: Is told how many jobs are done, slice by slice.
+
+        Raises:
+            BrokerUnavailable: The broker does not answer any more.
+        """
+        counts = {"replayed": 0, "before": 0, "unknown": 0}
+        for number in range(self.slices):
+            note = self.folder / "done" / f"{number:06}.json"
+            if not note.is_file():
+                self._slice(spark, number, note, rate)
+            for name, n in json.loads(note.read_text(encoding="utf-8")).items():
+                counts[name] += n
+            tell(sum(counts.values()))
+        return counts
+
+    def _slice(self, spark: SparkSession, number: int, note: Path, rate: float | None) -> None:
+        from pyspark.errors import PySparkException
+
+        rows = self._plan_of(spark).where(f"slice = {number}").orderBy("place")
+        options = {**self._target.options(), "action": "replay", "report": str(note.absolute())}
+        if rate is not None:
+            options["rate"] = str(rate)
+        writer = rows.select("job_id", "attempt").coalesce(1).write.format("eventmq")
+        try:
+            writer.options(**options).mode("append").save()
+        except PySparkException as error:
+            if not isinstance(cause_of(error), BrokerUnavailable):
+                raise
+            msg = (
+                f"the broker went away at slice {number + 1} of {self.slices}; start it again with "
+            )
+            raise BrokerUnavailable(
+                f"{msg}--checkpoint {self.folder}, and the rest is done"
+            ) from error
+
+
+def brokers_of(events: DataFrame) -> Iterator[str]:
+    """Yield the ids of the brokers that a journal has events of."""
+    for row in events.select("broker_id").distinct().collect():
+        yield row.broker_id

@@ -1,0 +1,148 @@
+"""Starts Spark, on this machine or a cluster, with what the tables need."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eventmq.errors import EventMQError
+from eventmq_contrib.extras import need
+from eventmq_contrib.spark.causes import cause_of
+from eventmq_contrib.spark.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkFailed", "spark_session", "using_spark"]
+
+#: For any master: times are shown and cut in UTC, as the journal's folders are.
+_ALWAYS = {"spark.sql.session.timeZone": "UTC"}
+
+#: Parts of a shuffle on one machine; small ones are joined while a query runs.
+_PARTS = 16
+
+#: Files that are listed without a job of their own.
+_LISTED = 100_000
+
+
+class SparkFailed(EventMQError):
+    """Spark cannot be started, or could not finish what it was asked."""
+
+
+def spark_session(
+    name: str = "eventmq", *, master: str | None = None, config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the session of this process, started where there is none.
+
+    Args:
+        name: What Spark calls it.
+        master: As Spark's ``--master``: ``local[4]``, ``spark://host:7077``, ``yarn``; or
+            ``sc://host:15002``, a Spark Connect server, which needs no Java here. Without one
+            it is what Spark is configured for, else all cores of this machine.
+        config: Settings of Spark that win over those made here.
+
+    Raises:
+        PluginError: pyspark or a Java is missing, or too old.
+        SparkFailed: Spark does not start.
+    """
+    need("pyspark", user="eventmq spark")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    if master is not None and master.startswith("sc://"):
+        return _configured(builder.remote(master), {**_ALWAYS, **(config or {})}).getOrCreate()
+    if master is not None:
+        builder = builder.master(master)
+    running = SparkSession.getActiveSession() is not None
+    settings = _ALWAYS if running else {**_ALWAYS, **_starting(master)}
+    builder = _configured(builder, {**settings, **(config or {})})
+    if running:
+        return builder.getOrCreate()
+    try:
+        with java_home(), _same_python(master):
+            return builder.getOrCreate()
+    except PySparkException as error:
+        msg = f"Spark does not start: {error}; what it printed says why"
+        raise SparkFailed(msg) from error
+
+
+def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+@contextlib.contextmanager
+def _same_python(master: str | None) -> Iterator[None]:
+    """Let the workers of a Spark on this machine run this Python, unless another is named.
+
+    Spark itself takes the first ``python3`` of PATH, in which nothing of ours may be installed.
+    """
+    name = "PYSPARK_PYTHON"
+    if name in os.environ or not (master is None or master.startswith("local")):
+        yield
+        return
+    os.environ[name] = sys.executable
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _starting(master: str | None) -> dict[str, str]:
+    """Return settings of a driver that starts, those of one machine where it is one."""
+    log4j = Path(__file__).with_name("log4j2.properties")
+    settings = {
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={log4j.as_uri()}"',
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": str(_LISTED),
+    }
+    if master is None or master.startswith("local"):
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(_PARTS),
+            "spark.ui.enabled": "false",
+        }
+    return settings
+
+
+@contextlib.contextmanager
+def using_spark(master: str | None = None) -> Iterator[SparkSession]:
+    """Give a session for as long as a command runs; one that was there before goes on.
+
+    Raises:
+        PluginError: pyspark or a Java is missing.
+        SparkFailed: Spark does not start, or does not finish.
+    """
+    need("pyspark", user="eventmq spark")
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # It would print what the error says, with the traces of the JVM.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    running = SparkSession.getActiveSession() is not None
+    spark = spark_session(master=master)
+    try:
+        yield spark
+    except (PySparkException, Py4JError) as error:
+        failed = SparkFailed(f"Spark could not finish: {_first_lines(error)}")
+        raise cause_of(error) or failed from error
+    finally:
+        if not running:
+            spark.stop()
+
+
+def _first_lines(error: Exception) -> str:
+    """Return what an error of Spark says, without the traces of the JVM."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("at ", "JVM stacktrace"))]
+    return " ".join(said[:3]) or type(error).__name__

@@ -1,0 +1,111 @@
+"""The data source ``eventmq`` of Spark: reads journals and brokers, writes jobs.
+
+Spark pickles what is here for its executors, which need EventMQ installed as well. Everything but
+the class itself is imported inside methods, so that a Spark task loads what it uses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+    #: ``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream`` of ``eventmq``.
+    #: Register it once per session: ``spark.dataSource.register(EventMQDataSource)``. It is made
+    #: when it is first used, with pyspark.
+    EventMQDataSource: type[DataSource]
+
+__all__ = ["EventMQDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """Make the class when it is first used; Spark's processes find it here by its name, too."""
+    if name != "EventMQDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from eventmq_contrib.spark.source.bases import on
+
+    made = on(Format, "DataSource")
+    made.__module__, made.__name__, made.__qualname__ = __name__, name, name
+    globals()[name] = made
+    return made
+
+
+class Format:
+    """What `EventMQDataSource` does, as pyspark's ``DataSource`` says."""
+
+    options: MutableMapping[str, str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "eventmq"
+
+    def schema(self) -> StructType | str:
+        """Return the columns of a table.
+
+        Raises:
+            SettingsError: An option is unknown, or its value is not allowed.
+        """
+        from eventmq_contrib.spark.schema import events_type
+        from eventmq_contrib.spark.source.tables import OF_BROKER
+
+        # A stream is of events; its options are checked by its reader.
+        table = self.options.get("table", "events").lower()
+        of_journal = "journal" in self.options or "path" in self.options
+        return events_type() if of_journal else OF_BROKER.get(table, events_type())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a table."""
+        from eventmq_contrib.spark.source.bases import on
+        from eventmq_contrib.spark.source.options import Reading, read_options
+        from eventmq_contrib.spark.source.reader import BrokerReader, JournalReader
+
+        options = read_options(Reading, self.options, what="a reader")
+        kind = JournalReader if options.journal else BrokerReader
+        return on(kind, "DataSourceReader")(options, schema)  # type: ignore[no-any-return]
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads a journal as it grows."""
+        from eventmq_contrib.spark.source.bases import on
+        from eventmq_contrib.spark.source.options import Streaming, read_options
+        from eventmq_contrib.spark.source.stream import JournalStream
+
+        options = read_options(Streaming, self.options, what="a stream reader")
+        kind = on(JournalStream, "DataSourceStreamReader", "SupportsTriggerAvailableNow")
+        return kind(options, schema)  # type: ignore[no-any-return]
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Return what writes jobs."""
+        from eventmq_contrib.spark.source.bases import on
+        from eventmq_contrib.spark.source.writer import JobWriter
+
+        kind = on(JobWriter, "DataSourceArrowWriter")
+        return kind(self._writing(overwrite=overwrite), schema)  # type: ignore[no-any-return]
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's
+        """Return what writes jobs of a stream."""
+        from eventmq_contrib.spark.source.bases import on
+        from eventmq_contrib.spark.source.writer import StreamJobWriter
+
+        kind = on(StreamJobWriter, "DataSourceStreamArrowWriter")
+        return kind(self._writing(overwrite=overwrite), schema)  # type: ignore[no-any-return]
+
+    def _writing(self, *, overwrite: bool) -> Any:
+        from eventmq.errors import SettingsError
+        from eventmq_contrib.spark.source.options import Writing, read_options
+
+        if overwrite:
+            raise SettingsError('jobs cannot be overwritten; allowed is: mode("append")')
+        # Spark's own, for what it keeps of a stream.
+        own = {k: v for k, v in self.options.items() if k.lower() != "checkpointlocation"}
+        return read_options(Writing, own, what="a writer")

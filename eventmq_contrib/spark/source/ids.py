@@ -1,0 +1,92 @@
+"""Ids of jobs that come from rows: the same row has the same id whoever writes it, and how often.
+
+They have the layout of UUID version 7 (RFC 9562, section 5.7), as all ids of EventMQ: twelve hex
+digits of milliseconds, then a digest. So a write that is done again, by a Spark task that is
+retried or by a whole program, is of jobs that the broker has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["EPOCH", "derived_id", "derived_ids", "unix_ms"]
+
+#: Milliseconds with which ids begin where the rows say no time: the year 2000.
+EPOCH = 946_684_800_000
+
+#: Of the twelve hex digits.
+_MOST_MS = (1 << 48) - 1
+
+
+def derived_id(text: str, ms: int = EPOCH) -> str:
+    """Return the id of a text.
+
+    Args:
+        text: What the job is known by.
+        ms: Milliseconds since 1970.
+    """
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).digest()
+    tail = int.from_bytes(digest[:8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+    more = int.from_bytes(digest[8:], "big") & 0xFFF
+    return f"{ms & _MOST_MS:012x}7{more:03x}{tail:016x}"
+
+
+def derived_ids(
+    space: str, keys: Sequence[Sequence[Any]], times: Sequence[int] | None = None
+) -> Iterator[str]:
+    """Yield the ids of rows by the values of their key columns.
+
+    Args:
+        space: What the keys are unique in: the name of the task.
+        keys: Values by column.
+        times: Milliseconds by row.
+
+    Raises:
+        SettingsError: A row has no value in a key column.
+    """
+    for place, key in enumerate(zip(*keys, strict=True)):
+        if None in key:
+            msg = "a row has no value in a column of idColumns, so that it has no id"
+            raise SettingsError(f"{msg}; fill it in or leave the row out")
+        text = f"{space}\0{_plain(key)!r}"
+        yield derived_id(text, EPOCH if times is None else times[place])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value whose text is the same in every time zone and says its type."""
+    if isinstance(value, datetime):
+        return ("at", value.astimezone(timezone.utc).isoformat() if value.tzinfo else str(value))
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return ("map", tuple((name, _plain(item)) for name, item in value.items()))
+    return value
+
+
+def unix_ms(value: Any) -> int:
+    """Return the milliseconds since 1970 of a value of the column of times.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    if isinstance(value, datetime):
+        value = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        ms = int(value.timestamp() * 1000)
+    elif isinstance(value, date):
+        ms = (
+            int(datetime(value.year, value.month, value.day, tzinfo=timezone.utc).timestamp())
+            * 1000
+        )
+    else:
+        msg = f"the column of idTime has {value!r}; allowed is: a timestamp or date in every row"
+        raise SettingsError(msg)
+    if not 0 <= ms <= _MOST_MS:
+        raise SettingsError(f"the column of idTime has {value!r}, which is before 1970")
+    return ms

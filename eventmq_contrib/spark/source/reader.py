@@ -1,0 +1,148 @@
+"""Readers of the data source for ``spark.read``: from a journal's files, or from a broker.
+
+Filters are not pushed down: in pyspark 4.1 to 4.3 a pushed filter stays with the loaded DataFrame,
+and a later query silently has too few rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+    from eventmq_contrib.spark.source.files import Slice
+    from eventmq_contrib.spark.source.options import Reading
+
+__all__ = ["BrokerReader", "JournalReader", "arrow_type", "pieces"]
+
+#: Table of a journal -> kinds of its events; what they say of a job is what was then.
+_KINDS = {
+    "events": (),
+    "failed": ("failed",),
+    "outcomes": ("succeeded", "failed", "cancelled", "expired"),
+}
+
+#: Bytes of events that are asked for at a time.
+_PAGE_BYTES = 4 * 1024 * 1024
+
+
+def pieces(parts: Iterable[list[Slice] | str | None]) -> list[InputPartition]:
+    """Return what tasks of Spark read, each: slices of files, or one question to the broker."""
+    from pyspark.sql.datasource import InputPartition
+
+    return [InputPartition(part) for part in parts]
+
+
+def arrow_type(schema: StructType) -> Any:
+    """Return the `pyarrow.Schema` with which Spark takes batches of rows."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class JournalReader:
+    """Reads events of a journal, one file after the other, each event once.
+
+    Raises:
+        SettingsError: A journal has no such table.
+    """
+
+    def __init__(self, options: Reading, schema: StructType) -> None:
+        if options.table not in _KINDS:
+            msg = f"a journal has no table {options.table!r}, which says what is now: name a broker"
+            raise SettingsError(f"{msg}; a journal has {', '.join(_KINDS)}")
+        if options.queue or options.task:
+            raise SettingsError(
+                "queue and task are of what a broker lists; of a journal filter rows"
+            )
+        self.folder = options.journal or ""
+        self.kinds = _KINDS[options.table]
+        self.schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one piece per large file, or some small ones.
+
+        Raises:
+            StoreError: There is no journal.
+        """
+        from eventmq_contrib.spark.source.files import bundles, journal_files, plan
+
+        return pieces(bundles(plan(journal_files(self.folder), {})))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the events of one piece."""
+        from eventmq_contrib.spark.source.files import read_slice
+
+        # Of a journal without a file Spark makes one partition itself, of None.
+        for part in partition.value or ():
+            yield from read_slice(part, arrow_type(self.schema), self.kinds)
+
+
+class BrokerReader:
+    """Reads a table that a broker has.
+
+    What goes on meanwhile may be in it or not: the pages of a listing are of different moments.
+    """
+
+    def __init__(self, options: Reading, schema: StructType) -> None:
+        if options.table in {"events", "queues"} and (options.queue or options.task):
+            raise SettingsError(f"queue and task choose among jobs, not in table {options.table}")
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one piece per question: of outcomes there are several."""
+        from eventmq_contrib.spark.source.tables import ENDED
+
+        states = ENDED if self.options.table == "outcomes" else (None,)
+        return pieces(states)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield what the broker answers.
+
+        Raises:
+            BrokerUnavailable: It does not.
+            NotAllowed: The key may not do this.
+        """
+        from eventmq_contrib.spark.source.connect import connected
+
+        with connected(self.options) as app:
+            if self.options.table == "events":
+                yield from self._events(app)
+            else:
+                yield from self._rows(app, partition.value)
+
+    def _rows(self, app: Any, state: str | None) -> Iterator[tuple[Any, ...]]:
+        from eventmq_contrib.spark.source.tables import job_rows, queue_rows
+
+        options = self.options
+        if options.table == "queues":
+            yield from queue_rows(app)
+            return
+        listing = "failed" if options.table == "failed" else "jobs"
+        filters = {"queue": options.queue, "task": options.task, "state": state}
+        yield from job_rows(app, listing, filters)
+
+    def _events(self, app: Any) -> Iterator[Any]:
+        """Yield the events that the broker keeps still: those that no journal has sealed."""
+        import pyarrow as pa
+
+        from eventmq.events import EventColumns
+
+        schema, after = arrow_type(self.schema), 0
+        while True:
+            answer = app.ask("events.read", {"after": after, "bytes": _PAGE_BYTES})
+            columns = EventColumns()
+            for first, count, body in answer["rows"]:
+                columns.add(answer["store"], first, body)
+                after = first + count - 1
+            if not answer["rows"]:
+                return
+            arrays = [pa.array(columns.values[each.name], each.type) for each in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,115 @@
+"""The reader of the data source for ``spark.readStream``: a journal, file by file as it is sealed.
+
+An offset is the last number per broker, ``{broker: seq}``. Sealed files never change, so that the
+events between two offsets are the same whoever reads them, and however often.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import SettingsError
+from eventmq_contrib.spark.source.files import (
+    bundles,
+    holes,
+    journal_files,
+    latest,
+    plan,
+    read_slice,
+)
+from eventmq_contrib.spark.source.reader import arrow_type, pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from eventmq.events import FileName
+    from eventmq_contrib.spark.source.options import Streaming
+
+__all__ = ["PATIENCE", "JournalStream"]
+
+#: Seconds for which numbers that are not there are waited for: files may be copied in another order
+#: than that of their numbers.
+PATIENCE = 60.0
+
+
+class JournalStream:
+    """Reads what a journal seals.
+
+    Raises:
+        SettingsError: No journal is named.
+    """
+
+    def __init__(self, options: Streaming, schema: StructType) -> None:
+        if not options.journal:
+            msg = 'a stream is of a journal, which keeps everything: option("journal", "DIR")'
+            raise SettingsError(msg)
+        self.folder = options.journal
+        self.start = options.start
+        self.at_once = options.at_once
+        self.schema = schema
+        self._target: dict[str, int] | None = None
+        #: Broker and number where some are missing -> since when that is known.
+        self._holes: dict[tuple[str, int], float] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return where a new query begins."""
+        return {} if self.start == "earliest" else latest(journal_files(self.folder), {})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return how much one batch takes."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        return ReadMaxRows(self.at_once) if self.at_once else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Return up to where the next batch goes."""
+        files = self._in_order(start)
+        if self._target is not None:
+            files = [each for each in files if each[0].first <= self._target.get(each[0].broker, 0)]
+        most = getattr(limit, "max_rows", 0)
+        end = latest(files, start, most)
+        if self._target is None:
+            return end
+        return {broker: min(seq, self._target.get(broker, seq)) for broker, seq in end.items()}
+
+    def _in_order(self, start: dict[str, int]) -> list[tuple[FileName, str]]:
+        """Return the files without those behind numbers that may come yet.
+
+        What is missing at the first look is not waited for: nobody copies, or all the time.
+        """
+        files, now = journal_files(self.folder), time.monotonic()
+        found, known = holes(files, start), self._holes
+        self._holes = {
+            hole: now - PATIENCE if known is None else known.get(hole, now) for hole in found
+        }
+        open_: dict[str, int] = {}
+        for (broker, number), since in sorted(self._holes.items(), reverse=True):
+            if now - since < PATIENCE:
+                open_[broker] = number
+        return [
+            (name, path)
+            for name, path in files
+            if name.broker not in open_ or name.first < open_[name.broker]
+        ]
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note what there is now, where the query is to end."""
+        self._target = latest(journal_files(self.folder), {})
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return how far the journal is, for the status of the query."""
+        return latest(journal_files(self.folder), {})
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return one piece per large file, or some small ones."""
+        return pieces(bundles(plan(journal_files(self.folder), start, end)))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the events of one piece."""
+        schema = arrow_type(self.schema)
+        return (batch for part in partition.value for batch in read_slice(part, schema))

@@ -1,0 +1,280 @@
+"""Tables of a journal that are kept up to date while it grows: ``eventmq spark stream``.
+
+One streaming query counts events by minute, task and queue, with its state in a checkpoint. Each of
+its batches brings the whole rows of the minutes that changed, and these take the place of what the
+table had of them: a batch that is done again, after a kill, changes nothing. So the table is right
+to the event, whoever is killed when.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import StoreError
+from eventmq.events import SCHEMA_VERSION, Kind
+from eventmq_contrib.spark.livetables import LiveTables
+from eventmq_contrib.spark.moments import words_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+__all__ = ["COLUMNS", "QUANTILES", "Stream", "minutes", "start_stream"]
+
+#: Columns of events that are read.
+COLUMNS = (
+    "broker_id", "seq", "ts_us", "kind", "task", "queue", "bytes_in", "wait_us", "run_us",
+    "schema_version",
+)  # fmt: skip
+
+#: Of waiting and running.
+QUANTILES = (0.5, 0.95, 0.99)
+
+#: Columns with numbers of events of a kind, as in the table of the command ``stats``.
+_COUNTED = {
+    "succeeded": Kind.SUCCEEDED, "failed": Kind.FAILED, "cancelled": Kind.CANCELLED,
+    "expired": Kind.EXPIRED, "retries": Kind.RETRY, "lost": Kind.LEASE_LOST,
+    "handed_back": Kind.HANDED_BACK, "replayed": Kind.REPLAYED,
+}  # fmt: skip
+
+#: Names of sealed files.
+_SEALED = "*-*-*.parquet"
+
+#: Events of a full file, as a journal seals them.
+_FILE = 65_536
+
+#: Of the percentiles: one in so many is the error of the rank.
+_ACCURACY = 1000
+
+#: The minute to which events count: that of the event.
+_MINUTE = "1 minute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What a stream is.
+
+    Attributes:
+        journal: Folder of the journal, or an address that Spark knows.
+        out: Folder of the tables and of the checkpoint.
+        trigger: Seconds between two batches.
+        watermark: Seconds for which events of another broker may be behind.
+        once: Take what there is and end.
+        target: Seconds within which jobs are to start.
+        share: Of the jobs that are to start within it.
+        at_once: Events of a batch at most.
+        prometheus: Path of a text file for Prometheus, or None.
+        queue: Only events of jobs of this queue, or None.
+        task: Only events of jobs of this task, or None.
+        since: Only events of then and later, Unix time in seconds, or None.
+        until: Only events before then, Unix time in seconds, or None.
+    """
+
+    journal: str
+    out: Path
+    trigger: float = 1.0
+    watermark: float = 3600.0
+    once: bool = False
+    target: float = 2.0
+    share: float = 0.95
+    at_once: int = 1_000_000
+    prometheus: Path | None = None
+    queue: str | None = None
+    task: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+def _known(events: DataFrame) -> DataFrame:
+    """Return events; one of a newer EventMQ, whose columns may mean something else, is an error."""
+    from pyspark.sql import functions as f
+
+    said = " is of a newer EventMQ: update this one"
+    newer = f.raise_error(f.concat(f.input_file_name(), f.lit(said))).cast("boolean")
+    known = f.col("schema_version") <= SCHEMA_VERSION
+    return events.where(f.when(known, f.lit(True)).otherwise(newer))  # noqa: FBT003 - a literal
+
+
+def _chosen(events: DataFrame, stream: Stream) -> DataFrame:
+    """Return the events that a stream is of."""
+    for name, value in (("queue", stream.queue), ("task", stream.task)):
+        if value is not None:
+            events = events.where(events[name] == value)
+    if stream.since is not None:
+        events = events.where(events.ts_us >= round(stream.since * 1_000_000))
+    if stream.until is not None:
+        events = events.where(events.ts_us < round(stream.until * 1_000_000))
+    return events
+
+
+def minutes(events: DataFrame, *, target: float) -> DataFrame:
+    """Return what happened by minute, queue and task.
+
+    Args:
+        events: With `COLUMNS` and ``at``, the time of the event; a stream needs a watermark on it.
+        target: Seconds within which jobs are to start.
+
+    Returns:
+        The columns of `eventmq_contrib.spark.products.stats.stats_of`, and ``handed_back``,
+        ``replayed``, ``events``, ``starts`` with those of them that were ``good``, and
+        ``newest_us``, the time of the newest event.
+    """
+    from pyspark.sql import functions as f
+
+    # Not `stats.cells`: an update brings only what changed, so each row must be whole in itself to
+    # take the place of the one before; cells of a minute come a few at a time, and the state would
+    # have one for each bucket of each time.
+    kind = f.col("kind")
+    arrived = kind.isin(Kind.ENQUEUED.value, Kind.DELAYED.value) & f.col("bytes_in").isNotNull()
+    counts = [f.count_if(kind == each.value).alias(name) for name, each in _COUNTED.items()]
+    marks = f.array(*(f.lit(mark) for mark in QUANTILES))
+    task = f.coalesce("task", f.lit("")).alias("task")
+    rows = (
+        events.where(events.kind != Kind.GAP.value)
+        .groupBy(f.window("at", _MINUTE).alias("window"), "queue", task)
+        .agg(
+            f.count_if(arrived).alias("arrived"),
+            *counts,
+            f.count("*").alias("events"),
+            f.count("wait_us").alias("starts"),
+            f.count_if(f.col("wait_us") <= round(target * 1_000_000)).alias("good"),
+            f.percentile_approx("wait_us", marks, _ACCURACY).alias("wait"),
+            f.percentile_approx("run_us", marks, _ACCURACY).alias("run"),
+            f.max("ts_us").alias("newest_us"),
+        )
+    )
+    return rows.select(f.col("window.start").alias("start"), *_columns(rows))
+
+
+def _columns(rows: DataFrame) -> list[Column]:
+    """Return the columns of the table, in their order, made of counts."""
+    from pyspark.sql import functions as f
+
+    ended = f.col("succeeded") + f.col("failed") + f.col("cancelled") + f.col("expired")
+    times = [
+        (f.col(what)[place] / 1_000_000).alias(f"{what}_p{round(100 * mark)}")
+        for what in ("wait", "run")
+        for place, mark in enumerate(QUANTILES)
+    ]
+    known = [f.col(name) for name in rows.columns if name not in {"window", "wait", "run"}]
+    return [
+        *known, *times, ended.alias("ended"), (ended / 60).alias("rate"),
+        f.try_divide("failed", f.col("succeeded") + f.col("failed")).alias("failure_share"),
+        f.try_divide("retries", "succeeded").alias("retries_per_success"),
+    ]  # fmt: skip
+
+
+def start_stream(
+    spark: SparkSession, stream: Stream, *, tables: type[LiveTables] = LiveTables
+) -> StreamingQuery:
+    """Start the query that keeps the tables of a folder up to date.
+
+    Args:
+        spark: Runs it.
+        stream: What it is.
+        tables: Takes what changed.
+
+    Raises:
+        StoreError: There is no journal, or the folder is of a stream of something else.
+    """
+    stream = _claim(stream)
+    _fit_parts(spark)
+    rows = minutes(_events(spark, stream), target=stream.target)
+    taker = tables(stream.out, target=stream.target, share=stream.share, text=stream.prometheus)
+    writer = rows.writeStream.outputMode("update").foreachBatch(taker.update)
+    writer = writer.option("checkpointLocation", f"file:{(stream.out / '_checkpoint').absolute()}")
+    if stream.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{stream.trigger} seconds").start()
+
+
+def _fit_parts(spark: SparkSession) -> None:
+    """Keep the state in a part per core on one machine: each costs each batch files of its own."""
+    context, parts = getattr(spark, "_sc", None), "spark.sql.shuffle.partitions"
+    if context is not None and context.master.startswith("local"):  # Spark Connect has none
+        most = int(str(spark.conf.get(parts)))
+        spark.conf.set(parts, str(min(context.defaultParallelism, most)))
+
+
+def _events(spark: SparkSession, stream: Stream) -> DataFrame:
+    """Return the events of a journal as they come, each once, with a watermark on ``at``."""
+    from pyspark.sql import functions as f
+
+    far = "://" in stream.journal
+    events = _far_files(spark, stream) if far else _files(spark, stream)
+    events = _chosen(events, stream).withColumn("at", f.timestamp_micros("ts_us"))
+    events = events.withWatermark("at", f"{stream.watermark} seconds")
+    return events.dropDuplicatesWithinWatermark(["broker_id", "seq"]) if far else events
+
+
+def _files(spark: SparkSession, stream: Stream) -> DataFrame:
+    """Return the events of a folder by their numbers: what was read is one number per broker."""
+    from eventmq_contrib.spark.source import EventMQDataSource
+
+    spark.dataSource.register(EventMQDataSource)
+    source = spark.readStream.format("eventmq").schema(_schema())
+    source = source.option("maxEventsPerTrigger", stream.at_once)
+    return source.load(str(Path(stream.journal).absolute()))
+
+
+def _far_files(spark: SparkSession, stream: Stream) -> DataFrame:
+    """Return the events of an address, whose files Spark finds by itself, in any order.
+
+    So numbers do not say what was read, and the state must have each event for as long as the
+    watermark may bring it again.
+    """
+    files = max(1, stream.at_once // _FILE)
+    source = spark.readStream.schema(_schema()).option("maxFilesPerTrigger", files)
+    source = source.option("recursiveFileLookup", "true").option("pathGlobFilter", _SEALED)
+    return _known(source.parquet(stream.journal))
+
+
+def _schema() -> StructType:
+    from pyspark.sql.types import StructType
+
+    from eventmq_contrib.spark.schema import events_type
+
+    return StructType([field for field in events_type() if field.name in COLUMNS])
+
+
+def _address(journal: str) -> str:
+    """Return where a journal is as Spark takes it: a folder here, or ``s3a://bucket/journal``."""
+    return journal if "://" in journal else f"file:{Path(journal).absolute()}"
+
+
+def _claim(stream: Stream) -> Stream:
+    """See that a folder is of this stream, or is to be: what its counts are of never changes.
+
+    Returns:
+        The stream, with the moments of its first start where these were said as "2h" ago.
+    """
+    from eventmq_contrib.spark.source.sending import write_whole
+
+    journal = _address(stream.journal)
+    if "://" not in journal and not Path(stream.journal).is_dir():
+        msg = f"there is no journal in {stream.journal}: name its folder with --journal"
+        raise StoreError(msg)
+    card = stream.out / "stream.json"
+    said: dict[str, Any] = {
+        "journal": journal, "watermark": stream.watermark, "target": stream.target,
+        "queue": stream.queue, "task": stream.task, "since": stream.since, "until": stream.until,
+        "words": words_of(since=stream.since, until=stream.until),
+    }  # fmt: skip
+    if not card.is_file():
+        stream.out.mkdir(parents=True, exist_ok=True)
+        write_whole(str(card), json.dumps(said, indent=1))
+        return stream
+    there = json.loads(card.read_text(encoding="utf-8"))
+    words, before = said.pop("words"), there.get("words", {})
+    same = {name: there[name] for name in words if before.get(name) == words[name]}
+    for name, value in {**said, **same}.items():
+        if there.get(name) != value:
+            was, now = before.get(name, there.get(name)), words.get(name, value)
+            msg = f"{stream.out} is of a stream with {name} {was}, not {now}"
+            raise StoreError(f"{msg}: name another folder with --out")
+    return dataclasses.replace(stream, **same)
