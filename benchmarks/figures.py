@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sqlite3
 import statistics
+import time
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +36,10 @@ class Figures:
     name: str
     goals: dict[str, str] = field(default_factory=dict)
     series: dict[str, list[float]] = field(default_factory=dict)
+    #: What else the figures depend on, by name.
+    more: dict[str, Any] = field(default_factory=dict)
+    #: The sizes that a row which scales is measured at; its own where there are none.
+    sizes: tuple[int, ...] = ()
 
     def add(self, **values: float) -> None:
         """Add the figures of one run."""
@@ -56,7 +62,7 @@ class Figures:
 
     def print(self) -> None:
         """Print a table."""
-        print(f"{self.name}: {json.dumps(machine())}")
+        print(f"{self.name}: {json.dumps({**machine(), **self.more})}")
         print(f"  {'figure':32} {'median':>14} {'least':>14} {'most':>14}  goal")
         for row in self.rows():
             numbers = "".join(f" {row[key]:14,.4g}" for key in ("median", "least", "most"))
@@ -64,10 +70,27 @@ class Figures:
                 numbers = "".join(f" {row[key]:14,.0f}" for key in ("median", "least", "most"))
             print(f"  {row['name']:32}{numbers}  {row['goal']}")
 
-    def write(self, path: Path) -> None:
-        """Write JSON."""
-        path.write_text(
-            json.dumps(
-                {"benchmark": self.name, "machine": machine(), "rows": self.rows()}, indent=2
-            )
-        )
+    def write(self, path: Path, command: str = "") -> None:
+        """Write JSON: strict, so what took without end is null.
+
+        Args:
+            path: The file; its folder is made.
+            command: What measured it.
+        """
+        rows = [row | {"values": self.series[row["name"]]} for row in self.rows()]
+        record = {
+            "benchmark": self.name,
+            "command": command,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "machine": {**machine(), **self.more},
+            "rows": [{key: _finite(value) for key, value in row.items()} for row in rows],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Return a value that JSON knows."""
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -38,7 +38,7 @@ def emqp(dealer: zmq.Socket[bytes]) -> None:
 
 def majordomo(dealer: zmq.Socket[bytes]) -> None:
     """Work as the draft has it."""
-    dealer.send_multipart([b"MDPW02", b"\x01", b"default"])
+    dealer.send_multipart([b"MDPW02", b"\x01", b"service"])
     print("ready", flush=True)
     said = time.monotonic()
     while True:

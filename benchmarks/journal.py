@@ -74,13 +74,14 @@ def _sealed(out: Path) -> list[tuple[int, int]]:
     return sorted((name.first, name.last) for name in names if name is not None)
 
 
-def _check(out: Path, events: int) -> None:
-    """See that each number is in one file."""
-    after = 0
+def _check(out: Path, events: int) -> dict[str, int]:
+    """Return how many numbers are in no file, and how many are in more than one."""
+    after = lost = twice = 0
     for first, last in _sealed(out):
-        assert first == after + 1, f"{after + 1} to {first - 1} are missing or there twice"
-        after = last
-    assert after == events
+        lost += max(0, first - after - 1)
+        twice += max(0, min(after, last) - first + 1)
+        after = max(after, last)
+    return {"lost": lost + max(0, events - after), "twice": twice + max(0, after - events)}
 
 
 def journal(figures: Figures) -> None:
@@ -95,12 +96,13 @@ def journal(figures: Figures) -> None:
         process.wait(600)
         seconds = time.perf_counter() - begin
         process.stdout.close()
-        _check(folder / "journal", events)
+        found = _check(folder / "journal", events)
         size = sum(path.stat().st_size for path in (folder / "journal").rglob("*.parquet"))
         stored = (folder / "data" / "queue.sqlite").stat().st_size
         figures.add(
-            per_second=events / seconds, parquet_bytes=size / events, store_bytes=stored / events
-        )
+            per_second=events / seconds, parquet_bytes=size / events, store_bytes=stored / events,
+            **found,
+        )  # fmt: skip
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -123,8 +125,8 @@ def journal_kills(figures: Figures) -> None:
             process.stdout.close()
         process = _start(folder / "data", folder / "journal")
         process.communicate(timeout=600)
-        _check(folder / "journal", events)
-        figures.add(kills=kills, lost=0, files=len(_sealed(folder / "journal")))
+        found = _check(folder / "journal", events)
+        figures.add(kills=kills, files=len(_sealed(folder / "journal")), **found)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -134,6 +136,6 @@ ROWS: dict[str, Callable[[Figures], None]] = {row.__name__: row for row in (jour
 
 #: Name -> figure -> what it must reach on two cores.
 GOALS = {
-    "journal": {"per_second": ">= 120,000"},
-    "journal_kills": {"lost": "0"},
+    "journal": {"per_second": ">= 120,000", "lost": "0", "twice": "0"},
+    "journal_kills": {"kills": "50", "lost": "0", "twice": "0"},
 }

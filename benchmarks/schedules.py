@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.figures import Figures
 
-__all__ = ["schedules"]
+__all__ = ["measure", "schedules"]
 
 _ALL, _DUE = 100_000, 10_000
 
@@ -29,28 +29,40 @@ _LEAD = 15.0
 
 def schedules(figures: Figures) -> None:
     """100,000 schedules: start of a beat, lateness of 10,000 due in one second, memory."""
+    figures.add(**measure(_ALL, _DUE, lead=_LEAD))
+
+
+def measure(many: int, due: int, *, lead: float) -> dict[str, float]:
+    """Return what so many schedules cost and how late those are that are due in one second.
+
+    Args:
+        many: Schedules in all.
+        due: Those of them that are due.
+        lead: Seconds from when all are stored until the first is due.
+    """
     with running() as system:
         app = EventMQ("bench", broker=system.address)
-        _store(app, 0, _ALL - _DUE, lambda n: time.time() - n / 10)
-        first = time.time() + _LEAD
-        _store(app, _ALL - _DUE, _ALL, lambda n: first - _INTERVAL + (n - _ALL + _DUE) / _DUE)
+        _store(app, 0, many - due, lambda n: time.time() - n / 10)
+        first = time.time() + lead
+        _store(app, many - due, many, lambda n: first - _INTERVAL + (n - many + due) / due)
         begin = time.perf_counter()
         beat = system.start_beat()
         ready = time.perf_counter() - begin
         assert time.time() < first, "the beat was not up in time"
         time.sleep(max(0.0, first + 1.5 - time.time()))
         late = sorted(_lateness(app))
-        assert len(late) == _DUE, len(late)
-        figures.add(
-            ready_s=ready,
-            p50_ms=late[_DUE // 2] * 1000,
-            p99_ms=late[_DUE * 99 // 100] * 1000,
-            max_ms=late[-1] * 1000,
-            rss_mib=system.rss(beat) / 2**20,
-            broker_rss_mib=system.rss() / 2**20,
-            cpu_s=system.cpu(beat),
-        )
+        assert len(late) == due, len(late)
+        found = {
+            "ready_s": ready,
+            "p50_ms": late[due // 2] * 1000,
+            "p99_ms": late[due * 99 // 100] * 1000,
+            "max_ms": late[-1] * 1000,
+            "rss_mib": system.rss(beat) / 2**20,
+            "broker_rss_mib": system.rss() / 2**20,
+            "cpu_s": system.cpu(beat),
+        }
         app.close()
+    return found
 
 
 def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float]) -> None:

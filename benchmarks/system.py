@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["ROOT", "System", "running"]
+__all__ = ["ROOT", "System", "children", "resident", "running"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,16 +26,28 @@ class System:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address = ""
+        #: Of all ports of the broker, by name.
+        self.addresses: dict[str, str] = {}
         self.broker: subprocess.Popen[str] | None = None
         self.workers: list[subprocess.Popen[str]] = []
 
-    def start_broker(self) -> None:
-        """Start the broker and wait until it is ready."""
+    def start_broker(self, *more: str) -> None:
+        """Start the broker, at its address if it had one, and wait until it is ready."""
         bind = self.address or "tcp://127.0.0.1:0"
         self.broker, line = self._start(
-            "broker", "--bind", bind, "--data-dir", str(self.folder / "data")
+            "broker", "--bind", bind, "--data-dir", str(self.folder / "data"), *more
         )
-        self.address = next(w for w in line.split() if "tcp://" in w).partition("=")[2]
+        words = [word.partition("=") for word in line.split() if "tcp://" in word]
+        self.addresses = {name: address for name, _, address in words}
+        self.address = words[0][2]
+
+    def kill_broker(self) -> None:
+        """End the broker as a crash would."""
+        assert self.broker is not None
+        self.broker.kill()
+        self.broker.wait(30)
+        if self.broker.stdout:
+            self.broker.stdout.close()
 
     def start_worker(self, concurrency: int = 2, *more: str) -> subprocess.Popen[str]:
         """Start a prefork worker and wait until it is ready."""
@@ -80,10 +92,7 @@ class System:
         """Return the resident bytes of a process, of the broker unless told otherwise."""
         process = process or self.broker
         assert process is not None
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        return 0
+        return resident(process.pid)
 
     def cpu(self, process: subprocess.Popen[str] | None = None) -> float:
         """Return the CPU seconds that a process has used."""
@@ -112,13 +121,39 @@ class System:
                 self.broker.stdout.close()
 
 
+def resident(pid: int) -> int:
+    """Return the resident bytes of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that are there."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(child) for child in path.read_text().split()]
+    return sorted(found)
+
+
 @contextlib.contextmanager
-def running(workers: int = 0) -> Iterator[System]:
-    """A fresh system with a broker, and a worker of so many children if there are any."""
+def running(
+    workers: int = 0,
+    prepare: Callable[[Path], object] | None = None,
+    ports: Sequence[str] = (),
+) -> Iterator[System]:
+    """A fresh system with a broker, and a worker of so many children if there are any.
+
+    ``prepare`` fills the data directory before the broker starts; ``ports`` are more arguments of
+    the broker.
+    """
     folder = Path(tempfile.mkdtemp(prefix="eventmq-bench-"))
     system = System(folder)
     try:
-        system.start_broker()
+        if prepare is not None:
+            prepare(folder / "data")
+        system.start_broker(*ports)
         if workers:
             system.start_worker(workers)
         yield system

@@ -1,0 +1,56 @@
+"""Writes made-up events as the sealed files of a journal: what they say is up to each benchmark."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from eventmq.events import HOUR_US, FileName, partition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["FILE", "write_part"]
+
+#: Events in a file, as the journal makes them.
+FILE = 65_536
+
+
+def write_part(folder: Path, columns: Mapping[str, Any]) -> None:
+    """Write events of one broker, `FILE` at most, as a file for each hour that they are of.
+
+    Args:
+        folder: Of the journal.
+        columns: Arrays by the names of their columns, in the order of the numbers; what is left
+            out is null.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from eventmq_contrib.journal.parquet import arrow_schema
+
+    schema = arrow_schema()
+    seq, at = np.asarray(columns["seq"]), np.asarray(columns["ts_us"])
+    arrays = [
+        _array(columns[field.name]).cast(field.type)
+        if field.name in columns
+        else pa.nulls(len(seq), field.type)
+        for field in schema
+    ]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    broker = table["broker_id"][0].as_py()
+    # A file never spans an hour.
+    bounds = [0, *(np.flatnonzero(np.diff(at // HOUR_US)) + 1).tolist(), len(at)]
+    for begin, end in pairwise(bounds):
+        name = FileName(broker, int(seq[begin]), int(seq[end - 1]))
+        path = folder / partition(int(at[begin])) / str(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.slice(begin, end - begin), path, compression="zstd")
+
+
+def _array(values: Any) -> Any:
+    import pyarrow as pa
+
+    return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)

@@ -1,0 +1,1 @@
+"""One module per library: its app, as its workers load it, and `client`, as the measuring does."""

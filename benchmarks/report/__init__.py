@@ -1,0 +1,43 @@
+"""``python -m benchmarks report FOLDER``: the JSON of a folder as a table for the docs, and plots.
+
+Writes ``figures.inc``, which ``docs/explanation/performance.rst`` includes, and one SVG per row
+with peers or with curves. The table needs the standard library alone, the plots matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.report.record import read
+from benchmarks.report.table import page
+
+__all__ = ["main"]
+
+_STATIC = Path(__file__).resolve().parents[2] / "docs" / "_static"
+
+
+def main(arguments: list[str]) -> None:
+    """Render a folder of JSON files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks report")
+    parser.add_argument("folder", type=Path, help="what --json wrote")
+    parser.add_argument("--into", type=Path, default=_STATIC / "benchmarks", metavar="FOLDER")
+    parser.add_argument("--no-plots", action="store_true", help="the table alone")
+    options = parser.parse_args(arguments)
+    try:
+        records = read(options.folder)
+    except ValueError as error:
+        parser.error(str(error))
+    options.into.mkdir(parents=True, exist_ok=True)
+    plots: dict[str, str] = {}
+    if not options.no_plots:
+        try:
+            from benchmarks.report.plots import draw
+        except ImportError as error:
+            print(f"no plots, {error}: pip install -e '.[bench]', or --no-plots", file=sys.stderr)
+        else:
+            plots = draw(records, options.into)
+    path = options.into / "figures.inc"
+    path.write_text(page(records, plots))
+    print(path, *(options.into / name for name in plots.values()), sep="\n")

@@ -1,0 +1,110 @@
+"""Plots of the records, as SVG: dots where there are peers, curves where a row scales."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.report.goals import AGAINST
+from benchmarks.report.record import OURS, is_ours
+from benchmarks.report.table import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.report.record import Figure, Record
+
+__all__ = ["draw"]
+
+_OURS, _LIKE_OURS, _THEIRS = "#1f6f54", "#8fc1ad", "#8a93a0"
+
+#: Inches: width, and height of a line of dots and of a curve.
+_WIDTH, _LINE, _CURVE = 7.0, 0.34, 2.2
+
+# The same figures make the same file, and text stays text.
+mpl.rcParams.update({"svg.hashsalt": "eventmq", "svg.fonttype": "none", "font.size": 9})
+
+
+def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
+    """Draw what can be drawn; return row -> name of the file."""
+    names = {}
+    for record in records:
+        canvas = _dots(record) if len(record.systems()) > 1 else _curves(record)
+        if canvas is not None:
+            names[record.name] = f"{record.name}.svg"
+            canvas.savefig(folder / names[record.name], metadata={"Date": None})
+    return names
+
+
+def _dots(record: Record) -> Canvas | None:
+    """Return the figure that counts of each system, the best on top."""
+    goal = AGAINST[record.name]
+    found = [(system, figures[goal.figure]) for system, figures in record.systems().items()
+             if goal.figure in figures and math.isfinite(figures[goal.figure].median)]  # fmt: skip
+    if not found:
+        return None
+    found.sort(key=lambda pair: pair[1].median, reverse=goal.less)
+    canvas = Canvas(figsize=(_WIDTH, 1.0 + _LINE * len(found)), layout="constrained")
+    axes = canvas.subplots()
+    for place, (system, figure) in enumerate(found):
+        axes.errorbar([figure.median], [place], xerr=_spread([figure]), fmt="o", ms=6, lw=1.2,
+                      capsize=3, color=_colour(system))  # fmt: skip
+        axes.annotate(number(figure.median), (figure.median, place), (0, 5), ha="center",
+                      textcoords="offset points", fontsize=8)  # fmt: skip
+    axes.set_yticks(range(len(found)), [system for system, _ in found])
+    axes.set_ylim(-0.6, len(found) - 0.3)
+    axes.margins(x=0.1)
+    axes.set_xscale("log")
+    better = "less" if goal.less else "more"
+    axes.set_title(f"{record.name}: {goal.title} ({better} is better, logarithmic)", loc="left")
+    _plain(axes)
+    return canvas
+
+
+def _colour(system: str) -> str:
+    if system == OURS:
+        return _OURS
+    return _LIKE_OURS if is_ours(system) else _THEIRS
+
+
+def _spread(figures: Sequence[Figure]) -> list[list[float]]:
+    """Return how far least and most are from the median."""
+    most = [figure.most if math.isfinite(figure.most) else figure.median for figure in figures]
+    return [
+        [figure.median - figure.least for figure in figures],
+        [value - figure.median for value, figure in zip(most, figures, strict=True)],
+    ]
+
+
+def _curves(record: Record) -> Canvas | None:
+    """Return a small plot for each figure, over what grows."""
+    curves = [(axis, name, points) for axis, some in record.curves().items()
+              for name, points in some.items()]  # fmt: skip
+    if not curves:
+        return None
+    canvas = Canvas(figsize=(_WIDTH, _CURVE * len(curves)), layout="constrained")
+    for axes, (axis, name, points) in zip(
+        canvas.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True
+    ):
+        some = sorted(points)
+        sizes, values = [size for size, _ in some], [figure.median for _, figure in some]
+        spread = _spread([figure for _, figure in some])
+        axes.errorbar(sizes, values, yerr=spread, color=_OURS, marker="o", ms=3, lw=1.2, capsize=2)
+        axes.set_xscale("log")
+        axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_title(f"{record.name}: {name} over {axis}", loc="left")
+        _plain(axes)
+    return canvas
+
+
+def _plain(axes: Any) -> None:
+    """Leave out the frame where there is no axis."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="both", color="#dddddd", lw=0.5)
+    axes.set_axisbelow(True)

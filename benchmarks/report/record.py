@@ -1,0 +1,116 @@
+"""What the JSON of a row says, read back: figures per system, and per size where a row scales."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["OURS", "Figure", "Record", "is_ours", "read"]
+
+#: How the system that is measured against others is called among them.
+OURS = "eventmq"
+
+
+def is_ours(system: str) -> bool:
+    """Say whether a system is EventMQ, in whatever durability."""
+    return system.partition("-")[0] == OURS
+
+
+class Figure(NamedTuple):
+    """A figure of some runs. What never came is infinite."""
+
+    name: str
+    median: float
+    least: float
+    most: float
+    runs: int
+    goal: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row as it was measured.
+
+    Attributes:
+        name: Of the row.
+        command: What measured it.
+        at: When, as text.
+        machine: What the figures depend on.
+        figures: In the order they were written.
+    """
+
+    name: str
+    command: str
+    at: str
+    machine: dict[str, Any]
+    figures: list[Figure] = field(default_factory=list)
+
+    @property
+    def promises(self) -> dict[str, dict[str, str]]:
+        """What each system promises; empty where there are no others."""
+        found: dict[str, dict[str, str]] = self.machine.get("promises", {})
+        return found
+
+    @property
+    def runs(self) -> int:
+        """Runs of the figure with the fewest."""
+        return min((figure.runs for figure in self.figures), default=0)
+
+    def systems(self) -> dict[str, dict[str, Figure]]:
+        """Return the figures of each system, by name."""
+        found: dict[str, dict[str, Figure]] = {}
+        for figure in self.figures:
+            system, _, name = figure.name.partition(" ")
+            if name and system in self.promises:
+                found.setdefault(system, {})[name] = figure
+        return found
+
+    def curves(self) -> dict[str, dict[str, list[tuple[float, Figure]]]]:
+        """Return axis -> figure -> points, for figures like ``children=4 per_second``."""
+        found: dict[str, dict[str, list[tuple[float, Figure]]]] = {}
+        for figure in self.figures:
+            where, _, name = figure.name.partition(" ")
+            axis, _, size = where.partition("=")
+            if name and size:
+                found.setdefault(axis, {}).setdefault(name, []).append((float(size), figure))
+        return found
+
+
+def read(folder: Path) -> list[Record]:
+    """Return what a folder's JSON files say, in the order of their names.
+
+    Raises:
+        ValueError: There are none, or one is not of this suite; the text names it.
+    """
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text())
+            records.append(_record(content))
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"{path} is not what python -m benchmarks --json writes: {error!r}"
+            raise ValueError(msg) from error
+    if not records:
+        raise ValueError(f"{folder} has no JSON files; python -m benchmarks --all --json {folder}")
+    return records
+
+
+def _record(content: dict[str, Any]) -> Record:
+    return Record(
+        content["benchmark"], content["command"], content["at"], content["machine"],
+        list(_figures(content["rows"])),
+    )  # fmt: skip
+
+
+def _figures(rows: list[dict[str, Any]]) -> Iterator[Figure]:
+    for row in rows:
+        median, least, most = (
+            math.inf if row[key] is None else float(row[key]) for key in ("median", "least", "most")
+        )
+        yield Figure(row["name"], median, least, most, row["runs"], row["goal"])
