@@ -62,8 +62,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--budget-factor",
         type=float,
-        default=1.0,
-        help="multiply the time budgets of the folders under tests/ (0: no budgets)",
+        default=float(os.environ.get("EVENTMQ_TEST_BUDGET_FACTOR", "1")),
+        help="multiply the time budgets of the folders under tests/ (0: no budgets); "
+        "EVENTMQ_TEST_BUDGET_FACTOR unless told, else 1",
     )
 
 

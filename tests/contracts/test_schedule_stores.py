@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventmq.errors import EventMQError, QueueFull, StoreError
+from eventmq.plugins.schedule_stores import table
 from eventmq.plugins.schedule_stores.broker import BrokerSchedules
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
 from eventmq.testing import ScheduleStoreSuite
@@ -12,12 +13,22 @@ from eventmq.wire.commands import Error
 from tests.broker_harness import Broker
 
 
+class ForgetsSoon(ScheduleStoreSuite):
+    """The stores have the table of `TestMemory`, which forgets as late as it does for users."""
+
+    too_many = 200
+
+    @pytest.fixture(autouse=True)
+    def forgets_soon(self, monkeypatch):
+        monkeypatch.setattr(table, "KEPT_GONE", 100)
+
+
 class TestMemory(ScheduleStoreSuite):
     def make(self, clock):
         return SqliteSchedules(None, clock)
 
 
-class TestSqlite(ScheduleStoreSuite):
+class TestSqlite(ForgetsSoon):
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path):
         self.path = tmp_path / "folder" / "schedules.sqlite"
@@ -28,7 +39,7 @@ class TestSqlite(ScheduleStoreSuite):
     second = make
 
 
-class TestBroker(ScheduleStoreSuite):
+class TestBroker(ForgetsSoon):
     """On a broker's core and its real store."""
 
     @pytest.fixture(autouse=True)
