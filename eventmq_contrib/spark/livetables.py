@@ -6,15 +6,18 @@ before or the one of after, and each batch may be written again.
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from eventmq_contrib.spark.drafts import put_table, write_whole
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+    from eventmq_contrib.spark.waiting import Oldest, Waiting
 
 __all__ = ["LiveTables", "burn_rate", "slo_rows"]
 
@@ -37,12 +40,17 @@ class LiveTables:
         target: Seconds within which jobs are to start.
         share: Of the jobs that are to start within it.
         text: Path of a file for Prometheus, or None.
+        waiting: Knows the jobs that wait, or None.
     """
 
-    def __init__(self, out: Path, *, target: float, share: float, text: Path | None) -> None:
+    def __init__(
+        self, out: Path, *, target: float, share: float, text: Path | None,
+        waiting: Waiting | None = None,
+    ) -> None:  # fmt: skip
         self._out = out
         self._target, self._share = target, share
         self._text = text
+        self._waiting = waiting
         self._newest: datetime | None = None
 
     def update(self, changed: DataFrame, batch: int) -> None:
@@ -57,7 +65,9 @@ class LiveTables:
             hours.setdefault(row["start"].replace(minute=0), []).append(row)
         for hour, some in sorted(hours.items()):
             merged = {**_by_key(self._hour(hour)), **_by_key(some)}
-            self._put(self._path(hour), pa.Table.from_pylist(list(merged.values())))
+            put_table(self._path(hour), pa.Table.from_pylist(list(merged.values())))
+        if self._waiting is not None:
+            self._waiting.advance(batch)
         if rows:
             self._newest = max([*(row["start"] for row in rows), *self._seen()])
             self._update_slo(self._newest)
@@ -77,11 +87,15 @@ class LiveTables:
 
         now = newest.replace(minute=0)
         recent = [*self._hour(now - _HOUR), *self._hour(now)]
-        rows = slo_rows(recent, newest, target=self._target, share=self._share)
+        rows = slo_rows(
+            recent, newest, target=self._target, share=self._share,
+            waiting=None if self._waiting is None else self._waiting.queues(),
+        )  # fmt: skip
         if rows:
-            self._put(self._out / "slo" / "slo.parquet", pa.Table.from_pylist(rows))
+            table = pa.Table.from_pylist(rows, schema=_slo_schema())
+            put_table(self._out / "slo" / "slo.parquet", table)
         if self._text is not None:
-            _write(self._text, "".join(_lines(recent, rows, newest)).encode())
+            write_whole(self._text, "".join(_lines(recent, rows, newest)))
 
     def _path(self, hour: datetime) -> Path:
         return self._out / "stats" / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}" / "stats.parquet"
@@ -96,29 +110,9 @@ class LiveTables:
         rows: list[_Row] = pq.ParquetFile(path).read().to_pylist()
         return rows
 
-    @staticmethod
-    def _put(path: Path, table: Any) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        _write(path, sink.getvalue())
-
 
 def _by_key(rows: Iterable[_Row]) -> dict[tuple[Any, ...], _Row]:
     return {tuple(row[name] for name in _KEY): row for row in rows}
-
-
-def _write(path: Path, content: Any) -> None:
-    """Let a file take the place of one that may be there, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"_{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def burn_rate(good: int, started: int, share: float) -> float | None:
@@ -132,7 +126,10 @@ def burn_rate(good: int, started: int, share: float) -> float | None:
     return (1.0 - good / started) / (1.0 - share) if started else None
 
 
-def slo_rows(rows: Iterable[_Row], newest: datetime, *, target: float, share: float) -> list[_Row]:
+def slo_rows(
+    rows: Iterable[_Row], newest: datetime, *, target: float, share: float,
+    waiting: Mapping[str, Oldest] | None = None,
+) -> list[_Row]:  # fmt: skip
     """Return how each queue keeps to its aim in the last hour.
 
     Args:
@@ -140,20 +137,49 @@ def slo_rows(rows: Iterable[_Row], newest: datetime, *, target: float, share: fl
         newest: The last minute.
         target: Seconds within which jobs are to start.
         share: Of the jobs that are to start within it.
+        waiting: What waits, by queue, also where nothing else happened; None if nobody knows.
 
     Returns:
-        Rows of ``queue starts good attainment budget_left burn_5m burn_1h target share``, as those
-        of the command ``slo``, and ``until``, the end of the last minute.
+        Rows of ``queue starts good attainment budget_left burn_5m burn_1h target share waiting
+        oldest``, as those of the command ``slo``; ``until``, the end of the last minute; and
+        ``oldest_ready``, since when the oldest job that waits is ready.
     """
     rows = list(rows)
+    queues = {row["queue"] for row in rows if row["queue"] is not None} | {*(waiting or ())}
     return [
-        _slo([row for row in rows if row["queue"] == queue], newest, target, share)
-        for queue in sorted({row["queue"] for row in rows if row["queue"] is not None})
-    ]
+        {
+            "queue": queue,
+            **_slo([row for row in rows if row["queue"] == queue], newest, target, share),
+            **_waits(queue, waiting),
+        }
+        for queue in sorted(queues)
+    ]  # fmt: skip
+
+
+def _waits(queue: str, waiting: Mapping[str, Oldest] | None) -> _Row:
+    if waiting is None or queue not in waiting:
+        n = None if waiting is None else 0
+        return {"waiting": n, "oldest": None, "oldest_ready": None}
+    jobs, ready_us, seconds = waiting[queue]
+    ready = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=ready_us)
+    return {"waiting": jobs, "oldest": seconds, "oldest_ready": ready}
+
+
+def _slo_schema() -> Any:
+    """Return the types of the table ``slo``, which a column of nulls does not say."""
+    import pyarrow as pa
+
+    whole, real, time = pa.int64(), pa.float64(), pa.timestamp("us", "UTC")
+    columns = {
+        "queue": pa.string(), "starts": whole, "good": whole, "burn_5m": real, "burn_1h": real,
+        "attainment": real, "budget_left": real, "target": real, "share": real, "until": time,
+        "waiting": whole, "oldest": real, "oldest_ready": time,
+    }  # fmt: skip
+    return pa.schema(columns.items())
 
 
 def _slo(rows: list[_Row], newest: datetime, target: float, share: float) -> _Row:
-    found: _Row = {"queue": rows[0]["queue"]}
+    found: _Row = {}
     for name, span in sorted(_BURNS.items(), key=lambda item: item[1]):
         some = [row for row in rows if row["start"] > newest - timedelta(minutes=span)]
         starts, good = sum(row["starts"] for row in some), sum(row["good"] for row in some)
@@ -175,6 +201,9 @@ _METRICS = {
     "eventmq_minute_run_seconds": "Running of jobs that ended in the last whole minute.",
     "eventmq_slo_attainment": "Share of jobs that started in time in the last hour, by queue.",
     "eventmq_slo_burn_rate": "How fast the error budget is spent, by queue and window.",
+    "eventmq_waiting_jobs": "Jobs that wait for a worker, by queue.",
+    "eventmq_oldest_waiting_seconds": "Age of the oldest of them at the newest event, by queue.",
+    "eventmq_oldest_ready_timestamp_seconds": "Time since which that one is ready, by queue.",
     "eventmq_stream_newest_timestamp_seconds": "Time of the newest event that is counted.",
 }
 
@@ -201,12 +230,23 @@ def _lines(rows: Iterable[_Row], aims: Iterable[_Row], newest: datetime) -> Iter
             if row[f"burn_{name}"] is not None:
                 line = f"{_labels(queue=queue, window=name)} {row[f'burn_{name}']:.6f}"
                 samples["eventmq_slo_burn_rate"].append(line)
+        _add_waiting(samples, row)
     at = max((row["newest_us"] for row in rows), default=0) / 1_000_000
     samples["eventmq_stream_newest_timestamp_seconds"].append(f" {at:.6f}")
     for name, text in _METRICS.items():
         yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
         for sample in samples[name]:
             yield f"{name}{sample}\n"
+
+
+def _add_waiting(samples: dict[str, list[str]], row: _Row) -> None:
+    of = _labels(queue=row["queue"])
+    if row["waiting"] is not None:
+        samples["eventmq_waiting_jobs"].append(f"{of} {row['waiting']}")
+    if row["oldest"] is not None:
+        samples["eventmq_oldest_waiting_seconds"].append(f"{of} {row['oldest']:.6f}")
+        ready = f"{of} {row['oldest_ready'].timestamp():.6f}"
+        samples["eventmq_oldest_ready_timestamp_seconds"].append(ready)
 
 
 def _add_minute(samples: dict[str, list[str]], row: _Row) -> None:

@@ -93,7 +93,7 @@ class Replay:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        from eventmq_contrib.spark.source.sending import write_whole
+        from eventmq_contrib.spark.drafts import write_whole
         from eventmq_contrib.spark.table import write_table
 
         size = SLICE if rate is None else min(SLICE, max(_LEAST_SLICE, int(rate * _SLICE_SECONDS)))
@@ -105,7 +105,7 @@ class Replay:
         self.slices = -(-self.jobs // size)
         (self.folder / "done").mkdir(exist_ok=True)
         card = {"of": self._said, "jobs": self.jobs, "slices": self.slices}
-        write_whole(str(self._card), json.dumps(card, indent=1))
+        write_whole(self._card, json.dumps(card, indent=1))
         self.planned = True
 
     def _plan_of(self, spark: SparkSession) -> DataFrame:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
 from eventmq.events import SCHEMA_VERSION, Kind
+from eventmq_contrib.spark.drafts import write_whole
 from eventmq_contrib.spark.livetables import LiveTables
 from eventmq_contrib.spark.moments import words_of
+from eventmq_contrib.spark.waiting import Events, Waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -185,12 +187,30 @@ def start_stream(
     stream = _claim(stream)
     _fit_parts(spark)
     rows = minutes(_events(spark, stream), target=stream.target)
-    taker = tables(stream.out, target=stream.target, share=stream.share, text=stream.prometheus)
+    checkpoint = (stream.out / "_checkpoint").absolute()
+    taker = tables(
+        stream.out, target=stream.target, share=stream.share, text=stream.prometheus,
+        waiting=_waiting(stream, checkpoint),
+    )  # fmt: skip
     writer = rows.writeStream.outputMode("update").foreachBatch(taker.update)
-    writer = writer.option("checkpointLocation", f"file:{(stream.out / '_checkpoint').absolute()}")
+    writer = writer.option("checkpointLocation", f"file:{checkpoint}")
     if stream.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{stream.trigger} seconds").start()
+
+
+def _waiting(stream: Stream, checkpoint: Path) -> Waiting | None:
+    """Return what knows the jobs that wait; None by an address, whose files have no order."""
+    if "://" in stream.journal:
+        return None
+    since, until = (
+        None if at is None else round(at * 1_000_000) for at in (stream.since, stream.until)
+    )
+    events = Events(
+        journal=stream.journal, queue=stream.queue, task=stream.task, since_us=since,
+        until_us=until,
+    )  # fmt: skip
+    return Waiting(events, checkpoint, stream.out / "_waiting.parquet")
 
 
 def _fit_parts(spark: SparkSession) -> None:
@@ -253,8 +273,6 @@ def _claim(stream: Stream) -> Stream:
     Returns:
         The stream, with the moments of its first start where these were said as "2h" ago.
     """
-    from eventmq_contrib.spark.source.sending import write_whole
-
     journal = _address(stream.journal)
     if "://" not in journal and not Path(stream.journal).is_dir():
         msg = f"there is no journal in {stream.journal}: name its folder with --journal"
@@ -267,7 +285,7 @@ def _claim(stream: Stream) -> Stream:
     }  # fmt: skip
     if not card.is_file():
         stream.out.mkdir(parents=True, exist_ok=True)
-        write_whole(str(card), json.dumps(said, indent=1))
+        write_whole(card, json.dumps(said, indent=1))
         return stream
     there = json.loads(card.read_text(encoding="utf-8"))
     words, before = said.pop("words"), there.get("words", {})

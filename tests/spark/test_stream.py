@@ -15,10 +15,13 @@ from click.testing import CliRunner, Result
 from eventmq.cli.program import Program
 from eventmq_contrib.spark import eventmq_add_commands
 from eventmq_contrib.spark.livetables import burn_rate, slo_rows
+from eventmq_contrib.spark.products.slo import oldest_waiting
 from eventmq_contrib.spark.products.stats import stats
+from eventmq_contrib.spark.waiting import Oldest
 from tests.acceptance.system import until
 from tests.spark.histories import START_US, frame, story, write_journal
 from tests.spark.test_journal_read import newer
+from tests.spark.test_waiting import oldest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +82,18 @@ def check(out: Path, rows: list[dict[str, Any]]) -> None:
             assert found[key][name] == counts[name], (key, name)
 
 
+def check_waiting(out: Path, rows: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
+    """See that the table says of each queue what waits; return that."""
+    wanted = {queue: (each.jobs, each.seconds) for queue, each in oldest(rows).items()}
+    found = {row["queue"]: row for row in pq.read_table(out / "slo").to_pylist()}
+    assert {q: (r["waiting"], r["oldest"]) for q, r in found.items() if r["waiting"]} == wanted
+    newest = datetime.fromtimestamp(max(row["ts_us"] for row in rows) / 1e6, timezone.utc)
+    for queue, (_, seconds) in wanted.items():
+        ready = found[queue]["oldest_ready"]
+        assert (newest - ready).total_seconds() == pytest.approx(seconds, abs=1e-5)
+    return wanted
+
+
 def test_the_tables_count_every_event_once_over_restarts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -92,6 +107,10 @@ def test_the_tables_count_every_event_once_over_restarts(
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"ready journal={journal} out={out}\n"
     check(out, half)
+    for queue, (jobs, seconds) in check_waiting(out, half).items():
+        assert f'eventmq_waiting_jobs{{queue="{queue}"}} {jobs}\n' in text.read_text()
+        line = f'eventmq_oldest_waiting_seconds{{queue="{queue}"}} {seconds:.6f}\n'
+        assert line in text.read_text()
     commits = out / "_checkpoint" / "commits"
     last = max(int(path.name) for path in commits.glob("[0-9]*"))
     (commits / str(last)).unlink()
@@ -104,6 +123,10 @@ def test_the_tables_count_every_event_once_over_restarts(
     newest = max(row["ts_us"] for row in half) / 1_000_000
     assert f"eventmq_stream_newest_timestamp_seconds {newest:.6f}\n" in text.read_text()
     assert pq.read_table(out / "slo").num_rows == len({row["queue"] for row in rows})
+    now = max(row["ts_us"] for row in rows) / 1e6
+    history = {row["queue"]: (row["waiting"], pytest.approx(row["oldest"], abs=1e-3))
+               for row in oldest_waiting(frame(spark, rows), now).collect()}  # fmt: skip
+    assert check_waiting(out, rows) == history
     # The columns that they have in common are those of the command for history.
     assert set(stats(frame(spark, rows)).columns) < set(next(iter(table(out).values())))
 
@@ -140,6 +163,7 @@ def test_a_stream_that_is_killed_goes_on_to_exact_counts(
     assert 0 < noted < len(followed.rows), (followed.folder / "err").read_text()
     assert stream(followed.folder / "journal", out).exit_code == 0
     check(out, followed.rows)
+    assert check_waiting(out, followed.rows)
 
 
 def test_only_what_is_chosen_is_counted_and_bad_input_is_named(
@@ -155,11 +179,13 @@ def test_only_what_is_chosen_is_counted_and_bad_input_is_named(
     chosen = ("--queue", "email", "--task", "shop.a", "--since", since, "--until", until)
     given = (tmp_path / "journal", tmp_path / "live", *map(str, chosen))
     assert stream(*given).exit_code == 0
-    check(tmp_path / "live", [
+    some = [
         row for row in rows
         if (row["queue"], row["task"]) == ("email", "shop.a")
         and since <= row["ts_us"] / 1e6 < until
-    ])  # fmt: skip
+    ]  # fmt: skip
+    check(tmp_path / "live", some)
+    check_waiting(tmp_path / "live", some)
     for name, was, value in (("target", 2.0, 9.0), ("task", "shop.a", "shop.b")):
         result = stream(*given, f"--{name}", str(value))
         assert result.exit_code == 1
@@ -214,5 +240,16 @@ def test_burn_rates_are_of_the_last_minutes() -> None:
     assert found["burn_1h"] == pytest.approx(8.0)
     assert found["budget_left"] == pytest.approx(-7.0)
     assert (idle["queue"], idle["attainment"], idle["burn_5m"]) == ("idle", None, None)
+    assert {row["waiting"] for row in (idle, found)} == {None}
     assert burn_rate(10, 10, 0.95) == 0.0
     assert burn_rate(0, 0, 0.95) is None
+
+
+def test_a_queue_in_which_jobs_only_wait_has_a_row() -> None:
+    """Nothing else happened in it for an hour: that is when somebody wants to know."""
+    waiting = {"stuck": Oldest(3, 1_795_248_000_000_000, 7200.0)}
+    rows = slo_rows([minute(0, 9, 9)], minute(0, 0, 0)["start"], target=2.0, share=0.95,
+                    waiting=waiting)  # fmt: skip
+    found = {row["queue"]: (row["starts"], row["waiting"], row["oldest"]) for row in rows}
+    assert found == {"q": (9, 0, None), "stuck": (0, 3, 7200.0)}
+    assert rows[1]["oldest_ready"] == datetime(2026, 11, 21, 8, tzinfo=timezone.utc)

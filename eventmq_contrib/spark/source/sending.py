@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import SettingsError, did_you_mean
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from eventmq import EventMQ
     from eventmq_contrib.spark.source.options import Writing
 
-__all__ = ["Pace", "Shape", "replay", "submit", "total", "write_whole"]
+__all__ = ["Pace", "Shape", "replay", "submit", "total"]
 
 #: The column with the ids of jobs.
 JOB_ID = "job_id"
@@ -183,14 +181,3 @@ def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for each in counts:
         found.update(each)
     return dict(found)
-
-
-def write_whole(path: str, text: str) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
-    target = Path(path)
-    draft = target.with_name(f"_{target.name}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(target)

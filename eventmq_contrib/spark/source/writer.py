@@ -8,6 +8,7 @@ the write can be done again.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,10 +67,11 @@ class JobWriter:
         """Write the report, where one is wanted: all rows are with the broker."""
         if self.options.report is None:
             return
-        from eventmq_contrib.spark.source.sending import total, write_whole
+        from eventmq_contrib.spark.drafts import write_whole
+        from eventmq_contrib.spark.source.sending import total
 
         counts = total(vars(each)["counts"] for each in messages if each is not None)
-        write_whole(self.options.report, json.dumps(counts))
+        write_whole(Path(self.options.report), json.dumps(counts))
 
 
 class StreamJobWriter:
