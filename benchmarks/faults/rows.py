@@ -21,6 +21,7 @@ from benchmarks.faults.soak import bear
 from benchmarks.faults.storm import Storm
 from tests.faults.corruption import LOST, Store, is_cut
 from tests.faults.crashes import Lost, Tape
+from tests.faults.executors import Cluster
 from tests.faults.memory import LittleMemory
 from tests.faults.network import FAULTS, SERVING, Network
 from tests.faults.shortage import FewDescriptors
@@ -120,6 +121,19 @@ def kills(n: int) -> Row:
     return Row(len(storm.load.confirmed), n, len(lost), twice, more)
 
 
+def executors(n: int) -> Row:
+    """Kill -9 of the JVM of a Spark executor while a job runs on it and others wait behind it."""
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
+        taken = [cluster.strike() for _ in range(n)]
+        found = cluster.finish()
+    wrong = set(found.lost) | set(found.unpaid) | (set(found.deaths) ^ set(cluster.struck))
+    more = {
+        "charged with a death": len(found.deaths),
+        "seconds until all had ended at worst": round(max(taken), 2),
+    }  # fmt: skip
+    return Row(len(cluster.jobs), n, len(wrong), len(found.again), more)
+
+
 def order(n: int) -> Row:
     """Strace of a broker: no receipt leaves before the sync of its commit has returned."""
     sends, syncs, early = receipts_after_syncs(n)
@@ -190,6 +204,7 @@ ROWS: dict[str, tuple[Callable[[int], Row], int]] = {
     "corruption": (corruption, 1000),
     "network": (network, 200),
     "kills": (kills, 500),
+    "executors": (executors, 20),
     "order": (order, 10_000),
     "simulation": (simulation, 10_000),
     "connections": (connections, 20_000),
