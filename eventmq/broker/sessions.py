@@ -220,7 +220,7 @@ class Sessions:
             if lease.number <= received:
                 if lease.number not in held:
                     self.outcomes.give_back(session, lease, unstarted=True)
-                elif not lease.sent:  # by an earlier broker: from now on it is missed, too
+                if not lease.sent:  # by an earlier broker: from now on it is missed, too
                     lease.sent = self.state.now
             elif resend or self.state.now - lease.sent >= patience:
                 self.dispatch.send_again(session, lease)

@@ -223,6 +223,19 @@ def test_what_a_session_of_an_earlier_broker_gives_up_is_missed(broker: Broker) 
     assert [[e.id for e in index.entries] for _, index in chunks(got)] == [[job_id]]
 
 
+def test_what_it_gives_up_while_the_disk_is_full_is_missed_at_its_next_word(broker: Broker) -> None:
+    """Seed 1,795,344,131: that first commit failed, and the job stayed leased for ever."""
+    job_id, _ = broker.submit()
+    broker.worker()
+    broker.crash()
+    features = Features(session="w", name="w", received=1)
+    broker.put(b"worker", Inform("1", '[[10, "default"]]', "worker", features.format()))
+    turn_without_space(broker)
+    broker.wait(1.0)
+    got = broker.ready(b"worker", 1, received=1)
+    assert [[e.id for e in index.entries] for _, index in chunks(got)] == [[job_id]]
+
+
 def test_a_chunk_that_a_session_should_not_have_takes_room(broker: Broker) -> None:
     """Its slot is taken: what came there would be handed back, and sent again, without end."""
     broker.worker(received=5, held=(5,))
