@@ -310,7 +310,8 @@ def eventmq_job_event(event: Mapping[str, Any]) -> None:
 
     Called in the broker's process for each event after its commit, in order, on a thread of
     its own off the hot loop. An exception is logged and does not reach other observers. Where
-    no plugin implements this hook, events are not even made for it.
+    no plugin implements this hook, events are not even made for it. It sees neither arguments
+    nor results, whatever the setting ``redactor`` says: that function runs in a journal only.
 
     Example::
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from eventmq.entries import EventRow
     from eventmq.interfaces import WorkerView
 
 TASK = "task:shop.add,content-type:msgpack"
@@ -77,6 +78,8 @@ class Broker:
     clock: FakeClock = field(default_factory=FakeClock)
     sent: dict[bytes, list[Command]] = field(default_factory=dict)
     unreachable: set[bytes] = field(default_factory=set)
+    #: Bytes of arguments and results in a row of events, as where there is a redactor.
+    values: int = 0
     dispatched: list[Request] = field(default_factory=list)
     _ids: int = 0
 
@@ -85,7 +88,9 @@ class Broker:
 
     def start(self) -> None:
         """Open the store and recover, as after a restart."""
-        self.store: Any = SqliteStore(self.path, self.clock, durability="memory", reserve=0)
+        self.store: Any = SqliteStore(
+            self.path, self.clock, durability="memory", reserve=0, events_values=self.values
+        )
         self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
         self.core.recover(self.store.open(), self.clock.now(), FirstQueue)
         self.sent = {}
@@ -146,10 +151,15 @@ class Broker:
 
     def events(self, after: int = 0) -> list[Mapping[str, Any]]:
         """Return the events after a number, as the store has them."""
-        self.store.submit([ReadEvents(after, 1 << 30)])
-        [[(rows, _)]] = self.store.finished()
+        rows = self.event_rows(after)
         found = [row for first, _, body in rows for row in rows_of("b", first, body)]
         return [row for row in found if row["seq"] > after]
+
+    def event_rows(self, after: int = 0) -> list[EventRow]:
+        """Return the rows of events after a number, as the store has them."""
+        self.store.submit([ReadEvents(after, 1 << 30)])
+        [[(rows, _)]] = self.store.finished()
+        return list(rows)
 
     def new_id(self) -> str:
         self._ids += 1

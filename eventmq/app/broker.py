@@ -40,6 +40,10 @@ _PORTS = {
 #: Stores that take the settings about storage as options.
 _OWN_STORES = frozenset({"sqlite", "memory"})
 
+#: Bytes of arguments and results in one row of events, where a redactor wants them; the longest of
+#: them has a sixteenth of it. A row has to fit a frame, after others.
+_EVENT_VALUES = 256 * 1024
+
 
 def version() -> str:
     """Return the version of this package, "" in a checkout that is not installed."""
@@ -136,6 +140,11 @@ def _keys_in_use(settings: Settings) -> Path | None:
     return directory if settings.keys_dir or has_keys(directory) else None
 
 
+def _event_values(settings: Settings) -> int:
+    """Return how many bytes of values a row of events may have, 0 where nobody wants them."""
+    return min(_EVENT_VALUES, settings.max_frame // 8) if settings.redactor else 0
+
+
 def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> QueueStore:
     settings = app.settings
     text = store or ("memory" if settings.durability == "memory" else settings.store)
@@ -147,5 +156,6 @@ def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> Que
             "relaxed_interval": settings.relaxed_interval,
             "dedupe_window": settings.dedupe_window,
             "reserve": settings.disk_reserve,
+            "events_values": _event_values(settings),
         }
     return app.plugins.make(QUEUE_STORE, text, options={**options, **more}, app=app)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
 
-__all__ = ["Found", "find_app", "import_modules", "join_path"]
+__all__ = ["Found", "find_app", "import_modules", "import_named", "join_path"]
 
 #: What is looked for where no attribute is named.
 _USUAL = "app"
@@ -46,7 +46,7 @@ def import_modules(names: Iterable[str]) -> None:
         AppNotFound: One cannot be imported.
     """
     for name in names:
-        _import(name, f"-I {name}")
+        import_named(name, f"-I {name}")
 
 
 def find_app(text: str) -> Found:
@@ -60,12 +60,21 @@ def find_app(text: str) -> Found:
     name, colon, attribute = text.partition(":")
     if not name or (colon and not attribute):
         raise AppNotFound(f"-A {text!r} names no app; write -A module or -A module:attribute")
-    module = _import(name, f"-A {text}")
+    module = import_named(name, f"-A {text}")
     attribute = attribute or _only(module)
     return Found(_named(module, attribute), f"{name}:{attribute}")
 
 
-def _import(name: str, option: str) -> ModuleType:
+def import_named(name: str, option: str) -> ModuleType:
+    """Return a module.
+
+    Args:
+        name: Of the module.
+        option: What names it, for people.
+
+    Raises:
+        AppNotFound: It cannot be imported; the message says why.
+    """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events.packed import Field, unpack_blocks
+from eventmq.events.packed import KIND_CODES, Field, unpack_blocks
 from eventmq.events.schema import COLUMNS, SCHEMA_VERSION, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from eventmq.events.packed import Block
+
+    #: Gets the name of a column and events with values; returns what it has of each of them.
+    Redact = Callable[[str, Block], Sequence[str | None]]
 
 __all__ = ["EventColumns", "rows_of"]
 
@@ -39,11 +42,22 @@ _KIN = {"root_id": Field.ROOT, "parent_id": Field.PARENT}
 #: Columns of times, from seconds.
 _TIMES = {"leased_us": Field.LEASED, "started_us": Field.STARTED, "due_us": Field.DUE}
 
+#: Columns of values, with the kinds of the events whose values they have.
+_VALUES = {
+    "arguments": frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]}),
+    "result": frozenset({KIND_CODES[Kind.SUCCEEDED]}),
+}
+
 
 class EventColumns:
-    """A table that grows: column name -> values, in the order of the numbers."""
+    """A table that grows: column name -> values, in the order of the numbers.
 
-    def __init__(self) -> None:
+    Args:
+        redact: Says what of arguments and results is in it; nothing where there is none.
+    """
+
+    def __init__(self, redact: Redact | None = None) -> None:
+        self._redact = redact
         self.values: dict[str, list[Any]] = {name: [] for name in _NAMES}
 
     def __len__(self) -> int:
@@ -85,23 +99,33 @@ class EventColumns:
             else:
                 values[name] += [None if value == "" else value for value in own]
         for name, field in _TIMES.items():
-            values[name] += _micros(_column(block, field))
-        started, ran = _column(block, Field.STARTED), _column(block, Field.RAN)
+            values[name] += _micros(block.column(field))
+        started, ran = block.column(Field.STARTED), block.column(Field.RAN)
         values["run_us"] += _micros(ran, started)
         values["wait_us"] += [
             max(0, int((begun - ready) * _MICRO)) if begun and ready else None
-            for begun, ready in zip(started, _column(block, Field.READY), strict=True)
+            for begun, ready in zip(started, block.column(Field.READY), strict=True)
         ]
+        self._add_values(block, n)
         return n
 
+    def _add_values(self, block: Block, n: int) -> None:
+        redact = self._redact if block.has(Field.VALUE) else None
+        kind = block.common[Field.KIND]
+        for name, kinds in _VALUES.items():
+            if redact is not None and kind in kinds:
+                self.values[name] += redact(name, block)
+            else:
+                self.values[name] += [None] * n
+
     def _add_label(self, block: Block, n: int) -> None:
-        common, columns, values = block.common, block.columns, self.values
+        common, values = block.common, self.values
         for name, text in zip(_LABEL, common.get(Field.LABEL, ("",) * len(_LABEL)), strict=True):
             kin = _KIN.get(name)
-            if kin is None or not (kin in common or kin in columns):
+            if kin is None or not block.has(kin):
                 values[name] += [text or None] * n
             else:
-                values[name] += [value or None for value in _column(block, kin)]
+                values[name] += [value or None for value in block.column(kin)]
 
     def extend(self, other: EventColumns) -> None:
         """Add the events of another table."""
@@ -137,11 +161,6 @@ def _kind(code: int) -> str:
 def _host(worker: str | None) -> str | None:
     """Return the host in the name of a worker session, ``host:pid``."""
     return (worker or "").rpartition(":")[0] or None
-
-
-def _column(block: Block, field: int) -> Sequence[Any]:
-    own = block.columns.get(field)
-    return own if own is not None else [block.common.get(field)] * len(block.ids)
 
 
 def _micros(seconds: Sequence[Any], given: Sequence[Any] | None = None) -> list[int | None]:

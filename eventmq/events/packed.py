@@ -50,6 +50,10 @@ class Field:
     #: Of jobs that have them not from their headers: these are before the label.
     ROOT = 18
     PARENT = 19
+    #: Of a redactor's broker: the body of a job that was admitted, or the result of one that
+    #: succeeded, and before it how to decode it (`eventmq.entries.values`).
+    CONTENT_TYPE = 20
+    VALUE = 21
 
 
 class Block(NamedTuple):
@@ -66,6 +70,15 @@ class Block(NamedTuple):
             self.common[field] = first
         else:
             self.columns[field] = values
+
+    def has(self, field: int) -> bool:
+        """Say whether a field is known of the events."""
+        return field in self.common or field in self.columns
+
+    def column(self, field: int) -> Sequence[Any]:
+        """Return what each event has of a field, None where that is not known."""
+        own = self.columns.get(field)
+        return own if own is not None else [self.common.get(field)] * len(self.ids)
 
 
 def pack_blocks(blocks: Sequence[Block]) -> bytes:

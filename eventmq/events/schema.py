@@ -118,4 +118,6 @@ COLUMNS = (
     _column("due_us", "int64", "When a delayed job becomes ready"),
     _column("gap_first", "int64", "Of a ``gap``: the first missing number"),
     _column("gap_last", "int64", "Of a ``gap``: the last missing number"),
+    _column("arguments", "string", "JSON: what the redactor lets through of the arguments"),
+    _column("result", "string", "JSON: what the redactor lets through of the result"),
 )

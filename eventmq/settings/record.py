@@ -11,6 +11,7 @@ from eventmq.settings.values import (
     BROKERS,
     DEFAULT_WEIGHT,
     FLAG,
+    FUNCTION,
     NAMES,
     PATH,
     POSITIVE,
@@ -101,6 +102,12 @@ class Settings:
     )
     relaxed_interval: float = _set(
         0.05, POSITIVE, "Longest time without fsync where durability is relaxed.", unit="s"
+    )
+    redactor: str = _set(
+        "",
+        FUNCTION,
+        "Says what of arguments and results comes into a journal; `eventmq journal` calls it. "
+        "Where it is set, the broker keeps them with its events, and calls nothing.",
     )
     heartbeat_interval: float = _set(3.0, POSITIVE, "Time between signs of life.", unit="s")
     liveness: float = _set(

@@ -22,6 +22,7 @@ __all__ = [
     "BROKERS",
     "DEFAULT_WEIGHT",
     "FLAG",
+    "FUNCTION",
     "NAMES",
     "PATH",
     "POSITIVE",
@@ -45,6 +46,8 @@ DEFAULT_WEIGHT = 10
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 #: What a limit of a queue is called in a table, and in text -> place in the value.
 _LIMITS = {"rate_limit": 1, "rate": 1, "max_concurrency": 2, "concurrency": 2}
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 _PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s@/]*@")
 
@@ -110,6 +113,10 @@ SIDE_BIND: Rule = (f"{BIND[0]}; empty: not opened", lambda url: not url or _bind
 BROKERS: Rule = (
     "tcp://host:port, ipc://path or memory://, at least one",
     lambda urls: bool(urls) and all(map(_connects, urls)),
+)
+FUNCTION: Rule = (
+    "module:function; empty: none",
+    lambda text: not text or bool(_FUNCTION.fullmatch(text)),
 )
 FLAG: Rule = ("true or false", lambda _: True)
 QUEUE_ROUTING: Rule = ("queue:strategy pairs, no queue twice", _named_pairs)

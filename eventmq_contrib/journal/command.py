@@ -42,7 +42,8 @@ PATIENCE = 2.0
 @click.group(
     invoke_without_command=True,
     epilog="Exit codes: 0 done, 1 the store cannot be read, the folder cannot be written, another "
-    "journal is at work or pyarrow is missing, 2 wrong usage, 3 broker not reachable.",
+    "journal is at work or pyarrow is missing, 2 wrong usage, or a redactor that cannot be "
+    "imported, 3 broker not reachable.",
 )
 @click.option("--data-dir", metavar="DIR", help="Read the store in the broker's data directory.")
 @click.option(
@@ -100,14 +101,16 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
 def _keep(source: Source, app: EventMQ, out: Path, *, age: float | None, once: bool) -> int:
     from eventmq_contrib.journal.drain import AGE, Drain
     from eventmq_contrib.journal.folder import JournalFolder
+    from eventmq_contrib.journal.redactor import redactor_of
 
+    redactor = redactor_of(app)
     ended = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.set())
     folder = JournalFolder(out)
     folder.open()
     with contextlib.closing(folder):
-        drain = Drain(source, folder, app.clock, age=age or AGE)
+        drain = Drain(source, folder, app.clock, age=age or AGE, redactor=redactor)
         drain.start()
         click.echo(f"ready broker={source.broker_id} out={out} after={drain.sealed}")
         first = drain.sealed

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.entries import EventRow
     from eventmq_contrib.journal.folder import JournalFolder
+    from eventmq_contrib.journal.redactor import Redactor
     from eventmq_contrib.journal.sources import Source
 
 __all__ = ["AGE", "ROWS", "Drain"]
@@ -26,6 +27,9 @@ logger = logging.getLogger("eventmq.journal")
 
 #: Events in a file at most.
 ROWS = 65_536
+
+#: Bytes of what a redactor lets through after which what there is is sealed.
+TEXT = 64 * 1024 * 1024
 
 #: Seconds after which what there is is sealed.
 AGE = 60.0
@@ -46,15 +50,18 @@ class Drain:
         clock: Says what is old.
         rows: Events in a file at most.
         age: Seconds after which what there is is sealed.
+        redactor: Lets some of arguments and results through, None for nothing.
     """
 
     def __init__(
         self, source: Source, folder: JournalFolder, clock: Clock, *,
-        rows: int = ROWS, age: float = AGE,
+        rows: int = ROWS, age: float = AGE, redactor: Redactor | None = None,
     ) -> None:  # fmt: skip
         self._source, self._folder, self._clock = source, folder, clock
         self._rows, self._age = rows, age
-        self._events = EventColumns()
+        self._redactor = redactor
+        self._events = EventColumns(redactor)
+        self._written = 0
         self._since = 0.0
         self._told = -1
         self._tell_at = float("-inf")
@@ -103,13 +110,15 @@ class Drain:
         if row.first > self.taken:
             self._events.add(self._source.broker_id, row.first, row.body)
         else:  # the beginning of this row is sealed already
-            rest = EventColumns()
+            rest = EventColumns(self._redactor)
             rest.add(self._source.broker_id, row.first, row.body)
             rest.cut(self.taken + 1 - row.first)
             self._events.extend(rest)
         self.taken = row.first + row.events - 1
         while len(self._events) >= self._rows:
             self._seal(self._rows)
+        if self._redactor is not None and self._redactor.written - self._written >= TEXT:
+            self._seal_all()
 
     # Sealing
 
@@ -127,6 +136,8 @@ class Drain:
     def _seal_all(self) -> None:
         while len(self._events):
             self._seal(self._rows)
+        if self._redactor is not None:
+            self._written = self._redactor.written
 
     def _seal(self, most: int) -> None:
         """Seal the first events, as many as are of one hour."""

@@ -15,12 +15,11 @@ __all__ = ["arrow_schema", "is_whole", "read_rows", "write_events"]
 #: First and last bytes of a Parquet file.
 _MAGIC = b"PAR1"
 
+#: Columns of text in which most values differ.
+_MANY = frozenset({"job_id", "root_id", "parent_id", "trace_id", "arguments", "result"})
+
 #: Columns in which most values are the same, or of few.
-_FEW = [
-    column.name
-    for column in COLUMNS
-    if column.type == "string" and column.name not in {"job_id", "root_id", "parent_id", "trace_id"}
-]
+_FEW = [column.name for column in COLUMNS if column.type == "string" and column.name not in _MANY]
 
 
 def arrow_schema() -> Any:

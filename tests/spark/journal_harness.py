@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from eventmq.entries import EventRow, OutboxHead
+    from eventmq_contrib.journal.redactor import Redactor
     from tests.broker_harness import Broker
 
 __all__ = ["HarnessSource", "command", "drained", "failure", "hours_of", "names_of", "rows_in"]
@@ -47,12 +48,16 @@ class HarnessSource:
         return True
 
 
-def drained(broker: Broker, out: Path, *, rows: int = 65_536, age: float = 60.0) -> Drain:
+def drained(
+    broker: Broker, out: Path, *, rows: int = 65_536, age: float = 60.0,
+    redactor: Redactor | None = None,
+) -> Drain:  # fmt: skip
     """Take all that there is into a folder, as a journal that is stopped then."""
     folder = JournalFolder(out)
     try:
         folder.open()
-        drain = Drain(HarnessSource(broker), folder, broker.clock, rows=rows, age=age)
+        source = HarnessSource(broker)
+        drain = Drain(source, folder, broker.clock, rows=rows, age=age, redactor=redactor)
         drain.start()
         while drain.step():
             pass

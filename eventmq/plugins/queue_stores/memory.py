@@ -26,11 +26,12 @@ _IGNORED = frozenset({"directory", "durability", "relaxed_interval", "reserve"})
 _TAKEN = {
     "dedupe_window": 86_400.0, "keep_results": 86_400.0,
     "events_ring": 16 * 1024 * 1024, "events_cap": 64 * 1024 * 1024,
+    "events_values": 0,
 }  # fmt: skip
 
 
 def make_store(context: PluginContext) -> QueueStore:
-    """Return a store; options ``dedupe_window keep_results events_ring events_cap``."""
+    """Return a store; options ``dedupe_window keep_results events_ring ...``."""
     given = {name: value for name, value in context.options.items() if name not in _IGNORED}
     options = read_options(replace(context, options=given), _TAKEN)
     return SqliteStore(None, context.clock, durability="memory", **options)

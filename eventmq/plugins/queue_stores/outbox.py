@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import EventRow, OutboxHead, events_of
+from eventmq.entries.values import portions
 from eventmq.events.packed import gap, pack_blocks
 from eventmq.plugins.queue_stores.kinship import Kinship
 from eventmq.wire.bulk import pack
@@ -42,11 +43,18 @@ _INSERT = "INSERT INTO events VALUES (?, ?, ?, ?)"
 
 
 class Outbox:
-    """The table of events. Handles `ReadEvents` and `SealEvents`."""
+    """The table of events. Handles `ReadEvents` and `SealEvents`.
 
-    def __init__(self, db: sqlite3.Connection, ring: int, cap: int) -> None:
+    Args:
+        db: Open.
+        ring: Bytes that are kept until a journal comes.
+        cap: Bytes that are kept from then on.
+        values: Bytes of arguments and results in one row, 0 for none at all.
+    """
+
+    def __init__(self, db: sqlite3.Connection, ring: int, cap: int, values: int = 0) -> None:
         self.db = db
-        self._ring, self._cap = ring, cap
+        self._ring, self._cap, self._values = ring, cap, values
         self._gaps: list[Block] = []
         self._kinship = Kinship(db)
         self.reload()
@@ -86,6 +94,13 @@ class Outbox:
         if self._gaps:
             blocks += self._gaps
             self._gaps.clear()
+        if self._values:
+            for portion in portions(blocks, batch, verdicts, self._values):
+                self._write(portion)
+        else:
+            self._write(blocks)
+
+    def _write(self, blocks: list[Block]) -> None:
         while blocks:
             n, many = 0, 0
             for block in blocks:  # nearly always all of them

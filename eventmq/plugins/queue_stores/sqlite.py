@@ -104,6 +104,7 @@ class SqliteStore:
         reserve: int = 256 * 1024 * 1024,
         events_ring: int = RING,
         events_cap: int = CAP,
+        events_values: int = 0,
     ) -> None:
         self._clock = clock
         self._home = DataDirectory(directory, reserve) if directory is not None else None
@@ -112,7 +113,7 @@ class SqliteStore:
         self._keep = max(dedupe_window, keep_results)
         self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
         self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
-        self._events = (events_ring, events_cap)
+        self._events = (events_ring, events_cap, events_values)
         self._db: sqlite3.Connection | None = None
         self._checkpointer: Checkpointer | None = None
         self._verdicts: list[Sequence[Any] | Exception] = []
@@ -367,6 +368,7 @@ OPTIONS: Mapping[str, object] = {
     "reserve": 256 * 1024 * 1024,
     "events_ring": RING,
     "events_cap": CAP,
+    "events_values": 0,
 }
 
 

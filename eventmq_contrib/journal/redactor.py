@@ -1,0 +1,192 @@
+"""Lets some of arguments and results into a journal: decodes them, and asks the user's function.
+
+What it cannot say of a value is null, and a warning tells so once per task and kind, without any of
+the value: nothing that the function does stops a journal or costs it an event.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq.cli.finder import import_named
+from eventmq.client.outcomes import OutcomeReader, Row
+from eventmq.errors import (
+    AppNotFound,
+    ContentNotAllowed,
+    PluginError,
+    SettingsError,
+    SignatureError,
+)
+from eventmq.events.packed import Field
+from eventmq.interfaces import Envelope
+from eventmq.wire.frames import FRAMES_TYPE
+from eventmq.wire.references import is_reference
+from eventmq.worker.plainjob import parse_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventmq.app import EventMQ
+    from eventmq.events.packed import Block
+
+__all__ = ["MAX_TEXT", "Redactor", "redactor_of"]
+
+logger = logging.getLogger("eventmq.journal")
+
+#: Bytes of JSON that are kept of one value.
+MAX_TEXT = 64 * 1024
+
+#: Pairs of task and kind that are warned of: clients may name any number of tasks.
+_TOLD = 1000
+
+#: Errors whose text has nothing of the value.
+_SAFE = (ContentNotAllowed, SignatureError, PluginError)
+
+
+class _Refused(Exception):
+    """There is nothing of a value: why, in words that have nothing of it."""
+
+
+class Redactor:
+    """Says what a journal has of arguments and results. One thread.
+
+    Args:
+        function: The user's: gets the name of a task, "" of a plain job; ``arguments`` or
+            ``result``; and the value.
+        reader: Decodes values.
+    """
+
+    def __init__(self, function: Callable[[str, str, Any], object], reader: OutcomeReader) -> None:
+        self._function = function
+        self._reader = reader
+        self._warned: set[tuple[str, str]] = set()
+        #: Bytes of JSON so far.
+        self.written = 0
+
+    def __call__(self, kind: str, block: Block) -> list[str | None]:
+        """Return what is let through of the values of some events, as JSON.
+
+        Args:
+            kind: ``arguments`` or ``result``.
+            block: The events; they have values.
+        """
+        task, queue = block.common[Field.LABEL][0], block.common[Field.QUEUE]
+        types, values = block.column(Field.CONTENT_TYPE), block.column(Field.VALUE)
+        rows = zip(block.ids, types, values, strict=True)
+        return [self._text(kind, task, queue, *row) for row in rows]
+
+    def _text(  # noqa: PLR0917 - called once
+        self, kind: str, task: str, queue: str, job_id: str, content_type: str, data: bytes | None
+    ) -> str | None:
+        # What another program keeps is not fetched: its length has no bound.
+        if data is None or is_reference(content_type):
+            return None
+        try:
+            if kind == "result":
+                value = self._result(job_id, content_type, data)
+            else:
+                value = self._arguments(task, queue, job_id, content_type, data)
+        except Exception as error:  # noqa: BLE001 - serializers are plugins
+            self._warn(kind, task, f"it cannot be decoded here: {_reason(error)}")
+            return None
+        try:
+            return self._shown(task, kind, value)
+        except _Refused as error:
+            self._warn(kind, task, str(error))
+            return None
+
+    def _result(self, job_id: str, content_type: str, data: bytes) -> Any:
+        return self._reader.value(Row(job_id, "succeeded", content_type, data))
+
+    def _arguments(
+        self, task: str, queue: str, job_id: str, content_type: str, data: bytes
+    ) -> dict[str, Any]:
+        if not content_type:
+            call = parse_plain(data)
+            return {"args": call.args, "kwargs": call.kwargs}
+        name, signed, more = content_type.partition(";")
+        signature, created, expires = more.rsplit(";", 2) if signed else ("", "0", "0")
+        envelope = Envelope(
+            job_id, name, task, queue, float(created), float(expires), signature
+        )  # fmt: skip
+        value = self._reader.content(name, data, envelope)
+        args, kwargs = ([value], {}) if name == FRAMES_TYPE else value
+        return {"args": list(args), "kwargs": dict(kwargs)}
+
+    def _shown(self, task: str, kind: str, value: object) -> str | None:
+        """Return what the function gives for a value, as JSON."""
+        try:
+            shown = self._function(task, kind, value)
+        except (Exception, SystemExit) as error:
+            raise _Refused(f"the redactor raised {_place(error)}") from error
+        if shown is None:
+            return None
+        try:
+            text = json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            size = len(text.encode())
+        except Exception as error:
+            what = f"the redactor returned a {type(shown).__name__} that JSON cannot write"
+            raise _Refused(f"{what} ({type(error).__name__})") from error
+        if size > MAX_TEXT:
+            raise _Refused(f"the redactor returned more than {MAX_TEXT} bytes of JSON")
+        self.written += size
+        return text
+
+    def _warn(self, kind: str, task: str, why: str) -> None:
+        """Say once why there is nothing of a value."""
+        if (task, kind) in self._warned or len(self._warned) >= _TOLD:
+            return
+        self._warned.add((task, kind))
+        logger.warning(
+            "the journal has nothing of the %s of a job of task %.80r, and says this once for all "
+            "of them: %s", kind, task, why,
+        )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    """Return what is known of an error, unless its text may have some of the value."""
+    kind = type(error).__name__
+    return f"{kind}: {error}" if isinstance(error, _SAFE) else kind
+
+
+def _place(error: BaseException) -> str:
+    """Return the type of an error and the line that raised it, without its text."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+# The setting
+
+
+def redactor_of(app: EventMQ) -> Redactor | None:
+    """Return the redactor that an app's settings name, None for none.
+
+    Raises:
+        SettingsError: It cannot be imported, or is no function.
+    """
+    text = app.settings.redactor
+    if not text:
+        return None
+    reader = OutcomeReader(app.plugins.serializer, app.settings.accept)
+    return Redactor(_function(text, app.settings.source("redactor")), reader)
+
+
+def _function(text: str, source: str) -> Callable[[str, str, Any], object]:
+    said = f"setting 'redactor' from {source}"
+    module, _, path = text.partition(":")
+    try:
+        found: Any = import_named(module, said)
+    except AppNotFound as error:
+        raise SettingsError(str(error)) from error
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found) or inspect.iscoroutinefunction(found):
+        msg = f"{said}: {text} is no function that can be called as redact(task, kind, value)"
+        raise SettingsError(msg)
+    function: Callable[[str, str, Any], object] = found
+    return function
