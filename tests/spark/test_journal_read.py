@@ -12,6 +12,7 @@ import pytest
 
 from eventmq.events import COLUMNS, HOUR_US
 from eventmq_contrib.journal.compaction import Compaction
+from eventmq_contrib.spark import EventMQDataSource
 from eventmq_contrib.spark.journal import JournalError, journal_files, read_journal
 from eventmq_contrib.spark.schema import EVENTS
 from tests.spark.histories import START_US, frame, story, write_journal
@@ -131,12 +132,45 @@ def test_columns_that_an_earlier_version_did_not_have_are_null(
 ) -> None:
     """Beside files that have them."""
     write_journal(tmp_path, numbered("b", range(1, 4)))
-    write_journal(tmp_path, [{**row, "leased_us": 7} for row in numbered("b", range(4, 6))])
+    new = {"leased_us": 7, "arguments": '{"n":1}', "result": "2"}
+    write_journal(tmp_path, [{**row, **new} for row in numbered("b", range(4, 6))])
     [path] = tmp_path.rglob("b-1-3.parquet")
-    table = pq.ParquetFile(path).read().drop_columns(["leased_us", "gap_first", "gap_last"])
+    missing = ["leased_us", "gap_first", "gap_last", "arguments", "result"]
+    table = pq.ParquetFile(path).read().drop_columns(missing)
     pq.write_table(table.replace_schema_metadata({"eventmq.schema_version": "0"}), path)
     rows = read_journal(spark, tmp_path).orderBy("seq").collect()
     assert [row.leased_us for row in rows] == [None, None, None, 7, 7]
+    found = [(row.arguments, row.result) for row in rows]
+    assert found == [(None, None)] * 3 + [('{"n":1}', "2")] * 2
+
+
+def test_what_a_redactor_let_through_is_there_by_each_reader(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As JSON that Spark looks into; also from compacted files, and beside files without it."""
+    journal = tmp_path / "journal"
+    for hour in range(2):
+        rows = numbered("b", range(hour * 4 + 1, hour * 4 + 5), at=START_US + hour * HOUR_US)
+        for row in rows[::2]:
+            row["arguments"] = json.dumps({"args": [row["seq"]], "note": "ü€😀"})
+        rows[1] |= {"kind": "succeeded", "result": '{"total":7}'}
+        write_journal(journal, rows, size=2)
+    [path] = journal.rglob("b-3-4.parquet")
+    table = pq.ParquetFile(path).read()
+    pq.write_table(table.drop_columns(["arguments", "result"]), path)
+    assert Compaction(journal, tmp_path / "compacted").run() == (2, 1)
+    spark.dataSource.register(EventMQDataSource)
+    source = spark.read.format("eventmq").load(str(journal))
+    for events in (read_journal(spark, journal), source):
+        looked = events.orderBy("seq").selectExpr(
+            "get_json_object(arguments, '$.args[0]')", "get_json_object(arguments, '$.note')",
+            "get_json_object(result, '$.total')",
+        )  # fmt: skip
+        nothing = (None, None, None)
+        assert list(map(tuple, looked.collect())) == [
+            ("1", "ü€😀", None), (None, None, "7"), nothing, nothing,
+            ("5", "ü€😀", None), (None, None, "7"), ("7", "ü€😀", None), nothing,
+        ]  # fmt: skip
 
 
 # What is named

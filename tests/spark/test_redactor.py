@@ -83,12 +83,11 @@ def work(broker: Broker, body: bytes, result: bytes = b"\xc0", **more: Any) -> N
 
 def shown(out: Path) -> list[tuple[Any, Any]]:
     """Return what the events of a journal have of arguments and results, decoded."""
-    return [
-        tuple(
-            json.loads(event[name]) if name in event else None for name in ("arguments", "result")
-        )
-        for event in rows_in(out)
-    ]  # type: ignore[misc]
+    rows = rows_in(out)
+    given, made = (
+        [json.loads(event.get(name, "null")) for event in rows] for name in ("arguments", "result")
+    )
+    return list(zip(given, made, strict=True))
 
 
 # What is let through
