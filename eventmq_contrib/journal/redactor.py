@@ -44,6 +44,9 @@ MAX_TEXT = 64 * 1024
 #: Pairs of task and kind that are warned of: clients may name any number of tasks.
 _TOLD = 1000
 
+#: Characters of the name of a task, and of a reason, that a warning has.
+_LONGEST = 255
+
 #: Errors whose text has nothing of the value.
 _SAFE = (ContentNotAllowed, SignatureError, PluginError)
 
@@ -91,7 +94,7 @@ class Redactor:
                 value = self._result(job_id, content_type, data)
             else:
                 value = self._arguments(task, queue, job_id, content_type, data)
-        except Exception as error:  # noqa: BLE001 - serializers are plugins
+        except BaseException as error:  # noqa: BLE001 - serializers are plugins
             self._warn(kind, task, f"it cannot be decoded here: {_reason(error)}")
             return None
         try:
@@ -111,18 +114,18 @@ class Redactor:
             return {"args": call.args, "kwargs": call.kwargs}
         name, signed, more = content_type.partition(";")
         signature, created, expires = more.rsplit(";", 2) if signed else ("", "0", "0")
-        envelope = Envelope(
-            job_id, name, task, queue, float(created), float(expires), signature
-        )  # fmt: skip
+        times = float(created), float(expires)
+        envelope = Envelope(job_id, name, task, queue, *times, signature)
         value = self._reader.content(name, data, envelope)
         args, kwargs = ([value], {}) if name == FRAMES_TYPE else value
         return {"args": list(args), "kwargs": dict(kwargs)}
 
     def _shown(self, task: str, kind: str, value: object) -> str | None:
         """Return what the function gives for a value, as JSON."""
+        # A signal raises nothing in a journal: whatever comes here is the function's.
         try:
             shown = self._function(task, kind, value)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise _Refused(f"the redactor raised {_place(error)}") from error
         if shown is None:
             return None
@@ -139,16 +142,17 @@ class Redactor:
 
     def _warn(self, kind: str, task: str, why: str) -> None:
         """Say once why there is nothing of a value."""
-        if (task, kind) in self._warned or len(self._warned) >= _TOLD:
+        known = (task[:_LONGEST], kind)
+        if known in self._warned or len(self._warned) >= _TOLD:
             return
-        self._warned.add((task, kind))
+        self._warned.add(known)
         logger.warning(
-            "the journal has nothing of the %s of a job of task %.80r, and says this once for all "
-            "of them: %s", kind, task, why,
+            "the journal has nothing of the %s of a job of task %r, and says this once for all "
+            "of them: %s", kind, known[0], why[:_LONGEST],
         )  # fmt: skip
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Return what is known of an error, unless its text may have some of the value."""
     kind = type(error).__name__
     return f"{kind}: {error}" if isinstance(error, _SAFE) else kind

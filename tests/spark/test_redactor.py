@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from asyncio import CancelledError
 from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -208,7 +209,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in found if r.levelno >= logging.WARNING]
 
 
-@pytest.mark.parametrize("kind", [ValueError, KeyError, RecursionError, SystemExit])
+@pytest.mark.parametrize(
+    "kind", [ValueError, KeyError, RecursionError, SystemExit, CancelledError, KeyboardInterrupt]
+)
 def test_a_function_that_raises_costs_the_value_and_nothing_else(
     broker: Broker, out: Path, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.app import EventMQ
+from eventmq.broker.limits import Limits
 from eventmq.entries import Admit, ReadEvents
 from eventmq.events import EventColumns, rows_of
 from eventmq.events.packed import Field, unpack_blocks
@@ -14,7 +15,7 @@ from eventmq.graph import Signature
 from eventmq.interfaces import PluginContext
 from eventmq.job import Job, OutcomeKind
 from eventmq.plugins.queue_stores import memory, sqlite
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.bulk import encode_batch, pack
 from eventmq.wire.commands import Request
 from tests.broker_harness import TASK, Broker, FakeClock, row
 from tests.unit.test_broker_graphs import run
@@ -236,6 +237,25 @@ def test_a_commit_with_much_in_it_makes_several_rows(keen: Broker, tasks: Sequen
     assert [event["seq"] for event in keen.events()] == list(range(1, 401))
     ends = [(first, first + n) for first, n, _ in rows]
     assert [end for _, end in ends[:-1]] == [first for first, _ in ends[1:]]
+
+
+def test_a_journal_elsewhere_gets_no_answer_longer_than_a_frame(tmp_path: Path) -> None:
+    """With the values of a row that the setting allows for it."""
+    limits = Limits(max_frame=65_536)
+    broker = Broker(tmp_path, limits=limits, values=limits.max_frame // 8)
+    bodies = [b"%03d" % n * 150 for n in range(100)]
+    for part in range(0, 1000, 100):
+        batch(broker, [body + b"%d" % part for body in bodies])
+    after, sizes = 0, []
+    while answer := broker.call("events.read", client=b"admin", after=after):
+        if not answer["rows"]:
+            break
+        sizes.append(len(pack(answer)))
+        first, n, _ = answer["rows"][-1]
+        after = first + n - 1
+    broker.close()
+    assert after == 1000
+    assert limits.max_frame // 2 < max(sizes) < limits.max_frame
 
 
 def test_a_value_that_all_jobs_share_is_kept_once(keen: Broker) -> None:
