@@ -70,7 +70,7 @@ def _values(broker: str, first: int, n: int, at: float, span: float) -> dict[str
     found |= {
         "broker_id": [broker] * n, "seq": list(range(first, first + n)), "ts_us": ts,
         "kind": ["succeeded" if end else "enqueued" for end in ends],
-        "job_id": [f"{(first + place) // 2:032x}" for place in range(n)],
+        "job_id": [f"{(first - 1 + place) // 2:032x}" for place in range(n)],
         "task": [f"shop.task{place // 2 % 8}" for place in range(n)],
         "queue": [f"queue{place // 2 % 4}" for place in range(n)], "attempt": [1] * n,
         "wait_us": [place % 3_000_000 if end else None for place, end in enumerate(ends)],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.events import STATES
 from eventmq_contrib.spark.drafts import put_table
-from eventmq_contrib.spark.products.executions import READY
+from eventmq_contrib.spark.products.states import READY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

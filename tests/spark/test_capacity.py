@@ -177,10 +177,13 @@ def clean(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({row["seq"]: row for row in rows}.values())
 
 
-def test_the_runs_are_those_of_the_events(events: DataFrame, told: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_the_runs_are_those_of_the_events(
+    events: DataFrame, told: list[dict[str, Any]], few: bool
+) -> None:
     """Also those that failed and were tried again, whose events do not say how long they waited."""
     columns = ("broker_id", "job_id", "attempt", "queue", "ready_us", "started_us")
-    runs = executions(events).select(*columns).collect()
+    runs = executions(events, few=few).select(*columns).collect()
     assert plain_runs(told) == sorted(tuple(row) for row in runs)
     assert 2_000 < len(runs)
 

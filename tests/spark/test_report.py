@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq_contrib.spark.products.report import Choice, report
+from eventmq_contrib.spark.products.audit import audit
+from eventmq_contrib.spark.products.executions import executions
+from eventmq_contrib.spark.products.report import MOST, Choice, report
+from eventmq_contrib.spark.products.slo import Objective, slo
 from eventmq_contrib.spark.products.timeline import QUEUES, SPANS, timeline
 from tests.spark.histories import frame, story
 
@@ -118,6 +121,19 @@ def test_what_happened_when_is_what_the_events_say(
         if n == 5:
             p50 = found["waited"]["p50"][n]
             assert waits[0] / 1e6 <= p50 <= waits[-1] / 1e6
+
+
+def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None:
+    """Runs and jobs are put together once; nothing of them is left afterwards."""
+    queue = "email"
+    found = report(events, choice=Choice(queue=queue))
+    told = audit(events, listed=MOST, queue=queue)
+    assert found["audit"] == {**told.as_dict(), "sound": told.clean}
+    [level] = slo(events.where(events.queue == queue), Objective()).collect()
+    assert {name: found["slo"][0][name] for name in level.asDict()} == level.asDict()
+    assert found["whole"]["runs"] == executions(events).where(f"queue = '{queue}'").count()
+    session: Any = events.sparkSession
+    assert len(session._jsc.sc().getRDDStorageInfo()) == 1  # the events of these tests
 
 
 def test_without_an_event_there_is_no_report(events: DataFrame) -> None:

@@ -87,7 +87,7 @@ class Audit:
 def audit(
     events: DataFrame, *, stuck_after: float = STUCK_AFTER, listed: int = LISTED,
     queue: str | None = None, task: str | None = None,
-    since: float | None = None, until: float | None = None,
+    since: float | None = None, until: float | None = None, jobs: DataFrame | None = None,
 ) -> Audit:  # fmt: skip
     """Return what became of all jobs.
 
@@ -99,12 +99,13 @@ def audit(
         task: Only jobs of this task.
         since: Only jobs whose first event is then or later, Unix time in seconds.
         until: Only jobs whose first event is before then, Unix time in seconds.
+        jobs: What `states.lives` says of those of the queue and task, where that is there.
     """
     known = numbers(events)
     for name, value in (("queue", queue), ("task", task)):
         if value is not None:
             events = events.where(events[name] == value)
-    states = job_states(events, known, stuck_after=stuck_after)
+    states = job_states(events, known, stuck_after=stuck_after, jobs=jobs)
     if since is not None:
         states = states.where(states.first_us >= round(since * 1_000_000))
     if until is not None:
@@ -117,8 +118,9 @@ def audit(
 
 
 def job_states(
-    events: DataFrame, known: Iterable[Numbers], *, stuck_after: float = STUCK_AFTER
-) -> DataFrame:
+    events: DataFrame, known: Iterable[Numbers], *, stuck_after: float = STUCK_AFTER,
+    jobs: DataFrame | None = None,
+) -> DataFrame:  # fmt: skip
     """Return a row per job: ``broker_id, job_id, state, first_seq, first_us, suspect``.
 
     Args:
@@ -126,6 +128,7 @@ def job_states(
         known: The numbers of all brokers.
         stuck_after: Seconds: a job that has a worker is stuck if its last event is that much
             older than the last event of its broker.
+        jobs: What `states.lives` says of them, where that is there.
 
     Returns:
         ``state`` is one of the names of `Audit`; ``suspect`` says that a job has more than one end
@@ -135,7 +138,7 @@ def job_states(
 
     kind = "broker_id string, broker_us long, missing long, last_missing long, last_dropped long"
     brokers = events.sparkSession.createDataFrame([tuple(each) for each in known], kind)
-    jobs = lives(events).join(F.broadcast(brokers), "broker_id")
+    jobs = (lives(events) if jobs is None else jobs).join(F.broadcast(brokers), "broker_id")
     return jobs.select(
         "broker_id", "job_id", _state(stuck_after).alias("state"), "first_seq", "first_us",
         ((jobs.ends > 1) | (jobs.leases > 1)).alias("suspect"),

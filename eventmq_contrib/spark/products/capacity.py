@@ -38,7 +38,10 @@ WORKERS = {
 _SECOND = 1e6
 
 
-def capacity(events: DataFrame, *, target_p95: float = 1.0, slots: Sequence[int] = ()) -> DataFrame:
+def capacity(
+    events: DataFrame, *, target_p95: float = 1.0, slots: Sequence[int] = (),
+    runs: DataFrame | None = None,
+) -> DataFrame:  # fmt: skip
     """Return how busy each queue was, and what other numbers of slots would have done.
 
     The runs of a queue are looked at together, in one process: about 250 bytes each.
@@ -47,6 +50,7 @@ def capacity(events: DataFrame, *, target_p95: float = 1.0, slots: Sequence[int]
         events: Rows of a journal.
         target_p95: Seconds that 95 % of the jobs may wait at most.
         slots: Numbers to try, beside those that are tried anyway.
+        runs: What `executions` gives, where that is there.
 
     Returns:
         ``QUEUES``, one row per queue and number. ``what`` is ``recorded`` (the slots that were at
@@ -60,12 +64,17 @@ def capacity(events: DataFrame, *, target_p95: float = 1.0, slots: Sequence[int]
 
         return queue_table(frame, target_p95=target_p95, slots=tuple(slots))
 
-    runs = executions(events).select("queue", "ready_us", "started_us", "run_us")
+    runs = executions(events) if runs is None else runs
+    runs = runs.select("queue", "ready_us", "started_us", "run_us")
     return runs.groupBy("queue").applyInPandas(judged, _schema(QUEUES)).orderBy("queue", "slots")
 
 
-def workers(events: DataFrame) -> DataFrame:
+def workers(events: DataFrame, *, runs: DataFrame | None = None) -> DataFrame:
     """Return how busy each worker was while it had jobs.
+
+    Args:
+        events: Rows of a journal.
+        runs: What `executions` gives, where that is there.
 
     Returns:
         ``WORKERS``; ``slots`` is how many jobs it ran at once at most, ``span_s`` the time from its
@@ -77,7 +86,8 @@ def workers(events: DataFrame) -> DataFrame:
 
         return worker_table(frame)
 
-    runs = executions(events).select("worker_id", "started_us", "run_us")
+    runs = executions(events) if runs is None else runs
+    runs = runs.select("worker_id", "started_us", "run_us")
     return runs.groupBy("worker_id").applyInPandas(judged, _schema(WORKERS)).orderBy("worker")
 
 

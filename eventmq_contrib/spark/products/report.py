@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ from eventmq_contrib.spark.products import capacity
 from eventmq_contrib.spark.products.anomaly import MIN_HISTORY, anomaly, between
 from eventmq_contrib.spark.products.audit import audit
 from eventmq_contrib.spark.products.clocks import apart, sentence
-from eventmq_contrib.spark.products.executions import executions
+from eventmq_contrib.spark.products.executions import FEW, executions, is_silent
 from eventmq_contrib.spark.products.failures import failures
 from eventmq_contrib.spark.products.slo import Objective, slo
+from eventmq_contrib.spark.products.states import lives
 from eventmq_contrib.spark.products.timeline import timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -25,6 +27,11 @@ __all__ = ["MOST", "Choice", "report"]
 
 #: Rows of a table of the page; of more only how many they are.
 MOST = 20
+
+#: Columns of runs that its parts look at.
+_OF_RUNS = (
+    "task", "queue", "worker_id", "kind", "ready_us", "started_us", "run_us", "wait_us",
+)  # fmt: skip
 
 _SECOND = 1e6
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -84,20 +91,37 @@ def report(
     say("the whole")
     found = {**_whole(some), "target_p95": target_p95, "min_history": MIN_HISTORY}
     first, last = (round(found[name] * _SECOND) for name in ("first", "last"))
-    parts: Mapping[str, Callable[[], dict[str, Any]]] = {
-        "the audit": lambda: {"audit": _audited(events, choice)},
-        "clocks": lambda: {"clocks": _clocks(events)},
-        "what happened when": lambda: {"timeline": timeline(some, first, last)},
-        "tasks": lambda: _tasks(some),
-        "service levels": lambda: {"slo": _levels(some, objective or Objective())},
-        "failures": lambda: _failed(some),
-        "capacity": lambda: _capacity(some, target_p95),
-        "odd hours": lambda: _odd(choice.jobs(events), choice),
-    }
-    for part, make in parts.items():
-        say(part)
-        found |= make()
+    wanted = objective or Objective()
+    each = executions(some, few=found.pop("silent") <= FEW).select(*_OF_RUNS)
+    with _kept(each) as runs, _kept(lives(some, "queue")) as jobs:
+        parts: Mapping[str, Callable[[], dict[str, Any]]] = {
+            "the audit": lambda: {"audit": _audited(events, choice, jobs)},
+            "clocks": lambda: {"clocks": _clocks(events)},
+            "what happened when": lambda: {
+                "timeline": timeline(some, first, last, runs=runs, jobs=jobs)
+            },
+            "tasks": lambda: _tasks(runs),
+            "service levels": lambda: {"slo": _levels(some, wanted, last, jobs)},
+            "failures": lambda: _failed(some),
+            "capacity": lambda: _capacity(some, target_p95, runs),
+            "odd hours": lambda: _odd(choice.jobs(events), choice),
+        }
+        for part, make in parts.items():
+            say(part)
+            found |= make()
     return {**found, "total": _total(found)}
+
+
+@contextlib.contextmanager
+def _kept(table: DataFrame) -> Iterator[DataFrame]:
+    """Keep what several parts are made of, so that it is made once: on disk, not in memory."""
+    from pyspark import StorageLevel
+
+    table.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield table
+    finally:
+        table.unpersist()
 
 
 def _whole(events: DataFrame) -> dict[str, Any]:
@@ -106,12 +130,13 @@ def _whole(events: DataFrame) -> dict[str, Any]:
     [about] = events.agg(
         F.count("*").alias("events"), F.count_distinct("broker_id").alias("brokers"),
         F.min("ts_us").alias("first"), F.max("ts_us").alias("last"),
+        F.count_if(is_silent()).alias("silent"),
     ).collect()  # fmt: skip
     if not about["events"]:
         raise StoreError("there is no event of this time, queue and task: nothing to report")
     first, last = about["first"] / _SECOND, about["last"] / _SECOND
     times = {"first": first, "last": last, "seconds": last - first}
-    return {"events": about["events"], "brokers": about["brokers"], **times}
+    return {**{name: about[name] for name in ("events", "brokers", "silent")}, **times}
 
 
 def _odd(events: DataFrame, choice: Choice) -> dict[str, Any]:
@@ -123,10 +148,12 @@ def _cut(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: list(rows[:MOST]), f"more_{name}": max(0, len(rows) - MOST)}
 
 
-def _audited(events: DataFrame, choice: Choice) -> dict[str, Any]:
+def _audited(events: DataFrame, choice: Choice, jobs: DataFrame) -> dict[str, Any]:
+    # Jobs of some time are told of by events of any time.
+    timeless = choice.since is None and choice.until is None
     found = audit(
         events, listed=MOST, queue=choice.queue, task=choice.task, since=choice.since,
-        until=choice.until,
+        until=choice.until, jobs=jobs if timeless else None,
     )  # fmt: skip
     return {**found.as_dict(), "sound": found.clean}
 
@@ -139,12 +166,12 @@ def _clocks(events: DataFrame) -> list[str]:
     ]
 
 
-def _tasks(events: DataFrame) -> dict[str, Any]:
+def _tasks(runs: DataFrame) -> dict[str, Any]:
     """Return a row per task and queue, and under ``whole`` one for all."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     shares = list(_SHARES.values())
-    rolled = executions(events).groupingSets([["task", "queue"], []], "task", "queue")
+    rolled = runs.groupingSets([["task", "queue"], []], "task", "queue")
     rows = rolled.agg(
         F.count("*").alias("runs"), F.count_if(F.col("kind") == str(Kind.FAILED)).alias("failed"),
         F.count_if(F.col("kind") == str(Kind.RETRY)).alias("retries"),
@@ -167,9 +194,12 @@ def _tasks(events: DataFrame) -> dict[str, Any]:
     return {**_cut("tasks", [row for row in flat if row["task"] is not None]), "whole": whole}
 
 
-def _levels(events: DataFrame, objective: Objective) -> list[dict[str, Any]]:
+def _levels(
+    events: DataFrame, objective: Objective, last: int, jobs: DataFrame
+) -> list[dict[str, Any]]:
     wanted = {"share": objective.share, "within": objective.within}
-    rows = [row.asDict() for row in slo(events, objective).collect()]
+    table = slo(events, objective, now=last / _SECOND, jobs=jobs)
+    rows = [row.asDict() for row in table.collect()]
     return [
         {**row, **wanted, "met": (row["attainment"] or 0.0) >= objective.share}
         for row in sorted(rows, key=lambda row: -row["starts"])
@@ -191,13 +221,14 @@ def _failed(events: DataFrame) -> dict[str, Any]:
     return found
 
 
-def _capacity(events: DataFrame, target_p95: float) -> dict[str, Any]:
-    rows = [r.asDict() for r in capacity.capacity(events, target_p95=target_p95).collect()]
+def _capacity(events: DataFrame, target_p95: float, runs: DataFrame) -> dict[str, Any]:
+    table = capacity.capacity(events, target_p95=target_p95, runs=runs)
+    rows = [row.asDict() for row in table.collect()]
     needed = {row["queue"]: row["slots"] for row in rows if row["what"] == "needed"}
     queues = [
         {**row, "needed": needed.get(row["queue"])} for row in rows if row["what"] == "recorded"
     ]
-    workers = [row.asDict() for row in capacity.workers(events).collect()]
+    workers = [row.asDict() for row in capacity.workers(events, runs=runs).collect()]
     workers.sort(key=lambda row: -row["jobs"])
     slots = sum(row["slots"] * row["span_s"] for row in workers)
     busy = sum(row["busy_s"] for row in workers)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.events import Kind
-from eventmq_contrib.spark.products.states import WAITING, kind_of, lives
+from eventmq_contrib.spark.products.states import READY, kind_of, lives
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,7 +90,7 @@ def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
     )  # fmt: skip
 
 
-def oldest_waiting(events: DataFrame, now: float) -> DataFrame:
+def oldest_waiting(events: DataFrame, now: float, *, jobs: DataFrame | None = None) -> DataFrame:
     """Return how many jobs wait for a worker, and for how many seconds: ``queue, waiting, oldest``.
 
     Jobs that wait for their time or for others are not among them.
@@ -99,27 +98,28 @@ def oldest_waiting(events: DataFrame, now: float) -> DataFrame:
     Args:
         events: All of a journal, each of them once.
         now: Unix time in seconds.
+        jobs: What `states.lives` says of them with their queues, where that is there.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    jobs = lives(events, "queue")
-    waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in _READY]))
+    jobs = lives(events, "queue") if jobs is None else jobs
+    waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in READY]))
     return waiting.groupBy("queue").agg(
         F.count("*").alias("waiting"), (F.lit(now) - F.min("last_us") / 1e6).alias("oldest")
     )
 
 
-#: The kinds after which a job waits for a worker and for nothing else.
-_READY = [kind for kind in WAITING if kind not in {Kind.DELAYED, Kind.RETRY}]
-
-
-def slo(events: DataFrame, objective: Objective, *, now: float | None = None) -> DataFrame:
+def slo(
+    events: DataFrame, objective: Objective, *, now: float | None = None,
+    jobs: DataFrame | None = None,
+) -> DataFrame:  # fmt: skip
     """Return a row per queue: the columns of `slo_of`, ``waiting`` and ``oldest``.
 
     Args:
         events: All of a journal, each of them once.
         objective: What is wanted of each queue.
         now: Unix time in seconds, else that of the last event.
+        jobs: As for `oldest_waiting`.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -127,5 +127,5 @@ def slo(events: DataFrame, objective: Objective, *, now: float | None = None) ->
         [[last]] = events.agg(F.max("ts_us")).collect()
         now = (last or 0) / 1e6
     table = slo_of(slo_cells(events, objective), objective, now)
-    both = table.join(oldest_waiting(events, now), "queue", "full")
+    both = table.join(oldest_waiting(events, now, jobs=jobs), "queue", "full")
     return both.fillna(0, ["starts", "waiting"]).orderBy("queue")

@@ -9,13 +9,16 @@ from eventmq.events import ENDS, STATES, Kind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["RUNNING", "WAITING", "ended", "kind_of", "lives", "of_jobs"]
+__all__ = ["READY", "RUNNING", "WAITING", "ended", "kind_of", "lives", "of_jobs"]
 
 #: The kinds after which a job has a worker.
 RUNNING = (Kind.LEASED, Kind.PROGRESS)
 
 #: The kinds after which it waits for one, or for its time.
 WAITING = tuple(kind for kind in STATES if kind not in ENDS and kind not in RUNNING)
+
+#: The kinds after which it waits for a worker and for nothing else.
+READY = (Kind.ENQUEUED, Kind.LEASE_LOST, Kind.HANDED_BACK, Kind.REPLAYED)
 
 #: Kinds by the number that stands for them while events are put together: from 1.
 _KINDS = [kind.value for kind in STATES]
@@ -44,7 +47,9 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
     Returns:
         ``broker_id, job_id``, those columns, ``first_seq``, ``first_us`` and ``last_us`` (times of
         the first and last event), ``last`` (see `kind_of`), ``ends`` and ``leases``: how many
-        events end it, and how many tell of a lease.
+        events end it, and how many tell of a lease; ``ready_us`` and ``gone_us``, the last times at
+        which it became ready and ended, null where it did not; ``runs``, how many events tell that
+        it was begun.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -56,6 +61,9 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
         F.max("ts_us").alias("last_us"), F.max(code).alias("last"),
         F.sum(ended(rows.kind).cast("int")).alias("ends"),
         F.count("leased_us").alias("leases"),
+        F.max(F.when(rows.kind.isin([kind.value for kind in READY]), rows.ts_us)).alias("ready_us"),
+        F.max(F.when(ended(rows.kind), rows.ts_us)).alias("gone_us"),
+        F.count_if(rows.started_us.isNotNull() | (rows.kind == Kind.LEASED.value)).alias("runs"),
     )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import ENDS, Kind
-from eventmq_contrib.spark.products.executions import READY, executions
+from eventmq.events import Kind
+from eventmq_contrib.spark.products.executions import executions
+from eventmq_contrib.spark.products.states import lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,13 +70,18 @@ def _spans(first: int, last: int) -> Spans:
     return Spans(begin, width * _SECOND, (last - begin) // (width * _SECOND) + 1)
 
 
-def timeline(events: DataFrame, first: int, last: int) -> dict[str, Any]:
+def timeline(
+    events: DataFrame, first: int, last: int, *, runs: DataFrame | None = None,
+    jobs: DataFrame | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return what happened in each span of time.
 
     Args:
         events: Rows of a journal.
         first: Time of the first event, in microseconds.
         last: Of the last one.
+        runs: What `executions` gives, where that is there.
+        jobs: What `states.lives` says of them with their queues, where that is there.
 
     Returns:
         ``times`` (Unix time, when each span begins), ``width`` (seconds), and by name a value for
@@ -84,7 +90,8 @@ def timeline(events: DataFrame, first: int, last: int) -> dict[str, Any]:
         ``working`` (jobs that ran at once on average, by queue).
     """
     spans = _spans(first, last)
-    runs = executions(events)
+    runs = executions(events) if runs is None else runs
+    jobs = lives(events, "queue") if jobs is None else jobs
     counts = _counts(events, spans)
     came: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
     ended = {name: [0.0] * spans.n for name in _SHOWN.values()}
@@ -93,17 +100,18 @@ def timeline(events: DataFrame, first: int, last: int) -> dict[str, Any]:
         if row["kind"] in _SHOWN:
             ended[_SHOWN[row["kind"]]][row["span"]] += row["n"]
     most = sorted(came, key=lambda name: (-sum(came[name]), name))[:QUEUES]
-    rolled = runs.withColumn("span", spans.of(runs.started_us)).rollup("span", "queue")
-    measured = rolled.agg(_ready(), *_percentiles("wait_us"), *_percentiles("run_us")).collect()
-    waiting = [(r["queue"], r["span"], r["ready_us"]) for r in measured if r["queue"] is not None]
-    waiting += _unstarted(events, spans)
+    begun = runs.withColumn("span", spans.of(runs.started_us))
+    # Not by queue in the same pass: so many groups of percentiles are sorted rather than hashed.
+    times = begun.groupBy("span").agg(*_percentiles("wait_us"), *_percentiles("run_us")).collect()
+    waiting = [tuple(row) for row in begun.groupBy("queue", "span").agg(_ready()).collect()]
+    waiting += _unstarted(jobs, spans)
     return {
         "times": [(spans.begin + k * spans.width) / _SECOND for k in range(spans.n)],
         "width": spans.width / _SECOND,
         "ended": {name: values for name, values in ended.items() if any(values)},
         "came": _merged(came, most, sum),
-        "waited": _lines(measured, "wait_us", spans.n),
-        "ran": _lines(measured, "run_us", spans.n),
+        "waited": _lines(times, "wait_us", spans.n),
+        "ran": _lines(times, "run_us", spans.n),
         "ages": _merged(_ages(waiting, spans, last), most, max),
         "working": _merged(_working(runs, spans), most, sum),
     }
@@ -141,36 +149,24 @@ def _percentiles(column: str) -> list[Column]:
 
 
 def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
-    """Return the percentiles over all queues, None where nothing started."""
+    """Return the percentiles of each span, None where nothing started."""
     found: Values = {name: [None] * n for name in _PERCENTILES}
     for row in measured:
-        if row["queue"] is None and row["span"] is not None:
-            for name, value in zip(_PERCENTILES, row[column], strict=True):
-                found[name][row["span"]] = value / _SECOND
+        for name, value in zip(_PERCENTILES, row[column], strict=True):
+            found[name][row["span"]] = value / _SECOND
     return found
 
 
 # Jobs that wait
 
 
-def _unstarted(events: DataFrame, spans: Spans) -> list[tuple[str, int, int]]:
+def _unstarted(jobs: DataFrame, spans: Spans) -> list[tuple[str, int, int]]:
     """Return queue, span of the end and since when it was ready, of jobs that never ran.
 
     Those that still wait have an end after all spans; of each queue and end only the oldest.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    kind, at = F.col("kind"), F.col("ts_us")
-    ready = F.max(F.when(kind.isin([str(k) for k in READY]), at)).alias("ready_us")
-    gone = F.max(F.when(kind.isin([str(k) for k in ENDS]), at)).alias("gone_us")
-    jobs = (
-        events.where(F.col("job_id").isNotNull() & (kind != str(Kind.DUPLICATE)))
-        .groupBy("broker_id", "job_id")
-        .agg(
-            F.first("queue", ignorenulls=True).alias("queue"), ready, gone,
-            F.count_if(F.col("started_us").isNotNull() | (kind == str(Kind.LEASED))).alias("runs"),
-        )
-    )  # fmt: skip
     over = spans.of(F.col("gone_us"))
     span = F.when(F.col("gone_us").isNull(), F.lit(spans.n)).otherwise(over).alias("span")
     rows = (
