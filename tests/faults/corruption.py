@@ -6,15 +6,17 @@ import contextlib
 import random
 import shutil
 from collections import Counter
+from operator import ne
 from typing import TYPE_CHECKING
 
 from eventmq.entries import Find
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
 from tests.broker_harness import FakeClock
 from tests.faults.crashes import PAGE
-from tests.faults.script import Script, finish, run_script
+from tests.faults.script import Script, Stuck, finish, run_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["LOST", "VERDICTS", "Store", "Verdict", "is_cut"]
 
 #: What came of a damage, the best first: the broker did not start; it ended, without another
-#: receipt; nothing came of it; only fsck finds it; a value is another one and nothing finds that.
+#: receipt; nothing came of it; only fsck finds it; a value is another one and nothing finds that,
+#: be it the id of a job that has ended.
 VERDICTS = ("refused", "ended", "harmless", "found by fsck", "value altered")
 
 #: What must not be, unless the log was cut: that cannot be told from one that was never longer.
@@ -95,6 +98,8 @@ class Store:
                 wrong = self._compare(script)
             except StoreError as error:
                 return "ended", str(error)
+            except Stuck as error:
+                return ("found by fsck", found) if found else (LOST, str(error))
         if not wrong:
             return ("found by fsck", found) if found else ("harmless", "")
         if found:
@@ -112,10 +117,21 @@ class Store:
         for job_id in self.confirmed:
             known = found.get(job_id)
             if known is None:
-                wrong["missing"] += 1
+                wrong["ids" if self._has_stranger(script, job_id) else "missing"] += 1
             elif known.job.state == "succeeded" and known.result != job_id.encode():
                 wrong["results"] += 1
         return +wrong
+
+    def _has_stranger(self, script: Script, job_id: str) -> bool:
+        """Say whether there is an end of a job that nobody has submitted, where this one was."""
+        db = script.store._db
+        known = {*self.confirmed, *script.promises.intended}
+        for bucket in buckets(db):
+            for (other,) in db.execute(f"SELECT id FROM {bucket_name(bucket)}"):
+                differs = sum(map(ne, other, job_id)) if len(other) == len(job_id) else -1
+                if differs == 1 and other not in known:
+                    return True
+        return False
 
 
 def is_cut(what: str) -> bool:

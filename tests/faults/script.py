@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Promises", "Script", "finish", "run_script"]
+__all__ = ["Promises", "Script", "Stuck", "finish", "run_script"]
 
 #: A job fails at its first attempts where its number in the script can be divided by it.
 FAILS_EVERY = 7
@@ -38,6 +38,10 @@ KINDS = (
     f"{TASK},limit-key:red,limit-running:5",
     f"{TASK},retry-count:1,countdown:1.0",
 )
+
+
+class Stuck(AssertionError):
+    """Not all was done in a time in which it must be."""
 
 
 @dataclass
@@ -206,4 +210,4 @@ def finish(script: Script) -> None:
         counts = [queue.counts for queue in script.core.state.queues.values()]
         if not any(each.waiting + each.delayed + each.blocked for each in counts):
             return
-    raise AssertionError(f"it is never done: {counts}")
+    raise Stuck(f"it is never done: {counts}")

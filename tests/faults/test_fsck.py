@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from eventmq.cli.program import program
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.care.care import CHECKS, SqliteCare
+from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
@@ -281,6 +282,24 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("not a database, but a text of some length" * 99)
     assert "cannot read the store" in run(str(tmp_path))[2]
     assert "has no files to look after" in run("--store", "memory")[2]
+
+
+def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> None:
+    """SQLite complains in words that have the damage in them, and Python cannot decode these."""
+    path = folder / FILE_NAME
+    sound = path.read_bytes()
+    damaged = sound.replace(b"tablechunkschunks", b"table\xcchunkschunks")
+    damaged = damaged.replace(b"CREATE TABLE chunks", b"CRXATE TABLE chunks")
+    assert damaged != sound
+    path.write_bytes(damaged)
+    code, said, told = run(str(folder))
+    assert (code, said) == (1, "")
+    assert "cannot read the store" in told
+    assert "restore a backup" in told
+    with pytest.raises(StoreError, match="cannot open the store"):
+        SqliteStore(folder, FakeClock(), reserve=0).open()
+    with pytest.raises(StoreError, match="cannot read the store"):
+        OutboxReader(folder)
 
 
 def test_an_older_store_is_taken_over_first(folder: Path) -> None:

@@ -5,13 +5,12 @@ Each read is a short transaction of its own, so that it keeps no log from being 
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
 
 from eventmq.entries import ReadEvents
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.outbox import Outbox
-from eventmq.plugins.queue_stores.reading import open_to_read, version_of
+from eventmq.plugins.queue_stores.reading import UNREADABLE, open_to_read, version_of
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
 from eventmq.wire.bulk import unpack
 
@@ -40,7 +39,7 @@ class OutboxReader:
             raise StoreError(msg)
         try:
             self._db = open_to_read(self._path)
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
         try:
             self._check()
@@ -49,7 +48,7 @@ class OutboxReader:
             (self.store_id,) = self._db.execute(sql).fetchone()
         except BaseException as error:
             self._db.close()
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, UNREADABLE):
                 raise StoreError(f"cannot read the store {self._path}: {error}") from error
             raise
 
@@ -73,7 +72,7 @@ class OutboxReader:
                 return self._outbox.read(ReadEvents(after, max_bytes))
             finally:
                 self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
 
     def addresses(self) -> dict[str, str]:

@@ -12,7 +12,11 @@ from eventmq.plugins.queue_stores.schema import APPLICATION_ID, SCHEMA_VERSION
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["open_to_read", "version_of"]
+__all__ = ["UNREADABLE", "open_to_read", "version_of"]
+
+#: What may be raised over a file that is damaged: `sqlite3` decodes the words of an error, and
+#: these may have bytes of the damage in them.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 #: Seconds to wait where a broker that starts has the file for itself.
 _PATIENCE = 5.0
@@ -24,7 +28,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     Where nobody may make the index of the log, and there is no log, the file does not change.
 
     Raises:
-        sqlite3.Error: The file cannot be read.
+        sqlite3.Error, UnicodeDecodeError: The file cannot be read; see `UNREADABLE`.
     """
     name = quote(str(path.absolute()))
     db = _connect(f"file:{name}?mode=ro")
@@ -35,6 +39,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         if path.with_name(f"{path.name}-wal").exists():
             raise
         db = _connect(f"file:{name}?mode=ro&immutable=1")
+    except UNREADABLE:
+        db.close()
+        raise
     return db
 
 

@@ -38,7 +38,7 @@ from eventmq.entries import (
     SaveLimits,
     SealEvents,
 )
-from eventmq.errors import PluginError, QueueFull, StoreError
+from eventmq.errors import PluginError, ProtocolError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
 from eventmq.plugins.options import read_options
@@ -52,6 +52,7 @@ from eventmq.plugins.queue_stores.limits import LimitRows
 from eventmq.plugins.queue_stores.log import begin_anew, see_to_log
 from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
+from eventmq.plugins.queue_stores.reading import UNREADABLE
 from eventmq.plugins.queue_stores.reads import (
     Reads,
     highest_id,
@@ -135,9 +136,9 @@ class SqliteStore:
             self._home.open()
         try:
             return self._open()
-        except sqlite3.Error as error:
+        except (*UNREADABLE, ProtocolError) as error:  # the latter over what is packed in a row
             self.close()
-            msg = f"cannot open the store {self._path}: {error}"
+            msg = f"cannot open the store {self._path}: {error}; ask eventmq fsck what is wrong"
             raise StoreError(msg) from error
         except BaseException:
             self.close()
@@ -292,7 +293,7 @@ class SqliteStore:
 
     def _roll_back(self, high: str) -> None:
         assert self._db is not None  # noqa: S101 - checked by the caller
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*UNREADABLE):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._tables.reload()

@@ -14,7 +14,7 @@ from eventmq.plugins.queue_stores.care.check import run
 from eventmq.plugins.queue_stores.care.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.care.files import check_log, check_pages
 from eventmq.plugins.queue_stores.disk import DataDirectory
-from eventmq.plugins.queue_stores.reading import open_to_read, version_of
+from eventmq.plugins.queue_stores.reading import UNREADABLE, open_to_read, version_of
 from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class SqliteCare:
         try:
             with contextlib.closing(open_to_read(self.path)) as db:
                 yield db
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:
@@ -79,7 +79,7 @@ class SqliteCare:
         """Return what is wrong with the log; this process has no connection yet."""
         try:
             return list(check_log(self.path, durable=self._durable))
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise self._unreadable(error) from error
 
     def _findings(self, db: sqlite3.Connection) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ class SqliteCare:
             kept = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
             done = self._mend(found)
             return Repaired(str(kept), done, self._all())
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             msg = f"the store {self.path} cannot be repaired: {error}; restore a backup"
             raise StoreError(msg) from error
         finally:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.care import Finding
+from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -68,7 +69,7 @@ def run(checks: Iterable[Check], db: sqlite3.Connection) -> Iterator[Finding]:
     for check in checks:
         try:
             found = check.finding(db)
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             says = f"the check {check.name!r} could not be done: {error}"
             means = "the file is damaged where these rows are"
             yield Finding(check.name, check.where, says, means, RESTORE, repairable=False)

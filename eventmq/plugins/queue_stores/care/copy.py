@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from eventmq.care import BackedUp
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +62,7 @@ def back_up(db: sqlite3.Connection, path: Path, folder: Path, *, replace: bool) 
         _must_be_closed(final)
         size = _copy(db, draft)
         _put_in_place(draft, final)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *UNREADABLE) as error:
         msg = f"cannot write the backup to {folder}: {error}; nothing is there that was not before"
         raise StoreError(msg) from error
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from eventmq.care import Finding
 from eventmq.plugins.queue_stores.care.check import RESTORE, first_of
 from eventmq.plugins.queue_stores.log import look_at_log
+from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def check_pages(db: sqlite3.Connection) -> Iterator[Finding]:
     """Yield what SQLite finds wrong with the file."""
     try:
         says = [row[0] for row in db.execute(f"PRAGMA integrity_check({_MOST})")]
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         says = [str(error)]
     lines = [line for text in says if text != "ok" for line in text.splitlines()]
     indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
@@ -72,6 +73,6 @@ def _named(db: sqlite3.Connection, line: str) -> str:
     try:
         sql = "SELECT type || ' ' || name FROM sqlite_master WHERE rootpage = ?"
         row = db.execute(sql, (int(match[1]),)).fetchone()
-    except sqlite3.Error:
+    except UNREADABLE:
         return ""
     return f" ({row[0]})" if row else ""
