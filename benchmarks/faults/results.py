@@ -17,6 +17,9 @@ __all__ = ["Row", "keep", "read", "summed", "table"]
 #: A name that ends so has the highest of all runs; the others are added up.
 WORST = " at worst"
 
+#: Texts of as many runs are in the table; the file has all.
+SHOWN = 3
+
 
 class Row(NamedTuple):
     """What a run of a row came to.
@@ -105,4 +108,11 @@ def _said(more: Mapping[str, Any]) -> Iterator[str]:
             each = ", ".join(f"{number:,} {what}" for what, number in value.items())
             yield f"{name}: {each}"
         else:
-            yield f"{name}: {value}" if isinstance(value, str) else f"{name} {value:,}"
+            yield f"{name}: {_first(value)}" if isinstance(value, str) else f"{name} {value:,}"
+
+
+def _first(text: str) -> str:
+    """Return what the first runs said, and how many more there are."""
+    said = text.split("; ")
+    more = len(said) - SHOWN
+    return text if more <= 0 else f"{'; '.join(said[:SHOWN])} and {more} more runs"

@@ -40,3 +40,12 @@ def test_the_table_has_a_line_for_each_row(tmp_path: Path) -> None:
     assert "     - not counted" in lines
     assert "     - fsck: in order" in lines
     assert "     - 1,600: ports 16" in lines
+
+
+def test_what_many_runs_say_is_cut_in_the_table(tmp_path: Path) -> None:
+    """The file has all of it."""
+    path = tmp_path / "results.json"
+    for first in range(5):
+        keep(path, "simulation", Row(10, 2, 0, None, {"seeds": f"from {first}"}), ABOUT)
+    assert "     - 10: seeds: from 0; from 1; from 2 and 2 more runs" in table(read(path))
+    assert summed(read(path)).more == {"seeds": "from 0; from 1; from 2; from 3; from 4"}
