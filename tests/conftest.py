@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--budget-factor",
         type=float,
-        default=float(os.environ.get("EVENTMQ_TEST_BUDGET_FACTOR", "1")),
+        default=float(os.environ.get("EVENTMQ_TEST_BUDGET_FACTOR") or 1),
         help="multiply the time budgets of the folders under tests/ (0: no budgets); "
         "EVENTMQ_TEST_BUDGET_FACTOR unless told, else 1",
     )

@@ -107,6 +107,8 @@ class Drain:
             )  # fmt: skip
         if not len(self._events):
             self._since = self._clock.monotonic()
+        if self._redactor is not None:
+            self._redactor.begin()
         if row.first > self.taken:
             self._events.add(self._source.broker_id, row.first, row.body)
         else:  # the beginning of this row is sealed already

@@ -41,6 +41,9 @@ logger = logging.getLogger("eventmq.journal")
 #: Bytes of JSON that are kept of one value.
 MAX_TEXT = 64 * 1024
 
+#: Bytes of JSON that are kept of the events of one commit: it may have thousands.
+MAX_COMMIT = 32 * 1024 * 1024
+
 #: Pairs of task and kind that are warned of: clients may name any number of tasks.
 _TOLD = 1000
 
@@ -68,8 +71,13 @@ class Redactor:
         self._function = function
         self._reader = reader
         self._warned: set[tuple[str, str]] = set()
-        #: Bytes of JSON so far.
+        #: Bytes of JSON so far, and those that the events of this commit may still have.
         self.written = 0
+        self._room = MAX_COMMIT
+
+    def begin(self) -> None:
+        """Begin with the events of another commit."""
+        self._room = MAX_COMMIT
 
     def __call__(self, kind: str, block: Block) -> list[str | None]:
         """Return what is let through of the values of some events, as JSON.
@@ -132,11 +140,14 @@ class Redactor:
         try:
             text = json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             size = len(text.encode())
-        except Exception as error:
+        except BaseException as error:
             what = f"the redactor returned a {type(shown).__name__} that JSON cannot write"
             raise _Refused(f"{what} ({type(error).__name__})") from error
         if size > MAX_TEXT:
             raise _Refused(f"the redactor returned more than {MAX_TEXT} bytes of JSON")
+        if size > self._room:
+            raise _Refused(f"the redactor returned more than {MAX_COMMIT} bytes for one commit")
+        self._room -= size
         self.written += size
         return text
 

@@ -292,14 +292,16 @@ def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> Non
     damaged = damaged.replace(b"CREATE TABLE chunks", b"CRXATE TABLE chunks")
     assert damaged != sound
     path.write_bytes(damaged)
+    with pytest.raises(StoreError, match="cannot open the store"):  # before fsck leaves a log
+        SqliteStore(folder, FakeClock(), reserve=0).open()
     code, said, told = run(str(folder))
     assert (code, said) == (1, "")
     assert "cannot read the store" in told
     assert "restore a backup" in told
-    with pytest.raises(StoreError, match="cannot open the store"):
-        SqliteStore(folder, FakeClock(), reserve=0).open()
     with pytest.raises(StoreError, match="cannot read the store"):
         OutboxReader(folder)
+    with pytest.raises(StoreError, match="cannot open the store"):
+        SqliteStore(folder, FakeClock(), reserve=0).open()
 
 
 def test_an_older_store_is_taken_over_first(folder: Path) -> None:

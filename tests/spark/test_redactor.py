@@ -27,7 +27,7 @@ from eventmq_contrib.journal.parquet import read_rows
 from eventmq_contrib.journal.redactor import MAX_TEXT, Redactor, redactor_of
 from eventmq_contrib.journal.sources import BrokerSource
 from tests.acceptance.system import System
-from tests.broker_harness import Broker, row
+from tests.broker_harness import TASK, Broker, row
 from tests.page_files import write_files
 from tests.spark.journal_harness import (
     HarnessSource,
@@ -240,6 +240,13 @@ def circular() -> object:
     return value
 
 
+class Leaving(dict[str, int]):
+    """Ends whoever looks at what is in it."""
+
+    def items(self) -> Any:
+        raise SystemExit(SECRET)
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -248,9 +255,10 @@ def circular() -> object:
         ([float("nan")], "a list that JSON cannot write (ValueError)"),
         (SECRET + "\ud800", "a str that JSON cannot write (UnicodeEncodeError)"),
         (circular(), "a list that JSON cannot write (ValueError)"),
+        (Leaving(a=1), "a Leaving that JSON cannot write (SystemExit)"),
         (SECRET * MAX_TEXT, f"more than {MAX_TEXT} bytes of JSON"),
     ],
-    ids=["set", "datetime", "nan", "surrogate", "circular", "long"],
+    ids=["set", "datetime", "nan", "surrogate", "circular", "leaving", "long"],
 )
 def test_what_cannot_be_written_is_null(
     broker: Broker, out: Path, caplog: pytest.LogCaptureFixture, value: object, why: str
@@ -262,6 +270,21 @@ def test_what_cannot_be_written_is_null(
     [warning] = warnings(caplog)
     assert f"the redactor returned {why}" in warning
     assert SECRET not in caplog.text
+
+
+def test_what_one_commit_has_of_values_is_bounded(
+    broker: Broker, out: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may return much for little; the next commit has its own share."""
+    monkeypatch.setattr("eventmq_contrib.journal.redactor.MAX_COMMIT", 100)
+    for _ in range(2):
+        for n in range(3):
+            broker.put(b"client", Request(broker.new_id(), "default", TASK, arguments(n)))
+        broker.turn()
+    drained(broker, out, redactor=redactor(lambda *_: "x" * 38))
+    assert [text is None for text, _ in shown(out)] == [False, False, True] * 2
+    [warning] = warnings(caplog)
+    assert "the redactor returned more than 100 bytes for one commit" in warning
 
 
 def test_each_task_and_kind_is_warned_of_up_to_a_number(

@@ -16,6 +16,7 @@ import threading
 from contextlib import suppress
 
 from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 __all__ = ["Checkpointer"]
 
@@ -120,7 +121,7 @@ class Checkpointer:
     def _checkpoint(self, db: sqlite3.Connection, mode: str) -> None:
         try:
             db.execute(f"PRAGMA wal_checkpoint({mode})")
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             if not any(word in str(error) for word in _PASSING):
                 self._failure = error
 

@@ -215,7 +215,7 @@ class SqliteStore:
         if self._checkpointer is not None:
             self._checkpointer.stop()
         if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*UNREADABLE):
                 self._db.execute("PRAGMA optimize")
             self._db.close()
             self._db = None

@@ -133,7 +133,7 @@ class SqliteResults:
                 if now >= self._look_at or self._written > self._max_bytes // 16:
                     self._look_at = now + EVERY if self._prune(db, now) else now
                     self._written = 0
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise ResultUnavailable(f"{self._where} cannot be written: {error}") from error
         return job_id.encode()
 
@@ -152,7 +152,7 @@ class SqliteResults:
             with home.lock:
                 sql = "SELECT data FROM results WHERE id = ? AND until > ?"
                 row = self._open(home).execute(sql, (job_id, self._now())).fetchone()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise ResultUnavailable(f"{self._where} cannot be read: {error}") from error
         if row is None:
             msg = f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"

@@ -85,7 +85,7 @@ class SqliteSchedules:
                 self._where, timeout=BUSY, isolation_level=None, check_same_thread=False
             )
             self._prepare()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # its words may be no text
             raise StoreError(f"cannot open the schedules {self._where}: {error}") from error
 
     def _prepare(self) -> None:
@@ -138,7 +138,7 @@ class SqliteSchedules:
                     self._db.execute("ROLLBACK")
                     raise
                 self._db.execute("COMMIT")
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 msg = f"the schedules {self._where} cannot be written: {error}"
                 raise StoreError(msg) from error
 
