@@ -126,7 +126,7 @@ def executors(n: int) -> Row:
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
         taken = [cluster.strike() for _ in range(n)]
         found = cluster.finish()
-    wrong = set(found.lost) | set(found.unpaid) | (set(found.deaths) ^ set(cluster.struck))
+    wrong = found.wrong(cluster.struck)
     more = {
         "charged with a death": len(found.deaths),
         "seconds until all had ended at worst": round(max(taken), 2),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.acceptance.system import System, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from typing_extensions import Self
 
@@ -49,6 +50,15 @@ class Found(NamedTuple):
     again: list[int]
     unpaid: list[int]
     deaths: list[int]
+
+    def wrong(self, struck: Iterable[int]) -> set[int]:
+        """Return the jobs that did not fare as they had to: each death is charged for, once.
+
+        Args:
+            struck: The jobs whose executor was killed, as often as it was.
+        """
+        paid, due = Counter(self.deaths), Counter(struck)
+        return {*self.lost, *self.unpaid, *(paid - due), *(due - paid)}
 
 
 class Cluster:
@@ -140,15 +150,24 @@ def _home(folder: Path) -> Path:
 def _below(pid: int) -> list[int]:
     """Return the processes below a process, at any depth."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, path.read_text().split()):
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # it has ended
+        return found
+    for thread in threads:
+        for child in map(int, _content(thread / "children").split()):
             found += [child, *_below(child)]
     return found
 
 
 def _command(pid: int) -> bytes:
+    return _content(Path(f"/proc/{pid}/cmdline"))
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file of a process says, nothing of one that has ended meanwhile."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return path.read_bytes()
     except OSError:  # it has ended
         return b""
 

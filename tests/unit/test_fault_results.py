@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.faults.results import Row, keep, read, summed, table
+from tests.faults.executors import Found
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,3 +50,13 @@ def test_what_many_runs_say_is_cut_in_the_table(tmp_path: Path) -> None:
         keep(path, "simulation", Row(10, 2, 0, None, {"seeds": f"from {first}"}), ABOUT)
     assert "     - 10: seeds: from 0; from 1; from 2 and 2 more runs" in table(read(path))
     assert summed(read(path)).more == {"seeds": "from 0; from 1; from 2; from 3; from 4"}
+
+
+def test_a_killed_executor_is_charged_for_once() -> None:
+    """Neither twice, nor never, nor to another job."""
+    fine = Found(lost=[], again=[], unpaid=[], deaths=[0, 5])
+    assert fine.wrong([0, 5]) == set()
+    assert fine._replace(deaths=[0, 5, 5]).wrong([0, 5]) == {5}
+    assert fine.wrong([0, 5, 5]) == {5}
+    assert fine.wrong([0, 7]) == {5, 7}
+    assert fine._replace(lost=[1], unpaid=[2]).wrong([0, 5]) == {1, 2}
