@@ -11,6 +11,7 @@ import pytest
 from eventmq.errors import StoreError
 from eventmq_contrib.spark.products.audit import audit
 from eventmq_contrib.spark.products.executions import executions
+from eventmq_contrib.spark.products.numbers import numbers
 from eventmq_contrib.spark.products.report import MOST, Choice, report
 from eventmq_contrib.spark.products.slo import Objective, slo
 from eventmq_contrib.spark.products.timeline import QUEUES, SPANS, timeline
@@ -129,7 +130,8 @@ def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None
     found = report(events, choice=Choice(queue=queue))
     told = audit(events, listed=MOST, queue=queue)
     assert found["audit"] == {**told.as_dict(), "sound": told.clean}
-    [level] = slo(events.where(events.queue == queue), Objective()).collect()
+    known = numbers(events)
+    [level] = slo(events.where(events.queue == queue), Objective(), known=known).collect()
     assert {name: found["slo"][0][name] for name in level.asDict()} == level.asDict()
     assert found["whole"]["runs"] == executions(events).where(f"queue = '{queue}'").count()
     session: Any = events.sparkSession

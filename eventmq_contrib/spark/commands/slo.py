@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,8 @@ import click
 from eventmq.cli.command import Command
 from eventmq.cli.exits import FAILED
 from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.products.numbers import numbers
+from eventmq_contrib.spark.products.report import Choice
 from eventmq_contrib.spark.products.slo import Objective, slo
 
 if TYPE_CHECKING:
@@ -33,8 +36,12 @@ def command(look: Look, target: float, within: float) -> None:
     attainment is the share that did, budget_left what is left of the share that may be late, below
     0 if more were. burn_5m and burn_1h say how many times faster than allowed it was spent in the
     last five minutes and the last hour before --until, or else before the last event. waiting jobs
-    wait for a worker at that time, the oldest of them for so many seconds.
+    wait for a worker at that time, the oldest of them for so many seconds; jobs that became unknown
+    since events after their last one are missing are not among them.
     """
     objective = Objective(share=target / 100, within=within)
-    with look.events() as events:
-        look.show(slo(events, objective, now=look.until), empty="nothing started")
+    # Numbers of other queues and tasks are not missing.
+    with replace(look, queue=None, task=None).events() as events:
+        some = Choice(queue=look.queue, task=look.task).jobs(events)
+        table = slo(some, objective, now=look.until, known=numbers(events))
+        look.show(table, empty="nothing started")

@@ -39,6 +39,11 @@ class Numbers(NamedTuple):
     last_missing: int
     last_dropped: int
 
+    @property
+    def last_absent(self) -> int:
+        """The highest number that is not there, 0 for none."""
+        return max(self.last_missing, self.last_dropped)
+
 
 def numbers(events: DataFrame) -> list[Numbers]:
     """Return what is known of the numbers of each broker, by their ids.

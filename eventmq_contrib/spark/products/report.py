@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
@@ -14,6 +14,7 @@ from eventmq_contrib.spark.products.audit import audit
 from eventmq_contrib.spark.products.clocks import apart, sentence
 from eventmq_contrib.spark.products.executions import FEW, executions, is_silent
 from eventmq_contrib.spark.products.failures import failures
+from eventmq_contrib.spark.products.numbers import numbers
 from eventmq_contrib.spark.products.slo import Objective, slo
 from eventmq_contrib.spark.products.states import lives
 from eventmq_contrib.spark.products.timeline import timeline
@@ -101,7 +102,7 @@ def report(
                 "timeline": timeline(some, first, last, runs=runs, jobs=jobs)
             },
             "tasks": lambda: _tasks(runs),
-            "service levels": lambda: {"slo": _levels(some, wanted, last, jobs)},
+            "service levels": lambda: {"slo": _levels(events, choice, wanted, last, jobs)},
             "failures": lambda: _failed(some),
             "capacity": lambda: _capacity(some, target_p95, runs),
             "odd hours": lambda: _odd(choice.jobs(events), choice),
@@ -195,10 +196,11 @@ def _tasks(runs: DataFrame) -> dict[str, Any]:
 
 
 def _levels(
-    events: DataFrame, objective: Objective, last: int, jobs: DataFrame
+    events: DataFrame, choice: Choice, objective: Objective, last: int, jobs: DataFrame
 ) -> list[dict[str, Any]]:
     wanted = {"share": objective.share, "within": objective.within}
-    table = slo(events, objective, now=last / _SECOND, jobs=jobs)
+    known = numbers(replace(choice, queue=None, task=None).of(events))
+    table = slo(choice.of(events), objective, now=last / _SECOND, jobs=jobs, known=known)
     rows = [row.asDict() for row in table.collect()]
     return [
         {**row, **wanted, "met": (row["attainment"] or 0.0) >= objective.share}

@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq_contrib.spark.products.states import READY, kind_of, lives
+from eventmq_contrib.spark.products.numbers import numbers
+from eventmq_contrib.spark.products.states import READY, kind_of, lives, number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import Column, DataFrame
+
+    from eventmq_contrib.spark.products.numbers import Numbers
 
 __all__ = ["Objective", "oldest_waiting", "slo", "slo_cells", "slo_of"]
 
@@ -90,28 +95,46 @@ def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
     )  # fmt: skip
 
 
-def oldest_waiting(events: DataFrame, now: float, *, jobs: DataFrame | None = None) -> DataFrame:
+def oldest_waiting(
+    events: DataFrame, now: float, *, jobs: DataFrame | None = None,
+    known: Iterable[Numbers] | None = None,
+) -> DataFrame:  # fmt: skip
     """Return how many jobs wait for a worker, and for how many seconds: ``queue, waiting, oldest``.
 
-    Jobs that wait for their time or for others are not among them.
+    Jobs that wait for their time or for others are not among them; nor are those after whose last
+    event a number is missing, dropped or lost: it may have been their end.
 
     Args:
         events: All of a journal, each of them once.
         now: Unix time in seconds.
         jobs: What `states.lives` says of them with their queues, where that is there.
+        known: The numbers of all brokers, where ``events`` are not all of that time.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     jobs = lives(events, "queue") if jobs is None else jobs
     waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in READY]))
+    waiting = _still_known(waiting, numbers(events) if known is None else known)
     return waiting.groupBy("queue").agg(
         F.count("*").alias("waiting"), (F.lit(now) - F.min("last_us") / 1e6).alias("oldest")
     )
 
 
+def _still_known(jobs: DataFrame, known: Iterable[Numbers]) -> DataFrame:
+    """Return the jobs after whose last event no number of their broker is missing."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    holes = [(each.broker_id, each.last_absent) for each in known if each.last_absent]
+    if not holes:
+        return jobs
+    brokers = jobs.sparkSession.createDataFrame(holes, "broker_id string, last_absent long")
+    both = jobs.join(F.broadcast(brokers), "broker_id", "left")
+    return both.where(number_of(jobs.last) > F.coalesce("last_absent", F.lit(0)))
+
+
 def slo(
     events: DataFrame, objective: Objective, *, now: float | None = None,
-    jobs: DataFrame | None = None,
+    jobs: DataFrame | None = None, known: Iterable[Numbers] | None = None,
 ) -> DataFrame:  # fmt: skip
     """Return a row per queue: the columns of `slo_of`, ``waiting`` and ``oldest``.
 
@@ -120,6 +143,7 @@ def slo(
         objective: What is wanted of each queue.
         now: Unix time in seconds, else that of the last event.
         jobs: As for `oldest_waiting`.
+        known: As for `oldest_waiting`.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -127,5 +151,5 @@ def slo(
         [[last]] = events.agg(F.max("ts_us")).collect()
         now = (last or 0) / 1e6
     table = slo_of(slo_cells(events, objective), objective, now)
-    both = table.join(oldest_waiting(events, now, jobs=jobs), "queue", "full")
+    both = table.join(oldest_waiting(events, now, jobs=jobs, known=known), "queue", "full")
     return both.fillna(0, ["starts", "waiting"]).orderBy("queue")

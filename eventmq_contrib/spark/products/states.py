@@ -9,7 +9,7 @@ from eventmq.events import ENDS, STATES, Kind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["READY", "RUNNING", "WAITING", "ended", "kind_of", "lives", "of_jobs"]
+__all__ = ["READY", "RUNNING", "WAITING", "ended", "kind_of", "lives", "number_of", "of_jobs"]
 
 #: The kinds after which a job has a worker.
 RUNNING = (Kind.LEASED, Kind.PROGRESS)
@@ -23,8 +23,8 @@ READY = (Kind.ENQUEUED, Kind.LEASE_LOST, Kind.HANDED_BACK, Kind.REPLAYED)
 #: Kinds by the number that stands for them while events are put together: from 1.
 _KINDS = [kind.value for kind in STATES]
 
-#: More than there are kinds.
-_ROOM = 32
+#: More than there are kinds, and that as a power of two.
+_ROOM, _BITS = 32, 5
 
 
 def of_jobs(events: DataFrame) -> DataFrame:
@@ -72,3 +72,10 @@ def kind_of(last: Column) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     return F.element_at(F.array(*map(F.lit, _KINDS)), F.pmod(last, F.lit(_ROOM)).cast("int"))
+
+
+def number_of(last: Column) -> Column:
+    """Return the number of the last event of a row of `lives`."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return F.shiftright(last, _BITS)
