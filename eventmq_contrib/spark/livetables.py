@@ -66,10 +66,11 @@ class LiveTables:
         for hour, some in sorted(hours.items()):
             merged = {**_by_key(self._hour(hour)), **_by_key(some)}
             put_table(self._path(hour), pa.Table.from_pylist(list(merged.values())))
-        if self._waiting is not None:
-            self._waiting.advance(batch)
-        if rows:
-            self._newest = max([*(row["start"] for row in rows), *self._seen()])
+        # Events that come after the watermark change no row, but may be of jobs that wait.
+        waits = self._waiting is not None and self._waiting.advance(batch)
+        starts = [*(row["start"] for row in rows), *self._seen()]
+        if (rows or waits) and starts:
+            self._newest = max(starts)
             self._update_slo(self._newest)
 
     def _seen(self) -> list[datetime]:

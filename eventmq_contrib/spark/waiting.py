@@ -4,6 +4,10 @@ A job waits from an event that makes it ready up to its next one. To know the ol
 each of them must be known by its id. Spark would keep these in a state that each event goes
 through; here the driver itself reads the few columns that are needed, of what a batch has brought
 and no more, in the order of the numbers. A job is forgotten with the event that ends its waiting.
+
+Where numbers are missing, dropped by the broker or lost, that event may have been among them: what
+waited before is *unknown* from then on, as `products.audit` has it, and is forgotten, too. A job of
+which a later event tells is known again.
 """
 
 from __future__ import annotations
@@ -11,14 +15,15 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.events import STATES
-from eventmq_contrib.spark.drafts import put_table
+from eventmq_contrib.spark.drafts import put_tables
 from eventmq_contrib.spark.products.states import READY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from eventmq_contrib.spark.source.files import Slice
@@ -27,6 +32,12 @@ __all__ = ["Events", "Oldest", "Waiting"]
 
 #: Seconds between two writings of the state: what came since then is read again after a restart.
 _EVERY = 60.0
+
+#: So many times as long as a writing took, it is left alone at least: it holds up its batch.
+_REST = 50
+
+#: Jobs that are written or read at once, so that nothing has all of them a second time.
+_AT_ONCE = 65_536
 
 #: Keys of what is said of a written state.
 _UPTO, _NEWEST = b"eventmq.upto", b"eventmq.newest_us"
@@ -38,6 +49,20 @@ class Oldest(NamedTuple):
     jobs: int
     ready_us: int
     seconds: float
+
+
+class News(NamedTuple):
+    """What a part of a journal brings.
+
+    Attributes:
+        rows: Its events that are looked at, as a `pyarrow.Table`.
+        last: The last number that is there, of all events; None where there is none.
+        whole_from: The number after the last ones that are missing, 0 where none is.
+    """
+
+    rows: Any
+    last: int | None
+    whole_from: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +89,49 @@ class Events:
 
         return plan(journal_files(self.journal), after, upto)
 
-    def of(self, part: Slice) -> Any:
-        """Return the events of a part, as a `pyarrow.Table`."""
+    def of(self, part: Slice, after: int | None) -> News:
+        """Return what a part brings.
+
+        Numbers are looked at in all of it: those of other queues, tasks and times are not missing.
+
+        Args:
+            part: What is read.
+            after: The number before it, None where the journal begins.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         from eventmq_contrib.spark.source.files import read_slice
 
         texts = [pa.field(name, pa.string()) for name in ("kind", "queue", "task", "job_id")]
-        schema = pa.schema([*texts, pa.field("ts_us", pa.int64())])
+        wholes = [pa.field(name, pa.int64()) for name in ("seq", "ts_us")]
+        schema = pa.schema([*texts, *wholes])
+        table = pa.Table.from_batches(read_slice(part, schema), schema)
+        seq = table.column("seq")
         at = pc.field("ts_us")
         wanted = [pc.field(name) == getattr(self, name) for name in ("queue", "task")
                   if getattr(self, name) is not None]  # fmt: skip
         wanted += [at >= self.since_us] if self.since_us is not None else []
-        wanted += [at < self.until_us] if self.until_us is not None else []
-        table = pa.Table.from_batches(read_slice(part, schema), schema)
+        rows = table
+        if self.until_us is not None:
+            rows = rows.filter(at < self.until_us)
+            # What is missing after that time changes nothing of it.
+            seq = seq.filter(pc.less_equal(seq, pc.max(rows.column("seq"))))
         for each in wanted:
-            table = table.filter(each)
-        return table
+            rows = rows.filter(each)
+        return News(rows, pc.max(table.column("seq")).as_py(), _whole_from(seq, after))
+
+
+def _whole_from(seq: Any, after: int | None) -> int:
+    """Return the number after the last that is missing among some in their order, 0 for none."""
+    import numpy as np
+
+    numbers = seq.to_numpy()
+    if not len(numbers):
+        return 0
+    before = np.concatenate([[numbers[0] - 1 if after is None else after], numbers[:-1]])
+    found = numbers[numbers > before + 1]
+    return int(found[-1]) if len(found) else 0
 
 
 class _Line:
@@ -120,20 +170,31 @@ class Waiting:
         self._events, self._checkpoint, self._path = events, checkpoint, path
         self._lines: dict[tuple[str, str | None], _Line] = {}
         self._upto: dict[str, int] | None = None
-        self._written = 0.0
+        #: When it is to be written again, by `time.monotonic`.
+        self._due = 0.0
         #: Time of the newest event so far, in microseconds.
         self._newest_us = 0
 
-    def advance(self, batch: int) -> None:
-        """Take the events up to the end of a batch; of one that is done again there are none."""
+    def advance(self, batch: int) -> bool:
+        """Take the events up to the end of a batch; of one that is done again there are none.
+
+        Returns:
+            Whether `queues` may say something else than before; after a start it does, since it is
+            not known what was made of what is written.
+        """
+        changed = self._upto is None
         if self._upto is None:
             self._upto = self._read()
         upto = _end_of(self._checkpoint, batch)
         for part in self._events.between(self._upto, upto):
-            self._take(part.broker, self._events.of(part))
-        self._upto |= {broker: max(seq, self._upto.get(broker, 0)) for broker, seq in upto.items()}
-        if not self._written or time.monotonic() - self._written >= _EVERY:
+            news = self._events.of(part, self._upto.get(part.broker))
+            changed |= self._take(part.broker, news)
+            if news.last is not None:
+                # Not the end of the batch: what is missing before that is seen by what comes next.
+                self._upto[part.broker] = news.last
+        if time.monotonic() >= self._due:
             self._write()
+        return changed
 
     def queues(self) -> dict[str, Oldest]:
         """Return what waits at the time of the newest event, by queue."""
@@ -147,12 +208,18 @@ class Waiting:
                 found[queue] = Oldest(jobs, ready_us, seconds)
         return found
 
-    def _take(self, broker: str, table: Any) -> None:
+    def _take(self, broker: str, news: News) -> bool:
+        """Take what a part brings; return whether that changed anything."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        table = news.rows
         if table.num_rows:
             self._newest_us = max(self._newest_us, pc.max(table.column("ts_us")).as_py())
+        changed = bool(table.num_rows)
+        if news.whole_from:
+            changed |= self._forget(broker)
+            table = table.filter(pc.field("seq") >= news.whole_from)
         table = table.filter(pc.is_in(table.column("kind"), pa.array(map(str, STATES))))
         ready = pc.is_in(table.column("kind"), pa.array(map(str, READY)))
         columns = [table.column(name).to_pylist() for name in ("queue", "job_id", "ts_us")]
@@ -164,24 +231,36 @@ class Waiting:
             line.ready.pop(job, None)
             if waits:
                 line.add(job, at)
+        return changed
+
+    def _forget(self, broker: str) -> bool:
+        """Forget what waits at a broker; return whether anything did."""
+        gone = [self._lines.pop(key) for key in list(self._lines) if key[0] == broker]
+        return any(line.ready for line in gone)
 
     # What it knows, as a file
 
     def _write(self) -> None:
         """Write it down, and forget queues in which nothing waits."""
+        begun = time.monotonic()
+        self._lines = {key: line for key, line in self._lines.items() if line.ready}
+        said = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
+        put_tables(self._path, _schema().with_metadata(said), self._tables())
+        ended = time.monotonic()
+        self._due = ended + max(_EVERY, _REST * (ended - begun))
+
+    def _tables(self) -> Iterator[Any]:
+        """Yield what waits, some jobs at a time."""
         import pyarrow as pa
 
-        self._lines = {key: line for key, line in self._lines.items() if line.ready}
-        parts = []
         for key, line in self._lines.items():
-            names = [pa.array([name]).cast(pa.string()).take(pa.array([0] * len(line.ready)))
-                     for name in key]  # fmt: skip
-            ids, times = pa.array(line.ready.keys()), pa.array(line.ready.values(), pa.int64())
-            parts.append(pa.table([*names, ids, times], schema=_schema()))
-        table = pa.concat_tables([_schema().empty_table(), *parts])
-        said = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
-        put_table(self._path, table.replace_schema_metadata(said))
-        self._written = time.monotonic()
+            ids, times = iter(line.ready), iter(line.ready.values())
+            while some := list(islice(ids, _AT_ONCE)):
+                names = [pa.array([name], pa.string()).take(pa.array([0] * len(some)))
+                         for name in key]  # fmt: skip
+                ready = pa.array(list(islice(times, len(some))), pa.int64())
+                columns = [*names, pa.array(some, pa.string()), ready]
+                yield pa.table(columns, schema=_schema())
 
     def _read(self) -> dict[str, int]:
         """Return up to which numbers what was written down goes: nothing, if there is none."""
@@ -189,10 +268,11 @@ class Waiting:
 
         if not self._path.is_file():
             return {}
-        table = pq.ParquetFile(self._path).read()
-        for broker, queue, job, at in zip(*(c.to_pylist() for c in table.columns), strict=True):
-            self._lines.setdefault((broker, queue), _Line()).add(job, at)
-        said = table.schema.metadata
+        file = pq.ParquetFile(self._path)
+        for batch in file.iter_batches(_AT_ONCE):
+            for broker, queue, job, at in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                self._lines.setdefault((broker, queue), _Line()).add(job, at)
+        said = file.schema_arrow.metadata
         self._newest_us = int(said[_NEWEST])
         upto: dict[str, int] = json.loads(said[_UPTO])
         return upto

@@ -19,11 +19,20 @@ from eventmq_contrib.spark.products.slo import oldest_waiting
 from eventmq_contrib.spark.products.stats import stats
 from eventmq_contrib.spark.waiting import Oldest
 from tests.acceptance.system import until
-from tests.spark.histories import START_US, frame, story, write_journal
+from tests.spark.histories import (
+    START_US,
+    History,
+    frame,
+    story,
+    succeeds,
+    waits,
+    write_journal,
+)
 from tests.spark.test_journal_read import newer
 from tests.spark.test_waiting import oldest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -82,9 +91,11 @@ def check(out: Path, rows: list[dict[str, Any]]) -> None:
             assert found[key][name] == counts[name], (key, name)
 
 
-def check_waiting(out: Path, rows: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
+def check_waiting(
+    out: Path, rows: list[dict[str, Any]], beside: Iterable[dict[str, Any]] = ()
+) -> dict[str, tuple[int, float]]:
     """See that the table says of each queue what waits; return that."""
-    wanted = {queue: (each.jobs, each.seconds) for queue, each in oldest(rows).items()}
+    wanted = {queue: (each.jobs, each.seconds) for queue, each in oldest(rows, beside).items()}
     found = {row["queue"]: row for row in pq.read_table(out / "slo").to_pylist()}
     assert {q: (r["waiting"], r["oldest"]) for q, r in found.items() if r["waiting"]} == wanted
     newest = datetime.fromtimestamp(max(row["ts_us"] for row in rows) / 1e6, timezone.utc)
@@ -97,9 +108,16 @@ def check_waiting(out: Path, rows: list[dict[str, Any]]) -> dict[str, tuple[int,
 def test_the_tables_count_every_event_once_over_restarts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Also where the driver was killed after it wrote a batch and before it noted that."""
+    """Also where the driver was killed after it wrote a batch and before it noted that.
+
+    A gap is between: what waited before it is unknown, for the stream as for the command.
+    """
     journal, out = tmp_path / "journal", tmp_path / "live"
-    rows = story(Random(3), "b", damage=False).rows
+    history = story(Random(3), "b", damage=False)
+    unknown, known = history.job(waits, at=1.0), history.job(waits, at=290.0)
+    place = len(history.rows) * 3 // 4
+    history.gap(place, place + 2)
+    rows = history.rows
     half = sorted(rows, key=lambda row: row["seq"])[: len(rows) // 2]
     write_journal(journal, half, size=7)
     text = tmp_path / "live.prom"
@@ -107,7 +125,9 @@ def test_the_tables_count_every_event_once_over_restarts(
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"ready journal={journal} out={out}\n"
     check(out, half)
-    for queue, (jobs, seconds) in check_waiting(out, half).items():
+    before = check_waiting(out, half)
+    assert unknown.queue in before
+    for queue, (jobs, seconds) in before.items():
         assert f'eventmq_waiting_jobs{{queue="{queue}"}} {jobs}\n' in text.read_text()
         line = f'eventmq_oldest_waiting_seconds{{queue="{queue}"}} {seconds:.6f}\n'
         assert line in text.read_text()
@@ -122,13 +142,35 @@ def test_the_tables_count_every_event_once_over_restarts(
     check(out, rows)
     newest = max(row["ts_us"] for row in half) / 1_000_000
     assert f"eventmq_stream_newest_timestamp_seconds {newest:.6f}\n" in text.read_text()
-    assert pq.read_table(out / "slo").num_rows == len({row["queue"] for row in rows})
+    queues = {row["queue"] for row in rows if row["kind"] != "gap"}
+    assert pq.read_table(out / "slo").num_rows == len(queues)
     now = max(row["ts_us"] for row in rows) / 1e6
-    history = {row["queue"]: (row["waiting"], pytest.approx(row["oldest"], abs=1e-3))
-               for row in oldest_waiting(frame(spark, rows), now).collect()}  # fmt: skip
-    assert check_waiting(out, rows) == history
+    table_of_all = {row["queue"]: (row["waiting"], pytest.approx(row["oldest"], abs=1e-3))
+                    for row in oldest_waiting(frame(spark, rows), now).collect()}  # fmt: skip
+    assert check_waiting(out, rows) == table_of_all
+    assert table_of_all[known.queue][0] == 1
     # The columns that they have in common are those of the command for history.
     assert set(stats(frame(spark, rows)).columns) < set(next(iter(table(out).values())))
+
+
+def test_jobs_wait_whose_events_came_after_the_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They change no row of the counts, and yet that of their queue."""
+    journal, out, text = tmp_path / "journal", tmp_path / "live", tmp_path / "live.prom"
+    given = (journal, out, "--watermark", "60", "--prometheus", str(text))
+    first, late = History("b", Random(1)), History("c", Random(2))
+    for at in (0.0, 7200.0):
+        first.job(succeeds, at=at)
+    write_journal(journal, first.rows)
+    assert stream(*given).exit_code == 0
+    assert not check_waiting(out, first.rows)
+    queue = late.job(waits, at=10.0).queue
+    write_journal(journal, late.rows)
+    assert stream(*given).exit_code == 0
+    check(out, first.rows)
+    assert set(check_waiting(out, [*first.rows, *late.rows])) == {queue}
+    assert f'eventmq_waiting_jobs{{queue="{queue}"}} 1\n' in text.read_text()
 
 
 def check_told(result: Result, out: Path) -> None:
@@ -179,13 +221,10 @@ def test_only_what_is_chosen_is_counted_and_bad_input_is_named(
     chosen = ("--queue", "email", "--task", "shop.a", "--since", since, "--until", until)
     given = (tmp_path / "journal", tmp_path / "live", *map(str, chosen))
     assert stream(*given).exit_code == 0
-    some = [
-        row for row in rows
-        if (row["queue"], row["task"]) == ("email", "shop.a")
-        and since <= row["ts_us"] / 1e6 < until
-    ]  # fmt: skip
+    timely = [row for row in rows if since <= row["ts_us"] / 1e6 < until]
+    some = [row for row in timely if (row["queue"], row["task"]) == ("email", "shop.a")]
     check(tmp_path / "live", some)
-    check_waiting(tmp_path / "live", some)
+    check_waiting(tmp_path / "live", some, beside=timely)
     for name, was, value in (("target", 2.0, 9.0), ("task", "shop.a", "shop.b")):
         result = stream(*given, f"--{name}", str(value))
         assert result.exit_code == 1
