@@ -221,15 +221,17 @@ class Auditor:
         return execution
 
     def _check_again(self, entry: ChunkEntry, known: Known) -> None:
+        if known.volatile:  # that a client may send it again after each death is all that there is
+            if len(known.executions) >= self.lives:
+                self.fail(f"job {entry.id} has no guarantee and is started once more")
+            return
         for other in () if known.plain else known.executions:
-            if other.delivery == entry.delivery and not known.volatile:
+            if other.delivery == entry.delivery:
                 self.fail(f"delivery {entry.delivery} of job {entry.id} was started twice")
             if other.end is None and not self.twice:
                 self.fail(f"job {entry.id} is started while it runs, without a reason")
             if other.kind is OutcomeKind.SUCCEEDED and not self.twice:
                 self.fail(f"job {entry.id} is started after it succeeded, without a reason")
-        if known.volatile and len(known.executions) >= self.lives:
-            self.fail(f"job {entry.id} has no guarantee and is started once more")
 
     def _check_needs(self, job_id: str, needs: tuple[list[str], bool], payload: bytes) -> None:
         ids, collected = needs
