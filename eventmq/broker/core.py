@@ -396,3 +396,5 @@ class BrokerCore:
             self.sessions.drop(peer)
             peer.warned = True  # who sends has logged it
             self.state.error(peer, "", "inform-again", "read what you were sent, then ask again")
+        elif peer is not None:
+            self.waits.miss(peer)

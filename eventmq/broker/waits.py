@@ -225,6 +225,15 @@ class Waits:
         peer.topics.pop(call, None)
         self.streams.forget(peer, call)
 
+    def miss(self, peer: Peer) -> None:
+        """Send no more parts to a peer that may have missed one: a stream has no gap.
+
+        One of ours that has not informed since it was forgotten is told so at its next HEARTBEAT,
+        and asks again.
+        """
+        for call in [*peer.streams]:
+            self.forget(peer, call)
+
     def gone(self, peer: Peer) -> None:
         """Forget all that a peer waits for."""
         for call in [*peer.calls, *peer.topics, *peer.streams]:

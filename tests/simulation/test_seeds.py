@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 1000
 
 #: Seeds of longer runs that have failed once.
-FOUND = (121_817, 135_429, 1_795_344_131, 1_795_346_627_692)
+FOUND = (121_817, 135_429, 1_795_344_131, 1_795_346_627_692, 1_795_348_208_351)
 
 
 def run(*arguments: str, module: str = "tests.simulation") -> subprocess.CompletedProcess[str]:

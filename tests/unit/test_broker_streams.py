@@ -10,7 +10,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import pack, unpack
-from eventmq.wire.commands import Call, Command, Credit, Error, Inform, Reply
+from eventmq.wire.commands import Call, Command, Credit, Error, Heartbeat, Inform, Reply
 from eventmq.wire.features import Features
 from eventmq.wire.streams import (
     NO_READER,
@@ -193,6 +193,23 @@ def test_what_was_taken_is_told_to_the_worker_and_forgotten(broker: Streaming) -
     assert broker.take(6) == []
     assert broker.take(5) == []
     assert batches(broker.read("r2", b"other")) == [(1, 4, 4)]
+
+
+def test_a_reader_that_has_missed_a_part_gets_no_later_one(broker: Streaming) -> None:
+    """Seed 1,795,348,208,351: it did not read, was forgotten, and has not informed since."""
+    broker.begin()
+    broker.read()
+    broker.put(b"worker", Reply("p", encode_parts("msgpack", [pack(0)]), broker.job, "part:1:0:1"))
+    broker.core.decide(broker.clock.now())
+    [part] = [m for m in broker.core.take_outbox() if m.key.identity == b"reader"]
+    broker.core.not_sent(part, broker.clock.now(), reachable=True)
+    broker.took(b"reader")
+    broker.parts(1)
+    assert broker.took(b"reader") == []
+    assert codes(broker.tell(b"reader", Heartbeat("h", "1.0"))) == ["inform-again"]
+    features = Features(session="reader").format()
+    broker.tell(b"reader", Inform("i", "", "client", features))
+    assert batches(broker.read()) == [(1, 0, 1), (1, 1, 1)]
 
 
 def test_a_reader_cannot_take_what_was_not_sent(broker: Streaming) -> None:
