@@ -19,7 +19,16 @@ from eventmq_contrib.spark.products.failures import failures, killers
 from eventmq_contrib.spark.products.slo import Objective, slo
 from eventmq_contrib.spark.products.stats import cells, stats, stats_of
 from tests.spark import oracle
-from tests.spark.histories import START_US, History, examples, fails, frame, retries, write_journal
+from tests.spark.histories import (
+    START_US,
+    History,
+    examples,
+    fails,
+    frame,
+    retries,
+    waits,
+    write_journal,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,6 +249,7 @@ def test_the_commands_print_their_tables(spark: SparkSession, tmp_path: Path) ->
     history = History("b", Random(4))
     for fate in (retries, fails) * 5:
         history.job(fate)
+    queue = history.job(waits, at=1.0).queue
     write_journal(tmp_path / "journal", history.rows)
 
     def rows(*arguments: str) -> Any:
@@ -248,9 +258,11 @@ def test_the_commands_print_their_tables(spark: SparkSession, tmp_path: Path) ->
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    assert sum(row["arrived"] for row in rows("stats", "--by", "hour")) == 10
+    assert sum(row["arrived"] for row in rows("stats", "--by", "hour")) == 11
     assert {row["queue"] for row in rows("slo", "--target", "99", "--within", "0.5")} <= {
         "default", "email",
     }  # fmt: skip
+    # Numbers of other queues are not missing.
+    assert [row["waiting"] for row in rows("slo", "--queue", queue)] == [1]
     assert sum(row["failed"] for row in rows("failures", "--queue", "email")) <= 10
     assert rows("failures", "--killers") == []
