@@ -1,7 +1,8 @@
 """``python -m benchmarks report FOLDER``: the JSON of a folder as a table for the docs, and plots.
 
 Writes ``figures.inc``, which ``docs/explanation/performance.rst`` includes, and one SVG per row
-with peers or with curves. The table needs the standard library alone, the plots matplotlib.
+with peers or with curves. The table needs the standard library alone, the plots matplotlib. With
+``--spark`` it writes ``spark.inc`` instead, which has the rows of the pipeline beside their goals.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.report.pipeline import pipeline_page
 from benchmarks.report.record import read
 from benchmarks.report.table import page
 
@@ -23,6 +25,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks report")
     parser.add_argument("folder", type=Path, help="what --json wrote")
     parser.add_argument("--into", type=Path, default=_STATIC / "benchmarks", metavar="FOLDER")
+    parser.add_argument("--spark", action="store_true", help="the table of the pipeline alone")
     parser.add_argument("--no-plots", action="store_true", help="the table alone")
     options = parser.parse_args(arguments)
     try:
@@ -30,6 +33,11 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         parser.error(str(error))
     options.into.mkdir(parents=True, exist_ok=True)
+    if options.spark:
+        path = options.into / "spark.inc"
+        path.write_text(pipeline_page(records))
+        print(path)
+        return
     plots: dict[str, str] = {}
     if not options.no_plots:
         try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.report.record import Figure, Record
 
-__all__ = ["number", "page"]
+__all__ = ["number", "page", "table"]
 
 #: Above it a number needs no places behind the point.
 _WHOLE = 100
@@ -51,7 +51,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield a list-table with a head."""
     yield from (".. list-table::", "   :header-rows: 1", "")
     for row in (head, *rows):
@@ -99,7 +99,7 @@ def _overview(records: Sequence[Record]) -> Iterator[str]:
         theirs = f"{number(figures[best].median)} ({best})"
         rows.append((f"``{record.name}``", goal.title, number(ours.median), theirs,
                      number(ratio), met))  # fmt: skip
-    yield from _table(head, rows)
+    yield from table(head, rows)
 
 
 def _that_count(record: Record) -> dict[str, Figure]:
@@ -132,7 +132,7 @@ def _row(record: Record) -> Iterator[str]:
             ratio = number(_ratio(counted[OURS], counted[system]))
         promise = record.promises[system]
         rows.append((system, *cells, ratio, promise["on disk"], promise["job of a killed worker"]))
-    yield from _table(head, rows)
+    yield from table(head, rows)
 
 
 def _cell(figure: Figure) -> str:
@@ -149,7 +149,7 @@ def _alone(records: Sequence[Record]) -> Iterator[str]:
             numbers = (number(value) for value in (figure.median, figure.least, figure.most))
             name = f"``{record.name}`` {figure.name}"
             rows.append((name, *numbers, figure.goal, f"``{record.command}``"))
-    yield from _table(head, rows)
+    yield from table(head, rows)
 
 
 def _curves(record: Record) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _curves(record: Record) -> Iterator[str]:
             )
             for size in sizes
         ]
-        yield from _table((axis, *found), rows)
+        yield from table((axis, *found), rows)
 
 
 def _plot(record: Record, plots: Mapping[str, str]) -> Iterator[str]:

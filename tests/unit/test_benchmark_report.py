@@ -114,3 +114,24 @@ def test_a_file_that_is_no_figures_is_named(folder: Path) -> None:
 )
 def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_the_pipeline_has_its_goals_beside_its_figures(tmp_path: Path) -> None:
+    """What misses one says so, and what was not measured too."""
+    spark = {"spark": "4.3.0", "java": 17}
+    stream = Figures("spark_stream", {"p95_age_seconds": "< 5"}, more=spark)
+    for age in (5.5, 6.5, 4.0):
+        stream.add(p95_age_seconds=age)
+    stream.write(tmp_path / "stream.json", "python -m benchmarks spark_stream")
+    look_back = Figures("look_back", more=spark)
+    look_back.add(all_10m_s=369.0, report_10m_s=222.0)
+    look_back.write(tmp_path / "look_back.json", "python -m benchmarks look_back")
+    report.main([str(tmp_path), "--spark", "--into", str(tmp_path)])
+    text = (tmp_path / "spark.inc").read_text()
+    found = {cells[0]: cells[1:] for cells in _cells(text)}
+    assert found["the same, p95"][:3] == ["5.5 (4 to 6.5), which misses", "< 5", "3"]
+    assert found["seconds for all tables of 10 million events"][:2] == ["147", "< 300"]
+    title = "seconds for all tables and the report of 10 million events"
+    assert found[title][:2] == ["369, which misses", "< 300"]
+    assert found["such kills"][:3] == ["not measured here", "10", ""]
+    assert "Spark 4.3.0 on Java 17; medians" in text
