@@ -124,6 +124,21 @@ def test_what_happened_when_is_what_the_events_say(
             assert waits[0] / 1e6 <= p50 <= waits[-1] / 1e6
 
 
+def test_a_job_whose_end_may_be_missing_is_none_that_waits(spark: SparkSession) -> None:
+    """Number 2 is not there: it may have been the end of "a", which stays out of the picture."""
+    told = [(1, "enqueued", "a", 0), (3, "enqueued", "b", 50), (4, "expired", "b", 100)]
+    made = [
+        {
+            "broker_id": "b0", "seq": seq, "ts_us": second * 1_000_000, "kind": kind,
+            "job_id": job_id, "queue": "email", "schema_version": 1,
+        }
+        for seq, kind, job_id, second in told
+    ]  # fmt: skip
+    found = timeline(frame(spark, made), 0, 100_000_000)
+    assert found["ages"]["email"][-1] == 0.0
+    assert 50.0 - found["width"] <= max(found["ages"]["email"]) <= 50.0
+
+
 def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None:
     """Runs and jobs are put together once; nothing of them is left afterwards."""
     queue = "email"

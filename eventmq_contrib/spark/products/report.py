@@ -14,7 +14,7 @@ from eventmq_contrib.spark.products.audit import audit
 from eventmq_contrib.spark.products.clocks import apart, sentence
 from eventmq_contrib.spark.products.executions import FEW, executions, is_silent
 from eventmq_contrib.spark.products.failures import failures
-from eventmq_contrib.spark.products.numbers import numbers
+from eventmq_contrib.spark.products.numbers import Numbers, numbers
 from eventmq_contrib.spark.products.slo import Objective, slo
 from eventmq_contrib.spark.products.states import lives
 from eventmq_contrib.spark.products.timeline import timeline
@@ -93,16 +93,17 @@ def report(
     found = {**_whole(some), "target_p95": target_p95, "min_history": MIN_HISTORY}
     first, last = (round(found[name] * _SECOND) for name in ("first", "last"))
     wanted = objective or Objective()
+    known = numbers(replace(choice, queue=None, task=None).of(events))
     each = executions(some, few=found.pop("silent") <= FEW).select(*_OF_RUNS)
     with _kept(each) as runs, _kept(lives(some, "queue")) as jobs:
         parts: Mapping[str, Callable[[], dict[str, Any]]] = {
             "the audit": lambda: {"audit": _audited(events, choice, jobs)},
             "clocks": lambda: {"clocks": _clocks(events)},
             "what happened when": lambda: {
-                "timeline": timeline(some, first, last, runs=runs, jobs=jobs)
+                "timeline": timeline(some, first, last, runs=runs, jobs=jobs, known=known)
             },
             "tasks": lambda: _tasks(runs),
-            "service levels": lambda: {"slo": _levels(events, choice, wanted, last, jobs)},
+            "service levels": lambda: {"slo": _levels(some, wanted, last, jobs, known)},
             "failures": lambda: _failed(some),
             "capacity": lambda: _capacity(some, target_p95, runs),
             "odd hours": lambda: _odd(choice.jobs(events), choice),
@@ -196,11 +197,10 @@ def _tasks(runs: DataFrame) -> dict[str, Any]:
 
 
 def _levels(
-    events: DataFrame, choice: Choice, objective: Objective, last: int, jobs: DataFrame
+    events: DataFrame, objective: Objective, last: int, jobs: DataFrame, known: list[Numbers]
 ) -> list[dict[str, Any]]:
     wanted = {"share": objective.share, "within": objective.within}
-    known = numbers(replace(choice, queue=None, task=None).of(events))
-    table = slo(choice.of(events), objective, now=last / _SECOND, jobs=jobs, known=known)
+    table = slo(events, objective, now=last / _SECOND, jobs=jobs, known=known)
     rows = [row.asDict() for row in table.collect()]
     return [
         {**row, **wanted, "met": (row["attainment"] or 0.0) >= objective.share}

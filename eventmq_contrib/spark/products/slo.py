@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.spark.products.numbers import Numbers
 
-__all__ = ["Objective", "oldest_waiting", "slo", "slo_cells", "slo_of"]
+__all__ = ["Objective", "oldest_waiting", "slo", "slo_cells", "slo_of", "still_known"]
 
 #: Seconds of a cell: burn rates are of whole ones.
 STEP = 10
@@ -114,13 +114,13 @@ def oldest_waiting(
 
     jobs = lives(events, "queue") if jobs is None else jobs
     waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in READY]))
-    waiting = _still_known(waiting, numbers(events) if known is None else known)
+    waiting = still_known(waiting, numbers(events) if known is None else known)
     return waiting.groupBy("queue").agg(
         F.count("*").alias("waiting"), (F.lit(now) - F.min("last_us") / 1e6).alias("oldest")
     )
 
 
-def _still_known(jobs: DataFrame, known: Iterable[Numbers]) -> DataFrame:
+def still_known(jobs: DataFrame, known: Iterable[Numbers]) -> DataFrame:
     """Return the jobs after whose last event no number of their broker is missing."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 

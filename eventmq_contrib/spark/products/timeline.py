@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.events import Kind
 from eventmq_contrib.spark.products.executions import executions
+from eventmq_contrib.spark.products.numbers import numbers
+from eventmq_contrib.spark.products.slo import still_known
 from eventmq_contrib.spark.products.states import lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame
+
+    from eventmq_contrib.spark.products.numbers import Numbers
 
     Values = dict[str, list[float | None]]
 
@@ -72,7 +76,7 @@ def _spans(first: int, last: int) -> Spans:
 
 def timeline(
     events: DataFrame, first: int, last: int, *, runs: DataFrame | None = None,
-    jobs: DataFrame | None = None,
+    jobs: DataFrame | None = None, known: Iterable[Numbers] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what happened in each span of time.
 
@@ -82,6 +86,7 @@ def timeline(
         last: Of the last one.
         runs: What `executions` gives, where that is there.
         jobs: What `states.lives` says of them with their queues, where that is there.
+        known: The numbers of all brokers, where ``events`` are not all of that time.
 
     Returns:
         ``times`` (Unix time, when each span begins), ``width`` (seconds), and by name a value for
@@ -104,7 +109,7 @@ def timeline(
     # Not by queue in the same pass: so many groups of percentiles are sorted rather than hashed.
     times = begun.groupBy("span").agg(*_percentiles("wait_us"), *_percentiles("run_us")).collect()
     waiting = [tuple(row) for row in begun.groupBy("queue", "span").agg(_ready()).collect()]
-    waiting += _unstarted(jobs, spans)
+    waiting += _unstarted(jobs, spans, numbers(events) if known is None else known)
     return {
         "times": [(spans.begin + k * spans.width) / _SECOND for k in range(spans.n)],
         "width": spans.width / _SECOND,
@@ -160,17 +165,24 @@ def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
 # Jobs that wait
 
 
-def _unstarted(jobs: DataFrame, spans: Spans) -> list[tuple[str, int, int]]:
+def _unstarted(
+    jobs: DataFrame, spans: Spans, known: Iterable[Numbers]
+) -> list[tuple[str, int, int]]:
     """Return queue, span of the end and since when it was ready, of jobs that never ran.
 
-    Those that still wait have an end after all spans; of each queue and end only the oldest.
+    Those that still wait have an end after all spans, and are left out where their end may be
+    among numbers that are missing; of each queue and end only the oldest.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     over = spans.of(F.col("gone_us"))
     span = F.when(F.col("gone_us").isNull(), F.lit(spans.n)).otherwise(over).alias("span")
+    never = jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
+    columns = ("queue", "gone_us", "ready_us")
+    gone = never.where(F.col("gone_us").isNotNull()).select(*columns)
+    waiting = still_known(never.where(F.col("gone_us").isNull()), known).select(*columns)
     rows = (
-        jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
+        gone.unionByName(waiting)
         .groupBy(F.coalesce("queue", F.lit("")).alias("queue"), span)
         .agg(_ready())
     )
