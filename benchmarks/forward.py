@@ -1,18 +1,29 @@
-"""The least that a broker does with messages: one loop that passes them on, for `benchmarks.limit`.
+"""The least that a broker does with messages: one loop that passes them on.
 
 What comes from a client is acknowledged and goes to the worker, what comes from the worker goes to
-the client. Nothing is read, decided or stored. When its input ends it prints its CPU seconds.
+the client. Nothing is read, decided or stored; with a file as its argument, a page of that is
+written and synced before anything is passed on, and with ``receipts`` after it there is no worker
+(`benchmarks.bare`; without a file, `benchmarks.limit`). When its input ends it prints its CPU
+seconds.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import zmq
 
 from eventmq.wire.commands import Ack
 from eventmq.wire.socket import Link, new_context, open_router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Bytes of a page, and how many pages the file has that is written again and again.
+_PAGE, _PAGES = 4096, 1024
 
 
 def main() -> None:
@@ -20,17 +31,36 @@ def main() -> None:
     context = new_context()
     front, back = open_router(context), open_router(context)
     print(*(link.bind("tcp://127.0.0.1:0") for link in (front, back)), flush=True)
-    back.socket.poll()
-    [worker, *_] = back.receive() or [b""]
+    worker = b""
+    if "receipts" not in sys.argv[2:]:
+        back.socket.poll()
+        [worker, *_] = back.receive() or [b""]
     print("ready", flush=True)
-    print(_forward(front, back, worker), flush=True)
+    sync = _sync(sys.argv[1]) if sys.argv[1:] else lambda: None
+    print(_forward(front, back, worker, sync), flush=True)
     for link in (front, back):
         link.close(0)
     context.term()
 
 
+def _sync(path: str) -> Callable[[], None]:
+    """Return what writes a page of a file that does not grow, and syncs it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(file, bytes(_PAGE * _PAGES))
+    os.fsync(file)
+    page, done = b"x" * _PAGE, 0
+
+    def sync() -> None:
+        nonlocal done
+        os.pwrite(file, page, done % _PAGES * _PAGE)
+        os.fdatasync(file)
+        done += 1
+
+    return sync
+
+
 # hot loop: benchmarks/limit.py
-def _forward(front: Link, back: Link, worker: bytes) -> float:
+def _forward(front: Link, back: Link, worker: bytes, sync: Callable[[], None]) -> float:
     poller = zmq.Poller()
     for socket in (front.socket, back.socket, sys.stdin.fileno()):
         poller.register(socket, zmq.POLLIN)
@@ -41,10 +71,13 @@ def _forward(front: Link, back: Link, worker: bytes) -> float:
             if socket is front.socket:
                 while (frames := front.receive()) is not None:
                     client = frames[0]
+                    sync()
                     front.send([client, *Ack("1", frames[4].decode()).frames()])
-                    back.send([worker, *frames[1:]])
+                    if worker:
+                        back.send([worker, *frames[1:]])
             elif socket is back.socket:
                 while (frames := back.receive()) is not None:
+                    sync()
                     front.send([client, *frames[1:]])
             else:
                 return time.process_time() - begin

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import bare
 from benchmarks.floor import inserts_per_second
 from benchmarks.graphs import chain_links, chord_members
 from benchmarks.schedules import schedules
@@ -66,13 +67,15 @@ def _submit(task: Any, n: int) -> float:
 
 def enqueue_one(figures: Figures) -> None:
     """``.delay()`` in a loop, one thread, receipt after fsync."""
+    floor = bare.receipts_per_second()
     with running() as system:
         app, nothing = _client(system)
         nothing.delay()
         begin = time.perf_counter()
         for _ in range(5000):
             nothing.delay()
-        figures.add(per_second=5000 / (time.perf_counter() - begin))
+        rate = 5000 / (time.perf_counter() - begin)
+        figures.add(per_second=rate, bare_per_second=floor, ratio_to_bare=rate / floor)
         app.close()
 
 
@@ -121,6 +124,7 @@ def flow(figures: Figures) -> None:
 
 def round_trip(figures: Figures) -> None:
     """``delay().get()`` one at a time."""
+    floor = bare.round_trip_seconds()
     with running(workers=2) as system:
         app, nothing = _client(system)
         for _ in range(50):
@@ -131,9 +135,11 @@ def round_trip(figures: Figures) -> None:
             nothing.delay().get(timeout=10)
             times.append(time.perf_counter() - begin)
         times.sort()
+        median = times[len(times) // 2]
         figures.add(
-            p50_ms=times[len(times) // 2] * 1000, p99_ms=times[len(times) * 99 // 100] * 1000
-        )
+            p50_ms=median * 1000, p99_ms=times[len(times) * 99 // 100] * 1000,
+            bare_p50_ms=floor * 1000, ratio_to_bare=median / floor,
+        )  # fmt: skip
         app.close()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import bare
 from benchmarks.figures import Figures
 from benchmarks.peers import board, compare, servers
 from benchmarks.peers.catalog import PEERS
@@ -119,3 +120,12 @@ def test_a_run_against_more_peers_is_shorter_so_that_all_fit_into_the_time() -> 
         compare.span("flow", ["rq"], 20.0),
     )
     assert slow < quick
+
+
+@pytest.mark.parametrize(("results", "syncs"), [(False, 1), (True, 2)])
+def test_a_bare_call_waits_for_a_sync_each_way(tmp_path: Path, results: bool, syncs: int) -> None:
+    synced = tmp_path / "synced"
+    times = bare.times_of(20, synced, results=results)
+    assert len(times) == 20
+    assert min(times) > 0.0
+    assert synced.read_bytes().count(b"x" * 4096) == syncs * (20 + bare.WARM)

@@ -1,0 +1,143 @@
+"""The least that a call and its result can take here: bare sockets, bare syncs, a bare child.
+
+The same frames as EventMQ's go from a client to a loop that only passes them on
+(`benchmarks.forward`), to a worker, through a pipe to its child, and all the way back. The loop
+writes one page and syncs it before it passes anything on: twice per call, as a job and its outcome
+are stored. Nothing is read, decided or stored; each process only waits and is woken. What a machine
+needs for that is what no task queue with these promises and these processes can be below.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from subprocess import PIPE
+from typing import TYPE_CHECKING
+
+import zmq
+
+from benchmarks.system import ROOT
+from eventmq.clock import SystemClock
+from eventmq.job import IdFactory
+from eventmq.wire.bulk import OutcomeRow, encode_outcomes
+from eventmq.wire.commands import PROTOCOL, Reply, Request
+from eventmq.wire.socket import Link, new_context, open_dealer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["WARM", "receipts_per_second", "round_trip_seconds", "times_of"]
+
+_HEADERS = "task:benchmarks.bench_app.nothing,content-type:msgpack"
+_BODY = b"\x92\x90\x80"
+
+#: Bytes that the pipes of a child take at once.
+_PIPE = 65_536
+
+#: Calls before those that are timed.
+WARM = 100
+
+
+def round_trip_seconds(calls: int = 2000) -> float:
+    """Return the median of the time from a call to its result."""
+    with tempfile.TemporaryDirectory(prefix="eventmq-bare-") as folder:
+        times = sorted(times_of(calls, Path(folder) / "synced", results=True))
+    return times[len(times) // 2]
+
+
+def receipts_per_second(calls: int = 5000) -> float:
+    """Return how many calls a second get a receipt, each after the one before; nobody works."""
+    with tempfile.TemporaryDirectory(prefix="eventmq-bare-") as folder:
+        return calls / sum(times_of(calls, Path(folder) / "synced", results=False))
+
+
+def times_of(calls: int, synced: Path, *, results: bool) -> list[float]:
+    """Return the seconds of each call, the first ones left out.
+
+    Args:
+        calls: How many; there are `WARM` before them.
+        synced: The file that is synced.
+        results: Until the result, else until the receipt, and then there is no worker.
+    """
+    loop = _start("forward", str(synced), *([] if results else ["receipts"]))
+    assert loop.stdout is not None
+    front, back = loop.stdout.readline().split()
+    processes = [loop, _start("bare", back)] if results else [loop]
+    loop.stdout.readline()  # it knows the worker
+    context = new_context()
+    client = open_dealer(context, front)
+    assert client.socket.poll(10_000, zmq.POLLOUT), "no connection"
+    try:
+        ids = IdFactory(SystemClock()).new_many(WARM + calls)
+        return list(_calls(client, ids, 1 + results))[WARM:]
+    finally:
+        client.close(0)
+        context.term()
+        for process in processes:
+            process.communicate(timeout=10)
+
+
+def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT)
+
+
+def _calls(client: Link, ids: list[str], answers: int) -> Iterator[float]:
+    for job_id in ids:
+        begin = time.perf_counter()
+        client.send(Request(job_id, "default", _HEADERS, _BODY).frames())
+        for _ in range(answers):
+            while client.receive() is None:
+                assert client.socket.poll(10_000), "no message came"
+        yield time.perf_counter() - begin
+
+
+# The worker, a process of its own
+
+
+def main() -> None:
+    """Pass what comes through a child and back, until stdin ends."""
+    given, taken = _child()
+    outcome = encode_outcomes([OutcomeRow(0, 1, 1.8e9, 1e-6, "msgpack", b"\xc0")])
+    context = new_context()
+    link = open_dealer(context, sys.argv[1])
+    assert link.socket.poll(10_000, zmq.POLLOUT), "no connection"
+    link.send([b"", PROTOCOL, b"READY", b"1"])
+    poller = zmq.Poller()
+    for source in (link.socket, taken, sys.stdin.fileno()):
+        poller.register(source, zmq.POLLIN)
+    waiting: list[str] = []
+    while sys.stdin.fileno() not in (ready := dict(poller.poll())):
+        if link.socket in ready:
+            while (frames := link.receive()) is not None:
+                waiting.append(frames[3].decode())
+                os.write(given, b"".join(frames))
+        if taken in ready:
+            os.read(taken, _PIPE)
+            job_id = waiting.pop(0)
+            link.send(Reply(job_id, outcome, job_id, "chunk:1").frames())
+    link.close(0)
+    context.term()
+
+
+def _child() -> tuple[int, int]:
+    """Fork what returns all that it is given; return where that is written and read."""
+    read_given, given = os.pipe()
+    taken, write_taken = os.pipe()
+    if os.fork() == 0:
+        os.close(given)
+        os.close(taken)
+        while some := os.read(read_given, _PIPE):
+            os.write(write_taken, some)
+        os._exit(0)
+    os.close(read_given)
+    os.close(write_taken)
+    return given, taken
+
+
+if __name__ == "__main__":
+    main()
