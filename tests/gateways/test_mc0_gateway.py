@@ -142,7 +142,7 @@ def test_a_subscriber_that_never_reads_does_not_fill_the_gateway(start, dealer, 
     lazy = dealer(address, cramped=True)
     assert [b"", b"OK", b"ID", b"s"] == lazy.ask("", "SUB", "ID", "s", "", "t")
     neighbour, sender = subscribed(dealer, address, "t"), dealer(address)
-    before, size, count = rss(), 900_000, 60
+    before, size, count = rss(), 100_000, 540
     for number in range(count):
         sender.say("", "PUT", "TOPIC", "t", "", b"%d" % number, b"x" * size)
         assert b"%d" % number == neighbour.next()[5]

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 DEADLINE = 20.0
 
 
+def refused(app: EventMQ, why: str) -> None:
+    """Submit in vain until the error says why: a handshake takes as long as the machine lets it."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        with pytest.raises(BrokerUnavailable) as raised:
+            app.send("double", (1,))
+        if why in str(raised.value):
+            return
+        assert time.monotonic() < end, raised.value
+
+
 class Apps:
     """Apps and workers of one folder, each with the key of a name."""
 
@@ -102,9 +113,8 @@ def test_a_client_that_is_refused_is_told_why_and_served_once_authorised(
     apps: Apps, caplog
 ) -> None:
     """The same app, without a restart."""
-    app = apps.app("late", submit_timeout=1.0)
-    with pytest.raises(BrokerUnavailable, match="it refused the key"):
-        app.send("double", (1,))
+    app = apps.app("late", submit_timeout=0.5)
+    refused(app, "it refused the key")
     assert "cannot be used: it refused the key" in caplog.text
     apps.house.keys.authorize("late", "client")
     end = time.monotonic() + DEADLINE
@@ -129,8 +139,7 @@ def test_a_worker_that_is_refused_waits_until_it_is_authorised(apps: Apps, caplo
 
 def test_a_client_without_keys_is_told_that_the_handshake_failed(apps: Apps) -> None:
     app = apps.app("web", broker_key="", key="", submit_timeout=0.5)
-    with pytest.raises(BrokerUnavailable, match="one side uses CURVE keys and the other none"):
-        app.send("double", (1,))
+    refused(app, "one side uses CURVE keys and the other none")
 
 
 def test_the_key_of_another_broker_is_told_too(apps: Apps, tmp_path: Path) -> None:
@@ -138,8 +147,7 @@ def test_the_key_of_another_broker_is_told_too(apps: Apps, tmp_path: Path) -> No
     public, _ = apps.house.keys.pair("some other broker")
     write_new(tmp_path / "other.key", Certificate(public.decode()), "test")
     app = apps.app("web", broker_key=str(tmp_path / "other.key"), submit_timeout=0.5)
-    with pytest.raises(BrokerUnavailable, match="the handshake failed"):
-        app.send("double", (1,))
+    refused(app, "the handshake failed")
     assert [] == apps.app("web").ask("queues")
 
 
