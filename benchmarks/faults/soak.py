@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.faults import soak_app
 from benchmarks.faults.results import Row
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["bear"]
+
+_Value = TypeVar("_Value")
 
 #: What is kept is kept for minutes, so that what goes with age goes within the soak.
 SETTINGS = {
@@ -140,13 +143,19 @@ class Samples:
             first, last = warm[0][1], warm[-1][1]
             if name.endswith("MiB"):
                 found[name] = f"{first:.1f} to {last:.1f}, {slope(warm) * 3600:+.2f} per hour"
+                parts = [statistics.median(v for _, v in part) for part in tenths(samples) if part]
+                found[f"{name}, tenth by tenth"] = " ".join(f"{mib:.1f}" for mib in parts)
             else:
                 found[name] = f"{min(v for _, v in warm):.0f} to {max(v for _, v in warm):.0f}"
         for name, times in (("receipts", rounds.receipts), ("results", rounds.results)):
-            parts = [times[i * len(times) // 10 : (i + 1) * len(times) // 10] for i in range(10)]
-            worst = [1000 * sorted(part)[len(part) * 99 // 100] for part in parts]
+            worst = [1000 * sorted(part)[len(part) * 99 // 100] for part in tenths(times)]
             found[f"p99 of {name}, ms, tenth by tenth"] = " ".join(f"{ms:.1f}" for ms in worst)
         return found
+
+
+def tenths(values: Sequence[_Value]) -> list[Sequence[_Value]]:
+    """Return ten parts of as many values each."""
+    return [values[i * len(values) // 10 : (i + 1) * len(values) // 10] for i in range(10)]
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:
