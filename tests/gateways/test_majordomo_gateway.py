@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 
 from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
 from eventmq.plugins.gateways.emp import EmpClient
+from eventmq.plugins.gateways.majordomo_01.machine import MajordomoMachine
+from eventmq.plugins.gateways.majordomo_01.runner_gateway import MajordomoGateway
 from tests.fuzz import GROWTH, MESSAGES, endless, rss
 from tests.gateways.majordomo_peers import NAME, answer, ask, final, next_request, register
 from tests.gateways.raw_dealer import DEADLINE
@@ -218,6 +221,42 @@ def test_a_restart_of_the_gateway_loses_nothing(farm, dealer):
     assert (b"me", b"1", [b"x"]) == (address, id, body)
     answer(other, b"\x04", address, id, [b"late"])
     assert final("echo", b"1", b"late") == client.next()
+
+
+def test_a_reply_comes_once_where_its_request_was_taken_for_one_of_an_earlier_run(
+    farm, dealer, monkeypatch
+):
+    """The broker still says that it is open; when the gateway reads that it has ended."""
+    seen, go_on = threading.Event(), threading.Event()
+    page = MajordomoGateway._page
+
+    async def slow_page(self, state, cursor):
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, asked.wait, DEADLINE)
+        found = await page(self, state, cursor)
+        if any(row["queue"] == "echo" for row in found["jobs"]):
+            seen.set()
+            await loop.run_in_executor(None, go_on.wait, DEADLINE)
+        return found
+
+    asked = threading.Event()
+    looked_back = threading.Event()
+    end = MajordomoMachine.looked_back
+    monkeypatch.setattr(MajordomoGateway, "_page", slow_page)
+    monkeypatch.setattr(
+        MajordomoMachine, "looked_back", lambda self: (end(self), looked_back.set())
+    )
+    _, (front, back) = farm.gateway()
+    client, worker = dealer(front, b"me"), register(dealer, back, "echo")
+    for number in (b"1", b"2"):
+        ask(client, "echo", number, b"x")
+        address, id, _ = next_request(worker)
+        asked.set()
+        assert seen.wait(DEADLINE)
+        answer(worker, b"\x04", address, id, [b"done"])
+        assert final("echo", number, b"done") == client.next()
+        go_on.set()
+        assert looked_back.wait(DEADLINE)
 
 
 def test_an_emp_client_a_majordomo_worker_and_an_mc0_subscriber(farm, dealer):

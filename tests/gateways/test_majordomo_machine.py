@@ -417,6 +417,28 @@ def test_the_request_of_an_earlier_run_is_expected_once(world):
     assert 1 == len(world.heard())
 
 
+def test_what_has_ended_meanwhile_is_not_expected(world):
+    """The broker said that it was open; who asked for it has its reply."""
+    world.ask(b"1")
+    world.machine.finished("client-1", [b"r"])
+    assert 1 == len(world.heard())
+    asked = Asked(C, b"1", "echo")
+    assert not world.machine.expect("client-1", asked)
+    assert world.machine.expect("client-2", asked._replace(id=b"2"))
+    world.machine.looked_back()
+    assert not world.machine.expect("client-2", asked._replace(id=b"2"))
+
+
+def test_of_what_has_ended_meanwhile_the_last_are_known(world):
+    """As many as requests may be open."""
+    many = world.machine._limits.requests
+    for number in range(many + 1):
+        world.machine.finished(f"client-{number}", [])
+    assert world.machine.expect("client-0", Asked(C, b"0", "echo"))
+    assert not world.machine.expect("client-1", Asked(C, b"1", "echo"))
+    assert not world.machine.expect(f"client-{many}", Asked(C, b"%d" % many, "echo"))
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(

@@ -141,6 +141,8 @@ class MajordomoMachine:
         self._workers: dict[bytes, _Worker] = {}
         self._by_number: dict[int, _Worker] = {}
         self._asked: dict[str, Asked] = {}
+        #: Jobs that ended while those of an earlier run are looked for; None once they were.
+        self._ended: dict[str, None] | None = {}
         #: Job -> PARTIALs that its client was sent.
         self._parts: dict[str, int] = {}
         #: Replies for clients that are away: (until, frames).
@@ -185,16 +187,28 @@ class MajordomoMachine:
         self._jobs.submit(job_id, asked, request.body)
 
     def expect(self, job_id: str, asked: Asked) -> bool:
-        """Wait for the reply of an earlier run's request; False if it is known already."""
-        if job_id in self._asked or len(self._asked) >= self._limits.requests:
+        """Wait for the reply of an earlier run's request; False if it is known already.
+
+        It may be one of this run, which was open when the broker was asked and has ended since.
+        """
+        known = job_id in self._asked or job_id in (self._ended or ())
+        if known or len(self._asked) >= self._limits.requests:
             return False
         self._asked[job_id] = asked
         return True
+
+    def looked_back(self) -> None:
+        """Note that `expect` is called no more."""
+        self._ended = None
 
     def finished(self, job_id: str, body: Sequence[bytes]) -> None:
         """Give the client of a job its FINAL."""
         asked = self._asked.pop(job_id, None)
         self._parts.pop(job_id, None)
+        if self._ended is not None:
+            self._ended[job_id] = None
+            if len(self._ended) > self._limits.requests:
+                del self._ended[next(iter(self._ended))]
         if asked is not None:
             self._reply(asked, body, final=True)
 

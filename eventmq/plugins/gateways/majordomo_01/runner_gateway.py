@@ -251,6 +251,7 @@ class MajordomoGateway:
             await self._look_back()
         except EventMQError as error:
             logger.warning("clients of an earlier run must repeat their requests: %s", error)
+        self._router.call(lambda _: self._machine.looked_back())
 
     async def _look_back(self) -> None:
         for state in _OPEN:
