@@ -350,9 +350,9 @@ def test_a_client_that_never_reads_does_not_fill_the_gateway(farm, dealer, caplo
         return [frames[0], b"x" * 300_000]
 
     farm.work("large")
-    _, (front, _) = farm.gateway(max_unread=4 * 1024 * 1024)
+    _, (front, _) = farm.gateway(max_unread=12 * 1024 * 1024)
     lazy, neighbour = dealer(front, b"lazy", cramped=True), dealer(front)
-    count = 60
+    count = 100
     for number in range(count):
         for client in (lazy, neighbour):
             ask(client, "large", b"%d" % number, b"%d" % number)

@@ -39,8 +39,7 @@ class Keys:
     def authorize(self, name: str, *roles: str, **more: Any) -> Grant:
         """Let a client in, or change what it may do."""
         public, _ = self.pair(name)
-        user = fingerprint(z85.decode(public))
-        grant = Grant(user, name, frozenset(roles), **more)
+        grant = Grant(self.user(name), name, frozenset(roles), **more)
         grant.check()
         certificate = Certificate(public.decode(), "", grant.metadata())
         write_over(self.clients / f"{name}.key", certificate, "test")
@@ -49,6 +48,10 @@ class Keys:
     def pair(self, name: str) -> Pair:
         """Return the keys of a name, authorised or not."""
         return self.pairs.setdefault(name, zmq.curve_keypair())
+
+    def user(self, name: str) -> str:
+        """Return how the log calls the key of a name."""
+        return fingerprint(z85.decode(self.pair(name)[0]))
 
     def revoke(self, name: str) -> None:
         """Take a key back."""

@@ -496,7 +496,8 @@ def test_topics_are_for_those_with_a_key(house: House) -> None:
     until(lambda: _hears(alice, carol), "carol hears nothing")
     assert not any(socket.poll(50) for socket in others)
     house.keys.revoke("bob")
-    until(lambda: house.warnings("not authorised"), "bob was not cut")
+    refused = f"its key {house.keys.user('bob')} is not authorised"
+    until(lambda: house.warnings(refused), "bob was not cut")
     for socket in (bob, carol):
         while socket.poll(50):
             socket.recv_multipart()
