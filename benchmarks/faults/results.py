@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "keep", "read", "summed", "table"]
 
-#: A name that ends so has the highest of all runs; the others are added up.
+#: A name that ends so has the highest of all runs; other counts are added up.
 WORST = " at worst"
 
 #: Texts of as many runs are in the table; the file has all.
@@ -74,9 +74,11 @@ def _both(name: str, one: Any, other: Any) -> Any:
     if isinstance(one, dict) and isinstance(other, dict):
         names = [*one, *(key for key in other if key not in one)]
         return {key: one.get(key, 0) + other.get(key, 0) for key in names}
-    if isinstance(one, str) or isinstance(other, str):
-        return one if one == other else f"{one}; {other}"
-    return max(one, other) if name.endswith(WORST) else one + other
+    if name.endswith(WORST):
+        return max(one, other)
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    return one if one == other else f"{one}; {other}"  # a text, or a rate, of which is no sum
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> str:

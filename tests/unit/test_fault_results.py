@@ -24,6 +24,13 @@ def test_runs_of_a_row_add_up(tmp_path: Path) -> None:
     assert row.bound == 0.5
 
 
+def test_rates_do_not_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    for rate in (11.5, 10.4):
+        keep(path, "soak", Row(1000, 0, 0, 0, {"rounds a second": rate}), ABOUT)
+    assert summed(read(path)).more == {"rounds a second": "11.5; 10.4"}
+
+
 def test_where_something_was_lost_there_is_no_bound() -> None:
     assert Row(1000, 4, 1, 3, {}).bound is None
     assert Row(1000, 0, 0, 3, {}).bound is None
