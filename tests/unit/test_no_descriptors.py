@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-#: Commits of a MiB each: the log is to be moved after 4, and begun anew after 8, or later where
-#: it was not moved by then.
-MOST_WRITTEN = 1000
+#: Commits of a MiB each: the log is to be moved after 4, and begun anew after 8.
+WRITTEN = 60
 
 #: Descriptors that may be taken until there are no more.
 _SPARE = 64
@@ -64,7 +63,7 @@ def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durabi
     log = os.open(tmp_path / f"{FILE_NAME}-wal", os.O_RDONLY)
     begun = _times_begun(log)
     with no_descriptor_left():
-        for number in range(MOST_WRITTEN):
+        for number in range(WRITTEN):
             job = Job(new_id(), "q", "task:t", bytes(MIB), number, number, created=clock.now())
             store.submit([Admit([job])])
             assert store.finished() == [[{}]]
