@@ -113,8 +113,8 @@ def sleep(seconds):
 
 def stubborn(path):
     """Say that it runs; when it is cancelled, say so and go on."""
-    Path(path).touch()
     try:
+        Path(path).touch()  # from now on it may be cancelled
         time.sleep(600.0)
     except JobCancelled:
         Path(path + ".told").touch()
