@@ -3,11 +3,12 @@
 The log is used again from its beginning as soon as all of it has been moved: a commit into blocks
 that the file has already measured 59 us, one that makes the file grow 109 us. So the thread moves
 what is there once the log has some size, and the committing thread, which alone can, moves the
-small rest and begins anew.
+small rest and begins anew. Both never move at the same time: SQLite would refuse one of them.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import sqlite3
@@ -20,14 +21,26 @@ from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 __all__ = ["Checkpointer"]
 
+_log = logging.getLogger(__name__)
+
 #: Frames (pages of 4 KiB) in the log at which the thread begins to move them.
 WAKE_FRAMES = 1024
 
 #: Frames at which the committing thread tries to begin the log anew.
 RESTART_FRAMES = 2 * WAKE_FRAMES
 
+#: Frames (32 MiB) at which the committing thread waits until the other one has moved its part.
+WAIT_FRAMES = 4 * RESTART_FRAMES
+
 #: Frames (64 MiB) that the log has only if a reader kept it from beginning anew; counted.
 FORCED_FRAMES = 16 * 1024
+
+#: Milliseconds that the committing thread waits for readers: the journal reads for less, and for
+#: others nobody waits.
+_READERS_MS = 20
+
+#: Frames in a MiB.
+_FRAMES_PER_MIB = 256
 
 #: Words of errors after which a checkpoint is simply tried again.
 _PASSING = ("locked", "busy", "disk is full")
@@ -53,6 +66,8 @@ class Checkpointer:
         self._log: int | None = None
         self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
         self._wake = threading.Event()
+        #: Held by the thread that moves.
+        self._moves = threading.Lock()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="eventmq-checkpoint", daemon=True)
         self._failure: Exception | None = None
@@ -91,17 +106,33 @@ class Checkpointer:
         if frames < WAKE_FRAMES:
             self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
         elif frames >= self._next_try:
-            self.forced += frames >= FORCED_FRAMES
-            self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + RESTART_FRAMES
-            self._checkpoint(db, "RESTART")
-            if self._failure is not None:
-                raise StoreError(f"the store {self._path} cannot be synced") from self._failure
+            if self._moves.acquire(blocking=frames >= WAIT_FRAMES):
+                try:
+                    self._begin_anew(db, frames)
+                finally:
+                    self._moves.release()
         elif frames >= self._next_wake:
             self._next_wake = frames + WAKE_FRAMES // 2
             self._wake.set()
             if not self._thread.is_alive():
                 with suppress(RuntimeError):  # no further thread: the committing one moves it all
                     self._thread.start()
+
+    def _begin_anew(self, db: sqlite3.Connection, frames: int) -> None:
+        """Move what is left, and let the next commit begin the log anew, if nobody reads it."""
+        self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + RESTART_FRAMES
+        if frames >= FORCED_FRAMES:
+            if not self.forced:
+                _log.warning(
+                    "the log of the store %s has %d MiB: it grows while somebody reads the store",
+                    self._path, frames // _FRAMES_PER_MIB,
+                )  # fmt: skip
+            self.forced += 1
+        db.execute(f"PRAGMA busy_timeout = {_READERS_MS}")
+        self._checkpoint(db, "RESTART")
+        db.execute("PRAGMA busy_timeout = 5000")
+        if self._failure is not None:
+            raise StoreError(f"the store {self._path} cannot be synced") from self._failure
 
     def _frames(self) -> int:
         assert self._index is not None, "not started"  # noqa: S101
@@ -114,7 +145,8 @@ class Checkpointer:
             woken = self._wake.wait(self._sync_every or None)
             self._wake.clear()
             if woken and not self._stop:
-                self._checkpoint(db, "PASSIVE")
+                with self._moves:
+                    self._checkpoint(db, "PASSIVE")
             if self._sync_every:
                 self._sync()
 

@@ -1,0 +1,146 @@
+"""The write-ahead log is begun anew, whoever reads or moves it meanwhile, and nobody waits long."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.entries import Admit
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.queue_stores import checkpoint
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB = 1024 * 1024
+
+#: Seconds that a commit may take while somebody reads the store; SQLite would wait for 5.
+PROMPT = 2.5
+
+#: Seconds after which a thread that was never released fails.
+PATIENCE = 20.0
+
+
+class Filled:
+    """A store that takes commits of a MiB each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / FILE_NAME
+        self._clock = FakeClock()
+        self._new_id = IdFactory(self._clock).new
+        self.store = SqliteStore(path, self._clock, reserve=0)
+        self.store.open()
+        self.checkpointer: Any = self.store._checkpointer
+        self._written = 0
+
+    def commit(self) -> None:
+        self._written += 1
+        number, now = self._written, self._clock.now()
+        job = Job(self._new_id(), "q", "task:t", bytes(MIB), number, number, created=now)
+        self.store.submit([Admit([job])])
+        assert self.store.finished() == [[{}]]
+
+    def commit_many(self, count: int) -> None:
+        for _ in range(count):
+            self.commit()
+
+    def times_begun(self) -> int:
+        """Return the sequence number of the log's last beginning, as its header has it."""
+        with self.path.with_name(f"{FILE_NAME}-wal").open("rb") as log:
+            return int.from_bytes(log.read(16)[12:], "big")
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[Filled]:
+    filled = Filled(tmp_path)
+    yield filled
+    filled.store.close()
+
+
+def test_no_commit_waits_for_a_long_reader(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `eventmq fsck` and `backup` are; the log grows meanwhile, and that is told once."""
+    monkeypatch.setattr(checkpoint, "FORCED_FRAMES", checkpoint.RESTART_FRAMES)
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as reader:
+        filled.commit()
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+        begun = filled.times_begun()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(20):
+                start = time.monotonic()
+                filled.commit()
+                assert time.monotonic() - start < PROMPT
+        assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+        reader.execute("COMMIT")
+    assert filled.times_begun() == begun
+    (record,) = caplog.records
+    assert record.getMessage().endswith(" MiB: it grows while somebody reads the store")
+    filled.commit_many(20)
+    assert filled.times_begun() > begun
+
+
+class Moving:
+    """The lock of a thread that moves its part for as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.busy = True
+        self.waits = 0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> None:
+        assert self._ended.wait(PATIENCE)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def acquire(self, *, blocking: bool) -> bool:
+        """Say whether the committing thread has the lock, which it may wait for."""
+        self.waits += blocking
+        return blocking or not self.busy
+
+    def release(self) -> None:
+        """Take the lock back."""
+
+    def end(self) -> None:
+        """Let the thread end."""
+        self._ended.set()
+
+
+@pytest.fixture
+def moving(filled: Filled) -> Iterator[Moving]:
+    moving = filled.checkpointer._moves = Moving()
+    yield moving
+    moving.end()
+
+
+def test_the_log_is_begun_anew_as_soon_as_the_thread_has_moved_its_part(
+    filled: Filled, moving: Moving
+) -> None:
+    """Not only when as much again was written: the thread might be at work again by then."""
+    begun = filled.times_begun()
+    filled.commit_many(12)
+    assert filled.times_begun() == begun
+    moving.busy = False
+    filled.commit_many(2)  # moved after the first, begun with the second
+    assert filled.times_begun() == begun + 1
+
+
+def test_a_log_that_grows_faster_than_the_thread_moves_it_waits(
+    filled: Filled, moving: Moving
+) -> None:
+    begun = filled.times_begun()
+    filled.commit_many(30)
+    assert not moving.waits
+    filled.commit_many(5)
+    assert (moving.waits, filled.times_begun()) == (1, begun + 1)
