@@ -223,7 +223,7 @@ def test_bye_closes(address):
 
 
 def test_a_silent_peer_is_pinged_and_closed(start):
-    (address,) = start("emp", bind="tcp://127.0.0.1:0", ping_interval=0.1, ping_timeout=0.2)
+    (address,) = start("emp", bind="tcp://127.0.0.1:0", ping_interval=0.3, ping_timeout=1.0)
     with RawEmp(address) as peer:
         assert Ping() == peer.next()
         peer.say(Pong())
@@ -233,7 +233,7 @@ def test_a_silent_peer_is_pinged_and_closed(start):
 
 
 def test_a_client_answers_pings_while_it_has_nothing_to_do(start):
-    (address,) = start("emp", bind="tcp://127.0.0.1:0", ping_interval=0.05, ping_timeout=0.15)
+    (address,) = start("emp", bind="tcp://127.0.0.1:0", ping_interval=0.3, ping_timeout=1.0)
     with EmpClient(*split(address)) as client:
         with RawEmp(address) as peer:  # tells how the time goes
             for _ in range(4):

@@ -306,7 +306,7 @@ def test_a_worker_that_was_forgotten_starts_again_with_inform(
     broker = start_broker(heartbeat_interval=0.2, lease_interval=0.2, liveness=0.5)
     worker, client = connect(broker["main"]), connect(broker["main"])
     worker.inform(b"worker")
-    worker.all_within(1.0)
+    worker.all_within(2.0)
     ready = worker.send(b"READY")
     assert worker.expect(b"ERROR")[4:6] == [ready, b"inform-again"]
     worker.inform(b"worker")
