@@ -17,6 +17,7 @@ import threading
 from contextlib import suppress
 
 from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.log import patience
 from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 __all__ = ["Checkpointer"]
@@ -32,12 +33,15 @@ RESTART_FRAMES = 2 * WAKE_FRAMES
 #: Frames (32 MiB) at which the committing thread waits until the other one has moved its part.
 WAIT_FRAMES = 4 * RESTART_FRAMES
 
-#: Frames (64 MiB) that the log has only if a reader kept it from beginning anew; counted.
+#: Frames (64 MiB) that the log has only if readers kept it from beginning anew; counted.
 FORCED_FRAMES = 16 * 1024
 
-#: Milliseconds that the committing thread waits for readers: the journal reads for less, and for
-#: others nobody waits.
-_READERS_MS = 20
+#: What is left of a log that was longer, in bytes.
+LOG_BYTES = FORCED_FRAMES * 4096
+
+#: Milliseconds that the committing thread waits for readers. Each of ours may read for 100 ms, so
+#: at 64 MiB, and again after so much more, it waits until those have ended; else it tries later.
+READERS_MS, FORCED_MS = 20, 150
 
 #: Frames in a MiB.
 _FRAMES_PER_MIB = 256
@@ -64,7 +68,9 @@ class Checkpointer:
         self._index: mmap.mmap | None = None
         self._shared: int | None = None
         self._log: int | None = None
-        self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
+        #: Frames after the last commit, and at which something is done.
+        self._last = self._next_wake = self._next_try = self._next_forced = 0
+        self._short()
         self._wake = threading.Event()
         #: Held by the thread that moves.
         self._moves = threading.Lock()
@@ -103,9 +109,10 @@ class Checkpointer:
         if self._failure is not None:
             raise StoreError(f"the store {self._path} cannot be synced") from self._failure
         frames = self._frames()
-        if frames < WAKE_FRAMES:
-            self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
-        elif frames >= self._next_try:
+        if frames < self._last:
+            self._short()
+        self._last = frames
+        if frames >= self._next_try:
             if self._moves.acquire(blocking=frames >= WAIT_FRAMES):
                 try:
                     self._begin_anew(db, frames)
@@ -118,21 +125,27 @@ class Checkpointer:
                 with suppress(RuntimeError):  # no further thread: the committing one moves it all
                     self._thread.start()
 
+    def _short(self) -> None:
+        """Note that the log is short: it has begun anew."""
+        self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
+        self._next_forced = FORCED_FRAMES
+
     def _begin_anew(self, db: sqlite3.Connection, frames: int) -> None:
         """Move what is left, and let the next commit begin the log anew, if nobody reads it."""
         self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + RESTART_FRAMES
-        if frames >= FORCED_FRAMES:
-            if not self.forced:
+        forced = frames >= self._next_forced
+        with patience(db, FORCED_MS if forced else READERS_MS):
+            busy = self._checkpoint(db, "RESTART")
+        if self._failure is not None:
+            raise StoreError(f"the store {self._path} cannot be synced") from self._failure
+        if forced:
+            self._next_forced = frames + FORCED_FRAMES
+            self.forced += 1
+            if busy:
                 _log.warning(
                     "the log of the store %s has %d MiB: it grows while somebody reads the store",
                     self._path, frames // _FRAMES_PER_MIB,
                 )  # fmt: skip
-            self.forced += 1
-        db.execute(f"PRAGMA busy_timeout = {_READERS_MS}")
-        self._checkpoint(db, "RESTART")
-        db.execute("PRAGMA busy_timeout = 5000")
-        if self._failure is not None:
-            raise StoreError(f"the store {self._path} cannot be synced") from self._failure
 
     def _frames(self) -> int:
         assert self._index is not None, "not started"  # noqa: S101
@@ -150,12 +163,15 @@ class Checkpointer:
             if self._sync_every:
                 self._sync()
 
-    def _checkpoint(self, db: sqlite3.Connection, mode: str) -> None:
+    def _checkpoint(self, db: sqlite3.Connection, mode: str) -> bool:
+        """Move the log; say whether somebody kept it from being done."""
         try:
-            db.execute(f"PRAGMA wal_checkpoint({mode})")
+            (busy, *_) = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except UNREADABLE as error:
             if not any(word in str(error) for word in _PASSING):
                 self._failure = error
+            return False
+        return bool(busy)
 
     def _sync(self) -> None:
         assert self._log is not None, "not started"  # noqa: S101

@@ -13,6 +13,7 @@ import logging
 import os
 import struct
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.errors import StoreError
@@ -20,13 +21,17 @@ from eventmq.plugins.queue_stores.reading import open_to_read
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["LogEnd", "begin_anew", "look_at_log", "see_to_log"]
+__all__ = ["LogEnd", "begin_anew", "look_at_log", "patience", "see_to_log"]
 
 logger = logging.getLogger("eventmq.store")
 
 _HEADER, _FRAME = 32, 24
+
+#: Milliseconds that a connection waits for others, as it is opened.
+_PATIENCE = 5000
 
 #: The two magic numbers: checksums of little-endian and of big-endian words.
 _MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
@@ -123,9 +128,18 @@ def see_to_log(path: Path, *, durable: bool) -> bool:
 
 def begin_anew(db: sqlite3.Connection) -> None:
     """Empty the log, if nobody reads it: what is cut off now is not taken for damage later."""
-    db.execute("PRAGMA busy_timeout = 0")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.execute("PRAGMA busy_timeout = 5000")
+    with patience(db, 0):
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextmanager
+def patience(db: sqlite3.Connection, milliseconds: int) -> Iterator[None]:
+    """Let a connection wait so long for others meanwhile."""
+    db.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    try:
+        yield
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
 
 
 def _is_sound(header: bytes) -> bool:

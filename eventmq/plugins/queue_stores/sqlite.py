@@ -43,7 +43,7 @@ from eventmq.hookspecs import hookimpl
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
 from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.checkpoint import Checkpointer
+from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES, Checkpointer
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
@@ -155,6 +155,7 @@ class SqliteStore:
         db.execute("PRAGMA secure_delete = OFF")
         if self._home is not None:
             db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             self._checkpointer = Checkpointer(self._path, self._sync_every)
         db.execute("BEGIN IMMEDIATE")
         self._tables = tables = Tables(db, self._bucket_seconds)
