@@ -63,8 +63,9 @@ def syncs(figures: Figures) -> None:
         os.fsync(file)  # from here on it does not grow
         end = time.monotonic() + _SYNCING
         while time.monotonic() < end:
+            page = os.urandom(_PAGE)
             begin = time.perf_counter()
-            os.pwrite(file, os.urandom(_PAGE), 0)
+            os.pwrite(file, page, 0)
             os.fdatasync(file)
             times.append(time.perf_counter() - begin)
             time.sleep(_PAUSE)

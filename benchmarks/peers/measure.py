@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peers.board import FOLDER, Board
 from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.tasks import starts
+from benchmarks.system import children
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from benchmarks.peers.catalog import Peer
     from benchmarks.peers.client import Client
@@ -255,16 +256,36 @@ async def memory(bench: Bench) -> dict[str, float]:
 
 
 def _resident(bench: Bench) -> float:
-    """Return the proportional share of memory of server and workers in MiB."""
+    """Return the proportional share of memory of server and workers in MiB.
+
+    Theirs is what is of their sessions or descends from them: PostgreSQL's have their own sessions.
+    """
     groups = {worker.pid for worker in bench.workers} | {int(os.environ["PEERS_SERVER"])}
+    kin = _kin(groups)
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ProcessLookupError):
+        with contextlib.suppress(OSError):  # it has ended
             session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
-            if session in groups or int(folder.name) in groups:
+            if session in groups or int(folder.name) in kin:
                 lines = (folder / "smaps_rollup").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
+
+
+def _kin(pids: Iterable[int]) -> set[int]:
+    """Return these processes and all that descend from them."""
+    found: set[int] = set()
+    some = set(pids)
+    while some:
+        found |= some
+        some = {child for pid in some for child in _children(pid)} - found
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):  # it has ended
+        return children(pid)
+    return []
 
 
 async def recovery(bench: Bench) -> dict[str, float]:

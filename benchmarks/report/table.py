@@ -38,7 +38,8 @@ def page(records: Sequence[Record], plots: Mapping[str, str]) -> str:
         plain = [record for record in alone if not record.curves()]
         lines += ["**EventMQ alone**", "", *_machine(alone), *(_alone(plain) if plain else ())]
         for record in alone:
-            lines += [*_curves(record), *_plot(record, plots)]
+            if record.curves():
+                lines += [*_curves(record), *_plot(record, plots)]
     return "\n".join(lines).rstrip() + "\n"
 
 

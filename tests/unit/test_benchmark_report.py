@@ -97,6 +97,14 @@ def test_plots_stand_below_their_tables(folder: Path) -> None:
     assert text.index("**drain**") < text.index("/_static/benchmarks/drain.svg")
 
 
+def test_a_row_that_was_measured_alone_too_has_its_plot_once(folder: Path) -> None:
+    """It is of the peers; a row alone that does not scale has none."""
+    alone = json.loads((folder / "drain.peers.json").read_text())
+    del alone["machine"]["promises"]
+    (folder / "drain.json").write_text(json.dumps(alone))
+    assert page(read(folder), {"drain": "drain.svg"}).count("drain.svg") == 1
+
+
 def test_the_table_is_written_where_the_docs_include_it(folder: Path) -> None:
     report.main([str(folder), "--into", str(folder / "docs"), "--no-plots"])
     assert (folder / "docs" / "figures.inc").read_text() == page(read(folder), {})
