@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.peers.catalog import Peer
     from benchmarks.peers.client import Client
 
-__all__ = ["ROWS", "SECONDS", "SETTINGS", "SPAN", "main"]
+__all__ = ["ROWS", "SECONDS", "SETTINGS", "SPAN", "kin", "main"]
 
 #: Seconds of a row that goes on for a time, and what `Peer.drain` is made for.
 SPAN = 8.0
@@ -261,18 +261,18 @@ def _resident(bench: Bench) -> float:
     Theirs is what is of their sessions or descends from them: PostgreSQL's have their own sessions.
     """
     groups = {worker.pid for worker in bench.workers} | {int(os.environ["PEERS_SERVER"])}
-    kin = _kin(groups)
+    family = kin(groups)
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
-            if session in groups or int(folder.name) in kin:
+            if session in groups or int(folder.name) in family:
                 lines = (folder / "smaps_rollup").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
 
 
-def _kin(pids: Iterable[int]) -> set[int]:
+def kin(pids: Iterable[int]) -> set[int]:
     """Return these processes and all that descend from them."""
     found: set[int] = set()
     some = set(pids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ import pytest
 
 from benchmarks import bare
 from benchmarks.figures import Figures
-from benchmarks.peers import board, compare, servers
+from benchmarks.peers import board, compare, measure, servers
 from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.compare import ratios
 
@@ -55,6 +57,22 @@ def test_a_board_counts_what_threads_note_at_the_same_time(folder: Path) -> None
         thread.join()
     assert 4000 == board.Board(folder).count()
     assert {0.5} == set(board.Board(folder).delays())
+
+
+def test_what_a_server_starts_in_a_session_of_its_own_is_of_its_kin() -> None:
+    """As PostgreSQL starts what serves a connection."""
+    started = "subprocess.Popen(['sleep', '60'], start_new_session=True)"
+    code = f"import subprocess; child = {started}; print(child.pid, flush=True); child.wait()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        child = int(server.stdout.readline())
+        try:
+            assert measure.kin([server.pid]) == {server.pid, child}
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert measure.kin([server.pid]) == {server.pid}, "it has no others when it has ended"
 
 
 def test_a_peer_that_fails_is_left_out_and_told_of(
