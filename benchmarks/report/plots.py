@@ -60,7 +60,8 @@ def _dots(record: Record) -> Canvas | None:
     axes.margins(x=0.1)
     axes.set_xscale("log")
     better = "less" if goal.less else "more"
-    axes.set_title(f"{record.name}: {goal.title} ({better} is better, logarithmic)", loc="left")
+    axes.set_title(f"{record.name}: {goal.title}", loc="left")
+    axes.set_xlabel(f"{better} is better; the scale is logarithmic", loc="left")
     _plain(axes)
     return canvas
 
