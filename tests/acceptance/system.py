@@ -205,8 +205,15 @@ class System:
 
     def started(self) -> dict[str, int]:
         """Return the process that last started each slow number."""
+        return dict(self._starts())
+
+    def times_started(self, number: str) -> int:
+        """Return how often a slow number was started."""
+        return sum(started == number for started, _ in self._starts())
+
+    def _starts(self) -> list[tuple[str, int]]:
         words = [text.split() for text, _ in self._lines() if text.startswith("start ")]
-        return {number: int(pid) for _, number, pid in words}
+        return [(number, int(pid)) for _, number, pid in words]
 
     def stop(self) -> None:
         """End everything."""

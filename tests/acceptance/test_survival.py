@@ -132,8 +132,10 @@ def test_a_killed_child_loses_nothing(
     assert job.get(timeout=DEADLINE) == 1
     assert [job.get() for job in jobs] == list(range(2000))
     assert (tmp_path / "results.sqlite").exists()
-    assert job.info()["delivery"] == 2
-    assert job.info()["attempt"] == 1
+    assert system.times_started("1") == 2
+    info = job.info()
+    assert info["attempt"] == 1
+    assert info["delivery"] >= 2, "more if it was handed back from behind a job that took long"
 
 
 def test_clients_may_start_before_the_broker(system: System) -> None:
