@@ -22,7 +22,7 @@ from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 __all__ = ["Checkpointer"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("eventmq.store")
 
 #: Frames (pages of 4 KiB) in the log at which the thread begins to move them.
 WAKE_FRAMES = 1024
@@ -142,7 +142,7 @@ class Checkpointer:
             self._next_forced = frames + FORCED_FRAMES
             self.forced += 1
             if busy:
-                _log.warning(
+                logger.warning(
                     "the log of the store %s has %d MiB: it grows while somebody reads the store",
                     self._path, frames // _FRAMES_PER_MIB,
                 )  # fmt: skip
