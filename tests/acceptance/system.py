@@ -11,6 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventmq.app import EventMQ
+from eventmq.events.columns import rows_of
+from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -210,6 +212,16 @@ class System:
     def times_started(self, number: str) -> int:
         """Return how often a slow number was started."""
         return sum(started == number for started, _ in self._starts())
+
+    def events(self, job_id: str) -> Counter[str]:
+        """Return what happened to a job, by kind, as the broker has stored it."""
+        reader = OutboxReader(self.folder / "data")
+        try:
+            rows, _ = reader.read(0, 64 * 1024 * 1024)
+        finally:
+            reader.close()
+        events = (event for row in rows for event in rows_of("b", row.first, row.body))
+        return Counter(str(event["kind"]) for event in events if event.get("job_id") == job_id)
 
     def _starts(self) -> list[tuple[str, int]]:
         words = [text.split() for text, _ in self._lines() if text.startswith("start ")]
