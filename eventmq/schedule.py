@@ -274,7 +274,13 @@ class ScheduleStore(Protocol):
         """
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
-        """Move schedules on, each if its version is the expected one, which then grows by 1."""
+        """Move schedules on, each if its version is the expected one, which then grows by 1.
+
+        A store that has somebody else do it may have ``begin_advance(rows)`` as well: it returns a
+        function that waits until that is done and returns `Saved`. Both may raise. The scheduler
+        submits more jobs meanwhile, and can begin the next steps before it waits for these: they
+        are done in the order in which they were begun. After trouble it does not wait for them.
+        """
 
     def remove(self, name: str, expected: int | None) -> bool:
         """Remove it if its version is ``expected``, None: any; say whether it was."""

@@ -7,6 +7,7 @@ any of the places where it waits for somebody: before or after the store or the 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable
@@ -17,6 +18,7 @@ from eventmq.plugins.triggers.every import Every
 from eventmq.plugins.triggers.timing import Timing
 from eventmq.schedule import Schedule
 from eventmq.scheduler.runner import BeatRunner
+from eventmq.scheduler.runner_batches import BATCH
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ class Broker:
         self.order.append((order.id, self.clock.now()))
 
 
+#: When a `Store` moves schedules on.
+KINDS_OF_STORES = ("direct", "eager", "late")
+
+
 class Gate:
     """One beat's way to the broker."""
 
@@ -71,7 +77,7 @@ class Gate:
     def submit(self, orders):
         self.crash("before submit")
         if self.broker.down:
-            return [False] * len(orders)
+            return lambda: [False] * len(orders)
         verdicts = []
         for order in orders:
             verdict = self.verdict.get(order.body, True)
@@ -79,7 +85,12 @@ class Gate:
                 self.broker.take(order)
             verdicts.append(verdict)
             self.crash("within submit")
-        return verdicts
+
+        def receipts():
+            self.crash("before receipts")
+            return verdicts
+
+        return receipts
 
     def unfinished(self, ids):
         if self.broker.down:
@@ -89,13 +100,32 @@ class Gate:
 
 
 class Store:
-    """One beat's view of the shared store."""
+    """One beat's view of the shared store.
 
-    def __init__(self, shared: SqliteSchedules, broker: Broker, crash: Callable[[str], None]):
+    ``kind`` says when it moves schedules on: ``direct`` within `advance`, ``eager`` within
+    `begin_advance`, ``late`` when somebody waits for that.
+    """
+
+    def __init__(
+        self, shared: SqliteSchedules, broker: Broker, crash: Callable[[str], None], kind: str
+    ) -> None:
+        if kind == "eager":
+            self.begin_advance = self.advance_now
+        elif kind == "late":
+            self.begin_advance = lambda rows: partial(self.advance, rows)
         self.shared = shared
         self.broker = broker
         self.crash = crash
         self.identity = "shared"
+
+    def advance_now(self, rows):
+        saved = self.advance(rows)
+
+        def wait():
+            self.crash("after advance")
+            return saved
+
+        return wait
 
     def __getattr__(self, name):
         method = getattr(self.shared, name)
@@ -119,9 +149,19 @@ def nothing(where: str) -> None:
 
 
 class Beats:
-    """A store, a broker, a clock and any number of beats."""
+    """A store, a broker, a clock and any number of beats.
 
-    def __init__(self, now: float = 1_800_000_000.0) -> None:
+    Args:
+        now: Unix time.
+        kind: Of the `Store`.
+        batch: Schedules that a beat fires together at most.
+    """
+
+    def __init__(
+        self, now: float = 1_800_000_000.0, *, kind: str = "direct", batch: int = BATCH
+    ) -> None:
+        self.kind = kind
+        self.batch = batch
         self.clock = FakeClock(now)
         self.store = SqliteSchedules(None, self.clock)
         self.broker = Broker(self.clock)
@@ -137,13 +177,14 @@ class Beats:
     ) -> BeatRunner:
         """Return a beat, to be driven by `turn`."""
         beat = BeatRunner(
-            open_store=lambda: Store(self.store, self.broker, crash),
+            open_store=lambda: Store(self.store, self.broker, crash, self.kind),
             gate=Gate(self.broker, crash),
             make_trigger=make_trigger,
             declared=lambda: declared or {},
             app="app",
             holder=f"beat{len(self._made)}",
             clock=self.clock,
+            batch=self.batch,
         )
         self._made.append(beat)
         return beat

@@ -321,6 +321,18 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
         return runner.ask(runner.question(name, dict(arguments or {}), timeout=timeout))
 
+    def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+        """Ask without waiting for the answer.
+
+        Returns:
+            What waits for the answer and returns it, or raises what `ask` does. To be called once.
+
+        Raises:
+            BrokerUnavailable: The app was closed.
+        """
+        runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
+        return runner.begin_ask(runner.question(name, dict(arguments or {}), timeout=timeout))
+
     async def aask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Do the same as `ask` in a coroutine."""
         runner, timeout = self._wiring.client.runner, self.settings.submit_timeout

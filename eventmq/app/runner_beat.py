@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.triggers import Triggers
@@ -31,12 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.app.application import EventMQ
-    from eventmq.client.results import Results
-    from eventmq.client.runner import ClientRunner
-    from eventmq.client.submitter import Submitter
     from eventmq.interfaces import ScheduleStore
     from eventmq.schedule import Schedule
-    from eventmq.scheduler.runner import Order
+    from eventmq.scheduler.runner_batches import Order
 
 __all__ = ["BrokerGate", "make_beat"]
 
@@ -76,41 +74,39 @@ class BrokerGate:
                 logger.error("a schedule of the broker is refused: %s", error)  # noqa: TRY400
         return found
 
-    def submit(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+    def submit(self, orders: Sequence[Order]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs, many in one message where the broker takes that."""
+        if self._plain:
+            return partial(self._notify, orders)
         client = self._app.wiring.client
-        if not self._plain:
-            try:
-                return self._submit(client.submitter, client.results, orders)
-            except ProtocolError as error:
-                if error.code != "no-extension":
-                    raise
-                self._plain = True
-        return [self._notify(client.runner, order) for order in orders]
-
-    def _submit(
-        self, submitter: Submitter, results: Results, orders: Sequence[Order]
-    ) -> Sequence[bool | None]:
-        entries = [
-            (Job[Any](order.id, results, Origin(order.task, sent=False)), self._written(order))
+        entries: list[tuple[Job[Any], Written]] = [
+            (Job(order.id, client.results, Origin(order.task, sent=False)), self._written(order))
             for order in orders
         ]
+        finish = client.submitter.begin_delivery(WrittenSource(entries))
+        return partial(self._receipts, orders, finish)
+
+    def _receipts(
+        self, orders: Sequence[Order], finish: Callable[[], object]
+    ) -> Sequence[bool | None]:
         try:
-            submitter.deliver(WrittenSource(entries))
-        except BatchError as error:
-            return [
-                True if status == "confirmed" else _verdict(order, why)
-                for order, (_, status, why) in zip(orders, error.jobs, strict=True)
-            ]
-        return [True] * len(orders)
+            return _verdicts(orders, finish)
+        except ProtocolError as error:
+            if error.code != "no-extension":
+                raise
+            self._plain = True
+            return self._notify(orders)
 
     def _written(self, order: Order) -> Written:
         queue = order.queue or self._app.settings.default_queue
         return Written(order.id, queue, order.headers, order.body)
 
-    def _notify(self, runner: ClientRunner, order: Order) -> bool | None:
-        """Submit one job to a plain broker, which gives no receipts for jobs."""
-        written = self._written(order)
+    def _notify(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+        """Submit jobs one by one to a plain broker, which gives no receipts for them."""
+        return [self._notice(self._written(order), order) for order in orders]
+
+    def _notice(self, written: Written, order: Order) -> bool | None:
+        runner = self._app.wiring.client.runner
         frames = Request(order.id, written.queue, order.headers, order.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)
         try:
@@ -125,9 +121,27 @@ class BrokerGate:
             return {}
         found: dict[str, bool] = {}
         for first in range(0, len(ids), MAX_IDS):
-            rows = self._app.ask("state", {"ids": list(ids[first : first + MAX_IDS])})
+            try:
+                rows = self._app.ask("state", {"ids": list(ids[first : first + MAX_IDS])})
+            except ProtocolError as error:
+                if error.code != "no-extension":
+                    raise
+                self._plain = True
+                return {}
             found.update((job_id, state not in _OVER) for job_id, state in rows)
         return found
+
+
+def _verdicts(orders: Sequence[Order], finish: Callable[[], object]) -> Sequence[bool | None]:
+    """Wait for the receipts of jobs, and return what became of each."""
+    try:
+        finish()
+    except BatchError as error:
+        return [
+            True if status == "confirmed" else _verdict(order, why)
+            for order, (_, status, why) in zip(orders, error.jobs, strict=True)
+        ]
+    return [True] * len(orders)
 
 
 def _verdict(order: Order, why: Exception | None) -> bool | None:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.errands import NEVER, NOWHERE, Notice, Parcel, Question
@@ -237,11 +238,18 @@ class ClientRunner:
                 self.await_over(question, self.start(question))
         finally:
             self.forget(question)
-        if question.error is not None:
-            raise question.error
-        if not question.answers:
-            raise ProtocolError(f"the broker answered {question.name} with nothing")
-        return question.answers.popleft()
+        return _only(question)
+
+    def begin_ask(self, question: Question) -> Callable[[], Any]:
+        """Ask; what is returned waits for the only answer, as `ask` does. It is called once."""
+        return partial(self._finish, question, self.start(question))
+
+    def _finish(self, question: Question, waiter: Waiter) -> Any:
+        try:
+            self.await_over(question, waiter)
+        finally:
+            self.forget(question)
+        return _only(question)
 
     def answers(self, question: Question) -> Iterator[Any]:
         """Ask, and yield the answers as they come.
@@ -322,6 +330,15 @@ class ClientRunner:
     def brokers(self) -> int:
         """Number of brokers."""
         return len(self._running().machine.connections)
+
+
+def _only(question: Question) -> Any:
+    """Return the only answer to a question that is over."""
+    if question.error is not None:
+        raise question.error
+    if not question.answers:
+        raise ProtocolError(f"the broker answered {question.name} with nothing")
+    return question.answers.popleft()
 
 
 def _in_child() -> None:

@@ -259,18 +259,26 @@ class Submitter:
 
     def deliver(self, source: Source) -> list[Job[Any]]:
         """Send many jobs in parts, several at a time, and wait for the receipts."""
+        return self.begin_delivery(source)()
+
+    def begin_delivery(self, source: Source) -> Callable[[], list[Job[Any]]]:
+        """Send the first parts of many jobs; what is returned does the rest of `deliver`."""
         delivery = self._delivery(source)
         open_parts: deque[tuple[Part, Waiter]] = deque()
-        while True:
-            part = delivery.next() if len(open_parts) < IN_FLIGHT else None
-            if part is not None:
-                open_parts.append((part, self._runner.start(part.parcel)))
-            elif open_parts:
-                part, waiter = open_parts.popleft()
-                self._runner.await_over(part.parcel, waiter)
-                delivery.settled(part)
-            else:
-                return delivery.result()
+        self._send_parts(delivery, open_parts)
+        return partial(self._finish, delivery, open_parts)
+
+    def _send_parts(self, delivery: Delivery, open_parts: deque[tuple[Part, Waiter]]) -> None:
+        while len(open_parts) < IN_FLIGHT and (part := delivery.next()) is not None:
+            open_parts.append((part, self._runner.start(part.parcel)))
+
+    def _finish(self, delivery: Delivery, open_parts: deque[tuple[Part, Waiter]]) -> list[Job[Any]]:
+        while open_parts:
+            part, waiter = open_parts.popleft()
+            self._runner.await_over(part.parcel, waiter)
+            delivery.settled(part)
+            self._send_parts(delivery, open_parts)
+        return delivery.result()
 
     async def adeliver(self, source: Source) -> list[Job[Any]]:
         """Do the same as `deliver` in a coroutine."""

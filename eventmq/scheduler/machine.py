@@ -129,12 +129,14 @@ class Machine:
             slot = entry.trigger.next_after(last)
         except Exception:
             logger.exception("the trigger of schedule %r failed; it does not fire", schedule.name)
+            entry.broken = True
             return None
         if slot is not None and not slot > last:
             text = (
                 "the trigger of schedule %r goes from %.6f to %.6f, not forward; it does not fire"
             )
             logger.error(text, schedule.name, last, slot)
+            entry.broken = True
             return None
         return slot
 
@@ -260,7 +262,16 @@ class Machine:
     @staticmethod
     def is_over(entry: Entry) -> bool:
         """Whether a schedule will never fire again, and nobody's code has it."""
-        return entry.slot is None and entry.schedule.enabled and entry.schedule.source != "code"
+        made = entry.schedule
+        return entry.slot is None and made.enabled and made.source != "code" and not entry.broken
+
+    def ended(self) -> list[Schedule]:
+        """Return those that have fired and are over: nobody removed them when they ended."""
+        return [
+            entry.schedule
+            for entry in self.entries.values()
+            if self.is_over(entry) and (entry.schedule.last_job or entry.schedule.remaining == 0)
+        ]
 
     def wait(self, entry: Entry, now: float) -> None:
         """Try a due schedule again soon: something could not be reached."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.headers import Headers, format_headers
+from eventmq.headers import write_headers
 from eventmq.schedule import Progress
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def job_headers(made: Schedule, at: float) -> str:
     """
     texts = [made.headers] if made.headers else []
     if made.source != "wire":
-        texts.append(format_headers(Headers(extra=(("schedule-id", made.name),))))
+        texts.append(write_headers([("schedule-id", made.name)]))
     if made.expires_in:
         texts.append(f"expires:{at + made.expires_in:.3f}")
     return ",".join(texts)
@@ -49,6 +49,7 @@ class Entry:
         due: When the slot fires: with its jitter.
         generation: Of what the heap has about it; older ones count no more.
         waits: Since when a slot of overlap ``queue`` waits for the job before, 0.0 if none does.
+        broken: The trigger has failed: there is no slot, and it has not ended either.
     """
 
     schedule: Schedule
@@ -57,6 +58,7 @@ class Entry:
     due: float = 0.0
     generation: int = 0
     waits: float = 0.0
+    broken: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,9 @@
 """Runs a scheduler: the clock, the store and the way to the broker around `Machine`.
 
 Any number may run. The one that holds the store's lease fires; the others keep up and take over
-when it ends. One turn: ask for the lease and read what changed, then submit what is due, then
-store how far that is. Whatever fails in between is done again, under the same ids.
+when it ends. One turn: ask for the lease and read what changed, then fire what is due until
+nothing is, or until the next look at the store. Whatever fails in between is done again, under
+the same ids.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import logging
 import os
 import selectors
 import signal
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
 from eventmq.scheduler.code import synchronise
 from eventmq.scheduler.machine import Machine
-from eventmq.scheduler.plan import job_headers
+from eventmq.scheduler.runner_batches import BATCH, Batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from eventmq.clock import Clock
     from eventmq.interfaces import ScheduleStore, Trigger
-    from eventmq.schedule import Progress, Schedule
-    from eventmq.scheduler.plan import Entry, Firing
+    from eventmq.schedule import Saved, Schedule
+    from eventmq.scheduler.runner_batches import Gate, Steps
 
-__all__ = ["LEASE", "POLL", "BeatRunner", "Gate", "Order"]
+__all__ = ["LEASE", "POLL", "BeatRunner"]
 
 logger = logging.getLogger("eventmq.scheduler")
 
@@ -35,9 +36,6 @@ logger = logging.getLogger("eventmq.scheduler")
 #: within the sum of both after the holder's death, and that is below 2 s.
 LEASE = 1.2
 POLL = 0.4
-
-#: Schedules that fire in one turn: a few messages, so that the lease is renewed in time.
-TURN = 2000
 
 #: Seconds until a store or broker that did not answer is asked again.
 RETRY = 0.5
@@ -52,29 +50,6 @@ _TROUBLE = (BrokerUnavailable, StoreError, SubmitError)
 JUMP = 5.0
 
 
-class Order(NamedTuple):
-    """One job to be submitted."""
-
-    id: str
-    task: str
-    queue: str
-    headers: str
-    body: bytes
-
-
-class Gate(Protocol):
-    """The way to the broker. `submit` and `unfinished` block until they know."""
-
-    def heard(self) -> Sequence[tuple[Schedule, bool]]:
-        """Return schedules that brokers sent to be kept here, and whether each is to go."""
-
-    def submit(self, orders: Sequence[Order]) -> Sequence[bool | None]:
-        """Submit jobs; per job: True if the broker has it, None if it refused it for good."""
-
-    def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
-        """Say which jobs have not ended. Raises `BrokerUnavailable`."""
-
-
 class BeatRunner:
     """One beat: ``run`` in a thread of your choice, ``stop`` from anywhere.
 
@@ -87,6 +62,7 @@ class BeatRunner:
         holder: Id of this run, for the lease.
         clock: Reads time.
         on_ready: Called once when the store was read for the first time.
+        batch: Schedules that are fired together at most.
     """
 
     def __init__(
@@ -100,6 +76,7 @@ class BeatRunner:
         holder: str,
         clock: Clock,
         on_ready: Callable[[], None] | None = None,
+        batch: int = BATCH,
     ) -> None:
         self._open_store = open_store
         self._gate = gate
@@ -109,6 +86,7 @@ class BeatRunner:
         self._holder = holder
         self._clock = clock
         self._on_ready = on_ready
+        self._batch = batch
         self._store: ScheduleStore | None = None
         self._synchronised = False
         self._leads = False
@@ -121,7 +99,7 @@ class BeatRunner:
         self._trouble = ""
         #: What was due could not be dealt with.
         self._unfired = False
-        self._over: list[Progress] = []
+        self._over: list[Schedule] = []
         self._stopping = self._closed = False
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
@@ -204,7 +182,7 @@ class BeatRunner:
             self._poll_at = monotonic + POLL
         due = self._machine.wake_at() if self._leads else None
         if due is not None and due <= now:
-            self._fire(now)
+            self._fire()
             due = self._machine.wake_at()
         now, monotonic = clock.now(), clock.monotonic()
         wait = self._poll_at - monotonic
@@ -237,7 +215,10 @@ class BeatRunner:
             logger.info("this beat %s", "fires now" if self._leads else "waits for another one")
         if lease.revision != self._seen or self._on_ready is not None:
             self._load(store, now)
-        self._clear_up(store)
+        if self._leads:
+            if not leads:
+                self._over = self._machine.ended()
+            self._clear_up(store)
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
@@ -250,12 +231,15 @@ class BeatRunner:
             store.remove(made.name, None)
         elif other is None:
             store.save([(made.begun(now), None)])
-        elif not made.does_the_same(other):
+        elif other.remaining == 0 or not made.does_the_same(other):
             store.save([(made.begun(now), other.version)])
 
     def _begin(self) -> ScheduleStore:
         self._store = store = self._open_store()
         self._machine = Machine(store.identity, self._make_trigger)
+        self._batches = Batches(
+            self._machine, store=store, gate=self._gate, clock=self._clock, size=self._batch
+        )
         return store
 
     def _load(self, store: ScheduleStore, now: float) -> None:
@@ -268,68 +252,46 @@ class BeatRunner:
 
     # Firing
 
-    def _fire(self, now: float) -> None:
-        """Submit what is due and store how far that is."""
-        machine = self._machine
-        entries = machine.due(now, TURN)
+    def _fire(self) -> None:
+        """Fire what is due until nothing is, or until the store is to be looked at again."""
+        batches = self._batches
+        self._unfired = True
         try:
-            asked = machine.asks(entries)
-            unfinished = self._gate.unfinished(asked) if asked else {}
-            firings = [f for e in entries if (f := machine.fire(e, now, unfinished)) is not None]
-            steps = self._submit(firings, now)
-            self._advance(steps)
+            # Some go out in any case: looks at the store may take longer than is between them.
+            while not self._stopping and batches.launch():
+                pass
+            while batches.open:
+                if not (self._goes_on() and batches.launch()):
+                    settled = batches.settle()
+                    if settled is not None:
+                        self._note(*settled)
         except _TROUBLE:
-            self._unfired = True
-            for entry in entries:
-                machine.wait(entry, now)
+            batches.give_up()
             raise
         self._unfired = False
 
-    def _submit(self, firings: Sequence[Firing], now: float) -> list[tuple[Entry, Progress]]:
-        orders = [order for firing in firings for order in _orders(firing)]
-        results = self._gate.submit(orders) if orders else ()
-        steps: list[tuple[Entry, Progress]] = []
-        place = 0
-        for firing in firings:
-            end = place + len(firing.shots)
-            step = firing.step(results[place:end])
-            place = end
-            if step is None:
-                self._machine.wait(firing.entry, now)
-            else:
-                steps.append((firing.entry, step))
-        return steps
+    def _goes_on(self) -> bool:
+        """Whether more may fire before the store is looked at again."""
+        return not self._stopping and self._clock.monotonic() < self._poll_at
 
-    def _advance(self, steps: Sequence[tuple[Entry, Progress]]) -> None:
-        assert self._store is not None  # noqa: S101 - it was read
-        if not steps:
-            return
-        done, revision = self._store.advance([step for _, step in steps])
-        for (entry, step), stored in zip(steps, done, strict=True):
+    def _note(self, steps: Steps, saved: Saved) -> None:
+        """Take note of what became of steps in the store."""
+        for (entry, step), stored in zip(steps, saved.done, strict=True):
             if stored:
                 self._machine.moved(entry, step)
             else:  # somebody else was first: what he did comes with the next look
                 self._machine.wait(entry, self._clock.now())
                 self._poll_at = 0.0
-        if revision == self._seen + sum(done):
-            self._seen = revision
-        self._over += [step for entry, step in steps if self._machine.is_over(entry)]
+        if saved.revision == self._seen + sum(saved.done):
+            self._seen = saved.revision
+        self._over += [entry.schedule for entry, _ in steps if self._machine.is_over(entry)]
 
     def _clear_up(self, store: ScheduleStore) -> None:
         """Remove schedules that have fired for the last time, some at a time."""
         while self._over:
-            step = self._over[-1]
-            logger.info("schedule %r has fired for the last time", step.name)
-            store.remove(step.name, step.expected + 1)
+            made = self._over[-1]
+            if store.remove(made.name, made.version):
+                logger.info("schedule %r has ended and is removed", made.name)
             self._over.pop()
             if len(self._over) % CLEARED == 0:
                 break
-
-
-def _orders(firing: Firing) -> list[Order]:
-    """Return the jobs of a firing."""
-    made = firing.entry.schedule
-    return [
-        Order(shot.id, made.task, made.queue, job_headers(made, shot.slot), made.body)
-        for shot in firing.shots
-    ]

@@ -11,6 +11,8 @@ import zmq
 
 from eventmq.app import EventMQ
 from eventmq.errors import PluginError
+from eventmq.plugins.triggers.timing import every
+from eventmq.schedule import Schedule
 from tests.integration.raw_peer import DEADLINE, PROTOCOL
 
 if TYPE_CHECKING:
@@ -112,6 +114,20 @@ def test_unschedule_ends_it(broker: RawBroker, beat: EventMQ) -> None:
     broker.expect(b"REQUEST", SLOT)  # one may have been on its way
     broker.expect(b"REQUEST", SLOT)  # and one more, since it reads what came every 0.4 s
     assert broker.expect(b"REQUEST", 2 * SLOT) is None
+
+
+def test_an_overlap_that_it_cannot_be_asked_about_is_allowed(
+    broker: RawBroker, beat: EventMQ
+) -> None:
+    """The first that is fired has a job that nobody knows the state of."""
+    assert broker.expect(b"HEARTBEAT")
+    made = Schedule(
+        name="skips", queue="default", body=BODY, trigger=str(every(seconds=SLOT)), overlap="skip"
+    ).begun(time.time())
+    made.last_job = "1" * 32
+    assert beat.schedules.store.save([(made, None)]).done == [True]
+    assert broker.expect(b"REQUEST")
+    assert broker.expect(b"REQUEST")
 
 
 def test_a_bad_one_does_not_end_the_others(

@@ -10,7 +10,7 @@ import pytest
 
 from eventmq.plugins.triggers.timing import at, cron, every
 from eventmq.scheduler.machine import TOLERANCE
-from tests.beat_harness import Beats, Killed, make_trigger
+from tests.beat_harness import KINDS_OF_STORES, Beats, Killed, make_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +53,9 @@ class Weather:
 
 
 @pytest.fixture
-def beats() -> Iterator[Beats]:
-    beats = Beats(NOW)
+def beats(seed: int) -> Iterator[Beats]:
+    """Where many are due, several batches are on their way at a time."""
+    beats = Beats(NOW, kind=KINDS_OF_STORES[seed % 3], batch=2)
     yield beats
     beats.close()
 

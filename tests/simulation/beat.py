@@ -6,6 +6,7 @@ take their turns, it may be stopped, and it may die in the midst of what it does
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.errands import Parcel, Question
@@ -21,10 +22,10 @@ from tests.simulation.pool import make_body
 from tests.simulation.scenario import JobPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.client.errands import Errand
-    from eventmq.scheduler.runner import Order
+    from eventmq.scheduler.runner_batches import Order
 
 __all__ = ["BeatProcess", "make_schedule"]
 
@@ -68,13 +69,14 @@ class BeatProcess(ClientProcess):
         self._beat_at = 0.0
         super().start()
         self.runner = BeatRunner(
-            open_store=lambda: BrokerSchedules(self._ask),
+            open_store=lambda: BrokerSchedules(self._ask, self._begin_ask),
             gate=self,
             make_trigger=make_trigger,
             declared=lambda: self.declared,
             app="sim",
             holder=f"{self.name}.{self._life}",
             clock=self.clock,
+            batch=1,
         )
 
     def die(self) -> None:
@@ -99,20 +101,26 @@ class BeatProcess(ClientProcess):
         self.wake(max(0.001, self._beat_at - self.clock.monotonic()))
 
     def _wait(self, errand: Errand) -> None:
-        """Let the world go on until an errand is over."""
+        """Let the world go on until an errand that was begun is over."""
         life = self._life
-        self.begin(errand)
         while not errand.over:
             self.world.step(self.world.now + PATIENCE)
             if self._life != life or not self.alive:
                 raise Killed
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return self._begin_ask(name, arguments)()
+
+    def _begin_ask(self, name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         self._calls += 1
         question = Question(
             [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name,
             arguments=dict(arguments), deadline=self.clock.monotonic() + PATIENCE,
         )  # fmt: skip
+        self.begin(question)
+        return partial(self._answer, question)
+
+    def _answer(self, question: Question) -> Any:
         self._wait(question)
         if question.error is not None:
             raise question.error
@@ -123,7 +131,7 @@ class BeatProcess(ClientProcess):
     def heard(self) -> Sequence[tuple[Schedule, bool]]:
         return ()
 
-    def submit(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+    def submit(self, orders: Sequence[Order]) -> Callable[[], Sequence[bool | None]]:
         plans = [JobPlan(order.id, order.queue, order.headers, RUNS) for order in orders]
         self.auditor.intend(plans)
         templates = list(dict.fromkeys((order.queue, order.headers) for order in orders))
@@ -135,9 +143,13 @@ class BeatProcess(ClientProcess):
             Request(message, "", f"batch:{len(rows)}", body).frames(), id=message,
             deadline=self.clock.monotonic() + PATIENCE, count=len(rows),
         )  # fmt: skip
+        self.begin(parcel)
+        return partial(self._receipts, plans, parcel)
+
+    def _receipts(self, plans: Sequence[JobPlan], parcel: Parcel) -> Sequence[bool | None]:
         self._wait(parcel)
         got = set(self.auditor.receipt(plans, parcel))
-        return [order.id in got for order in orders]
+        return [plan.id in got for plan in plans]
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         rows = self._ask("state", {"ids": list(ids)})

@@ -68,7 +68,9 @@ class _Maker:
         workers = tuple(self._worker() for _ in range(draw.randint(1, 3)))
         plain = tuple(self._worker() for _ in range(draw.randint(1, 2))) if self.plain else ()
         beats = draw.choice((1, 2)) if draw.random() < 0.05 else 0
-        schedules = (("s0", draw.choice((1.0, 2.5))),) if beats else ()
+        every = draw.choice((1.0, 2.5)) if beats else 0.0
+        # All of them are due at once, and a beat fires one at a time.
+        schedules = tuple((f"s{n}", every) for n in range(3)) if beats else ()
         relaxed = 0.0 if draw.random() < 0.9 else 1.0
         faults = make_faults(
             draw, self.at + 3.0, workers=len(workers), clients=self.clients, beats=beats,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from eventmq.app.schedules import ScheduleNotFound
 from eventmq.errors import SettingsError
 from eventmq.graph import Signature
 from eventmq.plugins.triggers.timing import Timing, at, cron, every
-from eventmq.scheduler.runner import Order
+from eventmq.scheduler.runner_batches import Order
 from tests.plugin_harness import providing
 
 if TYPE_CHECKING:
@@ -78,6 +79,19 @@ def test_a_schedule_of_the_same_name_is_replaced_and_goes_on(app: EventMQ) -> No
     third = app.schedules.get("a")
     assert (third.last_slot or 0) > (second.last_slot or 0)
     assert third.remaining is None
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_one_that_has_ended_and_is_still_there_begins_anew(app: EventMQ, number: int) -> None:
+    """The beat that removes it comes later."""
+    task = app.task(name="add")(add)
+    app.schedule("a", task.s(1), every(hours=1), run_count=5)
+    ended = replace(app.schedules.get("a"), remaining=0)
+    assert app.schedules.store.save([(ended, ended.version)]).done == [True]
+    app.schedule("a", task.s(number), every(hours=1), run_count=5)
+    found = app.schedules.get("a")
+    assert found.remaining == 5
+    assert found.created > ended.created
 
 
 def test_relative_expiry_is_kept_as_a_length_of_time(app: EventMQ) -> None:
@@ -173,7 +187,7 @@ def test_a_unique_key_is_made_of_the_arguments_of_the_schedule(app: EventMQ) -> 
     assert "sum:5" in app.schedules.get("a").headers
     gate, made = BrokerGate(app), app.schedules.get("a")
     orders = [Order(c * 32, "add", "nobody", made.headers, made.body) for c in "12"]
-    assert list(gate.submit(orders)) == [True, None]
+    assert list(gate.submit(orders)()) == [True, None]
 
 
 def test_a_task_by_name_needs_no_code(app: EventMQ) -> None:
@@ -311,7 +325,7 @@ def test_the_gate_tells_what_passes_from_what_never_will(app: EventMQ) -> None:
     good = Order("1" * 32, "add", "default", headers, b"\x92\x91\x01\x80")
     large = Order("2" * 32, "add", "default", headers, b"x" * (17 * 1024 * 1024))
     plain = Order("3" * 32, "", "default", "", b"\xff")
-    assert list(gate.submit([good, large, plain])) == [True, None, None]
-    assert list(gate.submit([good])) == [True]
+    assert list(gate.submit([good, large, plain])()) == [True, None, None]
+    assert list(gate.submit([good])()) == [True]
     assert app.job("1" * 32).get() == 1
     assert gate.unfinished(["1" * 32, "4" * 32]) == {"1" * 32: False, "4" * 32: False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,7 +31,10 @@ BODY = plain()
 
 
 def stored(broker: Broker) -> list[Stored]:
-    store = BrokerSchedules(lambda name, arguments: broker.call(name, **arguments))
+    def ask(name: str, arguments: Any) -> Any:
+        return broker.call(name, **arguments)
+
+    store = BrokerSchedules(ask, partial(partial, ask))
     return list(store.load().schedules)
 
 
@@ -101,6 +105,18 @@ def test_the_same_again_changes_nothing(broker: Broker) -> None:
     broker.clock.time += 100
     assert [type(m) for m in broker.tell(b"c", message._replace(id="2"))] == [Ack]
     assert stored(broker) == before
+
+
+def test_one_that_has_ended_begins_anew(broker: Broker) -> None:
+    """As it does when its beat has removed it already."""
+    message = Schedule("1", "q", "interval:60,run_count:2", BODY)
+    broker.tell(b"c", message)
+    [made] = stored(broker)
+    step = [made.name, made.version, broker.clock.now(), 0, "x" * 32]
+    assert broker.call("schedules.advance", rows=[step])["done"] == [True]
+    broker.tell(b"c", message._replace(id="2"))
+    [again] = stored(broker)
+    assert (again.remaining, again.last_slot, again.version) == (2, None, 3)
 
 
 @pytest.mark.parametrize("interval", [None, "60"])

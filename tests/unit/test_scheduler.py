@@ -16,9 +16,11 @@ from tests.beat_harness import KINDS, Beats, Killed
 NOW = 1_800_000_000.0
 
 
-@pytest.fixture
-def beats():
-    beats = Beats(NOW)
+@pytest.fixture(params=[("direct", 1000), ("eager", 1), ("late", 1), ("late", 1000)])
+def beats(request):
+    """A batch of one lets the next ones leave while it is on its way."""
+    kind, batch = request.param
+    beats = Beats(NOW, kind=kind, batch=batch)
     yield beats
     beats.close()
 
@@ -51,6 +53,78 @@ def test_run_count_counts_the_hasty_run_too_and_the_schedule_ends(beats):
     beats.add("a", every(seconds=10), nohaste=False, run_count=3)
     beats.run(beats.start(), 100)
     assert [NOW, NOW + 10, NOW + 20] == beats.slots("a")
+    assert beats.store.find("a") is None
+
+
+@pytest.mark.parametrize("nohaste", [True, False])
+def test_what_has_ended_goes_though_its_beat_died_before_it_removed_that(beats, nohaste):
+    beats.add("a", every(seconds=5), run_count=1, nohaste=nohaste)
+    beats.add("kept", every(seconds=5), run_count=1, nohaste=nohaste, source="code")
+
+    def crash(where):
+        if where == "before remove":
+            raise Killed
+
+    with pytest.raises(Killed):
+        beats.run(beats.start(crash), 10)
+    assert beats.store.find("a").remaining == 0
+    beats.run(beats.start(), 2)
+    assert beats.store.find("a") is None
+    assert beats.store.find("kept") is not None
+    assert 1 == len(beats.slots("a")) == len(beats.slots("kept"))
+
+
+def test_one_that_was_enabled_too_late_is_kept(beats):
+    """It has never fired, so somebody may wonder where it is."""
+    beats.add("late", at(datetime.fromtimestamp(NOW + 5, timezone.utc)), enabled=False)
+    beats.run(beats.start(), 10)
+    found = beats.store.find("late")
+    found.enabled, found.last_slot = True, beats.clock.now()
+    assert beats.store.save([(found, found.version)]).done[0]
+    for _ in range(2):
+        beats.run(beats.start(), 3)
+        assert beats.store.find("late") is not None
+    assert [] == beats.slots("late")
+
+
+def test_only_the_beat_that_fires_removes_what_has_ended(beats):
+    beats.add("a", every(seconds=60))
+    first, second = beats.start(), beats.start()
+    for beat in (first, second):
+        beats.turn(beat)
+    assert (True, False) == (first._leads, second._leads)
+    beats.add("over", at(datetime.fromtimestamp(NOW - 5, timezone.utc)))
+    found = beats.store.find("over")
+    found.last_job = "1" * 32
+    beats.store.save([(found, found.version)])
+    beats.clock.advance(0.5)
+    beats.turn(second)
+    assert beats.store.find("over") is not None
+    first.stop()
+    first.run()
+    beats.clock.advance(0.5)
+    beats.turn(second)
+    assert second._leads
+    assert beats.store.find("over") is None
+
+
+@pytest.mark.parametrize("kept", [{}, {"queue": "other"}])
+def test_one_that_is_sent_again_after_its_end_begins_anew(beats, kept):
+    """Its beat died before it removed it."""
+    beats.add("a", every(seconds=5), run_count=1)
+
+    def crash(where):
+        if where == "before remove":
+            raise Killed
+
+    with pytest.raises(Killed):
+        beats.run(beats.start(crash), 10)
+    again = Schedule(name="a", trigger=str(every(seconds=5)), body=b"a", run_count=1, **kept)
+    beat = beats.start()
+    heard = [(again, False)]
+    beat._gate.heard = lambda: [heard.pop()] if heard else ()
+    beats.run(beat, 20)
+    assert 2 == len(beats.slots("a"))
     assert beats.store.find("a") is None
 
 
@@ -134,7 +208,7 @@ def test_a_slot_that_is_a_little_late_is_not_missed(beats):
         assert [NOW + 5 * n for n in range(1, 7)] == beats.slots(policy)
 
 
-def test_many_missed_slots_fire_in_several_turns(beats):
+def test_many_missed_slots_fire_one_after_the_other(beats):
     beats.add("a", every(seconds=1), misfire="all", window=1e6)
     beats.clock.advance(1000)
     beats.run(beats.start(), 0.5)
@@ -322,8 +396,12 @@ def test_both_may_fire_and_the_broker_refuses_the_second(beats):
 
 
 @pytest.mark.parametrize(
-    "place", ["before submit", "within submit", "before advance", "after advance", "after lease"]
-)
+    "place",
+    [
+        "before submit", "within submit", "before receipts", "before advance", "after advance",
+        "after lease",
+    ],
+)  # fmt: skip
 def test_a_beat_may_die_anywhere(beats, place):
     beats.add("a", every(seconds=1))
     beats.add("b", every(seconds=1), run_count=20)
@@ -409,6 +487,27 @@ def test_a_full_disk_is_waited_for(beats, caplog):
     beats.run(beat, 5)
     assert [NOW + 5, NOW + 10, NOW + 15] == beats.slots("a")
     assert 1 == caplog.text.count("the scheduler waits: the disk is full")
+
+
+@pytest.mark.parametrize("broken", ["raises", "stands"])
+def test_one_whose_trigger_fails_after_it_has_fired_is_kept(beats, monkeypatch, broken):
+    """A newer version of the plugin may go on."""
+
+    class Broken:
+        def next_after(self, slot):
+            if slot == NOW:
+                return NOW + 5
+            return slot if broken == "stands" else 1 / 0
+
+        def latest(self, slot, now):
+            return None
+
+    monkeypatch.setitem(KINDS, "broken", Broken)
+    beats.add("bad", Timing("broken"), overlap="skip")
+    for _ in range(2):
+        beats.run(beats.start(), 10)
+        assert [NOW + 5] == beats.slots("bad")
+        assert NOW + 5 == beats.store.find("bad").last_slot
 
 
 @pytest.mark.parametrize("broken", ["next_after", "latest", "stands"])

@@ -5,6 +5,7 @@ All beats and clients of a broker see the same ones, whatever host they are on.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError, ProtocolError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from eventmq.schedule import Progress, Schedule
 
     Ask = Callable[[str, Mapping[str, Any]], Any]
+    BeginAsk = Callable[[str, Mapping[str, Any]], Callable[[], Any]]
 
 __all__ = ["BrokerSchedules", "eventmq_schedule_stores"]
 
@@ -36,17 +38,23 @@ class BrokerSchedules:
 
     Args:
         ask: `EventMQ.ask`.
+        begin_ask: `EventMQ.begin_ask`.
     """
 
     #: A broker keeps the schedules whose jobs it takes, so their ids are never another store's.
     identity = "broker"
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, begin_ask: BeginAsk) -> None:
         self._put = ask
+        self._begin = begin_ask
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return self._answer(lambda: self._put(name, arguments))
+
+    @staticmethod
+    def _answer(wait: Callable[[], Any]) -> Any:
         try:
-            return self._put(name, arguments)
+            return wait()
         except ProtocolError as error:
             if error.code not in {"no-extension", "unknown-call"}:
                 raise
@@ -97,11 +105,21 @@ class BrokerSchedules:
 
     def advance(self, rows: Sequence[Progress]) -> Saved:
         """Move schedules on."""
+        return self.begin_advance(rows)()
+
+    def begin_advance(self, rows: Sequence[Progress]) -> Callable[[], Saved]:
+        """Begin to; what is returned waits until it is done."""
+        pages = [
+            self._begin("schedules.advance", {"rows": rows[first : first + PAGE]})
+            for first in range(0, len(rows), PAGE)
+        ]
+        return partial(self._advanced, pages)
+
+    def _advanced(self, pages: Sequence[Callable[[], Any]]) -> Saved:
         done: list[bool] = []
         revision = 0
-        for first in range(0, len(rows), PAGE):
-            page = rows[first : first + PAGE]
-            answer = self._ask("schedules.advance", {"rows": page})
+        for page in pages:
+            answer = self._answer(page)
             done += answer["done"]
             revision = answer["revision"]
         return Saved(done, revision)
@@ -127,7 +145,7 @@ def make_store(context: PluginContext) -> ScheduleStore:
     read_options(context, {})
     if context.app is None:
         raise PluginError("schedule store broker: it needs an app, to reach its broker")
-    return BrokerSchedules(context.app.ask)
+    return BrokerSchedules(context.app.ask, context.app.begin_ask)
 
 
 @hookimpl

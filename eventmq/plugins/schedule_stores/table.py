@@ -159,7 +159,8 @@ class ScheduleTable:
         there = self._db.execute(sql, (schedule.name,)).fetchone()
         with contextlib.suppress(EventMQError, TypeError):  # what cannot be read is replaced
             other = self.find(schedule.name)
-            if other is not None and schedule.does_the_same(other):
+            ended = other is None or other.remaining == 0
+            if other is not None and not ended and schedule.does_the_same(other):
                 return "same"
         return self.save(pack_row(schedule.begun(now)), there[0] if there else None)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -126,6 +127,24 @@ class ScheduleStoreSuite:
         assert found == replace(
             first, version=first.version + 1, last_slot=10.25, remaining=2, last_job="job"
         )
+
+    def test_steps_that_were_begun_end_as_others_do(self, store: ScheduleStore) -> None:
+        """A store may let its caller do something else meanwhile, also begin the next ones."""
+        store.save([(made("a"), None), (made("b"), None)])
+        first, second = store.find("a"), store.find("b")
+        assert first is not None
+        assert second is not None
+        begin = getattr(store, "begin_advance", lambda rows: partial(store.advance, rows))
+        nobody = Progress("nobody", 1, 5.0, None, "")
+        one = begin([Progress("a", first.version, 10.25, None, "x"), nobody])
+        two = begin([Progress("b", second.version, 20.5, None, "y")])
+        before, after = one(), two()
+        assert (list(before.done), list(after.done)) == ([True, False], [True])
+        assert store.load().revision == after.revision == before.revision + 1
+        moved = [store.find(name) for name in "ab"]
+        assert [(found.last_slot, found.last_job) for found in moved if found] == [
+            (10.25, "x"), (20.5, "y"),
+        ]  # fmt: skip
 
     def test_a_removed_schedule_can_be_made_anew(self, store: ScheduleStore) -> None:
         """With a version above any that the name ever had."""
