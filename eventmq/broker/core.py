@@ -20,6 +20,7 @@ from eventmq.broker.operations import Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.parking import Parking
 from eventmq.broker.peers import Key, Peer
+from eventmq.broker.promotion import Promotion
 from eventmq.broker.recovery import Recovery
 from eventmq.broker.retention import Retention
 from eventmq.broker.schedules import Schedules
@@ -30,7 +31,7 @@ from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
 from eventmq.broker.volatile import Volatile
 from eventmq.broker.waits import Waits
-from eventmq.entries import Find, FindKin, History, ListGraph, ListJobs, Promote, ReadEvents
+from eventmq.entries import Find, FindKin, History, ListGraph, ListJobs, ReadEvents
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.operations import ListFailed
 from eventmq.schedule import LoadSchedules
@@ -56,12 +57,12 @@ from eventmq.wire.commands import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from eventmq.broker.heartbeats import Heartbeats
     from eventmq.broker.limits import Limits
     from eventmq.entries import Recovered, Write
     from eventmq.interfaces import QueueOrder, RoutingStrategy
-    from eventmq.job import Job
 
-__all__ = ["PORTS", "BrokerCore"]
+__all__ = ["PORTS", "WORKER_PORTS", "BrokerCore"]
 
 #: Port -> commands that it takes; None is all but DISCONNECT.
 PORTS: dict[str, frozenset[type] | None] = {
@@ -71,6 +72,9 @@ PORTS: dict[str, frozenset[type] | None] = {
     "publish": frozenset({Inform, Publish, Heartbeat, Kbai, Ack, Error}),
 }
 
+#: Ports that take what workers say.
+WORKER_PORTS = frozenset(name for name, taken in PORTS.items() if taken is None or Reply in taken)
+
 #: Seconds without dispatch after a commit for which the disk had no space.
 HOLD = 0.5
 
@@ -79,17 +83,12 @@ _READS = (
     Find, FindKin, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
 )  # fmt: skip
 
-#: Jobs that one turn may move from delayed to queued.
-_PROMOTE = 2000
-
 
 class BrokerCore:
     """All decisions of a broker."""
 
-    #: A commit is on its way that queues delayed jobs.
-    _promoting = False
-    #: When silence was judged, and when HEARTBEATs were sent.
-    _ticked = _beaten = 0.0
+    #: When silence was judged.
+    _ticked = 0.0
 
     def __init__(
         self,
@@ -115,15 +114,16 @@ class BrokerCore:
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
         self.graphs = Graphs(state, self.operations)
         self.sweeps = Sweeps(state, self.operations)
+        self.promotion = Promotion(state)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
         self.topics = Topics(state)
         self.schedules = Schedules(state)
-        self.calls.add({**self.schedules.handlers, "inputs": self.dispatch.inputs.read})
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
         state = self.state
+        self.calls.add({**self.schedules.handlers, "inputs": self.dispatch.inputs.read})
         return {
             Request: self.admission.request,
             Reply: self._reply,
@@ -149,6 +149,11 @@ class BrokerCore:
         self._handlers = {kind: wrap(kind, old) for kind, old in self._handlers.items()}
 
     # Life
+
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """What sends HEARTBEATs; it is told of lost connections."""
+        return self.sessions.heartbeats
 
     def recover(
         self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
@@ -267,9 +272,10 @@ class BrokerCore:
             seconds: How long the broker did not read, or how far the clock jumped (negative for
                 a jump back).
         """
-        self.state.now = self._beaten = self._ticked = now
+        self.state.now = self._ticked = now
         self.state.hold_until = 0.0
         self.sessions.shift(seconds)
+        self.heartbeats.shift(seconds)
 
     def decide(self, now: float, *, judge: bool = True) -> None:
         """End the reading part of a turn: time, dispatch and refills.
@@ -280,11 +286,8 @@ class BrokerCore:
         """
         state = self.state
         state.now = now
-        interval = state.limits.lease_interval / 2
-        if now - self._beaten >= interval:
-            self._beaten = now
-            self.sessions.beat()
-        if judge and now - self._ticked >= interval:
+        self.heartbeats.run()
+        if judge and now - self._ticked >= state.limits.lease_interval / 2:
             self._ticked = now
             self.sessions.tick()
             self.parking.tick()
@@ -295,40 +298,24 @@ class BrokerCore:
             self.streams.tick()
             self.schedules.tick()
             self.events.tick()
-        due = state.next_due is not None and state.next_due <= now
-        if due and not self._promoting and now >= state.hold_until:
-            self._promote(now)
+        elif judge and self.sessions.due is not None and self.sessions.due <= now:
+            self.sessions.end_graces()
+        self.promotion.run()
         self.volatile.promote()
         self.graphs.tick()
         self.sweeps.run()
         self.waits.lookups.run()
         self.dispatch.run()
 
-    def _promote(self, now: float) -> None:
-        state = self.state
-        self._promoting = True
-
-        def settle(verdict: tuple[list[Job], float | None]) -> None:
-            self._promoting = False
-            jobs, state.next_due = verdict
-            for job in jobs:
-                counts = state.queue(job.queue).counts
-                counts.delayed -= 1
-                counts.waiting += 1
-                state.joined(job)
-
-        state.write(
-            Promote(now, _PROMOTE, state.limits.window_bytes),
-            settle,
-            lambda: setattr(self, "_promoting", False),
-        )
-
     def wake_at(self, now: float) -> float:
         """Return the Unix time at which `decide` is wanted although nothing was received."""
         state = self.state
         due = wake = now + min(state.limits.lease_interval / 2, self.waits.lookups.patience)
-        throttle = self.dispatch.throttle
-        for each in (state.next_due, state.volatile.next_due, throttle.due, state.next_deadline):
+        moments = (
+            state.next_due, state.volatile.next_due, self.dispatch.throttle.due,
+            state.next_deadline, self.heartbeats.due, self.sessions.due,
+        )  # fmt: skip
+        for each in moments:
             if each is not None and each < due:
                 due = each
         return min(wake, max(due, state.hold_until))

@@ -19,6 +19,7 @@ from eventmq.broker.core import PORTS, BrokerCore
 from eventmq.broker.later import Later
 from eventmq.broker.roles import Grant
 from eventmq.broker.runner_door import Door
+from eventmq.broker.runner_losses import Losses
 from eventmq.broker.runner_observer import Observers
 from eventmq.entries import Announce
 from eventmq.errors import BindError, NotAllowed
@@ -69,6 +70,7 @@ class BrokerRunner:
     #: Set before `bind`: called with each event, on a thread of its own.
     observer: Callable[[Mapping[str, Any]], None] | None = None
     _observers: Observers | None = None
+    _stopping = False
 
     def __init__(
         self,
@@ -96,9 +98,9 @@ class BrokerRunner:
         self._keys_dir = keys_dir
         self._door: Door | None = None
         self._links: dict[str, Link] = {}
+        self._losses = Losses(self.core.heartbeats.connection_lost)
         self._later = Later()
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
-        self._stopping = False
         self._wake_read, self._wake_write = _open_pipe()
 
     # Start and stop
@@ -162,8 +164,9 @@ class BrokerRunner:
         is_pub = name == "subscribe"
         link = open_pub(self._context) if is_pub else self._open_router(self._context)
         self._links[name] = link
-        if self._door is not None:
-            self._door.arm(self._context, name, link)
+        fd = None if self._door is None else self._door.arm(self._context, name, link)
+        if fd is None:
+            fd = self._losses.watch(self._context, name, link)
         try:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
@@ -172,6 +175,8 @@ class BrokerRunner:
             raise BindError(msg) from error
         if not is_pub:
             self._items.append((link.socket, _IN))
+            if fd is not None:
+                self._items.append((fd, _IN))
 
     def _open_router(self, context: zmq.Context[Any]) -> Link:
         return open_router(
@@ -209,6 +214,7 @@ class BrokerRunner:
     def _close(self) -> None:
         if self._door is not None:
             self._door.close()
+        self._losses.close()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -257,6 +263,7 @@ class BrokerRunner:
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
+        self._losses.look(ready)
         if self._door is not None:
             return self._read_known(self._door, ready, now)
         core = self.core

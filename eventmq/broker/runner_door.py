@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from eventmq.broker.core import WORKER_PORTS
 from eventmq.broker.gate import Gate
-from eventmq.wire.runner_monitors import lost_connection
+from eventmq.wire.runner_monitors import event_fd, lost_connection
 from eventmq.wire.runner_zap import ZapThread
 from eventmq.wire.socket import KnownLink, encrypt, watch_failures
 
@@ -44,6 +45,7 @@ class Door:
         self._gate = Gate(core, self._grants, rate=rate)
         self._zap: ZapThread | None = None
         self._counters = core.state.counters
+        self._tell_lost = core.heartbeats.connection_lost
         #: Port -> its link, and where its failed handshakes are told.
         self._watched: dict[str, tuple[Link, Link]] = {}
         self._warned: set[str] = set()
@@ -61,12 +63,20 @@ class Door:
         if self._ring is not None:
             self._zap = ZapThread(context, self._ring)
 
-    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> None:
-        """Turn CURVE on, where there are keys, before a link is bound."""
-        if self._ring is not None:
-            encrypt(link, self._ring.broker.secret.encode())
-            self.disarm(port)
-            self._watched[port] = (link, watch_failures(context, link))
+    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
+        """Turn CURVE on, where there are keys, before a link is bound.
+
+        Returns:
+            A descriptor that is readable when there may be something to `look` at; None without
+            keys, where the link is not watched, and for a port where no workers are.
+        """
+        if self._ring is None:
+            return None
+        encrypt(link, self._ring.broker.secret.encode())
+        self.disarm(port)
+        told = watch_failures(context, link)
+        self._watched[port] = (link, told)
+        return event_fd(told.socket) if port in WORKER_PORTS else None
 
     def disarm(self, port: str) -> None:
         """Watch a link no more, before it is closed."""
@@ -143,6 +153,8 @@ class Door:
             if connection is None:
                 self._note_failure(port)
                 continue
+            if port in WORKER_PORTS:
+                self._tell_lost()
             peer = self._routes.pop((port, connection), None)
             if peer is not None and self._connections.get(peer) == connection:
                 del self._connections[peer]

@@ -1,17 +1,18 @@
-"""INFORM, READY, HEARTBEAT and KBAI: who is there, what it holds, and when it is dead."""
+"""INFORM, READY, STATUS and KBAI: who is there, what it holds, and when it is dead."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventmq.broker.heartbeats import Heartbeats
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
 from eventmq.broker.views import Skill
 from eventmq.entries import Find
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.wire.commands import Cancel, Heartbeat, Kbai
-from eventmq.wire.features import Features, Status, format_waiting, parse_queues
+from eventmq.wire.commands import Cancel, Kbai
+from eventmq.wire.features import Features, Status, parse_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,7 +57,10 @@ class Sessions:
         self.outcomes = outcomes
         self.waits = waits
         self.parking = parking
+        self.heartbeats = Heartbeats(state)
         self.new_order = new_order
+        #: When `end_graces` is wanted, None for not before the next `tick`.
+        self.due: float | None = None
         self.revoked = Revoked()
 
     # INFORM
@@ -87,7 +91,7 @@ class Sessions:
             self.lost(peer.session)
         extra = None if features is None else self._features().format().encode()
         state.ack(peer, message.id, extra)
-        self.heartbeat_to(peer)
+        self.heartbeats.send(peer)
         if peer.session is not None and features is not None:
             self._reconcile(peer.session, features.received, set(features.held), resend=True)
             self._cancel_revoked(peer, peer.session, features.held)
@@ -233,21 +237,6 @@ class Sessions:
 
     # Liveness
 
-    def heartbeat_to(self, peer: Peer) -> None:
-        """Send a HEARTBEAT; to a worker of ours with the number of jobs that wait for it."""
-        state, session = self.state, peer.session
-        status = None
-        if session is not None and not session.plain:
-            session.told = state.now
-            status = format_waiting(self._waiting(session))
-        state.send(peer, Heartbeat(state.message_id(), f"{state.now:.2f}", status).frames())
-
-    def _waiting(self, session: Session) -> int:
-        """Return how many jobs wait in the queues of a session."""
-        queues = [self.state.queue(name) for _, name in session.queues]
-        stored = sum([queue.counts.waiting - queue.running for queue in queues])
-        return max(0, stored)
-
     def shift(self, seconds: float) -> None:
         """Move every deadline: the broker itself was away, or the clock jumped."""
         for peer in self.state.peers.values():
@@ -259,26 +248,7 @@ class Sessions:
             for lease in session.leases.values():
                 lease.until += seconds
                 lease.sent += seconds if lease.sent else 0.0
-
-    def beat(self) -> None:
-        """Send the HEARTBEATs that are due."""
-        limits, now = self.state.limits, self.state.now
-        for peer in self.state.peers.values():
-            if peer.role and not peer.left:
-                session = peer.session
-                busy = session is not None and self._works(session)
-                every = limits.lease_interval if busy else limits.heartbeat_interval
-                if now - peer.sent >= every or (
-                    busy
-                    and session is not None
-                    and not session.plain
-                    and now - session.told >= every
-                ):
-                    self.heartbeat_to(peer)
-
-    def _works(self, session: Session) -> bool:
-        """Say whether it has jobs, or is between two: others wait for it."""
-        return bool(session.leases) or (not session.plain and self._waiting(session) > 0)
+        self.due = None if self.due is None else self.due + seconds
 
     def tick(self) -> None:
         """End what was silent for too long."""
@@ -289,6 +259,19 @@ class Sessions:
                 self.drop(peer)
         for session in list(state.sessions.values()):
             self._judge(session)
+        self.end_graces()
+
+    def end_graces(self) -> None:
+        """End the sessions that were without a connection for too long."""
+        ends = []
+        for session in list(self.state.sessions.values()):
+            if session.peer is None and session.gone_at:
+                end = session.gone_at + (session.patience or self.state.limits.grace)
+                if self.state.now >= end:
+                    self.lost(session)
+                else:
+                    ends.append(end)
+        self.due = min(ends, default=None)
 
     def evict(self) -> None:
         """Make room for a new peer: forget a dead client that was only kept for its REPLY."""
@@ -306,11 +289,6 @@ class Sessions:
         if session.peer is not None:
             for _, name in session.queues:
                 state.queue(name).served_at = state.now
-        elif session.gone_at:
-            patience = session.patience or state.limits.grace
-            if state.now - session.gone_at >= patience:
-                self.lost(session)
-                return
         if session.strays:
             self._note_strays(session, set(session.strays))
         if session.plain:
@@ -356,8 +334,11 @@ class Sessions:
         self._forget(peer)
         if session is not None and session.peer is peer:
             session.peer = None
-            session.gone_at = self.state.now
-            session.patience = self.state.limits.liveness if session.plain else 0.0
+            limits, now = self.state.limits, self.state.now
+            session.gone_at = now
+            session.patience = limits.liveness if session.plain else 0.0
+            end = now + (session.patience or limits.grace)
+            self.due = end if self.due is None else min(self.due, end)
 
     def drop(self, peer: Peer) -> None:
         """Forget a dead peer, and give back what its session holds."""

@@ -390,7 +390,9 @@ def watch_failures(context: zmq.Context[zmq.Socket[bytes]], link: Link) -> Link:
     monitor.set(zmq.LINGER, 0)
     monitor.set(zmq.RCVHWM, 0)
     monitor.connect(address)
-    return Link(monitor)
+    told = Link(monitor)
+    told.receive()  # there is nothing yet, but only behind this look `event_fd` tells of the first
+    return told
 
 
 def new_keys() -> tuple[bytes, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -81,6 +82,12 @@ class BrokerProcess:
                 self.kill()
                 raise
             assert status == 0, self.log()
+
+    def cpu(self) -> float:
+        """Return the seconds of CPU that it has used."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def rss(self) -> int:
         """Return the bytes of memory that it has."""

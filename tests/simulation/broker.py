@@ -53,7 +53,7 @@ class BrokerProcess(Process):
         self.disk = disk
         self.limits = limits
         self.look = look
-        self.network = Network(world, self.take)
+        self.network = Network(world, self.take, self.lose)
         self.crashes = 0
         #: Messages that the next turn sends before it dies; below 0: it does not.
         self.dies_sending = -1
@@ -89,6 +89,12 @@ class BrokerProcess(Process):
     def take(self, frames: list[bytes]) -> None:
         if self.alive:
             self._inbox.append(frames)
+            self.wake()
+
+    def lose(self) -> None:
+        """The monitor of the ROUTER says that a connection is gone."""
+        if self.alive:
+            self.core.heartbeats.connection_lost()
             self.wake()
 
     def turn(self) -> None:

@@ -142,11 +142,15 @@ class Network:
     Args:
         world: Time.
         take: Is given what arrives at the ROUTER, routing id first.
+        lost: Called when the ROUTER has seen that some connection is gone.
     """
 
-    def __init__(self, world: World, take: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self, world: World, take: Callable[[list[bytes]], None], lost: Callable[[], None]
+    ) -> None:
         self.world = world
         self.take = take
+        self.lost = lost
         self.sockets: list[Socket] = []
         self.known: dict[bytes, Connection] = {}
         self.listening = False
@@ -211,13 +215,20 @@ class Network:
         socket.inbox.clear()
         socket.events.append(False)
         socket.owner.wake()
-        self.world.at(self.world.now + noticed, lambda: self.forget(connection))
+        self.world.at(self.world.now + noticed, lambda: self.notice(connection))
         self.world.at(self.world.now + RECONNECT, socket.connect)
 
-    def forget(self, connection: Connection) -> None:
-        """The ROUTER has seen that a connection is gone."""
-        if self.known.get(connection.identity) is connection:
-            del self.known[connection.identity]
+    def notice(self, connection: Connection) -> None:
+        """The ROUTER sees that a connection is gone, and its monitor says so."""
+        if self.forget(connection):
+            self.lost()
+
+    def forget(self, connection: Connection) -> bool:
+        """Let the ROUTER have a connection no more; return whether it had it."""
+        if self.known.get(connection.identity) is not connection:
+            return False
+        del self.known[connection.identity]
+        return True
 
     def deafen(self, socket: Socket) -> None:
         """Lose all that is sent from now on, in both directions, and tell nobody."""

@@ -1,0 +1,113 @@
+"""HEARTBEATs of the broker: who gets one when, and a look whose connection was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.wire.commands import Heartbeat
+from eventmq.wire.features import format_waiting
+
+if TYPE_CHECKING:
+    from eventmq.broker.peers import Peer, Session
+    from eventmq.broker.state import State
+
+__all__ = ["Heartbeats"]
+
+#: Seconds from the news of a lost connection until a ROUTER knows that it cannot send there.
+_SETTLE = 0.02
+
+#: Seconds between two looks, however many connections are lost.
+_APART = 0.1
+
+
+class Heartbeats:
+    """Sends them.
+
+    Args:
+        state: Of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        #: A connection was lost since `run`.
+        self._lost = False
+        #: When that was heard last, when the last look was, and when the next one is.
+        self._heard = self._looked = 0.0
+        self._next_look: float | None = None
+        #: When the HEARTBEATs were sent that were due.
+        self._beaten = 0.0
+
+    def connection_lost(self) -> None:
+        """Some connection was lost: look soon whether it was that of a worker that has jobs.
+
+        Of a connection that is lost, a ROUTER's monitor says no identity. The ROUTER says so when
+        it is to send there, and then the grace of the session begins.
+        """
+        self._lost = True
+
+    @property
+    def due(self) -> float | None:
+        """When `run` is wanted for a look, None while no connection was lost."""
+        return 0.0 if self._lost else self._next_look
+
+    def shift(self, seconds: float) -> None:
+        """Move every moment: the broker itself was away, or the clock jumped."""
+        self._beaten = self.state.now
+        self._heard += seconds
+        self._looked += seconds
+        self._next_look = None if self._next_look is None else self._next_look + seconds
+
+    def run(self) -> None:
+        """Send what is due."""
+        now = self.state.now
+        if self._lost:
+            self._lost, self._heard = False, now
+            if self._next_look is None:
+                self._next_look = max(now + _SETTLE, self._looked + _APART)
+        if self._next_look is not None and now >= self._next_look:
+            self._look()
+            self._looked = now
+            # One that was lost a moment ago the ROUTER may not know of yet.
+            self._next_look = now + _APART if now < self._heard + _SETTLE else None
+        if now - self._beaten >= self.state.limits.lease_interval / 2:
+            self._beaten = now
+            self._beat()
+
+    def _look(self) -> None:
+        for session in self.state.sessions.values():
+            if session.peer is not None and session.leases and not session.plain:
+                self.send(session.peer)
+
+    def _beat(self) -> None:
+        limits, now = self.state.limits, self.state.now
+        for peer in self.state.peers.values():
+            if peer.role and not peer.left:
+                session = peer.session
+                busy = session is not None and self._works(session)
+                every = limits.lease_interval if busy else limits.heartbeat_interval
+                if now - peer.sent >= every or (
+                    busy
+                    and session is not None
+                    and not session.plain
+                    and now - session.told >= every
+                ):
+                    self.send(peer)
+
+    def _works(self, session: Session) -> bool:
+        """Say whether it has jobs, or is between two: others wait for it."""
+        return bool(session.leases) or (not session.plain and self._waiting(session) > 0)
+
+    def send(self, peer: Peer) -> None:
+        """Send one; to a worker of ours with the number of jobs that wait for it."""
+        state, session = self.state, peer.session
+        status = None
+        if session is not None and not session.plain:
+            session.told = state.now
+            status = format_waiting(self._waiting(session))
+        state.send(peer, Heartbeat(state.message_id(), f"{state.now:.2f}", status).frames())
+
+    def _waiting(self, session: Session) -> int:
+        """Return how many jobs wait in the queues of a session."""
+        queues = [self.state.queue(name) for _, name in session.queues]
+        stored = sum([queue.counts.waiting - queue.running for queue in queues])
+        return max(0, stored)
