@@ -23,6 +23,7 @@ from benchmarks import (
     scaling,
     spark,
     spark_source,
+    wakes,
 )
 from benchmarks.figures import Figures
 from benchmarks.peers import compare
@@ -30,8 +31,8 @@ from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.measure import ROWS as COMPARED
 
 _PARTS = (
-    rows, life, limit, resources, crash, pubsub, gateways, journal, look_back, scaling, spark,
-    spark_source,
+    rows, life, limit, resources, wakes, crash, pubsub, gateways, journal, look_back, scaling,
+    spark, spark_source,
 )  # fmt: skip
 ROWS = {name: row for part in _PARTS for name, row in part.ROWS.items()}
 GOALS = {name: goals for part in _PARTS for name, goals in part.GOALS.items()}
