@@ -43,6 +43,9 @@ RECOVERY, LEAST_RECOVERY = 2.5, 5.0
 #: Seconds that a second worker may take to get a job beside one that is busy and may take it too.
 SECOND = 15.0
 
+#: Seconds before a job is due in which its client waits awake: a timer of asyncio may be late.
+_SPIN = 0.003
+
 #: Figures that say how something was measured, and are not compared.
 SETTINGS = frozenset({"jobs", "patience_s", "rate"})
 
@@ -221,7 +224,7 @@ async def _paced(
     for number in range(n):
         due = begin + number / rate
         while (early := due - time.time()) > 0:  # noqa: ASYNC110 - a pace, nobody sets an event
-            await asyncio.sleep(early if early > 0.002 else 0)
+            await asyncio.sleep(max(0.0, early - _SPIN))
         await done(submit(due))
     return n
 
