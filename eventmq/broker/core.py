@@ -122,6 +122,7 @@ class BrokerCore:
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
+        """Return command -> handler; tell `Calls` of those that others answer."""
         state = self.state
         self.calls.add({**self.schedules.handlers, "inputs": self.dispatch.inputs.read})
         return {

@@ -47,7 +47,7 @@ class Heartbeats:
 
     @property
     def due(self) -> float | None:
-        """When `run` is wanted for a look, None while no connection was lost."""
+        """When `run` is wanted for a look, 0.0 for at once, None while no connection was lost."""
         return 0.0 if self._lost else self._next_look
 
     def shift(self, seconds: float) -> None:
