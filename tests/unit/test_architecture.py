@@ -24,9 +24,6 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE, CONTRIB = "eventmq", "eventmq_contrib"
-FILE_LINES = 400
-FUNCTION_LINES = 30
-HOT_LOOP_LINES = 60
 IO_MODULES = frozenset({"zmq", "sqlite3", "socket", "threading", "time", "os", "subprocess"})
 #: The files under eventmq/ that may import them.
 IO_FILES = re.compile(
@@ -219,44 +216,11 @@ def contrib_uses_public_names(source: Source) -> Iterator[str]:
                 yield f"{module.path}:{line}: {target} {name} is not public"
 
 
-def files_are_short_nouns(source: Source) -> Iterator[str]:
-    """A file has at most 400 lines and is named for one thing."""
+def files_are_nouns(source: Source) -> Iterator[str]:
+    """A file is named for one thing."""
     for module in source.modules.values():
-        lines = len(module.source.splitlines())
-        if lines > FILE_LINES:
-            yield f"{module.path}: {lines} lines, {FILE_LINES} at most"
         if NO_NOUNS & set(module.name.split(".")):
             yield f"{module.path}: split it by noun"
-
-
-def functions_are_short(source: Source) -> Iterator[str]:
-    """A function has at most 30 lines, its docstring not counted; a marked hot loop 60."""
-    for module in source.modules.values():
-        lines = module.source.splitlines()
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                most = HOT_LOOP_LINES if is_hot_loop(node, lines) else FUNCTION_LINES
-                if (length := length_of(node)) > most:
-                    where = f"{module.path}:{node.lineno}: {node.name}"
-                    yield f"{where}: {length} lines, {most} at most"
-
-
-def length_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    first = node.body[0]
-    docstring = 0
-    if ast.get_docstring(node, clean=False) is not None:
-        docstring = (first.end_lineno or first.lineno) - first.lineno + 1
-    return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
-
-
-def is_hot_loop(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> bool:
-    """True if a line of the comment directly above the function begins with ``# hot loop``."""
-    above = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 2
-    while above >= 0 and (text := lines[above].strip()).startswith("#"):
-        if text.startswith("# hot loop"):
-            return True
-        above -= 1
-    return False
 
 
 Rule = Callable[[Source], Iterator[str]]
@@ -267,8 +231,7 @@ RULES: list[Rule] = [
     io_stays_in_its_files,
     plugins_start_without_libraries,
     contrib_uses_public_names,
-    files_are_short_nouns,
-    functions_are_short,
+    files_are_nouns,
 ]
 
 
@@ -335,11 +298,7 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
         {"job.py": "__all__ = ['Job']", "../eventmq_contrib/a.py": "from eventmq.job import x"},
         "eventmq.job x",
     ),
-    (files_are_short_nouns, {"job.py": "#\n" * 401}, "401 lines"),
-    (files_are_short_nouns, {"wire/utils.py": ""}, "by noun"),
-    (functions_are_short, {"job.py": "def f():\n" + "  x\n" * 30}, "f: 31 lines, 30 at most"),
-    (functions_are_short, {"job.py": "# hot loop\nasync def f():\n" + "  x\n" * 60}, "60 at most"),
-    (functions_are_short, {"job.py": "# hot loop\n\ndef f():\n" + "  x\n" * 30}, "30 at most"),
+    (files_are_nouns, {"wire/utils.py": ""}, "by noun"),
 ]
 
 
