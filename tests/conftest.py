@@ -22,9 +22,9 @@ TESTS = Path(__file__).parent
 #: it: ``all``, or names separated by commas. There is no such test yet.
 SERVICES: frozenset[str] = frozenset()
 
-#: Seconds that the tests of these folders should take together on two idle cores. Printed beside what
-#: they took and never enforced: a slow machine fails nothing. Only the time limit of a single test
-#: and the limits of the stages of ``.ci/run`` do.
+#: Seconds that the tests of these folders should take together on two idle cores. Printed beside
+#: what they took and never enforced: a slow machine fails nothing. Only the time limit of a single
+#: test and the limits of the stages of ``.ci/run`` do.
 AIMS = {
     ("unit", "properties", "contracts"): 180.0,
     ("simulation",): 120.0,
