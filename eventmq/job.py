@@ -162,6 +162,11 @@ class Job:
     created: float = 0.0
     deaths: int = 0
 
+    @property
+    def ready_at(self) -> float:
+        """When it became ready for a worker, or will: its waiting counts from then."""
+        return self.due % HELD or self.created
+
 
 @dataclass(slots=True)
 class IdFactory:

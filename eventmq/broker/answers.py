@@ -16,7 +16,8 @@ class Answers:
     """What becomes of the jobs of a chunk that were answered, or that are lost."""
 
     __slots__ = (
-        "again", "attempts", "before", "causes", "ends", "lease", "session", "taken", "unstarted",
+        "again", "attempts", "before", "causes", "ends", "lease", "ready", "session", "taken",
+        "unstarted",
     )  # fmt: skip
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -26,7 +27,9 @@ class Answers:
         #: Jobs that go back, and why each does.
         self.again: list[Job] = []
         self.causes: list[Cause] = []
+        #: Attempts that failed, and when the job of each had become ready for it.
         self.attempts: list[Attempt] = []
+        self.ready: list[float] = []
         self.taken: list[tuple[int, Job]] = []
         #: Ids of jobs that go back and were not started.
         self.unstarted: set[str] = set()

@@ -153,6 +153,7 @@ class Outcomes:
         answers.before.append((job, (job.attempt, job.deaths, job.due, job.rank, job.state)))
         if kind == OutcomeKind.RETRY:
             answers.attempts.append(failure.attempt(job, state.now))
+            answers.ready.append(job.ready_at)
             cause = _AGAIN
             self._delay(job, countdown)
         elif kind == OutcomeKind.DIED:
@@ -281,8 +282,9 @@ class Outcomes:
             self.close(session, lease)
         if again:
             entry = Requeue(
-                again, answers.attempts, answers.causes, state.now, session.name, lease.sent
-            )
+                again, answers.attempts, answers.causes, state.now, session.name, lease.sent,
+                answers.ready,
+            )  # fmt: skip
             state.write(entry, lambda _: self._back(again, unstarted))
 
         def settle(verdict: Mapping[int, Verdict]) -> None:

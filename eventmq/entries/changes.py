@@ -134,6 +134,8 @@ class Requeue(NamedTuple):
     at: float = 0.0
     worker: str = ""
     leased: float = 0.0
+    #: One per attempt: when its job had become ready, for the event.
+    ready: Sequence[float] = ()
 
 
 class Note(NamedTuple):

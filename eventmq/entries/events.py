@@ -39,7 +39,7 @@ _ENDS = {
     JobState.EXPIRED: KIND_CODES[Kind.EXPIRED],
     JobState.CANCELLED: KIND_CODES[Kind.CANCELLED],
 }
-_FAILED = _ENDS[JobState.FAILED]
+_FAILED, _EXPIRED = _ENDS[JobState.FAILED], _ENDS[JobState.EXPIRED]
 _ENQUEUED, _DELAYED = KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]
 _DUPLICATE, _REPLAYED = KIND_CODES[Kind.DUPLICATE], KIND_CODES[Kind.REPLAYED]
 _CANCELLED = KIND_CODES[Kind.CANCELLED]
@@ -201,7 +201,23 @@ def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
 
 
 def _expired(entry: Expire, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
-    yield from _changed(_ENDS[JobState.EXPIRED], verdict[0], entry.now)
+    for block in _changed(_EXPIRED, verdict[0], entry.now):
+        _put_unready(block, verdict[0])
+        yield block
+
+
+def _put_unready(block: Block, jobs: Sequence[Job]) -> None:
+    """Say when jobs that expired before they were ready would have become so."""
+    due = {job.id: _unready(job) for job in jobs}
+    if any(due.values()):
+        block.put(Field.DUE, [due[job_id] for job_id in block.ids])
+
+
+def _unready(job: Job) -> float:
+    """Return when a job that expired would have become ready, 0.0 if it was before."""
+    if job.due >= HELD:
+        return job.expires  # when is not known; not before that
+    return job.due if job.due >= job.expires else 0.0
 
 
 def _end(row: Finished, leased: float) -> Block:
@@ -217,10 +233,12 @@ def _end(row: Finished, leased: float) -> Block:
     if worker:
         common[Field.WORKER] = worker
     if started:
-        common[Field.READY] = job.due % HELD or job.created
+        common[Field.READY] = job.ready_at
         common[Field.STARTED], common[Field.RAN] = started, ran
     if state is JobState.FAILED:
         common[Field.ERROR_TYPE], common[Field.FINGERPRINT] = fingerprint(result)
+    elif state is JobState.EXPIRED and (due := _unready(job)):
+        common[Field.DUE] = due
     return Block(common, [job.id], {})
 
 
@@ -250,11 +268,13 @@ def _ended(rows: Sequence[Finished], more: Mapping[int, Any]) -> Iterator[Block]
     _put_counts(block, jobs)
     block.put(Field.BYTES_OUT, list(map(len, results)))
     if any(starts):
-        block.put(Field.READY, [job.due % HELD or job.created for job in jobs])
+        block.put(Field.READY, [job.due % HELD or job.created for job in jobs])  # `ready_at`
         block.put(Field.STARTED, starts)
         block.put(Field.RAN, runs)
     if kind == _FAILED:
         _put_errors(block, results)
+    elif kind == _EXPIRED:
+        _put_unready(block, jobs)
     yield block
 
 
@@ -263,23 +283,24 @@ def _ended(rows: Sequence[Finished], more: Mapping[int, Any]) -> Iterator[Block]
 
 def _requeued(entry: Requeue, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
     attempts = {attempt.job_id: attempt for attempt in entry.attempts}
+    ready = {attempt.job_id: at for attempt, at in zip(entry.attempts, entry.ready, strict=False)}
     for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.causes, strict=False)):
         if place not in verdict:
             block = next(_changed(KIND_CODES[kind], [job], entry.at))
             if entry.worker:
                 block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
             if kind is Kind.RETRY:
-                _put_attempt(block, job, attempts[job.id])
+                _put_attempt(block, job, attempts[job.id], ready.get(job.id, 0.0))
             elif error:
                 _put_errors(block, [error])
             yield block
 
 
-def _put_attempt(block: Block, job: Job, attempt: Attempt) -> None:
+def _put_attempt(block: Block, job: Job, attempt: Attempt, ready: float) -> None:
     """Add what is known of an attempt that failed."""
     block.common.update({
         Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.due,
-        Field.STARTED: attempt.started, Field.RAN: attempt.ran,
+        Field.READY: ready, Field.STARTED: attempt.started, Field.RAN: attempt.ran,
         Field.BYTES_OUT: len(attempt.error),
     })  # fmt: skip
     _put_errors(block, [attempt.error])

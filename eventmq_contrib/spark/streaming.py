@@ -19,6 +19,7 @@ from eventmq.events import SCHEMA_VERSION, Kind
 from eventmq_contrib.spark.drafts import write_whole
 from eventmq_contrib.spark.livetables import LiveTables
 from eventmq_contrib.spark.moments import words_of
+from eventmq_contrib.spark.products.slo import expired_waiting
 from eventmq_contrib.spark.waiting import Events, Waiting
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ __all__ = ["COLUMNS", "QUANTILES", "Stream", "minutes", "start_stream"]
 #: Columns of events that are read.
 COLUMNS = (
     "broker_id", "seq", "ts_us", "kind", "task", "queue", "bytes_in", "wait_us", "run_us",
-    "schema_version",
+    "due_us", "schema_version",
 )  # fmt: skip
 
 #: Of waiting and running.
@@ -123,7 +124,8 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
 
     Returns:
         The columns of `eventmq_contrib.spark.products.stats.stats_of`, and ``handed_back``,
-        ``replayed``, ``events``, ``starts`` with those of them that were ``good``, and
+        ``replayed``, ``events``, ``starts`` (and jobs that expired waiting) with those of them that
+        were ``good``, and
         ``newest_us``, the time of the newest event.
     """
     from pyspark.sql import functions as f
@@ -143,7 +145,7 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
             f.count_if(arrived).alias("arrived"),
             *counts,
             f.count("*").alias("events"),
-            f.count("wait_us").alias("starts"),
+            f.count_if(f.col("wait_us").isNotNull() | expired_waiting()).alias("starts"),
             f.count_if(f.col("wait_us") <= round(target * 1_000_000)).alias("good"),
             f.percentile_approx("wait_us", marks, _ACCURACY).alias("wait"),
             f.percentile_approx("run_us", marks, _ACCURACY).alias("run"),

@@ -122,7 +122,8 @@ def retries(job: Life) -> None:
     """One or two attempts fail, then one ends well, or not."""
     for _ in range(job.chance.randrange(1, 3)):
         outcome = {**job.run(), **job.fault()}
-        del outcome["wait_us"]
+        if job.chance.random() < 0.5:
+            del outcome["wait_us"]  # as in journals of before it was said
         due = job.now + 2 * _SECOND
         job.tell("retry", **outcome, due_us=due)
         job.now = due
@@ -176,8 +177,10 @@ def is_cancelled(job: Life) -> None:
 
 
 def expires(job: Life) -> None:
+    """While it waits for a worker, or before it is ready."""
     job.wait(3.0)
-    job.tell("expired", attempt=job.attempt, delivery=job.delivery)
+    due = {"due_us": job.now + _SECOND} if job.chance.random() < 0.3 else {}
+    job.tell("expired", attempt=job.attempt, delivery=job.delivery, **due)
 
 
 def is_submitted_again(job: Life) -> None:

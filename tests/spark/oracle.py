@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["double_leased", "holes", "jobs_of", "once", "state_of", "states"]
+__all__ = ["double_leased", "expired_waiting", "holes", "jobs_of", "once", "state_of", "states"]
 
 Row = dict[str, Any]
 
@@ -20,6 +20,11 @@ TELLING = ENDS | WAITING | {"leased", "progress"}
 def once(rows: Iterable[Row]) -> list[Row]:
     """Each row once, in the order of the numbers."""
     return [row for _, row in sorted({(row["broker_id"], row["seq"]): row for row in rows}.items())]
+
+
+def expired_waiting(row: Row) -> bool:
+    """It was ready, and no worker started it in time."""
+    return row["kind"] == "expired" and row.get("due_us") is None
 
 
 def of_brokers(rows: Iterable[Row]) -> dict[str, list[Row]]:

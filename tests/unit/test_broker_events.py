@@ -102,11 +102,14 @@ def test_a_retry_is_an_event_of_the_attempt_that_failed(broker: Broker) -> None:
     broker.worker()
     job_id, _ = broker.submit()
     error = encode_error(RemoteError("builtins.OSError", "gone"))
-    again = row(kind=OutcomeKind.RETRY, countdown=5.0, result=error, ran=0.25)
+    started = broker.clock.now() + 0.5
+    broker.clock.time += 1.0
+    again = row(kind=OutcomeKind.RETRY, countdown=5.0, result=error, started=started, ran=0.25)
     broker.answer(b"worker", broker.dispatched[0], [again])
     event = broker.events()[-1]
     assert (event["kind"], event["attempt"], event["delivery"]) == ("retry", 1, 1)
     assert (event["error_type"], event["run_us"]) == ("builtins.OSError", 250_000)
+    assert event["wait_us"] == 500_000
     assert event["due_us"] == (broker.clock.now() + 5.0) * 1e6
     broker.ready(b"worker", 1, 1)
     broker.wait(6.0)
@@ -115,6 +118,64 @@ def test_a_retry_is_an_event_of_the_attempt_that_failed(broker: Broker) -> None:
     last = broker.events()[-1]
     assert (last["attempt"], last["delivery"]) == (2, 2)
     assert last["wait_us"] < 2_000_000, "waiting for its time is not waiting for a worker"
+
+
+def test_each_attempt_waits_from_when_it_was_ready(broker: Broker) -> None:
+    """The next one from its time on; what comes back to wait again, from the first time."""
+    broker.worker()
+    broker.submit()
+    kinds_told = (OutcomeKind.RETRY, OutcomeKind.HANDED_BACK, OutcomeKind.RETRY)
+    for delivery, kind in enumerate(kinds_told):
+        broker.wait(2.0)
+        again = row(kind=kind, countdown=5.0, started=broker.clock.now() - 0.5)
+        broker.answer(b"worker", broker.dispatched[delivery], [again])
+        broker.wait(6.0)
+        broker.ready(b"worker", 1, delivery + 1)
+    told = [e for e in broker.events() if e["kind"] in {"retry", "handed_back"}]
+    assert [(e["kind"], e.get("wait_us")) for e in told] == [
+        ("retry", 1_500_000), ("handed_back", None), ("retry", 10_500_000),
+    ]  # fmt: skip
+
+
+def test_a_job_that_expires_before_it_is_ready_says_when_it_would_have_been(broker: Broker) -> None:
+    """Else it waited for a worker, and none came in time."""
+    expires = broker.clock.now() + 2.0
+    due = expires + 1.0
+    waited, _ = broker.submit(headers=f"expires:{expires}")
+    delayed, _ = broker.submit(headers=f"expires:{expires},eta:{due}")
+    broker.wait(3.0)
+    told = {e["job_id"]: e.get("due_us") for e in broker.events() if e["kind"] == "expired"}
+    assert told == {waited: None, delayed: due * 1e6}
+
+
+def test_a_job_that_waits_for_another_expires_before_it_is_ready(broker: Broker) -> None:
+    """As one with the unique key of a job that runs."""
+    expires = broker.clock.now() + 2.0
+    keyed = "unique:k,unique-mode:keep_last"
+    broker.worker()
+    broker.submit(headers=keyed)
+    held, _ = broker.submit(headers=f"{keyed},expires:{expires}")
+    broker.wait(3.0)
+    broker.tell(b"worker", Heartbeat(broker.new_id(), "received:1,window:0,held:1"))
+    event = next(event for event in broker.events() if event["kind"] == "expired")
+    assert (event["job_id"], event["due_us"]) == (held, expires * 1e6)
+
+
+def test_a_job_that_was_held_waits_from_the_end_of_the_other(broker: Broker) -> None:
+    """Not from its submission: it was not ready."""
+    broker.worker()
+    keyed = "unique:k,unique-mode:keep_last"
+    broker.submit(headers=keyed)
+    held, _ = broker.submit(headers=keyed)
+    broker.wait(3.0)
+    broker.answer(b"worker", broker.dispatched[0], [row(started=broker.clock.now())])
+    broker.ready(b"worker", 1, 1)
+    answer = row(started=broker.clock.now() + 0.5, ran=0.5)
+    broker.wait(1.0)
+    broker.answer(b"worker", broker.dispatched[1], [answer])
+    last = broker.events()[-1]
+    assert (last["job_id"], last["kind"]) == (held, "succeeded")
+    assert last["wait_us"] == pytest.approx(500_000, abs=1000)
 
 
 def test_a_job_that_is_handed_back_says_so(broker: Broker) -> None:

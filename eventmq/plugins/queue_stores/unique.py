@@ -160,12 +160,18 @@ class Uniqueness:
             failed = row.state is JobState.FAILED
             table = "failed" if failed else self.tables.bucket(row.at)
             db.execute(f"UPDATE {table} SET unique_key = ? WHERE id = ?", (rule.key, row.job.id))
-            self.release(rule.key)
+            self.release(rule.key, row.at)
 
-    def release(self, key: str) -> None:
-        """Let the job that waited for the end of a holder of a key become ready."""
-        sql = "UPDATE jobs SET due = due - ? WHERE unique_key = ? AND state = 1 AND due >= ?"
-        self.tables.db.execute(sql, (HELD, key, HELD))
+    def release(self, key: str, at: float) -> None:
+        """Let the job that waited for the end of a holder of a key become ready, then at once.
+
+        Args:
+            key: Of the holder.
+            at: When that one ended; a job with a later time of its own waits for that.
+        """
+        sql = """UPDATE jobs SET due = max(due - ?, ?)
+                 WHERE unique_key = ? AND state = 1 AND due >= ?"""
+        self.tables.db.execute(sql, (HELD, at, key, HELD))
 
     def release_lonely(self) -> None:
         """Release what waits for nobody: whoever ended the holder did not say so."""

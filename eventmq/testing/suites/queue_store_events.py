@@ -121,12 +121,13 @@ class EventTests(StoreHarness):
         jobs[0].state, jobs[0].attempt, jobs[0].due = JobState.DELAYED, 2, now + 9.0
         failure = Attempt(jobs[0].id, 1, 1, now, now - 1.0, 0.5, "w:1", "e", b"??")
         causes = [Cause(Kind.RETRY), Cause(Kind.LEASE_LOST), Cause(Kind.HANDED_BACK)]
-        self.commit(store, Requeue(jobs, [failure], causes, now, "w:1", now - 2.0))
+        self.commit(store, Requeue(jobs, [failure], causes, now, "w:1", now - 2.0, [now - 4.0]))
         found = self.events(store, 3)
         assert [row["kind"] for row in found] == ["retry", "lease_lost", "handed_back"]
         assert {(row["host"], row["leased_us"]) for row in found} == {("w", int((now - 2) * 1e6))}
         assert [row["attempt"] for row in found] == [1, 1, 1]
         assert (found[0]["due_us"], found[0]["run_us"]) == (int((now + 9.0) * 1e6), 500_000)
+        assert [row.get("wait_us") for row in found] == [3_000_000, None, None]
 
     def test_what_operators_do_are_events(self) -> None:
         """By id and slice by slice; what is dropped had its end before."""

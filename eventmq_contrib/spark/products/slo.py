@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eventmq.events import Kind
 from eventmq_contrib.spark.products.numbers import numbers
 from eventmq_contrib.spark.products.states import READY, kind_of, lives, number_of
 
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
 
     from eventmq_contrib.spark.products.numbers import Numbers
 
-__all__ = ["Objective", "oldest_waiting", "slo", "slo_cells", "slo_of", "still_known"]
+__all__ = [
+    "Objective",
+    "expired_waiting",
+    "oldest_waiting",
+    "slo",
+    "slo_cells",
+    "slo_of",
+    "still_known",
+]
 
 #: Seconds of a cell: burn rates are of whole ones.
 STEP = 10
@@ -41,10 +50,22 @@ class Objective:
     within: float = 2.0
 
 
+def expired_waiting() -> Column:
+    """Return whether an event ends a job that was ready and that no worker started in time.
+
+    One that expired before it was ready says when it would have been (``due_us``): no worker was
+    late for that.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return (F.col("kind") == Kind.EXPIRED.value) & F.col("due_us").isNull()
+
+
 def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
     """Return how many jobs started and how many of them in time: ``start, queue, starts, good``.
 
-    A start is counted when it is told of: with the end of the attempt, in steps of ten seconds.
+    A start is counted when it is told of: with the end of the attempt, in steps of ten seconds. A
+    job that expired while it waited for a worker counts as a start that was not in time.
 
     Args:
         events: Each of them once; a stream as well, with a watermark on its column ``at``, the time
@@ -56,9 +77,9 @@ def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
     at = F.col("at") if "at" in events.columns else F.timestamp_micros("ts_us")
     good = events.wait_us <= round(objective.within * 1_000_000)
     counts = (
-        events.where("wait_us IS NOT NULL")
+        events.where(events.wait_us.isNotNull() | expired_waiting())
         .groupBy(F.window(at, f"{STEP} seconds").alias("period"), "queue")
-        .agg(F.count("*").alias("starts"), F.sum(good.cast("long")).alias("good"))
+        .agg(F.count("*").alias("starts"), F.count_if(good).alias("good"))
     )
     return counts.select(F.col("period.start").alias("start"), "queue", "starts", "good")
 
@@ -66,7 +87,8 @@ def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
 def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
     """Return the table of counts, a row per queue.
 
-    Columns: ``queue``; ``starts``; ``attainment``, the share of them in time; ``budget_left``, the
+    Columns: ``queue``; ``starts``, those that expired waiting included; ``attainment``, the share
+    of them in time; ``budget_left``, the
     share of the starts that may be late which is not used up, below 0 where it is overspent;
     ``burn_5m`` and ``burn_1h``, how many times faster than allowed it is spent, null where nothing
     started.
