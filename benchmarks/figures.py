@@ -6,13 +6,14 @@ import json
 import math
 import os
 import platform
-import sqlite3
 import statistics
 import time
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from eventmq.plugins.database import library_version
 
 __all__ = ["Figures", "machine"]
 
@@ -23,7 +24,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+        "sqlite": library_version(),
         **{name: metadata.version(name) for name in ("eventmq", "pyzmq", "msgpack")},
         "durability": "durable: receipt after fsync",
     }

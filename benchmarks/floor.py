@@ -7,13 +7,13 @@ ratios to it.
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 import time
 from pathlib import Path
 
 from eventmq.clock import SystemClock
 from eventmq.job import IdFactory
+from eventmq.plugins.database import connect
 from eventmq.plugins.queue_stores.schema import prepare
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 
@@ -31,7 +31,7 @@ def inserts_per_second(rows: int = 100_000, body: int = 20, batch: int = 100) ->
     marks = ", ".join("?" * 13)
     insert = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({marks})"  # noqa: S608 - marks only
     with tempfile.TemporaryDirectory(prefix="eventmq-floor-") as folder:
-        db = sqlite3.connect(Path(folder) / "floor.sqlite", isolation_level=None)
+        db = connect(Path(folder) / "floor.sqlite", busy=0.0)
         prepare(db, "the floor")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")

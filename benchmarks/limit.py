@@ -7,7 +7,6 @@ commit as there were. Nothing of the broker's own is in it: no checks, no order,
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import zmq
 
 from benchmarks.system import ROOT, System, running
 from eventmq import EventMQ
+from eventmq.plugins.database import connect
 from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_name, buckets, prepare
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
 from eventmq.wire.bulk import OutcomeRow, encode_batch, encode_outcomes, pack
@@ -29,6 +29,8 @@ from eventmq.wire.socket import Link, new_context, open_dealer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import apsw
 
     from benchmarks.figures import Figures
 
@@ -72,7 +74,7 @@ class _Rows(NamedTuple):
 
 
 def _read(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+    with closing(connect(path, busy=5.0, read_only=True)) as db:
         return db.execute(sql).fetchall()
 
 
@@ -92,7 +94,7 @@ def _many(system: System, app: EventMQ, nothing: Any, path: Path) -> tuple[_Rows
     while any(row["waiting"] + row["running"] for row in app.ask("queues")):
         time.sleep(0.05)
     cpu = system.cpu() - before
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+    with closing(connect(path, busy=5.0, read_only=True)) as db:
         names = [bucket_name(bucket) for bucket in buckets(db)]
     outcomes = [row for name in names for row in _read(path, f"SELECT * FROM {name}")]  # noqa: S608 - our own names
     assert worker.poll() is None
@@ -164,7 +166,7 @@ def _storing(rows: _Rows, together: int) -> float:
     """Return microseconds of CPU per job of writing its rows, so many in a commit."""
     with (
         tempfile.TemporaryDirectory(prefix="eventmq-floor-") as folder,
-        closing(sqlite3.connect(Path(folder) / FILE_NAME, isolation_level=None)) as db,
+        closing(connect(Path(folder) / FILE_NAME, busy=0.0)) as db,
     ):
         prepare(db, "the floor")
         db.execute(bucket_ddl(1))
@@ -176,7 +178,7 @@ def _storing(rows: _Rows, together: int) -> float:
     return seconds / len(rows.jobs) * 1e6
 
 
-def _write(db: sqlite3.Connection, rows: _Rows, together: int) -> None:
+def _write(db: apsw.Connection, rows: _Rows, together: int) -> None:
     """Admit all jobs; then lease and end them."""
     jobs, outcomes = (
         f"INSERT INTO {table} VALUES ({', '.join('?' * len(some[0]))})"  # noqa: S608 - our own names

@@ -66,8 +66,9 @@ def version_line() -> str:
 
 
 def _versions() -> dict[str, str]:
-    import sqlite3
     from importlib.metadata import PackageNotFoundError, version
+
+    from eventmq.plugins.database import library_version
 
     found = {}
     for name in ("eventmq", "pyzmq"):
@@ -79,7 +80,7 @@ def _versions() -> dict[str, str]:
         "eventmq": found["eventmq"],
         "python": platform.python_version(),
         "pyzmq": found["pyzmq"],
-        "sqlite": sqlite3.sqlite_version,
+        "sqlite": library_version(),
     }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sqlite3
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.plugins.database import connect
 from tests.acceptance.shell import Shell, free_port
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def test_the_store_of_a_newer_version_is_refused(shell: Shell) -> None:
     broker = shell.start("broker", "--bind", FREE)
     broker.ready()
     broker.stop()
-    db = sqlite3.connect(shell.folder / ".eventmq" / "queue.sqlite")
+    db = connect(shell.folder / ".eventmq" / "queue.sqlite", busy=5.0)
     db.execute("PRAGMA user_version = 99")
     db.close()
     code, message = shell.error("broker", "--bind", FREE)

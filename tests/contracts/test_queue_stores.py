@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import apsw
+import pytest
+
 from eventmq.interfaces import PluginContext
 from eventmq.plugins.queue_stores import memory, sqlite
 from eventmq.testing import QueueStoreSuite
+
+
+@pytest.fixture(autouse=True)
+def no_cursor_is_held(monkeypatch):
+    """Every commit ends with no statement under way: a held one would keep the log for ever."""
+    submit = sqlite.SqliteStore.submit
+
+    def submitted(store, batch):
+        submit(store, batch)
+        assert apsw.SQLITE_TXN_NONE == store._db.txn_state()
+
+    monkeypatch.setattr(sqlite.SqliteStore, "submit", submitted)
 
 
 class TestSqlite(QueueStoreSuite):

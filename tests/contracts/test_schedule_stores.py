@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventmq.errors import EventMQError, QueueFull, StoreError
+from eventmq.plugins.database import connect
 from eventmq.plugins.schedule_stores import table
 from eventmq.plugins.schedule_stores.broker import BrokerSchedules
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
@@ -115,9 +116,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, clock):
     (tmp_path / "text").write_text("hello" * 1000)
     with pytest.raises(StoreError, match="cannot open the schedules"):
         SqliteSchedules(tmp_path / "text", clock)
-    import sqlite3
-
-    db = sqlite3.connect(tmp_path / "other")
+    db = connect(tmp_path / "other", busy=0.0)
     db.execute("CREATE TABLE t (x)")
     db.close()
     with pytest.raises(StoreError, match="no schedules of EventMQ"):

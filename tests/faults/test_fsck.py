@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from eventmq.cli.program import program
 from eventmq.errors import StoreError
+from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.care.care import CHECKS, SqliteCare
 from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
@@ -41,9 +42,8 @@ def care_of(folder: Path) -> SqliteCare:
 
 
 def damage(folder: Path, sql: str) -> None:
-    with sqlite3.connect(folder / FILE_NAME, isolation_level=None) as db:
-        assert db.execute(sql).rowcount > 0, "the store has none of these"
-    db.close()
+    with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
+        assert change(db, sql) > 0, "the store has none of these"
 
 
 def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
@@ -138,7 +138,7 @@ def test_every_check_is_tried() -> None:
 
 def test_ends_and_numbers_are_checked(folder: Path) -> None:
     """They need the name of a table that is made by the clock, and two numbers."""
-    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    db = connect(folder / FILE_NAME, busy=0.0)
     sql = "SELECT name FROM sqlite_master WHERE name GLOB 'outcomes_[0-9]*' AND type = 'table'"
     [(bucket,)] = db.execute(sql)
     db.execute(f"UPDATE {bucket} SET state = 2 WHERE id = (SELECT min(id) FROM {bucket})")
@@ -149,7 +149,7 @@ def test_ends_and_numbers_are_checked(folder: Path) -> None:
 
 def test_an_index_that_is_not_right_is_made_anew(folder: Path) -> None:
     """It can be made of the table, so nothing is lost."""
-    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    db = connect(folder / FILE_NAME, busy=0.0)
     (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'failed_at'").fetchone()
     db.execute("PRAGMA writable_schema = ON")
     db.execute("UPDATE sqlite_master SET sql = sql || ' WHERE seq < 0' WHERE name = 'failed_at'")
@@ -168,7 +168,7 @@ def test_an_index_that_is_not_right_is_made_anew(folder: Path) -> None:
 def test_a_broken_page_is_named_with_its_table(folder: Path) -> None:
     """It cannot be repaired, and nothing is written."""
     path = folder / FILE_NAME
-    db = sqlite3.connect(path, isolation_level=None)
+    db = connect(path, busy=0.0)
     db.execute("PRAGMA journal_mode = DELETE")
     (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'").fetchone()
     db.close()
@@ -307,7 +307,7 @@ def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> Non
 def test_an_older_store_is_taken_over_first(folder: Path) -> None:
     """Its rows are of other columns; its pages are looked at."""
     damage(folder, f"UPDATE meta SET value = value WHERE {SCHEMA_VERSION}")
-    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    db = connect(folder / FILE_NAME, busy=0.0)
     db.execute("PRAGMA user_version = 3")
     db.close()
     [finding] = care_of(folder).check()
@@ -316,7 +316,7 @@ def test_an_older_store_is_taken_over_first(folder: Path) -> None:
 
 def test_a_check_is_quick(folder: Path) -> None:
     """It is run at night over stores of any size: no check takes each row against each other."""
-    db = sqlite3.connect(folder / FILE_NAME, isolation_level=None)
+    db = connect(folder / FILE_NAME, busy=0.0)
     db.execute("BEGIN")
     sql = """INSERT INTO jobs SELECT 1000000 + value, printf('%032d', value), queue, rank, 2, 1, 0,
              0, 0.0, 0.0, 1.0, headers, body, NULL, lane FROM (SELECT * FROM jobs WHERE state = 2

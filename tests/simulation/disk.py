@@ -7,11 +7,13 @@ SQLite: the database may have no further page.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
 
+import apsw
+
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.database import copy_database
+from eventmq.plugins.queue_stores.sqlite import STATEMENTS, SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,12 +32,12 @@ class Crash(BaseException):
     """The broker is gone: nothing may catch it."""
 
 
-class _Kept(sqlite3.Connection):
+class _Kept(apsw.Connection):
     """A connection that its store cannot close: the next broker has the same file."""
 
-    def close(self) -> None:
+    def close(self, force: bool = False) -> None:
         if self.in_transaction:
-            self.rollback()
+            self.execute("ROLLBACK")
 
     def really_close(self) -> None:
         super().close()
@@ -53,7 +55,7 @@ class Disk:
         self.world = world
         self.relaxed = relaxed
         self.file = _copy(_empty(), _Kept)
-        self.synced = _copy(self.file, sqlite3.Connection) if relaxed else None
+        self.synced = _copy(self.file, apsw.Connection) if relaxed else None
         self.sync_due = relaxed
         self.commits = 0
         #: Number of a commit -> what happens there: the broker dies ``before`` or ``after`` it, or
@@ -77,7 +79,7 @@ class Disk:
         """It has ended: what is due is synced, and this may be the end."""
         if self.synced is not None and self.world.now >= self.sync_due:
             self.sync_due = self.world.now + self.relaxed
-            self.file.backup(self.synced)
+            copy_database(self.file, self.synced)
         if self.crashes.get(self.commits) == "after":
             raise Crash
 
@@ -85,7 +87,7 @@ class Disk:
         """Drop what was not synced."""
         if self.synced is not None:
             self.file.close()
-            self.synced.backup(self.file)
+            copy_database(self.synced, self.file)
 
     def close(self) -> None:
         self.file.really_close()
@@ -100,7 +102,7 @@ class SimStore(SqliteStore):
         super().__init__(None, clock, durability="memory")
         self._disk = disk
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> apsw.Connection:
         return self._disk.file
 
     def submit(self, batch: Sequence[Write]) -> None:
@@ -119,16 +121,16 @@ def open_store(disk: Disk, clock: HostClock) -> QueueStore:
     return SimStore(disk, clock)
 
 
-def _copy(db: sqlite3.Connection, kind: type[sqlite3.Connection]) -> sqlite3.Connection:
-    made = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256, factory=kind)
-    db.backup(made)
+def _copy(db: apsw.Connection, kind: type[apsw.Connection]) -> apsw.Connection:
+    made = kind(":memory:", statementcachesize=STATEMENTS)
+    copy_database(db, made)
     return made
 
 
-_templates: list[sqlite3.Connection] = []
+_templates: list[apsw.Connection] = []
 
 
-def _empty() -> sqlite3.Connection:
+def _empty() -> apsw.Connection:
     """Return a database with the tables of a store: to make them takes longer than a run."""
     if not _templates:
         from tests.simulation.world import HostClock, World

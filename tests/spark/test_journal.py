@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import pytest
 
 from eventmq.errors import StoreError
 from eventmq.events import COLUMNS
+from eventmq.plugins.database import connect
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.parquet import arrow_schema
@@ -417,7 +417,7 @@ def test_a_card_that_cannot_be_read_is_made_anew(out: Path) -> None:
 
 def test_the_events_table_is_of_this_version(broker: Broker) -> None:
     """What the journal of another process reads."""
-    db = sqlite3.connect(broker.path / "queue.sqlite")
+    db = connect(broker.path / "queue.sqlite", busy=5.0)
     names = [row[1] for row in db.execute("PRAGMA table_info(events)")]
     db.close()
     assert names == ["first", "count", "offset", "body"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import pytest
 
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, StoreError
+from eventmq.plugins.database import connect
 from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
 from eventmq_contrib.journal.command import run
@@ -78,7 +78,7 @@ def test_a_store_without_a_broker_is_read_and_not_written(broker: Broker, tmp_pa
 
 
 def spoil(data: Path, *statements: str) -> None:
-    db = sqlite3.connect(data / "queue.sqlite", isolation_level=None)
+    db = connect(data / "queue.sqlite", busy=5.0)
     for statement in statements:
         db.execute(statement)
     db.close()

@@ -24,13 +24,16 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE, CONTRIB = "eventmq", "eventmq_contrib"
-IO_MODULES = frozenset({"zmq", "sqlite3", "socket", "threading", "time", "os", "subprocess"})
+IO_MODULES = frozenset({"zmq", "apsw", "socket", "threading", "time", "os", "subprocess"})
 #: The files under eventmq/ that may import them.
 IO_FILES = re.compile(
     r"(clock|settings|app)\.py|wire/socket\.py|(settings|plugins|cli|testing)/.*|"
     r"([^/]+/)+runner[^/]*\.py"
 )
 PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
+#: The one file that opens databases: its library is a dependency of the package, as msgpack is, and
+#: whatever plugin needs it takes it from there.
+DATABASE, DATABASE_LIBRARY = "eventmq/plugins/database.py", "apsw"
 NO_NOUNS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 
 
@@ -200,8 +203,30 @@ def plugins_start_without_libraries(source: Source) -> Iterator[str]:
     for module in source.modules.values():
         if module.room == "plugins" or module.name.split(".")[0] == CONTRIB:
             for target, _, line, at_top in source.imports(module):
-                if at_top and target.split(".")[0] not in PLUGIN_IMPORTS:
+                library = target.split(".")[0]
+                if (module.path, library) == (DATABASE, DATABASE_LIBRARY):
+                    continue
+                if at_top and library not in PLUGIN_IMPORTS:
                     yield f"{module.path}:{line}: imports {target} at its top"
+
+
+def databases_have_one_library(source: Source) -> Iterator[str]:
+    """One file imports the library of databases, and nothing the interpreter's own.
+
+    Two SQLite libraries in one process end each other's locks on a file.
+    """
+    for module in source.modules.values():
+        for target, _, line, _ in source.imports(module):
+            library = target.split(".")[0]
+            if library == DATABASE_LIBRARY and module.path != DATABASE:
+                yield f"{module.path}:{line}: imports {library}: take it from {DATABASE}"
+        yield from _own_library(module)
+
+
+def _own_library(module: Module) -> Iterator[str]:
+    for target, _, line, _ in module.raw_imports():
+        if target.split(".")[0] in {"sqlite3", "_sqlite3"}:
+            yield f"{module.path}:{line}: imports {target}: open databases with {DATABASE}"
 
 
 def contrib_uses_public_names(source: Source) -> Iterator[str]:
@@ -230,6 +255,7 @@ RULES: list[Rule] = [
     the_root_is_not_imported,
     io_stays_in_its_files,
     plugins_start_without_libraries,
+    databases_have_one_library,
     contrib_uses_public_names,
     files_are_nouns,
 ]
@@ -245,6 +271,14 @@ def test_the_package_keeps_the_rule(rule: Rule, real_source: Source) -> None:
     assert len(real_source.modules) > 1
     problems = sorted(rule(real_source))
     assert not problems, "\n".join([rule.__doc__ or "", *problems])
+
+
+def test_no_test_and_no_benchmark_opens_databases_with_another_library() -> None:
+    """They would end the locks of the store that they look at."""
+    paths = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    modules = [Module(ROOT, path) for path in paths]
+    assert len(modules) > 100
+    assert [] == [problem for module in modules for problem in _own_library(module)]
 
 
 # The checks themselves: each finds what it is there for and lets pass what is allowed.
@@ -291,6 +325,8 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
     (plugins_start_without_libraries, {"plugins/a.py": "import dill"}, "imports dill"),
     (plugins_start_without_libraries, {"plugins/a.py": "try:\n  import zmq\nexcept E: ..."}, "zmq"),
     (plugins_start_without_libraries, {"../eventmq_contrib/a.py": "import pyspark.sql"}, "pyspark"),
+    (databases_have_one_library, {"plugins/a.py": "def f():\n  import apsw.ext"}, "a.py:2"),
+    (databases_have_one_library, {"job.py": "from sqlite3 import connect"}, "imports sqlite3"),
     (contrib_uses_public_names, {"../eventmq_contrib/a.py": "from eventmq import Core"}, "Core"),
     (contrib_uses_public_names, {"../eventmq_contrib/a.py": "import eventmq.nothing"}, "nothing"),
     (
@@ -327,6 +363,7 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
         "eventmq/broker/core.py": "# hot loop: its benchmark\n@d\ndef f():\n" + "  x\n" * 59,
         "eventmq/plugins/a.py": "import os, click\nfrom eventmq.client import state\n"
         "def f():\n  import dill",
+        DATABASE: "import apsw",
         "eventmq/app.py": "import eventmq.plugins.a, threading",
         "eventmq_contrib/__init__.py": "",
         "eventmq_contrib/spark.py": "import csv\nfrom eventmq import EventMQ\n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from contextlib import closing
@@ -13,6 +12,7 @@ import pytest
 
 from eventmq.entries import Admit
 from eventmq.job import IdFactory, Job
+from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
@@ -77,17 +77,17 @@ def test_no_commit_waits_for_a_long_reader(
 
     From 32 MiB on no commit passes the thread that moves, so at 64 MiB one is forced.
     """
-    with closing(sqlite3.connect(filled.path, isolation_level=None)) as reader:
+    with closing(connect(filled.path, busy=5.0)) as reader:
         filled.commit()
         reader.execute("BEGIN")
-        assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+        assert first_row(reader, "SELECT count(*) FROM jobs") == (1,)
         begun = filled.times_begun()
         with caplog.at_level(logging.WARNING):
             for _ in range(80):
                 start = time.monotonic()
                 filled.commit()
                 assert time.monotonic() - start < PROMPT
-        assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+        assert first_row(reader, "SELECT count(*) FROM jobs") == (1,)
         reader.execute("COMMIT")
     assert filled.times_begun() == begun
     (record,) = caplog.records

@@ -15,7 +15,7 @@ from eventmq import errors
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Modules that cost time and are not needed to import the package.
-HEAVY = ["asyncio", "click", "dill", "msgpack", "pluggy", "rich", "sqlite3", "zmq"]
+HEAVY = ["apsw", "asyncio", "click", "dill", "msgpack", "pluggy", "rich", "sqlite3", "zmq"]
 
 #: Names that are not there.
 LATER = ["Chain", "signature"]

@@ -393,7 +393,16 @@ def test_pytest_finds_the_plugin_by_its_module_s_name():
 
 
 def test_the_plugin_imports_nothing_that_takes_time():
-    heavy = ("zmq", "msgpack", "sqlite3", "asyncio", "pluggy", "eventmq.app", "eventmq.wire")
+    heavy = (
+        "zmq",
+        "msgpack",
+        "apsw",
+        "sqlite3",
+        "asyncio",
+        "pluggy",
+        "eventmq.app",
+        "eventmq.wire",
+    )
     code = (
         "import sys, pytest; before = set(sys.modules); import eventmq.testing.plugin;"
         f"print(sorted((set(sys.modules) - before) & set({heavy!r})))"

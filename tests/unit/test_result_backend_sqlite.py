@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import stat
 import threading
+from contextlib import closing
 
 import pytest
 
 from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
 from eventmq.interfaces import PluginContext
+from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.result_backends import sqlite
 from eventmq.testing import FakeClock
 
@@ -34,9 +35,8 @@ def make(tmp_path):
 
 
 def count(path):
-    with sqlite3.connect(path) as db:
-        (number,) = db.execute("SELECT count(*) FROM results").fetchone()
-    db.close()
+    with closing(connect(path, busy=5.0)) as db:
+        (number,) = first_row(db, "SELECT count(*) FROM results")
     return number
 
 
@@ -129,9 +129,8 @@ def test_a_url_has_options_too(make):
     ],
 )
 def test_a_file_of_something_else_is_left_alone(make, tmp_path, statement, why):
-    with sqlite3.connect(tmp_path / "results.sqlite") as db:
-        db.executescript(statement)
-    db.close()
+    with closing(connect(tmp_path / "results.sqlite", busy=5.0)) as db:
+        db.execute(statement)
     for use in (lambda b: b.put("job-1", b"x", 60.0), lambda b: b.get(b"job-1")):
         with pytest.raises(ResultUnavailable, match=why):
             use(make())

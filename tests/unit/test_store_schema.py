@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from eventmq.entries import Find, History
 from eventmq.errors import StoreError
 from eventmq.operations import Pause, PruneFailed
+from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.queue_stores import schema
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def first_version(path: Path) -> None:
     """Write a file as version 1 did: a waiting job and a failed one."""
     path.mkdir()
-    db = sqlite3.connect(path / FILE_NAME)
+    db = connect(path / FILE_NAME, busy=0.0)
     for statement in schema._TABLES.split(";"):
         db.execute(statement)
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
@@ -33,7 +33,6 @@ def first_version(path: Path) -> None:
     db.execute(
         f"INSERT INTO failed VALUES (2, {job.format('bad', 5)}, 9.0, 'e', x'03', 8.0, 1.0, 1)"
     )
-    db.commit()
     db.close()
 
 
@@ -56,8 +55,8 @@ def test_a_file_of_version_1_is_taken_over(tmp_path: Path) -> None:
     )
     assert (history, kept.queues, pruned.queues) == ([], {}, {"q": 1})
     store.close()
-    db = sqlite3.connect(tmp_path / "data" / FILE_NAME)
-    assert db.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
+    db = connect(tmp_path / "data" / FILE_NAME, busy=0.0)
+    assert first_row(db, "PRAGMA user_version") == (schema.SCHEMA_VERSION,)
     db.close()
 
 
@@ -68,7 +67,7 @@ def test_there_is_a_step_from_every_older_version() -> None:
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     """It is not touched."""
     first_version(tmp_path / "data")
-    db = sqlite3.connect(tmp_path / "data" / FILE_NAME)
+    db = connect(tmp_path / "data" / FILE_NAME, busy=0.0)
     db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     db.close()
     with pytest.raises(StoreError, match="use the newer EventMQ"):

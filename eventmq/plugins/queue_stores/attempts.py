@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.entries import Attempt
+from eventmq.plugins.database import all_rows, change, first_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,13 +49,13 @@ class Attempts:
         """Return the kept attempts of a job."""
         sql = """SELECT id, attempt, delivery, at, started, ran, worker, content_type, error
                  FROM attempts WHERE id = ? ORDER BY attempt"""
-        rows = self.tables.db.execute(sql, (entry.id,)).fetchall()
+        rows = all_rows(self.tables.db, sql, (entry.id,))
         return [Attempt._make((*row[:6], self.tables.name(row[6]), *row[7:])) for row in rows]
 
     def size(self, job_id: str) -> int:
         """Return the bytes of the errors that are kept of a job."""
         sql = "SELECT coalesce(sum(length(error)), 0) FROM attempts WHERE id = ?"
-        (size,) = self.tables.db.execute(sql, (job_id,)).fetchone()
+        (size,) = first_row(self.tables.db, sql, (job_id,))
         return int(size)
 
     def ended(self, rows: Iterable[Finished]) -> None:
@@ -75,4 +76,4 @@ class Attempts:
         """Forget some histories of jobs that ended before that time; say whether there are more."""
         sql = """DELETE FROM attempts WHERE key IN
                  (SELECT key FROM attempts WHERE ended > 0 AND ended < ? LIMIT ?)"""
-        return self.tables.db.execute(sql, (before, _SLICE)).rowcount == _SLICE
+        return change(self.tables.db, sql, (before, _SLICE)) == _SLICE

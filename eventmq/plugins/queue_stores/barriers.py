@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from eventmq.graph import TAKES, flags_of, paged
 from eventmq.job import STATE_CODES, JobState
+from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.inputs import Span
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 from eventmq.wire.bulk import pack, unpack
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping, Sequence
+
+    import apsw
 
     from eventmq.entries import Follow
     from eventmq.job import Job
@@ -97,7 +99,7 @@ class Barriers:
         """Note that jobs of a barrier have ended as they should."""
         db = self.tables.db
         db.execute("UPDATE barriers SET left = left - ? WHERE key = ?", (n, barrier))
-        row = db.execute("SELECT left FROM barriers WHERE key = ?", (barrier,)).fetchone()
+        row = first_row(db, "SELECT left FROM barriers WHERE key = ?", (barrier,))
         if row is not None and row[0] <= 0:
             self._work.append(Work(barrier, None))
 
@@ -110,7 +112,7 @@ class Barriers:
         """Do the first work for some jobs at most; return for how many, at least 1."""
         work = self._work.popleft()
         sql = "SELECT graph, first, final, last FROM barriers WHERE key = ?"
-        found = self.tables.db.execute(sql, (work.barrier,)).fetchone()
+        found = first_row(self.tables.db, sql, (work.barrier,))
         if found is None:
             return 1
         graph, first, final, last = found
@@ -142,7 +144,7 @@ class Barriers:
         """Return how many jobs wait at a barrier, of which these are the first."""
         sql = f"""SELECT count(*) FROM jobs WHERE seq BETWEEN ? AND ? AND state = {_BLOCKED}
                   AND (SELECT input FROM nodes WHERE key = seq) = ?"""
-        (count,) = self.tables.db.execute(sql, (jobs[0].seq, last, barrier)).fetchone()
+        (count,) = first_row(self.tables.db, sql, (jobs[0].seq, last, barrier))
         return int(count)
 
     def _forget(self, span: Span, *, held: bool) -> None:
@@ -167,7 +169,7 @@ class Barriers:
             self._ends.ready(jobs, b"", entry)
             return
         sql = "SELECT tree FROM trees WHERE barrier = ?"
-        (packed,) = self.tables.db.execute(sql, (span.barrier,)).fetchone()
+        (packed,) = first_row(self.tables.db, sql, (span.barrier,))
         tree = unpack(packed, "a tree")
         longest = max(len(job.body) for job in takers)
         room = min(entry.max_body - longest, entry.max_copies // max(copies, len(takers)))
@@ -212,7 +214,7 @@ def _filled(tree: Any, leaves: Mapping[int, Any]) -> Any:
     return [_filled(part, leaves) for part in tree if isinstance(part, list) or part in leaves]
 
 
-def unfinished(db: sqlite3.Connection) -> bool:
+def unfinished(db: apsw.Connection) -> bool:
     """Say whether something is left to do."""
     sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM works) OR EXISTS (SELECT 1 FROM spent)"
-    return db.execute(sql).fetchone() is not None
+    return first_row(db, sql) is not None

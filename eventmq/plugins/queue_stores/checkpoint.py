@@ -9,16 +9,24 @@ small rest and begins anew. Both never move at the same time: SQLite would refus
 from __future__ import annotations
 
 import logging
-import mmap
 import os
-import sqlite3
-import sys
 import threading
 from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
 
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.log import patience
-from eventmq.plugins.queue_stores.reading import UNREADABLE
+from eventmq.plugins.database import (
+    DISK_FULL,
+    UNREADABLE,
+    checkpoint,
+    connect,
+    first_row,
+    watch_log,
+)
+from eventmq.plugins.queue_stores.log import PATIENCE, patience
+
+if TYPE_CHECKING:
+    import apsw
 
 __all__ = ["Checkpointer"]
 
@@ -39,36 +47,32 @@ FORCED_FRAMES = 16 * 1024
 #: What is left of a log that was longer, in bytes.
 LOG_BYTES = FORCED_FRAMES * 4096
 
-#: Milliseconds that the committing thread waits for readers. Each of ours may read for 100 ms, so
-#: at 64 MiB, and again after so much more, it waits until those have ended; else it tries later.
-READERS_MS, FORCED_MS = 20, 150
+#: Seconds that the committing thread waits for readers. Each of ours may read for 100 ms, so at
+#: 64 MiB, and again after so much more, it waits until those have ended; else it tries later.
+READERS_WAIT, FORCED_WAIT = 0.02, 0.15
 
 #: Frames in a MiB.
 _FRAMES_PER_MIB = 256
-
-#: Words of errors after which a checkpoint is simply tried again.
-_PASSING = ("locked", "busy", "disk is full")
-
-#: Where the number of frames stands in the index file ("WAL-Index Header", field mxFrame).
-_MX_FRAME = 16
 
 
 class Checkpointer:
     """Checkpoints a database file that another connection writes.
 
     The thread begins once there is something to do: a store that does little has none. With
-    ``sync_every`` above 0 it also syncs the log that often: the ``relaxed`` durability. All that it
-    needs is open from the start: later, peers may have taken every descriptor.
+    ``sync_every`` above 0 it also syncs the log that often: the ``relaxed`` durability. For that
+    alone it keeps a descriptor of its own, on the log: SQLite syncs the log in commits and
+    checkpoints only. SQLite has no locks on that file that closing it could end. All that it needs
+    is open from the start: later, peers may have taken every descriptor.
     """
 
     def __init__(self, path: str, sync_every: float = 0.0) -> None:
         self._path = path
         self._sync_every = sync_every
-        self._db: sqlite3.Connection | None = None
-        self._index: mmap.mmap | None = None
-        self._shared: int | None = None
+        self._db: apsw.Connection | None = None
         self._log: int | None = None
-        #: Frames after the last commit, and at which something is done.
+        #: Frames in the log after the last commit, written by the hook of the committing thread.
+        self._frames = [0]
+        #: Frames after the commit before that one, and at which something is done.
         self._last = self._next_wake = self._next_try = self._next_forced = 0
         self._short()
         self._wake = threading.Event()
@@ -80,26 +84,22 @@ class Checkpointer:
         #: How often the log reached `FORCED_FRAMES`.
         self.forced = 0
 
-    def start(self) -> None:
-        """Begin to watch the log, once the database is in WAL mode and was read."""
-        # Its descriptor stays open: to close one ends all POSIX locks of this process on the file,
-        # also those of SQLite, and the next one to open the store would cut the index to nothing.
-        self._shared = os.open(f"{self._path}-shm", os.O_RDONLY)
-        # Mapped, as SQLite itself has it: to read it so costs a tenth.
-        self._index = mmap.mmap(self._shared, mmap.PAGESIZE, prot=mmap.PROT_READ)
+    def start(self, db: apsw.Connection) -> None:
+        """Begin to watch the log of a connection, once the database is in WAL mode and was read."""
+        watch_log(db, self._frames)
         self._db = self._connect()
         if self._sync_every:
             self._log = os.open(f"{self._path}-wal", os.O_RDONLY)
             self._thread.start()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> apsw.Connection:
         """Return a connection of the thread's own that has opened its files."""
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        db = connect(self._path, busy=PATIENCE)
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        first_row(db, "SELECT count(*) FROM sqlite_schema")
         return db
 
-    def committed(self, db: sqlite3.Connection) -> None:
+    def committed(self, db: apsw.Connection) -> None:
         """Note a commit of ``db``; called by the committing thread.
 
         Raises:
@@ -108,7 +108,7 @@ class Checkpointer:
         """
         if self._failure is not None:
             raise StoreError(f"the store {self._path} cannot be synced") from self._failure
-        frames = self._frames()
+        frames = self._frames[0]
         if frames < self._last:
             self._short()
         self._last = frames
@@ -130,11 +130,11 @@ class Checkpointer:
         self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
         self._next_forced = FORCED_FRAMES
 
-    def _begin_anew(self, db: sqlite3.Connection, frames: int) -> None:
+    def _begin_anew(self, db: apsw.Connection, frames: int) -> None:
         """Move what is left, and let the next commit begin the log anew, if nobody reads it."""
         self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + RESTART_FRAMES
         forced = frames >= self._next_forced
-        with patience(db, FORCED_MS if forced else READERS_MS):
+        with patience(db, FORCED_WAIT if forced else READERS_WAIT):
             busy = self._checkpoint(db, "RESTART")
         if self._failure is not None:
             raise StoreError(f"the store {self._path} cannot be synced") from self._failure
@@ -146,10 +146,6 @@ class Checkpointer:
                     "the log of the store %s has %d MiB: it grows while somebody reads the store",
                     self._path, frames // _FRAMES_PER_MIB,
                 )  # fmt: skip
-
-    def _frames(self) -> int:
-        assert self._index is not None, "not started"  # noqa: S101
-        return int.from_bytes(self._index[_MX_FRAME : _MX_FRAME + 4], sys.byteorder)
 
     def _run(self) -> None:
         db = self._db
@@ -163,15 +159,15 @@ class Checkpointer:
             if self._sync_every:
                 self._sync()
 
-    def _checkpoint(self, db: sqlite3.Connection, mode: str) -> bool:
-        """Move the log; say whether somebody kept it from being done."""
+    def _checkpoint(self, db: apsw.Connection, mode: Literal["PASSIVE", "RESTART"]) -> bool:
+        """Move the log; return whether others kept it from being done."""
         try:
-            (busy, *_) = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        except UNREADABLE as error:
-            if not any(word in str(error) for word in _PASSING):
-                self._failure = error
+            return checkpoint(db, mode)
+        except DISK_FULL:  # it is simply tried again
             return False
-        return bool(busy)
+        except UNREADABLE as error:
+            self._failure = error
+            return False
 
     def _sync(self) -> None:
         assert self._log is not None, "not started"  # noqa: S101
@@ -189,13 +185,6 @@ class Checkpointer:
         if self._db is not None:
             self._db.close()
             self._db = None
-        if self._index is not None:
-            self._index.close()
-            self._index = None
-
-    def release(self) -> None:
-        """Close what is left, once no connection is open any more. Idempotent."""
-        for fd in (self._shared, self._log):
-            if fd is not None:
-                os.close(fd)
-        self._shared = self._log = None
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Found, GraphPage, GraphRow
 from eventmq.job import Job, JobState
 from eventmq.operations import Acted
+from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.barriers import unfinished
 from eventmq.plugins.queue_stores.graphs import HANDLER
 from eventmq.plugins.queue_stores.kinship import Kinship
@@ -48,11 +49,11 @@ class GraphReads:
 
     def _size(self, graph: int) -> int:
         sql = "SELECT size FROM graphs WHERE key = ?"
-        (size,) = self.tables.db.execute(sql, (graph,)).fetchone()
+        (size,) = first_row(self.tables.db, sql, (graph,))
         return int(size)
 
     def _id(self, key: int) -> str:
-        row = self.tables.db.execute("SELECT id FROM nodes WHERE key = ?", (key,)).fetchone()
+        row = first_row(self.tables.db, "SELECT id FROM nodes WHERE key = ?", (key,))
         return row[0] if row else ""
 
     # Ends
@@ -75,7 +76,7 @@ class GraphReads:
         db = self.tables.db
         sql = "SELECT key, first, end FROM deadlines WHERE due <= ? ORDER BY due LIMIT 20"
         jobs: list[Job] = []
-        for key, first, end in db.execute(sql, (entry.now,)).fetchall():
+        for key, first, end in all_rows(db, sql, (entry.now,)):
             jobs += self._end(first, end, entry.stamp, entry.limit - len(jobs))
             if len(jobs) >= entry.limit:
                 break
@@ -99,7 +100,7 @@ class GraphReads:
                  WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"""
         span = (graph + entry.first, graph + size, entry.limit)
         rows = []
-        for key, job_id, before, after in self.tables.db.execute(sql, span).fetchall():
+        for key, job_id, before, after in all_rows(self.tables.db, sql, span):
             found = self._reads.find_one(job_id) or Found(_forgotten(job_id))
             rows.append(GraphRow(key - graph, before, max(after, 0), after == HANDLER, found))
         return GraphPage(self._id(graph), size, rows)
@@ -111,7 +112,7 @@ class GraphReads:
         db = self.tables.db
         sql = "SELECT key, size FROM graphs WHERE ended > 0 AND ended < ? LIMIT ?"
         taken = 0
-        for key, size in db.execute(sql, (before, _SLICE)).fetchall():
+        for key, size in all_rows(db, sql, (before, _SLICE)):
             db.execute("DELETE FROM nodes WHERE key >= ? AND key < ?", (key, key + size))
             db.execute("DELETE FROM graphs WHERE key = ?", (key,))
             taken += size
@@ -126,12 +127,10 @@ def _forgotten(job_id: str) -> Job:
 
 def next_deadline(db: Any) -> float | None:
     """Return the first deadline."""
-    due: float | None = db.execute("SELECT min(due) FROM deadlines").fetchone()[0]
+    due: float | None = first_row(db, "SELECT min(due) FROM deadlines")[0]
     return due
 
 
 def open_graphs(db: Any) -> bool:
     """Say whether there are graphs that have not ended, or something is left to do for one."""
-    return (
-        unfinished(db) or db.execute("SELECT 1 FROM graphs WHERE ended = 0").fetchone() is not None
-    )
+    return unfinished(db) or first_row(db, "SELECT 1 FROM graphs WHERE ended = 0") is not None

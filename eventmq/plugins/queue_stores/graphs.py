@@ -15,6 +15,7 @@ from eventmq.entries import Finish, Finished, Follow, Followed, Verdict
 from eventmq.graph import COLLECTED, PAGED, TAKES, flags_of, refs_of
 from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, JobState
+from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.barriers import Barriers
 from eventmq.plugins.queue_stores.inputs import Inputs
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
@@ -82,7 +83,7 @@ class Graphs:
     def known(self, job_id: str) -> int:
         """Return the number of the graph of a job, 0 for none."""
         sql = "SELECT graph FROM nodes WHERE id = ?"
-        row = self.tables.db.execute(sql, (job_id,)).fetchone()
+        row = first_row(self.tables.db, sql, (job_id,))
         return row[0] if row else 0
 
     def admit(self, entry: AdmitGraph, taken: Callable[[Sequence[Job]], str]) -> Verdict | None:
@@ -171,7 +172,7 @@ class Graphs:
         held: list[tuple[Any, ...]] = []
         for row in rows:
             job = row.job
-            node = db.execute(find, (job.seq,)).fetchone()
+            node = first_row(db, find, (job.seq,))
             if node is None:  # an operator has queued it again
                 continue
             graph, output = node
@@ -199,11 +200,11 @@ class Graphs:
         """Count ended jobs of a graph; forget what it needed once all have ended."""
         db = self.tables.db
         db.execute("UPDATE graphs SET left = left - ? WHERE key = ?", (n, graph))
-        row = db.execute("SELECT left, size FROM graphs WHERE key = ?", (graph,)).fetchone()
+        row = first_row(db, "SELECT left, size FROM graphs WHERE key = ?", (graph,))
         if row is None:
             return
         left, size = row
-        unused = db.execute("SELECT key FROM handlers WHERE graph = ?", (graph,)).fetchall()
+        unused = all_rows(db, "SELECT key FROM handlers WHERE graph = ?", (graph,))
         if left and left == len(unused):
             db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
             waiting = [job for (key,) in unused for job in self._handler(key)]
@@ -236,7 +237,7 @@ class Graphs:
         """Make ready what is there for the failure of a job."""
         db, seq = self.tables.db, row.job.seq
         sql = "SELECT key FROM handlers WHERE graph = ? AND first <= ? AND end > ?"
-        for (key,) in db.execute(sql, (graph, seq, seq)).fetchall():
+        for (key,) in all_rows(db, sql, (graph, seq, seq)):
             db.execute("DELETE FROM handlers WHERE key = ?", (key,))
             leaf = [row.job.id, row.state.value, row.content_type, row.result]
             self.ready(self._handler(key), pack(leaf), entry)

@@ -6,12 +6,12 @@ import secrets
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import sqlite3
+    import apsw
 
 __all__ = ["identify"]
 
 
-def identify(db: sqlite3.Connection, now: float) -> tuple[str, int]:
+def identify(db: apsw.Connection, now: float) -> tuple[str, int]:
     """Return id and epoch of a store that a broker opens, and write them.
 
     A backup gets an id of its own each time that a broker opens it anew: what is sent again, and

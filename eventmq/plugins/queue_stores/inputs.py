@@ -12,10 +12,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.entries import InputsPage
+from eventmq.plugins.database import all_rows, first_row
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable
+
+    import apsw
 
     from eventmq.entries import ReadInputs
 
@@ -46,7 +48,7 @@ class Span(NamedTuple):
 class Inputs:
     """Handler of `ReadInputs`."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: apsw.Connection) -> None:
         self._db = db
 
     # What is held
@@ -55,12 +57,12 @@ class Inputs:
         """Return how many bytes the results of a barrier have in an input, reading none."""
         sql = f"""SELECT coalesce(sum(length(result) + length(CAST(id AS BLOB))
                   + length(CAST(content_type AS BLOB)) + {_AROUND}), 0) {_HELD}"""
-        (size,) = self._db.execute(sql, span).fetchone()
+        (size,) = first_row(self._db, sql, span)
         return int(size)
 
     def ids(self, span: Span) -> dict[int, str]:
         """Return the ids of the jobs whose results are held, by number."""
-        return dict(self._db.execute(f"SELECT key, id {_HELD}", span).fetchall())
+        return dict(all_rows(self._db, f"SELECT key, id {_HELD}", span))
 
     def rows(self, span: Span) -> dict[int, tuple[str, str, bytes]]:
         """Return id, content type and bytes of results by number."""
@@ -85,13 +87,13 @@ class Inputs:
             size: How many jobs it has.
         """
         sql = "SELECT 1 FROM held WHERE key >= ? AND key < ? LIMIT 1"
-        if self._db.execute(sql, (graph, graph + size)).fetchone() is not None:
+        if first_row(self._db, sql, (graph, graph + size)) is not None:
             self.discard(graph, graph + size - 1)
 
     def sweep(self) -> None:
         """Forget the next part of what is needed no more: to free its pages takes time."""
         db = self._db
-        row = db.execute("SELECT key, first, final FROM spent ORDER BY key LIMIT 1").fetchone()
+        row = first_row(db, "SELECT key, first, final FROM spent ORDER BY key LIMIT 1")
         if row is None:
             return
         number, first, final = row
@@ -118,21 +120,21 @@ class Inputs:
 
     def bytes_of(self, job: str) -> int:
         """Return how many bytes are kept for a job."""
-        row = self._db.execute("SELECT size FROM inputs WHERE job = ?", (job,)).fetchone()
+        row = first_row(self._db, "SELECT size FROM inputs WHERE job = ?", (job,))
         return row[0] if row else 0
 
     def in_use(self, barrier: int) -> bool:
         """Say whether results of a barrier are kept for a job, or others still wait there."""
         sql = """SELECT 1 FROM inputs WHERE barrier = ?
                  UNION ALL SELECT 1 FROM barriers WHERE key = ? LIMIT 1"""
-        return self._db.execute(sql, (barrier, barrier)).fetchone() is not None
+        return first_row(self._db, sql, (barrier, barrier)) is not None
 
     def release(self, jobs: Iterable[str]) -> None:
         """Take note that jobs need what was kept for them no more."""
         db = self._db
         find = "SELECT first, final, barrier FROM inputs WHERE job = ?"
         for job in jobs:
-            row = db.execute(find, (job,)).fetchone()
+            row = first_row(db, find, (job,))
             if row is None:
                 continue
             span = Span(*row)
@@ -145,7 +147,7 @@ class Inputs:
     def page(self, entry: ReadInputs) -> InputsPage | None:
         """Return the results from the cursor on, up to a number of bytes."""
         sql = "SELECT first, final, barrier FROM inputs WHERE job = ?"
-        row = self._db.execute(sql, (entry.id,)).fetchone()
+        row = first_row(self._db, sql, (entry.id,))
         if row is None:
             return None
         first, final, barrier = row

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from eventmq.entries import Kin
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
+
+    import apsw
 
 __all__ = ["Kinship"]
 
@@ -29,7 +30,7 @@ _FIND_MANY = _FIND.format(", ".join("?" * _MANY))
 class Kinship:
     """Reads the table ``nodes``, which has the jobs of graphs until these are forgotten."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._known: dict[str, Kin] = {}
 

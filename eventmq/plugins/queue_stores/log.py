@@ -12,32 +12,30 @@ from __future__ import annotations
 import logging
 import os
 import struct
-import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.errors import StoreError
+from eventmq.plugins.database import checkpoint, first_row, log_frames, set_busy_timeout
 from eventmq.plugins.queue_stores.reading import open_to_read
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["LogEnd", "begin_anew", "look_at_log", "patience", "see_to_log"]
+    import apsw
+
+__all__ = ["PATIENCE", "LogEnd", "begin_anew", "look_at_log", "patience", "see_to_log"]
 
 logger = logging.getLogger("eventmq.store")
 
 _HEADER, _FRAME = 32, 24
 
-#: Milliseconds that a connection waits for others, as it is opened.
-_PATIENCE = 5000
+#: Seconds that a connection of a store waits for locks of others.
+PATIENCE = 5.0
 
 #: The two magic numbers: checksums of little-endian and of big-endian words.
 _MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
-
-#: Where the index has the number of the last frame that counts (field mxFrame).
-_MX_FRAME = 16
 
 
 class LogEnd(NamedTuple):
@@ -62,38 +60,33 @@ class LogEnd(NamedTuple):
 def look_at_log(path: Path) -> LogEnd:
     """Return how the log of a database ends, before anything is written to it.
 
-    Nobody else may write it, and this process may have no connection to it: to close a file ends
-    all POSIX locks that the process has on it.
+    Nobody else may write it.
 
     Args:
         path: Of the database.
 
     Raises:
-        sqlite3.Error: The file cannot be read.
+        apsw.Error: The file cannot be read.
     """
     log = path.with_name(f"{path.name}-wal")
     if not log.exists():
         return LogEnd(0, 0)
-    opened: list[int] = []
-    db = open_to_read(path)  # reads the log, and makes its index
-    try:
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        for name in (log, path.with_name(f"{path.name}-shm")):
-            opened.append(os.open(name, os.O_RDONLY))
-        return _end(*opened)
-    finally:
-        db.close()
-        for descriptor in opened:
+    with closing(open_to_read(path)) as db:
+        first_row(db, "SELECT 1 FROM sqlite_master")  # reads the log, and makes its index
+        frames = log_frames(db)
+        descriptor = os.open(log, os.O_RDONLY)
+        try:
+            return _end(descriptor, frames)
+        finally:
             os.close(descriptor)
 
 
-def _end(log: int, index: int) -> LogEnd:
+def _end(log: int, frames: int) -> LogEnd:
     header, size = os.pread(log, _HEADER, 0), os.fstat(log).st_size
     if len(header) < _HEADER:
         return LogEnd(0, 0)
     if not _is_sound(header):
         return LogEnd(0, 0, header=size < _HEADER + _FRAME)
-    frames = int.from_bytes(os.pread(index, 4, _MX_FRAME), sys.byteorder)
     return LogEnd(frames, _commits(log, header, frames, size))
 
 
@@ -109,7 +102,7 @@ def see_to_log(path: Path, *, durable: bool) -> bool:
             cut off, and that is only said.
 
     Raises:
-        sqlite3.Error: The file cannot be read.
+        apsw.Error: The file cannot be read.
         StoreError: Commits would be lost.
     """
     end = look_at_log(path)
@@ -126,20 +119,20 @@ def see_to_log(path: Path, *, durable: bool) -> bool:
     return bool(end.frames or end.beyond)
 
 
-def begin_anew(db: sqlite3.Connection) -> None:
+def begin_anew(db: apsw.Connection) -> None:
     """Empty the log, if nobody reads it: what is cut off now is not taken for damage later."""
-    with patience(db, 0):
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with patience(db, 0.0):
+        checkpoint(db, "TRUNCATE")
 
 
 @contextmanager
-def patience(db: sqlite3.Connection, milliseconds: int) -> Iterator[None]:
+def patience(db: apsw.Connection, seconds: float) -> Iterator[None]:
     """Let a connection wait so long for others meanwhile."""
-    db.execute(f"PRAGMA busy_timeout = {milliseconds}")
+    set_busy_timeout(db, seconds)
     try:
         yield
     finally:
-        db.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+        set_busy_timeout(db, PATIENCE)
 
 
 def _is_sound(header: bytes) -> bool:

@@ -10,6 +10,7 @@ from eventmq.entries import Attempt, Finish, Finished
 from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, TERMINAL, JobState, transition
 from eventmq.operations import Acted, Operation, Sweep
+from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
 from eventmq.wire.bulk import pack, unpack
 from eventmq.wire.results import decode_error
@@ -119,7 +120,7 @@ class Operations:
     def _remember(self, job: Job) -> None:
         """Make the error of a failed job a part of its history."""
         sql = f"SELECT {FAILED_COLUMNS} FROM failed WHERE seq = ?"
-        found = self.tables.failed(self.tables.db.execute(sql, (job.seq,)).fetchone())
+        found = self.tables.failed(first_row(self.tables.db, sql, (job.seq,)))
         attempt = Attempt(
             job.id, job.attempt, job.delivery, found.at, found.started, found.ran,
             found.worker, found.content_type, found.result or b"",
@@ -136,7 +137,7 @@ class Operations:
 
     def _forget_failed(self, job: Job) -> None:
         db = self.tables.db
-        (size,) = db.execute("SELECT size FROM failed WHERE seq = ?", (job.seq,)).fetchone()
+        (size,) = first_row(db, "SELECT size FROM failed WHERE seq = ?", (job.seq,))
         db.execute("DELETE FROM failed WHERE seq = ?", (job.seq,))
         self.tables.failed_bytes -= size
         self.tables.count(self.tables.queue_id(job.queue), failed=-1)
@@ -147,7 +148,7 @@ class Operations:
         """Write the mark of a sweep, once."""
         db, sweep = self.tables.db, entry.sweep
         table = _table(sweep.operation)
-        (first,) = db.execute(f"SELECT min(seq) FROM {table}").fetchone()
+        (first,) = first_row(db, f"SELECT min(seq) FROM {table}")
         values = (sweep.id, pack(sweep.operation), sweep.at, sweep.bound, (first or 1) - 1)
         sql = """INSERT OR IGNORE INTO sweeps (id, operation, at, bound, cursor, touched, done)
                  VALUES (?, ?, ?, ?, ?, 0, 0)"""
@@ -155,12 +156,12 @@ class Operations:
         sql = """DELETE FROM sweeps WHERE done AND key <=
                  (SELECT max(key) FROM sweeps WHERE done) - ?"""
         db.execute(sql, (_DONE_KEPT,))
-        return _sweep(db.execute(f"{_SWEEP} WHERE id = ?", (sweep.id,)).fetchone())
+        return _sweep(first_row(db, f"{_SWEEP} WHERE id = ?", (sweep.id,)))
 
     def sweep_slice(self, entry: SweepSlice) -> tuple[Acted, Sweep | None]:
         """Do the next part of a sweep and note how far it came."""
         db = self.tables.db
-        row = db.execute(f"{_SWEEP} WHERE id = ? AND NOT done", (entry.id,)).fetchone()
+        row = first_row(db, f"{_SWEEP} WHERE id = ? AND NOT done", (entry.id,))
         if row is None:
             return Acted([], {}), None
         sweep = _sweep(row)
@@ -213,7 +214,7 @@ def _suits(action: str, state: JobState) -> bool:
 def next_expiry(tables: Tables, after: float) -> float | None:
     """Return the first expiry of a job after a time, None where there is none."""
     sql = "SELECT min(expires) FROM jobs WHERE expires > max(0, ?)"
-    found: float | None = tables.db.execute(sql, (after,)).fetchone()[0]
+    found: float | None = first_row(tables.db, sql, (after,))[0]
     return found
 
 
@@ -236,7 +237,7 @@ def _sweep(row: Sequence[Any]) -> Sweep:
 
 def sweeps(tables: Tables) -> list[Sweep]:
     """Return the marks that are kept."""
-    return [_sweep(row) for row in tables.db.execute(f"{_SWEEP} ORDER BY key").fetchall()]
+    return [_sweep(row) for row in all_rows(tables.db, f"{_SWEEP} ORDER BY key")]
 
 
 def priority_of(job: Job) -> int:

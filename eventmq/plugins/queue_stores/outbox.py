@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import EventRow, OutboxHead, events_of
 from eventmq.entries.values import portions
 from eventmq.events.packed import gap, pack_blocks
+from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.kinship import Kinship
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
+
+    import apsw
 
     from eventmq.entries import Announce, ReadEvents, SealEvents
     from eventmq.events.packed import Block
@@ -52,7 +54,7 @@ class Outbox:
         values: Bytes of arguments and results in one row, 0 for none at all.
     """
 
-    def __init__(self, db: sqlite3.Connection, ring: int, cap: int, values: int = 0) -> None:
+    def __init__(self, db: apsw.Connection, ring: int, cap: int, values: int = 0) -> None:
         self.db = db
         self._ring, self._cap, self._values = ring, cap, values
         self._gaps: list[Block] = []
@@ -75,7 +77,7 @@ class Outbox:
         self._kinship.forget()
 
     def _row(self, sql: str) -> tuple[int, int, int, int]:
-        row: tuple[int, int, int, int] | None = self.db.execute(sql).fetchone()
+        row: tuple[int, int, int, int] | None = first_row(self.db, sql)
         return row or (1, 0, 0, 0)
 
     @property

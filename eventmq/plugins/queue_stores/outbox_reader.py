@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from eventmq.entries import ReadEvents
 from eventmq.errors import StoreError
+from eventmq.plugins.database import UNREADABLE, first_row
 from eventmq.plugins.queue_stores.outbox import Outbox
-from eventmq.plugins.queue_stores.reading import UNREADABLE, open_to_read, version_of
+from eventmq.plugins.queue_stores.reading import open_to_read, version_of
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
 from eventmq.wire.bulk import unpack
 
@@ -45,7 +46,7 @@ class OutboxReader:
             self._check()
             self._outbox = Outbox(self._db, 0, 0)
             sql = "SELECT value FROM meta WHERE key = 'store_id'"
-            (self.store_id,) = self._db.execute(sql).fetchone()
+            (self.store_id,) = first_row(self._db, sql)
         except BaseException as error:
             self._db.close()
             if isinstance(error, UNREADABLE):
@@ -54,7 +55,7 @@ class OutboxReader:
 
     def _check(self) -> None:
         version_of(self._db, self._path)
-        there = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'events'").fetchone()
+        there = first_row(self._db, "SELECT 1 FROM sqlite_master WHERE name = 'events'")
         if not there:
             msg = f"{self._path} is of an older EventMQ, without events: start a broker on it once"
             raise StoreError(msg)
@@ -77,7 +78,7 @@ class OutboxReader:
 
     def addresses(self) -> dict[str, str]:
         """Return where the broker is, or was, by port."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = 'addresses'").fetchone()
+        row = first_row(self._db, "SELECT value FROM meta WHERE key = 'addresses'")
         found: dict[str, str] = unpack(row[0], "the addresses of the broker") if row else {}
         return found
 

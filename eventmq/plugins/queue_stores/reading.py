@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from eventmq.errors import StoreError
+from eventmq.plugins.database import DAMAGED, UNREADABLE, connect, first_row
 from eventmq.plugins.queue_stores.schema import APPLICATION_ID, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["UNREADABLE", "open_to_read", "version_of"]
+    import apsw
 
-#: What may be raised over a file that is damaged: `sqlite3` decodes the words of an error, and
-#: these may have bytes of the damage in them.
-UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+__all__ = ["open_to_read", "version_of"]
 
 #: Seconds to wait where a broker that starts has the file for itself.
 _PATIENCE = 5.0
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def open_to_read(path: Path) -> apsw.Connection:
     """Return a connection that cannot write, to a store that a broker may have open.
 
     Where nobody may make the index of the log, and there is no log, the file does not change.
 
     Raises:
-        sqlite3.Error, UnicodeDecodeError: The file cannot be read; see `UNREADABLE`.
+        apsw.Error, UnicodeDecodeError: The file cannot be read; see
+            `eventmq.plugins.database.UNREADABLE`.
+        StoreError: The SQLite library is one that can lose commits.
     """
-    name = quote(str(path.absolute()))
-    db = _connect(f"file:{name}?mode=ro")
+    file = path.absolute()
     try:
-        db.execute("SELECT 1 FROM sqlite_master")
-    except sqlite3.OperationalError:
-        db.close()
-        if path.with_name(f"{path.name}-wal").exists():
+        db = connect(file, busy=_PATIENCE, read_only=True)
+        try:
+            first_row(db, "SELECT 1 FROM sqlite_master")
+        except BaseException:
+            db.close()
             raise
-        db = _connect(f"file:{name}?mode=ro&immutable=1")
-    except UNREADABLE:
-        db.close()
-        raise
+    except UNREADABLE as error:
+        if isinstance(error, DAMAGED) or path.with_name(f"{path.name}-wal").exists():
+            raise
+        db = connect(file, busy=_PATIENCE, immutable=True)
     return db
 
 
-def _connect(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        uri, uri=True, isolation_level=None, timeout=_PATIENCE, check_same_thread=False
-    )
-
-
-def version_of(db: sqlite3.Connection, path: Path) -> int:
+def version_of(db: apsw.Connection, path: Path) -> int:
     """Return the version of a store.
 
     Raises:
         StoreError: It is none, or of a newer version than this EventMQ knows.
     """
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = first_row(db, "PRAGMA user_version")
+    (application,) = first_row(db, "PRAGMA application_id")
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is not a store of EventMQ")
     if version > SCHEMA_VERSION:

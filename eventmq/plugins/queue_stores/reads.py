@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.entries import Chunk, Found
 from eventmq.job import STATE_CODES, JobState, id_time
+from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.schema import bucket_name
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
 from eventmq.plugins.queue_stores.writes import SKEW
@@ -102,7 +103,7 @@ class Reads:
             if room <= 0:
                 break
             sql = f"SELECT result FROM {long[job_id]} WHERE id = ?"
-            (result,) = tables.db.execute(sql, (job_id,)).fetchone()
+            (result,) = first_row(tables.db, sql, (job_id,))
             found[job_id] = found[job_id]._replace(result=result, unread=False)
             room -= len(result)
         return {job_id: found[job_id] for job_id in ids if job_id in found}
@@ -149,13 +150,13 @@ class Reads:
         if jobs:
             return Found(jobs[0])
         db = self.tables.db
-        row = db.execute(f"SELECT {_FAILED} FROM failed WHERE id = ?", (job_id,)).fetchone()
+        row = first_row(db, f"SELECT {_FAILED} FROM failed WHERE id = ?", (job_id,))
         if row:
             return self.tables.failed(row)
         now = self.clock.now()
         for bucket in self.tables.buckets_of(id_time(job_id), now, SKEW):
             sql = f"SELECT * FROM {bucket_name(bucket)} WHERE id = ?"
-            row = db.execute(sql, (job_id,)).fetchone()
+            row = first_row(db, sql, (job_id,))
             if row:
                 return self.tables.outcome(row, self.clock.now())
         return None
@@ -231,8 +232,8 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
     """
     chunks = []
     sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ? AND state = {STATE_CODES[JobState.QUEUED]}"
-    rows = tables.db.execute("SELECT session, number, leases FROM chunks ORDER BY session, number")
-    for session, number, packed in rows.fetchall():
+    chunk_rows = "SELECT session, number, leases FROM chunks ORDER BY session, number"
+    for session, number, packed in all_rows(tables.db, chunk_rows):
         leases: list[tuple[Job | None, int]] = []
         ids: list[str] = []
         for seq, delivery, *job_id in unpack(packed, "a chunk row"):  # earlier versions had no id
@@ -248,7 +249,7 @@ def highest_id(tables: Tables, below: str) -> str:
     """Return the largest id below ``below`` of all jobs, ended ones included, or ""."""
     names = ["jobs", "failed", *map(bucket_name, tables.buckets)]
     sql = "SELECT max(id) FROM {} WHERE id < ?"
-    rows = [tables.db.execute(sql.format(name), (below,)).fetchone() for name in names]
+    rows = [first_row(tables.db, sql.format(name), (below,)) for name in names]
     return max((row[0] for row in rows if row[0]), default="")
 
 
@@ -264,8 +265,8 @@ def ids_between(tables: Tables, least: str, below: str) -> set[str]:
 def next_seq(tables: Tables) -> int:
     """Return a number larger than that of any job that a row still names, chunks included."""
     db = tables.db
-    rows = [db.execute(f"SELECT max(seq) FROM {t}").fetchone() for t in ("jobs", "failed")]
-    known_nodes = db.execute("SELECT max(key) FROM nodes").fetchone()
+    rows = [first_row(db, f"SELECT max(seq) FROM {t}") for t in ("jobs", "failed")]
+    known_nodes = first_row(db, "SELECT max(key) FROM nodes")
     known = [row[0] or 0 for row in (*rows, known_nodes)]
     for (packed,) in db.execute("SELECT leases FROM chunks"):
         known += [row[0] for row in unpack(packed, "a chunk row")]

@@ -14,13 +14,14 @@ from eventmq.schedule import (
 )
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
+
+    import apsw
 
 __all__ = ["schedule_handlers"]
 
 
-def schedule_handlers(db: sqlite3.Connection) -> dict[type, Callable[[Any], Any]]:
+def schedule_handlers(db: apsw.Connection) -> dict[type, Callable[[Any], Any]]:
     """Return what carries out each kind of entry; outside of a transaction, it makes the table."""
     table = ScheduleTable(db)
 

@@ -12,10 +12,14 @@ seconds.
 
 from __future__ import annotations
 
-import sqlite3
+from typing import TYPE_CHECKING
 
 from eventmq.entries import lane_of
 from eventmq.errors import StoreError
+from eventmq.plugins.database import add_function, first_row
+
+if TYPE_CHECKING:
+    import apsw
 
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
@@ -150,13 +154,13 @@ def bucket_index(bucket: int) -> str:
   WHERE unique_key IS NOT NULL"""
 
 
-def buckets(db: sqlite3.Connection) -> list[int]:
+def buckets(db: apsw.Connection) -> list[int]:
     """Return the numbers of the buckets that exist, ascending."""
     rows = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'outcomes_[0-9]*'")
     return sorted(int(name.removeprefix("outcomes_")) for (name,) in rows if name[9:].isdigit())
 
 
-def prepare(db: sqlite3.Connection, where: str) -> None:
+def prepare(db: apsw.Connection, where: str) -> None:
     """Make the tables in an empty file, or check those of an existing one.
 
     What an older file lacks is added in one transaction.
@@ -164,8 +168,8 @@ def prepare(db: sqlite3.Connection, where: str) -> None:
     Raises:
         StoreError: The file is of a newer version, or is no store of EventMQ.
     """
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = first_row(db, "PRAGMA user_version")
+    (application,) = first_row(db, "PRAGMA application_id")
     if version > SCHEMA_VERSION and application == APPLICATION_ID:
         msg = (
             f"{where} has store version {version}, this EventMQ knows up to {SCHEMA_VERSION}: "
@@ -173,18 +177,18 @@ def prepare(db: sqlite3.Connection, where: str) -> None:
         )
         raise StoreError(msg)
     steps: list[str] = []
-    if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+    if version == 0 and not first_row(db, "SELECT 1 FROM sqlite_master"):
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         steps = [_TABLES, f"PRAGMA application_id = {APPLICATION_ID}"]
         version, application = 1, APPLICATION_ID
     if application != APPLICATION_ID:
         msg = f"{where} is not a store of EventMQ: use another data directory"
         raise StoreError(msg)
-    db.create_function("task_of", 1, lambda text: lane_of(text).task, deterministic=True)
+    add_function(db, "task_of", lambda text: lane_of(text).task)
     _run(db, *steps, *_STEPS[version - 1 :])
 
 
-def _run(db: sqlite3.Connection, *scripts: str) -> None:
+def _run(db: apsw.Connection, *scripts: str) -> None:
     """Take the file to this version, all the way or not at all."""
     statements = [text for text in ";".join(scripts).split(";") if text.strip()]
     if not statements:

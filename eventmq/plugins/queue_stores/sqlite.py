@@ -7,7 +7,6 @@ fsync. The store has one owner, which holds the lock of the directory.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +40,7 @@ from eventmq.entries import (
 from eventmq.errors import PluginError, ProtocolError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
+from eventmq.plugins.database import DISK_FULL, UNREADABLE, connect, first_row, use_log
 from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES, Checkpointer
@@ -49,10 +49,9 @@ from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
 from eventmq.plugins.queue_stores.identity import identify
 from eventmq.plugins.queue_stores.limits import LimitRows
-from eventmq.plugins.queue_stores.log import begin_anew, see_to_log
+from eventmq.plugins.queue_stores.log import PATIENCE, begin_anew, see_to_log
 from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
-from eventmq.plugins.queue_stores.reading import UNREADABLE
 from eventmq.plugins.queue_stores.reads import (
     Reads,
     highest_id,
@@ -69,6 +68,8 @@ from eventmq.plugins.queue_stores.writes import Mismatch, Writes, id_horizon
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import apsw
+
     from eventmq.clock import Clock
     from eventmq.entries import Write
     from eventmq.interfaces import Factory, PluginContext, QueueStore
@@ -83,6 +84,9 @@ BUCKETS = 12
 
 #: Seconds between two looks for buckets that can go.
 PRUNE_EVERY = 60.0
+
+#: Prepared statements that are kept: the store has some 200.
+STATEMENTS = 256
 
 #: Kibibytes of page cache.
 CACHE_KIB = 32 * 1024
@@ -115,7 +119,7 @@ class SqliteStore:
         self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
         self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
         self._events = (events_ring, events_cap, events_values)
-        self._db: sqlite3.Connection | None = None
+        self._db: apsw.Connection | None = None
         self._checkpointer: Checkpointer | None = None
         self._verdicts: list[Sequence[Any] | Exception] = []
         self._pruned = float("-inf")
@@ -147,14 +151,13 @@ class SqliteStore:
     def _open(self) -> Recovered:
         self._db = db = self._connect()
         prepare(db, self._path)
-        db.execute("PRAGMA journal_mode = WAL")
+        use_log(db, PATIENCE)
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
         # SQLite's own default; some builds write zeros, and so whole pages, for all that ends.
         db.execute("PRAGMA secure_delete = OFF")
         if self._home is not None:
-            db.execute("PRAGMA wal_autocheckpoint = 0")
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             self._checkpointer = Checkpointer(self._path, self._sync_every)
         db.execute("BEGIN IMMEDIATE")
@@ -166,21 +169,17 @@ class SqliteStore:
         recovered = self._recover(tables)
         db.execute("COMMIT")
         if self._checkpointer is not None:
-            self._checkpointer.start()
+            self._checkpointer.start(db)
         writes.epoch = recovered.epoch
         self._look_at_ids(writes, tables)
         handlers = self._make_handlers(writes) | schedule_handlers(db)
         self._handlers = handlers | _event_handlers(self._outbox)
         return recovered
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> apsw.Connection:
         durable = self._durability == "durable"
         logged = self._home is not None and see_to_log(Path(self._path), durable=durable)
-        # In memory, threads may take turns, as those of a test do.
-        db = sqlite3.connect(
-            self._path, isolation_level=None, cached_statements=256,
-            check_same_thread=self._home is not None,
-        )  # fmt: skip
+        db = connect(self._path, busy=PATIENCE, statements=STATEMENTS)
         if logged:
             begin_anew(db)
         return db
@@ -201,7 +200,7 @@ class SqliteStore:
 
     def _recover(self, tables: Tables) -> Recovered:
         store_id, epoch = identify(tables.db, self._clock.now())
-        (due,) = tables.db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
+        (due,) = first_row(tables.db, "SELECT min(due) FROM jobs WHERE state = 1")
         chunks = recover_chunks(tables)
         self._limits = LimitRows(tables)
         self._limits.prune(self._clock.now())
@@ -220,9 +219,7 @@ class SqliteStore:
                 self._db.execute("PRAGMA optimize")
             self._db.close()
             self._db = None
-        if self._checkpointer is not None:
-            self._checkpointer.release()
-            self._checkpointer = None
+        self._checkpointer = None
         if self._home is not None:
             self._home.close()
 
@@ -302,7 +299,7 @@ class SqliteStore:
         self._writes.high = high
 
     def _failure(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error):
+        if isinstance(error, DISK_FULL):
             if self._home is not None:
                 self._home.release_ballast()
             return QueueFull("the disk is full")

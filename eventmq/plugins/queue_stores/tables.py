@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Found, LaneHead, LaneKey, QueueCounts, lane_of
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.job import STATE_CODES, Job
+from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket_name, buckets
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable
+
+    import apsw
 
 __all__ = ["JOB_COLUMNS", "Tables", "label_of", "task_of"]
 
@@ -30,7 +32,7 @@ _STATES = {code: state for state, code in STATE_CODES.items()}
 class Tables:
     """What every statement of the store needs: the connection and what is cached of it."""
 
-    def __init__(self, db: sqlite3.Connection, bucket_seconds: float) -> None:
+    def __init__(self, db: apsw.Connection, bucket_seconds: float) -> None:
         self.db = db
         self.bucket_seconds = bucket_seconds
         self.buckets = buckets(db)
@@ -53,7 +55,7 @@ class Tables:
         self._deltas.clear()
         self.buckets = buckets(self.db)
         sql = "SELECT value FROM meta WHERE key = 'failed_bytes'"
-        (self.failed_bytes,) = (self._stored_bytes,) = self.db.execute(sql).fetchone()
+        (self.failed_bytes,) = (self._stored_bytes,) = first_row(self.db, sql)
 
     # Names
 
@@ -61,8 +63,8 @@ class Tables:
         """Return the number of a queue, making it if it is new."""
         found = self._queues.get(name)
         if found is None:
-            found = self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,)).lastrowid
-            assert found is not None  # noqa: S101 - sqlite3 types it as optional
+            self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,))
+            found = self.db.last_insert_rowid()
             self._queues[name] = found
             self._queue_names[found] = name
         return found
@@ -83,8 +85,8 @@ class Tables:
             found = self.known_lane(queue, key[1])
             if found < 0:
                 sql = "INSERT INTO lanes (queue, task, key) VALUES (?, ?, ?)"
-                found = self.db.execute(sql, (key[0], *key[1])).lastrowid
-                assert found is not None  # noqa: S101 - sqlite3 types it as optional
+                self.db.execute(sql, (key[0], *key[1]))
+                found = self.db.last_insert_rowid()
             if len(self._lanes) > _CACHED:
                 self._lanes.clear()
             self._lanes[key] = found
@@ -93,19 +95,19 @@ class Tables:
     def known_lane(self, queue: str, lane: LaneKey) -> int:
         """Return the number of a lane, or -1 if it was never used."""
         sql = "SELECT id FROM lanes WHERE queue = ? AND task IS ? AND key = ?"
-        row = self.db.execute(sql, (self.known_queue(queue), *lane)).fetchone()
+        row = first_row(self.db, sql, (self.known_queue(queue), *lane))
         return row[0] if row else -1
 
     def lanes(self) -> list[LaneHead]:
         """Return the lanes with queued jobs."""
-        (known,) = self.db.execute("SELECT count(*) FROM lanes").fetchone()
+        (known,) = first_row(self.db, "SELECT count(*) FROM lanes")
         if known > _CACHED:  # it reads all jobs
             self.db.execute("DELETE FROM lanes WHERE id NOT IN (SELECT lane FROM jobs)")
         sql = "SELECT rank, seq FROM jobs WHERE lane = ? AND state = 2 ORDER BY rank, seq LIMIT 1"
         found = []
         lanes = self.db.execute("SELECT id, queue, task, key FROM lanes")
         for number, queue, task, key in lanes:
-            first = self.db.execute(sql, (number,)).fetchone()
+            first = first_row(self.db, sql, (number,))
             if first is not None:
                 lane = LaneKey(task, key)
                 found.append(LaneHead(self._queue_names[queue], lane, first))
@@ -116,7 +118,7 @@ class Tables:
         found = self._names.get(name)
         if found is None:
             self.db.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
-            (found,) = self.db.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+            (found,) = first_row(self.db, "SELECT id FROM names WHERE name = ?", (name,))
             if len(self._names) > _CACHED:
                 self._names.clear()
             self._names[name] = found
@@ -124,7 +126,7 @@ class Tables:
 
     def name(self, key: int) -> str:
         """Return the name of a number."""
-        row = self.db.execute("SELECT name FROM names WHERE id = ?", (key,)).fetchone()
+        row = first_row(self.db, "SELECT name FROM names WHERE id = ?", (key,))
         return row[0] if row else ""
 
     # Counts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.entries import Finished, UniqueRule, Verdict, unique_rule
 from eventmq.job import HELD, STATE_CODES, TERMINAL, JobState
+from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.schema import bucket_index, bucket_name
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
@@ -65,7 +66,7 @@ class Uniqueness:
             running: Ids of leased jobs.
         """
         db = self.tables.db
-        row = db.execute("SELECT state FROM jobs WHERE id = ?", (job.id,)).fetchone()
+        row = first_row(db, "SELECT state FROM jobs WHERE id = ?", (job.id,))
         if row is not None:
             return Verdict("same_id", list(JobState)[row[0]].value)
         rule = unique_rule(job.headers)
@@ -142,7 +143,7 @@ class Uniqueness:
         names = ["failed", *map(bucket_name, reversed(self.tables.buckets))]
         for name in names:
             sql = f"SELECT id FROM {name} WHERE unique_key = ? AND {which} LIMIT 1"
-            row = self.tables.db.execute(sql, (rule.key, *counted, since, *_RAN)).fetchone()
+            row = first_row(self.tables.db, sql, (rule.key, *counted, since, *_RAN))
             if row is not None:
                 found: str = row[0]
                 return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.entries import Verdict, unique_rule
 from eventmq.graph import PAGED, flags_of
 from eventmq.job import STATE_CODES, JobState, id_time
+from eventmq.plugins.database import change_many, first_row
 from eventmq.plugins.queue_stores.attempts import Attempts
 from eventmq.plugins.queue_stores.graphs import Graphs
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, label_of
@@ -112,7 +113,7 @@ class Writes:
                 j.deaths, j.due, j.expires, j.created, j.headers, j.body, place[1],
             ))  # fmt: skip
         self.high = high
-        count = self.tables.db.executemany(_INSERT, rows).rowcount if rows else 0
+        count = change_many(self.tables.db, _INSERT, rows) if rows else 0
         if count < len(rows):
             self._find_ignored(jobs, refused, keyed)
         self._count_admitted(jobs, refused, keyed)
@@ -145,7 +146,7 @@ class Writes:
 
     def _waits(self, job_id: str) -> bool:
         sql = "SELECT 1 FROM jobs WHERE id = ?"
-        return self.tables.db.execute(sql, (job_id,)).fetchone() is not None
+        return first_row(self.tables.db, sql, (job_id,)) is not None
 
     def _place(self, job: Job) -> tuple[int, int]:
         """Return the numbers of the queue and of the lane of a job."""
@@ -167,11 +168,11 @@ class Writes:
 
     def _finished_state(self, job_id: str, now: float) -> str | None:
         db = self.tables.db
-        if db.execute("SELECT 1 FROM failed WHERE id = ?", (job_id,)).fetchone():
+        if first_row(db, "SELECT 1 FROM failed WHERE id = ?", (job_id,)):
             return JobState.FAILED.value
         for bucket in self.tables.buckets_of(id_time(job_id), now, SKEW):
             sql = f"SELECT state FROM outcomes_{bucket} WHERE id = ?"
-            row = db.execute(sql, (job_id,)).fetchone()
+            row = first_row(db, sql, (job_id,))
             if row:
                 state: JobState = list(JobState)[row[0]]
                 return state.value
@@ -183,7 +184,7 @@ class Writes:
         sql = "SELECT seq, state FROM jobs WHERE id = ?"
         for i, job in enumerate(jobs):
             if i not in refused and i not in keyed:
-                seq, state = self.tables.db.execute(sql, (job.id,)).fetchone()
+                seq, state = first_row(self.tables.db, sql, (job.id,))
                 if seq != job.seq:
                     refused[i] = Verdict("same_id", list(JobState)[state].value)
 
@@ -214,14 +215,14 @@ class Writes:
         if seqs:
             runs.append((first, last))
         sql = "DELETE FROM jobs WHERE seq BETWEEN ? AND ?"
-        return self.tables.db.executemany(sql, runs).rowcount if runs else 0
+        return change_many(self.tables.db, sql, runs) if runs else 0
 
     def _missing(self, rows: Sequence[Finished]) -> dict[int, Verdict]:
         db = self.tables.db
         seen: set[int] = set()
         missing = {}
         for i, row in enumerate(rows):
-            found = db.execute("SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,)).fetchone()
+            found = first_row(db, "SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,))
             if not found or row.job.seq in seen:
                 missing[i] = Verdict("stale_lease")
             seen.add(row.job.seq)
@@ -290,7 +291,7 @@ class Writes:
                  deaths = ? WHERE seq = ?"""
         stale: dict[int, Verdict] = {}
         for place, job in enumerate(entry.jobs):
-            row = db.execute("SELECT state FROM jobs WHERE seq = ?", (job.seq,)).fetchone()
+            row = first_row(db, "SELECT state FROM jobs WHERE seq = ?", (job.seq,))
             if row is None:
                 stale[place] = Verdict("stale_lease")
                 continue
@@ -338,5 +339,5 @@ class Writes:
         for job in jobs:
             job.state = JobState.QUEUED
             self.tables.count(self.tables.queue_id(job.queue), 1, -1)
-        (due,) = db.execute("SELECT min(due) FROM jobs WHERE state = 1").fetchone()
+        (due,) = first_row(db, "SELECT min(due) FROM jobs WHERE state = 1")
         return jobs, due

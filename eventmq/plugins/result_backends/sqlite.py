@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
-from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable
+from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable, StoreError
 from eventmq.hookspecs import hookimpl
+from eventmq.plugins.database import UNREADABLE, all_rows, change, connect, first_row, use_log
 from eventmq.plugins.options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import apsw
 
     from eventmq.clock import Clock
     from eventmq.interfaces import Factory, PluginContext, ResultBackend
@@ -76,7 +78,7 @@ class _Home:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.db: sqlite3.Connection | None = None
+        self.db: apsw.Connection | None = None
 
 
 class SqliteResults:
@@ -133,7 +135,7 @@ class SqliteResults:
                 if now >= self._look_at or self._written > self._max_bytes // 16:
                     self._look_at = now + EVERY if self._prune(db, now) else now
                     self._written = 0
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+        except (OSError, StoreError, *UNREADABLE) as error:
             raise ResultUnavailable(f"{self._where} cannot be written: {error}") from error
         return job_id.encode()
 
@@ -151,8 +153,8 @@ class SqliteResults:
         try:
             with home.lock:
                 sql = "SELECT data FROM results WHERE id = ? AND until > ?"
-                row = self._open(home).execute(sql, (job_id, self._now())).fetchone()
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+                row = first_row(self._open(home), sql, (job_id, self._now()))
+        except (OSError, StoreError, *UNREADABLE) as error:
             raise ResultUnavailable(f"{self._where} cannot be read: {error}") from error
         if row is None:
             msg = f"the result of job {job_id[:80]!r} is not among {self._where}, or no more"
@@ -181,20 +183,17 @@ class SqliteResults:
             home = self._home = _Home()
         return home
 
-    def _open(self, home: _Home) -> sqlite3.Connection:
+    def _open(self, home: _Home) -> apsw.Connection:
         if home.db is None:
             home.db = self._connect()
         return home.db
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> apsw.Connection:
         if not self._path.exists():  # closing a file that is open already would free its locks
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        url = f"file:{quote(str(self._path.absolute()))}?mode=rw"
-        db = sqlite3.connect(
-            url, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False
-        )
+        db = connect(self._path.absolute(), busy=BUSY, create=False)
         try:
             self._prepare(db)
         except BaseException:
@@ -202,11 +201,11 @@ class SqliteResults:
             raise
         return db
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
+    def _prepare(self, db: apsw.Connection) -> None:
         # In this order: another process may be making the tables, and marks the file with them.
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = first_row(db, "SELECT count(*) FROM sqlite_master")
+        (application,) = first_row(db, "PRAGMA application_id")
+        (version,) = first_row(db, "PRAGMA user_version")
         if application not in {0, APPLICATION_ID} or (not application and tables):
             raise ResultUnavailable(f"{self._path} has no results of EventMQ: name another file")
         if version > SCHEMA_VERSION:
@@ -216,25 +215,25 @@ class SqliteResults:
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         if version < SCHEMA_VERSION:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            db.execute("PRAGMA journal_mode = WAL")
+            use_log(db, BUSY)
             for statement in ("BEGIN IMMEDIATE", *_DDL, "COMMIT"):
                 db.execute(statement)
 
-    def _prune(self, db: sqlite3.Connection, now: float) -> bool:
+    def _prune(self, db: apsw.Connection, now: float) -> bool:
         """Forget some results that are over, or too many; return False if there may be more."""
         sql = "DELETE FROM results WHERE id IN (SELECT id FROM results WHERE until <= ? LIMIT ?)"
-        over = db.execute(sql, (now, SLICE)).rowcount
+        over = change(db, sql, (now, SLICE))
         excess = self._bytes(db) - self._max_bytes
         if excess > 0:
             early = self._make_room(db, excess + self._max_bytes // 16)
             what = "%d results in %s were forgotten before their time: it has its %d bytes"
             logger.warning(what, early, self._path, self._max_bytes)
         if over or excess > 0:
-            db.executescript("PRAGMA incremental_vacuum(1000)")  # execute() stops after one page
+            all_rows(db, "PRAGMA incremental_vacuum(1000)")  # each row frees a page
         return over < SLICE and excess <= 0
 
     @staticmethod
-    def _make_room(db: sqlite3.Connection, wanted: int) -> int:
+    def _make_room(db: apsw.Connection, wanted: int) -> int:
         """Forget the results with the least time left; return how many."""
         ids = []
         rows = db.execute("SELECT id, length(data) FROM results ORDER BY until LIMIT ?", (SLICE,))
@@ -249,10 +248,10 @@ class SqliteResults:
         return len(ids)
 
     @staticmethod
-    def _bytes(db: sqlite3.Connection) -> int:
+    def _bytes(db: apsw.Connection) -> int:
         """Return how many bytes of the file are in use."""
         sizes = [
-            db.execute(f"PRAGMA {name}").fetchone()[0]
+            first_row(db, f"PRAGMA {name}")[0]
             for name in ("page_count", "freelist_count", "page_size")
         ]
         return int((sizes[0] - sizes[1]) * sizes[2])

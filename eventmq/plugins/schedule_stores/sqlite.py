@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-import sqlite3
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
+from eventmq.plugins.database import UNREADABLE, connect, first_row, use_log
 from eventmq.plugins.options import read_options
 from eventmq.plugins.schedule_stores.table import ScheduleTable, pack_row, read_row
 from eventmq.schedule import Lease, Loaded, LoadSchedules, Saved
@@ -81,25 +81,23 @@ class SqliteSchedules:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(
-                self._where, timeout=BUSY, isolation_level=None, check_same_thread=False
-            )
+            self._db = connect(self._where, busy=BUSY)
             self._prepare()
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # its words may be no text
+        except (OSError, *UNREADABLE) as error:
             raise StoreError(f"cannot open the schedules {self._where}: {error}") from error
 
     def _prepare(self) -> None:
         db = self._db
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = first_row(db, "PRAGMA user_version")
+        (application,) = first_row(db, "PRAGMA application_id")
         if application not in {0, APPLICATION_ID} or (
-            not application and db.execute("SELECT 1 FROM sqlite_master").fetchone()
+            not application and first_row(db, "SELECT 1 FROM sqlite_master")
         ):
             raise StoreError(f"{self._where} has no schedules of EventMQ: name another file")
         if version > SCHEMA_VERSION:
             msg = f"{self._where} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}"
             raise StoreError(f"{msg}: use the newer EventMQ that wrote it, or another file")
-        db.execute("PRAGMA journal_mode = WAL")
+        use_log(db, BUSY)
         db.execute("PRAGMA synchronous = FULL")
         with self._transaction():
             self._table = ScheduleTable(db)
@@ -115,7 +113,7 @@ class SqliteSchedules:
 
     def _beat(self, key: str) -> tuple[Any, Any]:
         sql = "SELECT value, until FROM beats WHERE key = ?"
-        return self._db.execute(sql, (key,)).fetchone() or ("", 0.0)
+        return first_row(self._db, sql, (key,)) or ("", 0.0)
 
     def _note(self, key: str, value: str, until: float) -> None:
         self._db.execute("INSERT OR REPLACE INTO beats VALUES (?, ?, ?)", (key, value, until))
@@ -138,7 +136,7 @@ class SqliteSchedules:
                     self._db.execute("ROLLBACK")
                     raise
                 self._db.execute("COMMIT")
-            except (sqlite3.Error, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 msg = f"the schedules {self._where} cannot be written: {error}"
                 raise StoreError(msg) from error
 

@@ -11,12 +11,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
+from eventmq.plugins.database import change, first_row
 from eventmq.schedule import Schedule, ScheduleRow, ScheduleRows
 from eventmq.wire.bulk import pack, unpack
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Sequence
+
+    import apsw
 
     from eventmq.schedule import LoadSchedules, Progress
 
@@ -73,7 +75,7 @@ def read_row(row: Sequence[Any]) -> Schedule:
 class ScheduleTable:
     """The table of one database; made if it is not there."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         for statement in _DDL:
             db.execute(statement)
@@ -86,7 +88,7 @@ class ScheduleTable:
         return self._value("SELECT max(revision) FROM schedules")
 
     def _value(self, sql: str, *arguments: Any) -> int:
-        row = self._db.execute(sql, arguments).fetchone()
+        row = first_row(self._db, sql, arguments)
         return int(row[0] or 0) if row else 0
 
     def _count(self, key: str) -> int:
@@ -126,7 +128,7 @@ class ScheduleTable:
     def find(self, name: str) -> Schedule | None:
         """Return a schedule by its name."""
         sql = f"SELECT {_COLUMNS} FROM schedules WHERE name = ? AND gone = 0"
-        row = self._db.execute(sql, (name,)).fetchone()
+        row = first_row(self._db, sql, (name,))
         return read_row(row) if row else None
 
     # Changes
@@ -138,7 +140,7 @@ class ScheduleTable:
             ``done``, ``stale``, or ``full`` where the table has its schedules.
         """
         sql = "SELECT version, gone FROM schedules WHERE name = ?"
-        version, gone = self._db.execute(sql, (row.name,)).fetchone() or (0, 1)
+        version, gone = first_row(self._db, sql, (row.name,)) or (0, 1)
         if (None if gone else version) != expected:
             return "stale"
         if gone:
@@ -156,7 +158,7 @@ class ScheduleTable:
             ``done``, ``same``, or ``full`` where the table has its schedules.
         """
         sql = "SELECT version FROM schedules WHERE name = ? AND gone = 0"
-        there = self._db.execute(sql, (schedule.name,)).fetchone()
+        there = first_row(self._db, sql, (schedule.name,))
         with contextlib.suppress(EventMQError, TypeError):  # what cannot be read is replaced
             other = self.find(schedule.name)
             ended = other is None or other.remaining == 0
@@ -174,11 +176,12 @@ class ScheduleTable:
     # hot loop: benchmarks/schedules.py
     def advance(self, rows: Iterable[Progress]) -> list[bool]:
         """Move schedules on, each if its version is the expected one."""
-        execute, revision = self._db.execute, self.revision
+        execute, changes, revision = self._db.execute, self._db.changes, self.revision
         done = []
         for name, expected, last_slot, remaining, last_job in rows:
             values = (revision + 1, last_slot, remaining, last_job, name, expected)
-            moved = execute(_ADVANCE, values).rowcount == 1
+            execute(_ADVANCE, values)
+            moved = changes() == 1
             revision += moved
             done.append(moved)
         return done
@@ -188,7 +191,7 @@ class ScheduleTable:
         sql = """UPDATE schedules SET gone = 1, version = version + 1, revision = ?,
                  definition = x'' WHERE name = ? AND gone = 0 AND (? IS NULL OR version = ?)"""
         values = (self.revision + 1, name, expected, expected)
-        if self._db.execute(sql, values).rowcount != 1:
+        if change(self._db, sql, values) != 1:
             return False
         self._add("live", -1)
         self._add("gone", 1)
@@ -202,5 +205,5 @@ class ScheduleTable:
         sql = "SELECT revision FROM schedules WHERE gone = 1 ORDER BY revision LIMIT 1 OFFSET ?"
         last = self._value(sql, half)
         sql = "DELETE FROM schedules WHERE gone = 1 AND revision <= ?"
-        self._add("gone", -self._db.execute(sql, (last,)).rowcount)
+        self._add("gone", -change(self._db, sql, (last,)))
         self._db.execute("UPDATE schedule_counts SET value = ? WHERE key = 'forgotten'", (last,))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
 from typing import TYPE_CHECKING
 
 from eventmq.care import Finding, Repaired
 from eventmq.errors import StoreError
+from eventmq.plugins.database import UNREADABLE, checkpoint, connect
 from eventmq.plugins.queue_stores.care import events, graphs, jobs, leases
 from eventmq.plugins.queue_stores.care.check import run
 from eventmq.plugins.queue_stores.care.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.care.files import check_log, check_pages
 from eventmq.plugins.queue_stores.disk import DataDirectory
-from eventmq.plugins.queue_stores.reading import UNREADABLE, open_to_read, version_of
+from eventmq.plugins.queue_stores.log import PATIENCE
+from eventmq.plugins.queue_stores.reading import open_to_read, version_of
 from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import apsw
 
     from eventmq.care import BackedUp
 
@@ -65,7 +68,7 @@ class SqliteCare:
             raise StoreError(msg)
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[apsw.Connection]:
         try:
             with contextlib.closing(open_to_read(self.path)) as db:
                 yield db
@@ -82,7 +85,7 @@ class SqliteCare:
         except UNREADABLE as error:
             raise self._unreadable(error) from error
 
-    def _findings(self, db: sqlite3.Connection) -> Iterator[Finding]:
+    def _findings(self, db: apsw.Connection) -> Iterator[Finding]:
         version = version_of(db, self.path)
         db.execute("BEGIN")
         yield from check_pages(db)
@@ -119,7 +122,7 @@ class SqliteCare:
             home.close()
 
     def _mend(self, found: list[Finding]) -> list[str]:
-        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as db:
+        with contextlib.closing(connect(self.path, busy=PATIENCE, create=False)) as db:
             db.execute("PRAGMA synchronous = FULL")
             done = [f"indexes: {f.found}" for f in found if f.check == "indexes" and f.repairable]
             if any(f.check == "log" for f in found):
@@ -130,7 +133,7 @@ class SqliteCare:
             for _ in range(_ROUNDS):
                 done += _mend_rows(db)
             db.execute("COMMIT")
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            checkpoint(db, "TRUNCATE")
         return list(dict.fromkeys(done))
 
     # Copying
@@ -143,25 +146,16 @@ class SqliteCare:
             return back_up(db, self.path, destination, replace=replace)
 
 
-def check_rows(db: sqlite3.Connection) -> Iterator[Finding]:
+def check_rows(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what breaks our own rules in a database of the current version."""
     jobs.add_functions(db)
-    before, db.text_factory = db.text_factory, _text
-    try:
-        yield from run(CHECKS, db)
-    finally:
-        db.text_factory = before
+    yield from run(CHECKS, db)
 
 
-def _text(data: bytes) -> str:
-    """Read a text; where it is damaged, too."""
-    return data.decode(errors="surrogateescape")
-
-
-def _mend_rows(db: sqlite3.Connection) -> list[str]:
+def _mend_rows(db: apsw.Connection) -> list[str]:
     """Mend what can be mended; return what that was."""
     found = {(finding.check, finding.where): finding for finding in check_rows(db)}
-    mends: dict[tuple[str, str], Callable[[sqlite3.Connection], None]] = {
+    mends: dict[tuple[str, str], Callable[[apsw.Connection], None]] = {
         (check.name, check.where): check.mend for check in CHECKS if check.mend is not None
     }
     done = []

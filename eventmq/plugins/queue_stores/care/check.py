@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.care import Finding
-from eventmq.plugins.queue_stores.reading import UNREADABLE
+from eventmq.plugins.database import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["RESTORE", "Check", "first_of", "run"]
+    import apsw
+
+__all__ = ["RESTORE", "Check", "first_of", "run", "text_of"]
 
 #: Things that a finding names.
 NAMED = 3
@@ -32,19 +33,20 @@ class Check(NamedTuple):
     where: str
     #: What is found, with ``{n}`` and ``{some}``.
     says: str
-    find: str | Callable[[sqlite3.Connection], Iterable[str]]
+    find: str | Callable[[apsw.Connection], Iterable[str]]
     means: str
     help: str = RESTORE
-    mend: Callable[[sqlite3.Connection], None] | None = None
+    mend: Callable[[apsw.Connection], None] | None = None
 
-    def rows(self, db: sqlite3.Connection) -> Iterator[str]:
+    def rows(self, db: apsw.Connection) -> Iterator[str]:
         """Yield the names of what breaks the rule."""
         if callable(self.find):
             yield from self.find(db)
         else:
-            yield from (str(name) for (name,) in db.execute(self.find))
+            sql = f"WITH found (name) AS ({self.find}) SELECT CAST(name AS BLOB) FROM found"
+            yield from (text_of(name) for (name,) in db.execute(sql))
 
-    def finding(self, db: sqlite3.Connection) -> Finding | None:
+    def finding(self, db: apsw.Connection) -> Finding | None:
         """Return what is wrong, None for nothing."""
         some, n = first_of(self.rows(db))
         if not n:
@@ -53,6 +55,11 @@ class Check(NamedTuple):
         advice = "eventmq fsck --repair puts it right" if safe else self.help
         found = self.says.format(n=n, some=some)
         return Finding(self.name, self.where, found, self.means, advice, repairable=safe)
+
+
+def text_of(data: bytes | None) -> str:
+    """Return a text that was read as ``CAST(... AS BLOB)``, where it is damaged, too."""
+    return (data or b"").decode(errors="surrogateescape")
 
 
 def first_of(names: Iterable[str]) -> tuple[str, int]:
@@ -64,7 +71,7 @@ def first_of(names: Iterable[str]) -> tuple[str, int]:
     return text + (f" and {more} more" if more else ""), len(shown) + more
 
 
-def run(checks: Iterable[Check], db: sqlite3.Connection) -> Iterator[Finding]:
+def run(checks: Iterable[Check], db: apsw.Connection) -> Iterator[Finding]:
     """Yield what is wrong; a check that meets a damaged page is a finding too."""
     for check in checks:
         try:

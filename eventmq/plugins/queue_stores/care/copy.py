@@ -6,17 +6,19 @@ import contextlib
 import os
 import secrets
 import shutil
-import sqlite3
 import time
 from typing import TYPE_CHECKING
 
 from eventmq.care import BackedUp
 from eventmq.errors import StoreError
+from eventmq.plugins.database import UNREADABLE, connect, copy_database
 from eventmq.plugins.queue_stores.disk import DataDirectory
-from eventmq.plugins.queue_stores.reading import UNREADABLE
+from eventmq.plugins.queue_stores.log import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import apsw
 
 __all__ = ["back_up", "copy_files"]
 
@@ -45,7 +47,7 @@ def copy_files(path: Path, name: str) -> Path:
     return folder
 
 
-def back_up(db: sqlite3.Connection, path: Path, folder: Path, *, replace: bool) -> BackedUp:
+def back_up(db: apsw.Connection, path: Path, folder: Path, *, replace: bool) -> BackedUp:
     """Write what a connection sees into a folder, all of it or nothing.
 
     Raises:
@@ -80,11 +82,11 @@ def _must_be_closed(final: Path) -> None:
         raise StoreError(msg)
 
 
-def _copy(db: sqlite3.Connection, draft: Path) -> int:
+def _copy(db: apsw.Connection, draft: Path) -> int:
     draft.touch(mode=0o600)
-    with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
+    with contextlib.closing(connect(draft, busy=PATIENCE)) as copy:
         copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
-        db.backup(copy)
+        copy_database(db, copy)
         # A store of its own: it has another future than the one that it was copied from.
         copy.execute("PRAGMA journal_mode = DELETE")
         copy.execute("BEGIN")

@@ -9,8 +9,9 @@ from eventmq.events.packed import unpack_blocks
 from eventmq.plugins.queue_stores.care.check import Check
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
+
+    import apsw
 
 __all__ = ["CHECKS"]
 
@@ -20,7 +21,7 @@ _BEFORE = """SELECT first, offset, lag(first + count) OVER numbered AS due,
   WINDOW numbered AS (ORDER BY first)"""
 
 
-def _unreadable(db: sqlite3.Connection) -> Iterator[str]:
+def _unreadable(db: apsw.Connection) -> Iterator[str]:
     for first, count, body in db.execute("SELECT first, count, body FROM events"):
         try:
             there = sum(len(block.ids) for block in unpack_blocks(body))

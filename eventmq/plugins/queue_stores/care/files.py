@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from typing import TYPE_CHECKING
 
 from eventmq.care import Finding
+from eventmq.plugins.database import UNREADABLE, first_row
 from eventmq.plugins.queue_stores.care.check import RESTORE, first_of
 from eventmq.plugins.queue_stores.log import look_at_log
-from eventmq.plugins.queue_stores.reading import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import apsw
 
 __all__ = ["check_log", "check_pages"]
 
@@ -41,7 +42,7 @@ def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def check_pages(db: sqlite3.Connection) -> Iterator[Finding]:
+def check_pages(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what SQLite finds wrong with the file."""
     try:
         says = [row[0] for row in db.execute(f"PRAGMA integrity_check({_MOST})")]
@@ -65,14 +66,14 @@ def check_pages(db: sqlite3.Connection) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _named(db: sqlite3.Connection, line: str) -> str:
+def _named(db: apsw.Connection, line: str) -> str:
     """Return which table or index a line of SQLite is about, "" if it does not say."""
     match = _TREE.search(line)
     if match is None:
         return ""
     try:
         sql = "SELECT type || ' ' || name FROM sqlite_master WHERE rootpage = ?"
-        row = db.execute(sql, (int(match[1]),)).fetchone()
+        row = first_row(db, sql, (int(match[1]),))
     except UNREADABLE:
         return ""
     return f" ({row[0]})" if row else ""

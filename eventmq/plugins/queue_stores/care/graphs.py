@@ -8,8 +8,9 @@ from eventmq.plugins.queue_stores.care.check import Check
 from eventmq.wire.bulk import unpack
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
+
+    import apsw
 
 __all__ = ["CHECKS"]
 
@@ -48,20 +49,20 @@ _LOOSE = {
 }
 
 
-def _loose(db: sqlite3.Connection) -> Iterator[str]:
+def _loose(db: apsw.Connection) -> Iterator[str]:
     yield from (f"node {key}" for (key,) in db.execute(f"SELECT key {_LOOSE_NODES}"))
     for table, where in _LOOSE.items():
         for (key,) in db.execute(f"SELECT rowid FROM {table} WHERE {where}"):
             yield f"{table} {key}"
 
 
-def _drop_loose(db: sqlite3.Connection) -> None:
+def _drop_loose(db: apsw.Connection) -> None:
     db.execute(f"DELETE {_LOOSE_NODES}")
     for table, where in _LOOSE.items():
         db.execute(f"DELETE FROM {table} WHERE {where}")
 
 
-def _unreadable_trees(db: sqlite3.Connection) -> Iterator[str]:
+def _unreadable_trees(db: apsw.Connection) -> Iterator[str]:
     sql = "SELECT barriers.key, tree FROM barriers LEFT JOIN trees ON trees.barrier = barriers.key"
     for key, packed in db.execute(sql):
         try:
@@ -70,25 +71,25 @@ def _unreadable_trees(db: sqlite3.Connection) -> Iterator[str]:
             yield str(key)
 
 
-def _count_graphs(db: sqlite3.Connection) -> None:
+def _count_graphs(db: apsw.Connection) -> None:
     db.execute(f"UPDATE graphs SET left = {_OPEN} WHERE left <> {_OPEN}")
     now = "(julianday('now') - 2440587.5) * 86400.0"
     db.execute(f"UPDATE graphs SET ended = {now} WHERE left = 0 AND ended = 0")
     db.execute("UPDATE graphs SET ended = 0 WHERE left > 0 AND ended > 0")
 
 
-def _count_barriers(db: sqlite3.Connection) -> None:
+def _count_barriers(db: apsw.Connection) -> None:
     db.execute(
         f"UPDATE barriers SET left = {_AWAITED} WHERE {_IDLE} AND left <> {_AWAITED}"
         f" AND {_AWAITED} > 0"
     )
 
 
-def _drop_held(db: sqlite3.Connection) -> None:
+def _drop_held(db: apsw.Connection) -> None:
     db.execute(f"DELETE {_UNHELD}")
 
 
-def _drop_inputs(db: sqlite3.Connection) -> None:
+def _drop_inputs(db: apsw.Connection) -> None:
     db.execute(f"DELETE {_UNASKED}")
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from eventmq.entries import lane_of, unique_rule
 from eventmq.errors import EventMQError
 from eventmq.headers import parse_headers
-from eventmq.plugins.queue_stores.care.check import Check
+from eventmq.plugins.database import add_function, all_rows
+from eventmq.plugins.queue_stores.care.check import Check, text_of
 from eventmq.plugins.queue_stores.schema import bucket_name, buckets
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
+
+    import apsw
 
 __all__ = ["CHECKS", "add_functions"]
 
@@ -27,11 +29,11 @@ _LANE = """(SELECT id FROM lanes WHERE queue = jobs.queue AND task IS task_of(he
   AND key = key_of(headers) ORDER BY id LIMIT 1)"""
 
 
-def add_functions(db: sqlite3.Connection) -> None:
+def add_functions(db: apsw.Connection) -> None:
     """Give a connection what the checks of lanes call."""
-    db.create_function("reads", 1, _reads, deterministic=True)
-    db.create_function("task_of", 1, lambda text: _lane(text)[0], deterministic=True)
-    db.create_function("key_of", 1, lambda text: _lane(text)[1], deterministic=True)
+    add_function(db, "reads", _reads)
+    add_function(db, "task_of", lambda text: _lane(text)[0])
+    add_function(db, "key_of", lambda text: _lane(text)[1])
 
 
 @lru_cache(maxsize=4096)
@@ -62,56 +64,60 @@ def _typed(table: str) -> str:
     return f"SELECT seq FROM {table} WHERE {' OR '.join(tests)}"
 
 
-def _unreadable(db: sqlite3.Connection) -> Iterator[str]:
+def _unreadable(db: apsw.Connection) -> Iterator[str]:
     for table in ("jobs", "failed"):
-        for job_id, headers in db.execute(f"SELECT id, headers FROM {table}"):
+        sql = f"SELECT CAST(id AS BLOB), CAST(headers AS BLOB) FROM {table}"
+        for row in db.execute(sql):
+            job_id, headers = map(text_of, row)
             if not _reads(headers) or not _reads(job_id.replace(":", "").replace(",", "")):
                 yield job_id
 
 
-def _bad_ends(db: sqlite3.Connection) -> Iterator[str]:
+def _bad_ends(db: apsw.Connection) -> Iterator[str]:
     for bucket in buckets(db):
-        sql = f"SELECT id FROM {bucket_name(bucket)} WHERE state NOT IN (4, 6, 7)"
-        yield from (job_id for (job_id,) in db.execute(sql))
+        sql = f"SELECT CAST(id AS BLOB) FROM {bucket_name(bucket)} WHERE state NOT IN (4, 6, 7)"
+        yield from (text_of(job_id) for (job_id,) in db.execute(sql))
 
 
-def _nameless(db: sqlite3.Connection) -> Iterator[str]:
+def _nameless(db: apsw.Connection) -> Iterator[str]:
     known = "(SELECT id FROM names)"
     sqls = [
-        f"SELECT id FROM {table} WHERE worker NOT IN {known}" for table in ("failed", "attempts")
+        f"SELECT CAST(id AS BLOB) FROM {table} WHERE worker NOT IN {known}"
+        for table in ("failed", "attempts")
     ]
     for bucket in buckets(db):
         where = f"task NOT IN {known} OR worker NOT IN {known}"
-        sqls.append(f"SELECT id FROM {bucket_name(bucket)} WHERE {where}")
+        sqls.append(f"SELECT CAST(id AS BLOB) FROM {bucket_name(bucket)} WHERE {where}")
     for sql in sqls:
-        yield from (job_id for (job_id,) in db.execute(sql))
+        yield from (text_of(job_id) for (job_id,) in db.execute(sql))
 
 
-def _twice(db: sqlite3.Connection) -> Iterator[str]:
+def _twice(db: apsw.Connection) -> Iterator[str]:
     """Yield ids that are in more than one place."""
     tables = ["jobs", "failed", *map(bucket_name, buckets(db))]
     for place, table in enumerate(tables):
         for other in tables[place + 1 :]:
-            sql = f"SELECT a.id FROM {other} AS a JOIN {table} AS b ON b.id = a.id"
-            yield from (f"{job_id} ({table}, {other})" for (job_id,) in db.execute(sql))
+            sql = f"SELECT CAST(a.id AS BLOB) FROM {other} AS a JOIN {table} AS b ON b.id = a.id"
+            yield from (f"{text_of(job_id)} ({table}, {other})" for (job_id,) in db.execute(sql))
 
 
 # Keys
 
 
-def _keys(db: sqlite3.Connection) -> Iterator[tuple[str, int, str | None]]:
+def _keys(db: apsw.Connection) -> Iterator[tuple[str, int, str | None]]:
     """Yield table, number and right key of what has another one."""
     for table in ("jobs", "failed"):
-        sql = f"""SELECT seq, headers, unique_key FROM {table}
+        sql = f"""SELECT seq, CAST(headers AS BLOB), CAST(unique_key AS BLOB) FROM {table}
                   WHERE unique_key IS NOT NULL OR instr(headers, 'unique:')"""
-        for seq, headers, key in db.execute(sql).fetchall():
+        for seq, packed, there in all_rows(db, sql):
+            headers, key = text_of(packed), None if there is None else text_of(there)
             rule = unique_rule(headers) if _reads(headers) else None
             graph = "graph:" in headers and key is None
             if not graph and key != (rule.key if rule else None):
                 yield table, seq, rule.key if rule else None
 
 
-def _mend_keys(db: sqlite3.Connection) -> None:
+def _mend_keys(db: apsw.Connection) -> None:
     for table, seq, key in list(_keys(db)):
         db.execute(f"UPDATE {table} SET unique_key = ? WHERE seq = ?", (key, seq))
 
@@ -119,16 +125,16 @@ def _mend_keys(db: sqlite3.Connection) -> None:
 # Counts
 
 
-def _miscounted(db: sqlite3.Connection) -> Iterator[str]:
-    sql = f"SELECT name, {', '.join(map(_there, (*_COUNTED, 5)))} FROM queues"
-    kept = "SELECT name, blocked, delayed, waiting, failed FROM queues"
+def _miscounted(db: apsw.Connection) -> Iterator[str]:
+    sql = f"SELECT CAST(name AS BLOB), {', '.join(map(_there, (*_COUNTED, 5)))} FROM queues"
+    kept = "SELECT CAST(name AS BLOB), blocked, delayed, waiting, failed FROM queues"
     there = {name: counts for name, *counts in db.execute(sql)}
     for name, *counts in db.execute(kept):
         for word, says, rows in zip(
             (*_COUNTED.values(), "failed"), counts, there[name], strict=True
         ):
             if says != rows:
-                yield f"{name} says {says} {word}, {rows} are there"
+                yield f"{text_of(name)} says {says} {word}, {rows} are there"
 
 
 def _there(code: int) -> str:
@@ -140,7 +146,7 @@ def _there(code: int) -> str:
     return f"coalesce((SELECT n FROM ({counted}) WHERE queue = queues.id), 0)"
 
 
-def _recount(db: sqlite3.Connection) -> None:
+def _recount(db: apsw.Connection) -> None:
     for code, column in (*_COUNTED.items(), (5, "failed")):
         db.execute(f"UPDATE queues SET {column} = {_there(code)}")
 
@@ -148,11 +154,11 @@ def _recount(db: sqlite3.Connection) -> None:
 _BYTES = "(SELECT coalesce(sum(size), 0) FROM failed)"
 
 
-def _add_up(db: sqlite3.Connection) -> None:
+def _add_up(db: apsw.Connection) -> None:
     db.execute(f"INSERT OR REPLACE INTO meta VALUES ('failed_bytes', {_BYTES})")
 
 
-def _relane(db: sqlite3.Connection) -> None:
+def _relane(db: apsw.Connection) -> None:
     db.execute(f"""INSERT INTO lanes (queue, task, key) SELECT DISTINCT queue, task_of(headers),
                    key_of(headers) FROM jobs WHERE {_LANE} IS NULL AND reads(headers)""")
     db.execute(f"UPDATE jobs SET lane = {_LANE} WHERE lane IS NOT {_LANE} AND reads(headers)")

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
 from eventmq.operations import Operation
-from eventmq.plugins.queue_stores.care.check import Check
+from eventmq.plugins.database import all_rows, first_row
+from eventmq.plugins.queue_stores.care.check import Check, text_of
 from eventmq.plugins.schedule_stores.table import read_row
 from eventmq.wire.bulk import unpack
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
+
+    import apsw
 
 __all__ = ["CHECKS"]
 
@@ -30,55 +32,58 @@ def _leases(packed: bytes) -> list[tuple[int, int]] | None:
     return rows if all(type(value) is int for row in rows for value in row) else None
 
 
-def _unreadable_chunks(db: sqlite3.Connection) -> Iterator[str]:
-    for session, number, packed in db.execute("SELECT session, number, leases FROM chunks"):
+def _unreadable_chunks(db: apsw.Connection) -> Iterator[str]:
+    sql = "SELECT CAST(session AS BLOB), number, leases FROM chunks"
+    for session, number, packed in db.execute(sql):
         if _leases(packed) is None:
-            yield f"{session} {number}"
+            yield f"{text_of(session)} {number}"
 
 
-def _leased_twice(db: sqlite3.Connection) -> Iterator[str]:
+def _leased_twice(db: apsw.Connection) -> Iterator[str]:
     """Yield the jobs that two chunks hold: their rows say an earlier delivery than either."""
     held: Counter[str] = Counter()
-    sql = "SELECT id FROM jobs WHERE seq = ? AND state = 2 AND delivery < ?"
-    for (packed,) in db.execute("SELECT leases FROM chunks").fetchall():
+    sql = "SELECT CAST(id AS BLOB) FROM jobs WHERE seq = ? AND state = 2 AND delivery < ?"
+    for (packed,) in all_rows(db, "SELECT leases FROM chunks"):
         for lease in _leases(packed) or ():
-            held.update(job_id for (job_id,) in db.execute(sql, lease))
+            held.update(text_of(job_id) for (job_id,) in db.execute(sql, lease))
     yield from (job_id for job_id, n in held.items() if n > 1)
 
 
-def _unreadable_sweeps(db: sqlite3.Connection) -> Iterator[str]:
-    for sweep, packed in db.execute("SELECT id, operation FROM sweeps"):
+def _unreadable_sweeps(db: apsw.Connection) -> Iterator[str]:
+    for sweep, packed in db.execute("SELECT CAST(id AS BLOB), operation FROM sweeps"):
         try:
             Operation(*unpack(packed, "the row of a sweep"))
         except _BROKEN:
-            yield sweep
+            yield text_of(sweep)
 
 
 # Schedules: the table is made when a broker first opens the store
 
 
-def _has_schedules(db: sqlite3.Connection) -> bool:
+def _has_schedules(db: apsw.Connection) -> bool:
     sql = "SELECT 1 FROM sqlite_master WHERE name = 'schedule_counts'"
-    return db.execute(sql).fetchone() is not None
+    return first_row(db, sql) is not None
 
 
-def _unreadable_schedules(db: sqlite3.Connection) -> Iterator[str]:
+def _unreadable_schedules(db: apsw.Connection) -> Iterator[str]:
     if not _has_schedules(db):
         return
-    sql = """SELECT name, version, last_slot, remaining, last_job, definition FROM schedules
-             WHERE gone = 0"""
-    for row in db.execute(sql):
+    sql = """SELECT CAST(name AS BLOB), version, last_slot, remaining, CAST(last_job AS BLOB),
+             definition FROM schedules WHERE gone = 0"""
+    for packed, *row in db.execute(sql):
+        name = text_of(packed)
+        row[3] = text_of(row[3])
         try:
-            read_row(row)
+            read_row((name, *row))
         except _BROKEN:
-            yield row[0]
+            yield name
 
 
 def _live(gone: int) -> str:
     return f"(SELECT count(*) FROM schedules WHERE gone = {gone})"
 
 
-def _miscounted_schedules(db: sqlite3.Connection) -> Iterator[str]:
+def _miscounted_schedules(db: apsw.Connection) -> Iterator[str]:
     if not _has_schedules(db):
         return
     sql = f"""SELECT key, value, CASE key WHEN 'live' THEN {_live(0)} ELSE {_live(1)} END
@@ -88,7 +93,7 @@ def _miscounted_schedules(db: sqlite3.Connection) -> Iterator[str]:
             yield f"{key} says {says}, {there} are there"
 
 
-def _recount_schedules(db: sqlite3.Connection) -> None:
+def _recount_schedules(db: apsw.Connection) -> None:
     for key, gone in (("live", 0), ("gone", 1)):
         sql = f"UPDATE schedule_counts SET value = {_live(gone)} WHERE key = ?"
         db.execute(sql, (key,))
@@ -97,7 +102,7 @@ def _recount_schedules(db: sqlite3.Connection) -> None:
 # What the store says of itself
 
 
-def _wrong_card(db: sqlite3.Connection) -> Iterator[str]:
+def _wrong_card(db: apsw.Connection) -> Iterator[str]:
     meta: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
     for key, kind in (("store_id", str), ("epoch", int), ("failed_bytes", int)):
         if not isinstance(meta.get(key), kind):

@@ -1,0 +1,267 @@
+"""SQLite databases: the one module that imports the library, opens files with it and names errors.
+
+The library is apsw's own SQLite, not the interpreter's. Two SQLite libraries in one process must
+not open the same file: closing it in one ends the POSIX locks of the other. So queue stores, result
+backends and schedule stores, the tools that look after them, tests and benchmarks open databases
+here, and nothing imports ``sqlite3``.
+
+What differs from ``sqlite3``, and bites: a connection waits for no lock unless told; a cursor that
+was not read to its end keeps its read transaction, and with it the log; no cursor knows how many
+rows it changed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+import apsw
+
+from eventmq.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+__all__ = [
+    "DAMAGED",
+    "DISK_FULL",
+    "IN_USE",
+    "UNREADABLE",
+    "add_function",
+    "all_rows",
+    "change",
+    "change_many",
+    "check_library",
+    "checkpoint",
+    "connect",
+    "copy_database",
+    "first_row",
+    "library_version",
+    "log_frames",
+    "set_busy_timeout",
+    "use_log",
+    "watch_log",
+]
+
+#: What may be raised over a file that is damaged, or cannot be used: text that is not UTF-8 is
+#: found as it is read.
+UNREADABLE = (apsw.Error, UnicodeDecodeError)
+
+#: What SQLite itself calls damage.
+DAMAGED = (apsw.CorruptError, apsw.NotADBError)
+
+#: No space is left. An I/O error of another kind is never this one.
+DISK_FULL = apsw.FullError
+
+#: Another connection, or a cursor of this one that was not closed, is in the way.
+IN_USE = (apsw.BusyError, apsw.LockedError)
+
+#: The first sound release of each series that has one; of later series all are sound.
+_SOUND = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
+
+_LAST_UNSOUND = max(_SOUND)
+
+#: Seconds between two tries for a log.
+_AGAIN = 0.005
+
+_MODES = {
+    "PASSIVE": apsw.SQLITE_CHECKPOINT_PASSIVE,
+    "RESTART": apsw.SQLITE_CHECKPOINT_RESTART,
+    "TRUNCATE": apsw.SQLITE_CHECKPOINT_TRUNCATE,
+}
+
+
+# The library
+
+
+def library_version() -> str:
+    """Return the version of the SQLite library that opens databases."""
+    return apsw.sqlite_lib_version()
+
+
+def check_library(version: str) -> None:
+    """Refuse a library that can lose commits.
+
+    In SQLite 3.7.0 to 3.51.2 a commit that begins the write-ahead log anew while a second
+    checkpoint runs right after a complete one can drop transactions that were committed
+    (sqlite.org/wal.html#walresetbug).
+
+    Args:
+        version: Of the library, as in ``"3.51.3"``.
+
+    Raises:
+        StoreError: It is one of those.
+    """
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    major, minor, patch = map(int, match.groups()) if match else (0, 0, 0)
+    series = (major, minor)
+    if series > _LAST_UNSOUND or (series in _SOUND and patch >= _SOUND[series]):
+        return
+    msg = (
+        f"SQLite {version} can lose committed jobs (its WAL-reset bug): install apsw 3.51.3 or "
+        "later, or one with SQLite 3.51.3 and later, 3.50.7 and later of 3.50, or 3.44.6 and "
+        "later of 3.44"
+    )
+    raise StoreError(msg)
+
+
+# Opening
+
+
+def connect(
+    path: Path | str,
+    *,
+    busy: float,
+    read_only: bool = False,
+    immutable: bool = False,
+    create: bool = True,
+    statements: int = 100,
+    vfs: str | None = None,
+) -> apsw.Connection:
+    """Open a database. Each statement is a transaction of its own unless one was begun.
+
+    One thread at a time may use the connection; a second one gets an error.
+
+    Args:
+        path: Of the file, or ``":memory:"``.
+        busy: Seconds to wait for locks of others, at each statement.
+        read_only: Nothing is written.
+        immutable: Read a file that cannot change, without locks, index and log.
+        create: Make the file if it is not there.
+        statements: Prepared statements that are kept.
+        vfs: Name of the file layer of SQLite to use, None for the default one.
+
+    Raises:
+        StoreError: The library is one that can lose commits.
+        apsw.Error: The file cannot be opened; see `UNREADABLE`.
+    """
+    check_library(library_version())
+    name = str(path)
+    if read_only or immutable:
+        flags = apsw.SQLITE_OPEN_READONLY
+    else:
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    if immutable:
+        flags |= apsw.SQLITE_OPEN_URI
+        name = f"file:{quote(name)}?immutable=1"
+    db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
+    set_busy_timeout(db, busy)
+    return db
+
+
+def set_busy_timeout(db: apsw.Connection, seconds: float) -> None:
+    """Let a connection wait so long for locks of others, at each statement."""
+    db.set_busy_timeout(int(seconds * 1000))
+
+
+# Statements
+
+
+def first_row(db: apsw.Connection, sql: str, arguments: Any = ()) -> Any:
+    """Return the first row of a statement, None if it has none, and end the statement.
+
+    A cursor that has more rows would keep its read transaction while somebody refers to it.
+    """
+    cursor = db.execute(sql, arguments)
+    row = cursor.fetchone()
+    cursor.close()
+    return row
+
+
+def all_rows(db: apsw.Connection, sql: str, arguments: Any = ()) -> list[Any]:
+    """Return all rows of a statement."""
+    return db.execute(sql, arguments).fetchall()
+
+
+def change(db: apsw.Connection, sql: str, arguments: Any = ()) -> int:
+    """Run an INSERT, UPDATE or DELETE; return how many rows it changed."""
+    db.execute(sql, arguments)
+    return db.changes()
+
+
+def change_many(db: apsw.Connection, sql: str, rows: Iterable[Any]) -> int:
+    """Run an INSERT, UPDATE or DELETE for each row of values; return how many rows it changed."""
+    before = db.total_changes()
+    db.executemany(sql, rows)
+    return db.total_changes() - before
+
+
+def add_function(db: apsw.Connection, name: str, function: Callable[[Any], Any]) -> None:
+    """Give statements a function of one argument, whose result depends on nothing else."""
+    made: Any = function  # the library types it as taking any number
+    db.create_scalar_function(name, made, 1, deterministic=True)
+
+
+def copy_database(source: apsw.Connection, destination: apsw.Connection) -> None:
+    """Copy all that a connection sees into the database of another one."""
+    with closing(destination.backup("main", source, "main")) as copy:
+        while not copy.done:
+            copy.step(-1)
+
+
+# The write-ahead log
+
+
+def use_log(db: apsw.Connection, busy: float) -> None:
+    """Give a database a write-ahead log, if it has none.
+
+    Where several connections do so at once SQLite refuses one of them without waiting.
+
+    Args:
+        db: In no transaction.
+        busy: Seconds after which the refusal stands.
+
+    Raises:
+        apsw.Error: The file cannot be written, or others had it for too long.
+    """
+    until = time.monotonic() + busy
+    while True:
+        try:
+            first_row(db, "PRAGMA journal_mode = WAL")
+        except IN_USE:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_AGAIN)
+        else:
+            return
+
+
+def checkpoint(db: apsw.Connection, mode: Literal["PASSIVE", "RESTART", "TRUNCATE"]) -> bool:
+    """Move the log into the database; return whether others kept it from being done.
+
+    Raises:
+        apsw.Error: It failed for another reason.
+    """
+    try:
+        db.wal_checkpoint(mode=_MODES[mode])
+    except IN_USE:
+        return True
+    return False
+
+
+def log_frames(db: apsw.Connection) -> int:
+    """Return how many frames (pages) of the log count, for a connection that has read something.
+
+    It works for connections that cannot write as well.
+    """
+    frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    return max(frames, 0)
+
+
+def watch_log(db: apsw.Connection, frames: list[int]) -> None:
+    """Keep the number of frames in the log after each commit of a connection in ``frames[0]``.
+
+    SQLite itself moves the log no more: that would take the place of the hook. The hook only
+    stores a number, for one that raises makes a COMMIT fail that was carried out.
+    """
+    db.wal_autocheckpoint(0)
+
+    def note(_: apsw.Connection, __: str, count: int) -> int:
+        frames[0] = count
+        return apsw.SQLITE_OK
+
+    db.set_wal_hook(note)

@@ -1,0 +1,314 @@
+"""Opens databases with one library, and what of it differs from the interpreter's ``sqlite3``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+
+from eventmq.errors import ResultUnavailable, StoreError
+from eventmq.plugins.database import (
+    DISK_FULL,
+    IN_USE,
+    UNREADABLE,
+    all_rows,
+    change,
+    change_many,
+    check_library,
+    checkpoint,
+    connect,
+    copy_database,
+    first_row,
+    library_version,
+    log_frames,
+    use_log,
+    watch_log,
+)
+from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.result_backends.sqlite import SqliteResults
+from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from eventmq.care import BackedUp
+
+#: Seconds after which what another thread should have done has failed.
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a database with a log, a table and three rows."""
+    path = tmp_path / "some.sqlite"
+    with closing(connect(path, busy=0.0)) as db:
+        use_log(db, 0.0)
+        db.execute("CREATE TABLE t (x)")
+        db.executemany("INSERT INTO t VALUES (?)", [(1,), (2,), (3,)])
+    return path
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[apsw.Connection]:
+    with closing(connect(path, busy=0.0)) as db:
+        yield db
+
+
+# The library
+
+
+@pytest.mark.parametrize(
+    "version", ["3.44.6", "3.44.9", "3.50.7", "3.51.3", "3.52.0", "3.54.1", "4.0.0"]
+)
+def test_a_sound_library_is_accepted(version: str) -> None:
+    check_library(version)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["3.7.0", "3.40.1", "3.44.5", "3.45.9", "3.49.2", "3.50.6", "3.51.0", "3.51.2", "nonsense"],
+)
+def test_a_library_that_can_lose_commits_is_refused(version: str) -> None:
+    with pytest.raises(StoreError, match=rf"^SQLite {version} can lose committed jobs.* 3\.51\.3"):
+        check_library(version)
+
+
+def test_the_installed_library_is_sound() -> None:
+    assert library_version() == apsw.sqlite_lib_version()
+    check_library(library_version())
+
+
+def _broker(folder: Path) -> None:
+    SqliteStore(folder, FakeClock(), reserve=0).open()
+
+
+def _fsck(folder: Path) -> None:
+    SqliteCare(folder / FILE_NAME, durable=True).check()
+
+
+def _repair(folder: Path) -> None:
+    SqliteCare(folder / FILE_NAME, durable=True).repair()
+
+
+def _backup(folder: Path) -> BackedUp:
+    care = SqliteCare(folder / FILE_NAME, durable=True)
+    return care.backup(folder / "copy", replace=False)
+
+
+def _schedules(folder: Path) -> None:
+    SqliteSchedules(folder / "schedules.sqlite", FakeClock())
+
+
+def _results(folder: Path) -> None:
+    SqliteResults(folder / "results.sqlite", FakeClock()).put("job", b"", 60.0)
+
+
+@pytest.mark.parametrize(
+    "opening", [_broker, _fsck, _repair, _backup, OutboxReader, _schedules, _results]
+)
+def test_every_opening_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: Callable[[Path], Any]
+) -> None:
+    """The broker, fsck, backup, the journal, and the stores of results and schedules."""
+    store = SqliteStore(tmp_path, FakeClock(), reserve=0)
+    store.open()
+    store.close()
+    monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.51.2")
+    with pytest.raises(
+        (StoreError, ResultUnavailable), match=r"SQLite 3\.51\.2 can lose committed"
+    ):
+        opening(tmp_path)
+
+
+# What differs
+
+
+def test_a_connection_waits_as_long_as_it_was_told(path: Path) -> None:
+    """SQLite itself would not wait at all; a longer wait sees the other one end."""
+    with closing(connect(path, busy=0.0)) as other, closing(connect(path, busy=DEADLINE)) as db:
+        other.execute("BEGIN IMMEDIATE")
+        with closing(connect(path, busy=0.0)) as hasty, pytest.raises(IN_USE):
+            hasty.execute("BEGIN IMMEDIATE")
+        ended = threading.Thread(target=_begin, args=(db,))
+        ended.start()
+        other.execute("COMMIT")
+        ended.join(DEADLINE)
+        assert db.in_transaction
+
+
+def _begin(db: apsw.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda folder: SqliteSchedules(folder / "s.sqlite", FakeClock())._db,
+        lambda folder: connect(folder / "x.sqlite", busy=0.25),
+    ],
+)
+def test_no_connection_is_made_without_a_time_to_wait(
+    tmp_path: Path, made: Callable[[Path], apsw.Connection]
+) -> None:
+    with closing(made(tmp_path)) as db:
+        assert db.pragma("busy_timeout") > 0
+
+
+def test_rows_are_counted_though_no_cursor_knows(db: apsw.Connection) -> None:
+    assert change(db, "UPDATE t SET x = 9 WHERE x > ?", (1,)) == 2
+    assert change(db, "DELETE FROM t WHERE x = 8") == 0
+    db.execute("CREATE UNIQUE INDEX t_x ON t (x) WHERE x < 5")
+    rows = [(1,), (2,), (2,), (7,)]
+    assert change_many(db, "INSERT OR IGNORE INTO t VALUES (?)", rows) == 2
+    assert change_many(db, "DELETE FROM t WHERE x = ?", [(9,), (2,)]) == 3
+
+
+def test_a_held_cursor_keeps_the_log(db: apsw.Connection) -> None:
+    """That is why first_row() closes its own."""
+    cursor = db.execute("SELECT x FROM t")
+    assert cursor.fetchone() == (1,)
+    assert db.txn_state() == apsw.SQLITE_TXN_READ
+    with pytest.raises(apsw.LockedError):
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    assert checkpoint(db, "RESTART")
+    cursor.close()
+    kept = [first_row(db, "SELECT x FROM t ORDER BY x DESC"), first_row(db, "SELECT 1 WHERE 0")]
+    assert kept == [(3,), None]
+    assert db.txn_state() == apsw.SQLITE_TXN_NONE
+    assert not checkpoint(db, "RESTART")
+
+
+def test_a_checkpoint_says_that_others_are_in_the_way(path: Path, db: apsw.Connection) -> None:
+    """The call raises an error there, where the pragma returned a row."""
+    with closing(connect(path, busy=0.0, read_only=True)) as reader:
+        reader.execute("BEGIN")
+        assert first_row(reader, "SELECT count(*) FROM t") == (3,)
+        db.execute("INSERT INTO t VALUES (4)")
+        with pytest.raises(apsw.BusyError):
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        assert [checkpoint(db, mode) for mode in ("RESTART", "TRUNCATE")] == [True, True]  # type: ignore[arg-type]
+        assert not checkpoint(db, "PASSIVE")
+        reader.execute("COMMIT")
+        assert not checkpoint(db, "TRUNCATE")
+
+
+def test_damaged_text_is_an_error_that_has_a_name(db: apsw.Connection) -> None:
+    db.execute("UPDATE t SET x = CAST(x'61ff' AS TEXT) WHERE x = 1")
+    with pytest.raises(UNREADABLE):
+        all_rows(db, "SELECT x FROM t")
+    assert first_row(db, "SELECT CAST(x AS BLOB) FROM t WHERE typeof(x) = 'text'") == (b"a\xff",)
+
+
+def test_a_full_disk_is_not_an_error_of_another_kind(db: apsw.Connection) -> None:
+    db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(DISK_FULL):
+        db.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    assert not issubclass(apsw.IOError, DISK_FULL)
+
+
+def test_a_copy_is_made_by_its_destination(db: apsw.Connection) -> None:
+    with closing(connect(":memory:", busy=0.0)) as copy:
+        copy_database(db, copy)
+        assert all_rows(copy, "SELECT x FROM t") == [(1,), (2,), (3,)]
+
+
+def test_what_cannot_be_written_is_only_read(path: Path) -> None:
+    for options in ({"read_only": True}, {"immutable": True}):
+        with closing(connect(path, busy=0.0, **options)) as db:  # type: ignore[arg-type]
+            assert first_row(db, "SELECT count(*) FROM t") == (3,)
+            with pytest.raises(apsw.ReadOnlyError):
+                db.execute("DELETE FROM t")
+    with pytest.raises(UNREADABLE):
+        connect(path.with_name("none"), busy=0.0, create=False)
+
+
+def test_a_log_is_made_though_another_connection_is_in_the_way(tmp_path: Path) -> None:
+    """SQLite refuses that at once, whatever the time to wait."""
+    with (
+        closing(connect(tmp_path / "new", busy=0.0)) as other,
+        closing(connect(tmp_path / "new", busy=0.0)) as db,
+    ):
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(IN_USE):
+            use_log(db, 0.0)
+        ended = threading.Timer(0.02, other.execute, ("COMMIT",))
+        ended.start()
+        use_log(db, DEADLINE)
+        ended.join()
+        assert db.pragma("journal_mode") == "wal"
+
+
+# The log
+
+
+def test_readers_learn_the_length_of_the_log(path: Path, db: apsw.Connection) -> None:
+    """Without the index file, which is SQLite's own."""
+    db.wal_autocheckpoint(0)
+    with closing(connect(path, busy=0.0, read_only=True)) as reader:
+        first_row(reader, "SELECT count(*) FROM t")
+        assert log_frames(reader) == 0
+        db.execute("INSERT INTO t VALUES (4)")
+        db.execute("INSERT INTO t VALUES (5)")
+        first_row(reader, "SELECT count(*) FROM t")
+        assert log_frames(reader) == 2
+
+
+def test_a_watched_log_is_counted_and_not_moved(db: apsw.Connection) -> None:
+    """Turning automatic checkpoints off takes a hook away: it has to come first."""
+    frames = [0]
+    watch_log(db, frames)
+    for count in range(1, 4):
+        db.execute("INSERT INTO t VALUES (4)")
+        assert frames == [count]
+    for value in range(2000):  # by itself SQLite would move them after 1000
+        db.execute("UPDATE t SET x = ? WHERE rowid = 1", (-value,))
+    assert frames == [2003]
+    db.wal_autocheckpoint(0)
+    db.execute("INSERT INTO t VALUES (4)")
+    assert frames == [2003], "and so nothing else may turn them off"
+
+
+def test_a_hook_that_raises_makes_a_commit_fail_that_was_carried_out(db: apsw.Connection) -> None:
+    """So the one of watch_log() only stores a number."""
+
+    def hook(_: apsw.Connection, __: str, ___: int) -> int:
+        raise KeyError
+
+    db.set_wal_hook(hook)
+    with pytest.raises(KeyError):
+        db.execute("INSERT INTO t VALUES (4)")
+    assert first_row(db, "SELECT count(*) FROM t") == (4,)
+
+
+def test_two_threads_at_once_are_an_error_and_no_damage(path: Path) -> None:
+    """What is shared between threads has a lock of its own."""
+    slow, go = threading.Event(), threading.Event()
+
+    def wait(_: object) -> int:
+        slow.set()
+        return int(go.wait(DEADLINE))
+
+    with closing(connect(path, busy=0.0)) as db:
+        db.create_scalar_function("wait", wait, 1)
+        rows: list[Any] = []
+        thread = threading.Thread(target=lambda: rows.extend(all_rows(db, "SELECT wait(1)")))
+        thread.start()
+        try:
+            assert slow.wait(DEADLINE)
+            start = time.monotonic()
+            with pytest.raises(apsw.ThreadingViolationError):
+                db.execute("SELECT 1")
+            assert time.monotonic() - start < DEADLINE / 2
+        finally:
+            go.set()
+            thread.join(DEADLINE)
+        assert rows == [(1,)]
