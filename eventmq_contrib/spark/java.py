@@ -128,8 +128,11 @@ def write_home(java: Java, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def java_home() -> Iterator[Java]:
+def java_home(scratch: Path | None = None) -> Iterator[Java]:
     """Let what starts Spark inside find a Java: sets JAVA_HOME where it must, and restores it.
+
+    Args:
+        scratch: Folder for what is needed meanwhile, instead of the temporary one.
 
     Raises:
         PluginError: There is none.
@@ -137,7 +140,7 @@ def java_home() -> Iterator[Java]:
     java = find_java()
     logger.debug("Spark starts on Java %d, %s", java.version, java.program)
     before = os.environ.get("JAVA_HOME")
-    with tempfile.TemporaryDirectory(prefix="eventmq-java-") as folder:
+    with tempfile.TemporaryDirectory(prefix="eventmq-java-", dir=scratch) as folder:
         if java.packaged:
             os.environ["JAVA_HOME"] = str(write_home(java, Path(folder)))
         elif before and java.program != Path(before, "bin", "java"):

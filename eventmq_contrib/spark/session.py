@@ -7,12 +7,13 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
 from eventmq_contrib.extras import need
 from eventmq_contrib.spark.causes import cause_of
 from eventmq_contrib.spark.java import java_home
+from eventmq_contrib.spark.scratch import make_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,17 +61,38 @@ def spark_session(
         return _configured(builder.remote(master), {**_ALWAYS, **(config or {})}).getOrCreate()
     if master is not None:
         builder = builder.master(master)
-    running = SparkSession.getActiveSession() is not None
-    settings = _ALWAYS if running else {**_ALWAYS, **_starting(master)}
-    builder = _configured(builder, {**settings, **(config or {})})
-    if running:
-        return builder.getOrCreate()
+    if SparkSession.getActiveSession() is not None:
+        return _configured(builder, {**_ALWAYS, **(config or {})}).getOrCreate()
+    scratch = _scratch()
+    builder = _configured(builder, {**_ALWAYS, **_starting(master, scratch), **(config or {})})
     try:
-        with java_home(), _same_python(master):
-            return builder.getOrCreate()
+        with java_home(scratch), _same_python(master):
+            session = builder.getOrCreate()
     except PySparkException as error:
         msg = f"Spark does not start: {error}; what it printed says why"
         raise SparkFailed(msg) from error
+    if scratch is not None:
+        _delete_at_end(session, scratch)
+    return session
+
+
+def _scratch() -> Path | None:
+    """Return a folder for a JVM that is to be started, None where one runs already."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 - nothing else says so
+        return None
+    try:
+        return make_scratch()
+    except OSError as error:
+        raise SparkFailed(f"Spark has no temporary folder: {error}; name one by TMPDIR") from error
+
+
+def _delete_at_end(session: SparkSession, folder: Path) -> None:
+    """Let the JVM of a session delete a folder when it ends by itself."""
+    jvm: Any = session._jvm  # noqa: SLF001 - Spark has its hooks there
+    hooks = jvm.org.apache.spark.util.ShutdownHookManager
+    hooks.registerShutdownDeleteDir(jvm.java.io.File(str(folder)))
 
 
 def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
@@ -96,11 +118,19 @@ def _same_python(master: str | None) -> Iterator[None]:
         del os.environ[name]
 
 
-def _starting(master: str | None) -> dict[str, str]:
-    """Return settings of a driver that starts, those of one machine where it is one."""
+def _starting(master: str | None, scratch: Path | None) -> dict[str, str]:
+    """Return settings of a driver that starts, those of one machine where it is one.
+
+    Args:
+        master: As of `spark_session`.
+        scratch: The temporary folder of its JVM, which ``spark.local.dir`` is unless set.
+    """
     log4j = Path(__file__).with_name("log4j2.properties")
+    options = [f'"-Dlog4j2.configurationFile={log4j.as_uri()}"']
+    if scratch is not None:
+        options.append(f'"-Djava.io.tmpdir={scratch}"')
     settings = {
-        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={log4j.as_uri()}"',
+        "spark.driver.extraJavaOptions": " ".join(options),
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.sources.parallelPartitionDiscovery.threshold": str(_LISTED),
     }

@@ -29,6 +29,7 @@ from eventmq_contrib.spark.products.capacity import capacity
 from eventmq_contrib.spark.products.stats import stats
 from eventmq_contrib.spark.session import spark_session
 from eventmq_contrib.spark.table import write_table
+from tests.acceptance.system import until
 from tests.page_files import ROOT
 from tests.spark.histories import story, write_journal
 
@@ -60,11 +61,23 @@ PATIENCE = 240
 
 
 class Followed(NamedTuple):
-    """A stream that runs, the folder in which it has ``journal``, ``out`` and ``err``, its rows."""
+    """A stream that runs, its folder (``journal``, ``out``, ``err``, ``tmp``), and its rows."""
 
     process: subprocess.Popen[bytes]
     folder: Path
     rows: list[dict[str, Any]]
+
+    def kill_at_work(self) -> None:
+        """Kill it in the middle of a batch, unless another test has done so."""
+        checkpoint = self.folder / "out" / "_checkpoint"
+
+        def batches(what: str) -> int:
+            return len(list((checkpoint / what).glob("[0-9]*")))
+
+        if self.process.poll() is None:
+            in_batch = lambda: batches("offsets") > batches("commits") >= 1  # noqa: E731
+            until(in_batch, "the middle of a batch", 60.0)
+        self.kill()
 
     def kill(self) -> None:
         """Kill it with all that it has started."""
@@ -193,9 +206,11 @@ def followed(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
         "--journal", "journal", "--out", "out", "--at-once", "20", "--trigger", "2",
         "--master", "local[1]",
     ]  # fmt: skip
+    (folder / "tmp").mkdir()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
     with (folder / "err").open("w") as err:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            command, cwd=folder, env=env,
             stdout=subprocess.DEVNULL, stderr=err, start_new_session=True,
         )  # fmt: skip
     followed = Followed(process, folder, rows)

@@ -18,7 +18,6 @@ from eventmq_contrib.spark.livetables import burn_rate, slo_rows
 from eventmq_contrib.spark.products.slo import oldest_waiting
 from eventmq_contrib.spark.products.stats import stats
 from eventmq_contrib.spark.waiting import Oldest
-from tests.acceptance.system import until
 from tests.spark import oracle
 from tests.spark.histories import (
     START_US,
@@ -196,12 +195,7 @@ def test_a_stream_that_is_killed_goes_on_to_exact_counts(
 ) -> None:
     """With -9, while it has begun a batch that it has not noted; its JVM goes with it."""
     out = followed.folder / "out"
-
-    def batches(what: str) -> int:
-        return len(list((out / "_checkpoint" / what).glob("[0-9]*")))
-
-    until(lambda: batches("offsets") > batches("commits") >= 1, "the middle of a batch", 60.0)
-    followed.kill()
+    followed.kill_at_work()
     noted = sum(row["events"] for row in table(out).values())
     assert 0 < noted < len(followed.rows), (followed.folder / "err").read_text()
     assert stream(followed.folder / "journal", out).exit_code == 0
