@@ -104,6 +104,9 @@ class OutcomeKind(enum.IntEnum):
     #: The worker does not know the task, or may not run this body.
     UNKNOWN_TASK = 6
     CANCELLED = 7
+    #: It was begun, perhaps to its end, and its process died before it was answered; which job of
+    #: several killed the process is not known. Not counted as a death; costs a delivery.
+    LOST = 8
 
 
 @dataclass(slots=True)

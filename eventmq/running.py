@@ -123,6 +123,11 @@ class Died:
     #: Bytes of memory that the process had at the last look, and at most; 0 for unknown.
     rss: int = 0
     peak: int = 0
+    #: Jobs that it had begun and not answered, the one that was running among them: the oldest of
+    #: those that it was given. 0 also where the pool does not know.
+    begun: int = 0
+    #: Other slots died at the same moment of the same cause: which job it was is not known.
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

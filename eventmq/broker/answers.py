@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Session
+    from eventmq.broker.suspects import Death
     from eventmq.entries import Attempt, Cause, Finished
     from eventmq.job import Job, JobState
 
@@ -16,8 +17,8 @@ class Answers:
     """What becomes of the jobs of a chunk that were answered, or that are lost."""
 
     __slots__ = (
-        "again", "attempts", "before", "causes", "ends", "lease", "ready", "session", "taken",
-        "unstarted",
+        "again", "attempts", "before", "blamed", "causes", "ends", "lease", "lost", "ready",
+        "session", "taken", "unstarted",
     )  # fmt: skip
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -33,5 +34,9 @@ class Answers:
         self.taken: list[tuple[int, Job]] = []
         #: Ids of jobs that go back and were not started.
         self.unstarted: set[str] = set()
+        #: Jobs that go back and may have killed their process, by their ids; ids of those to which
+        #: the death is counted because their worker was lost.
+        self.lost: dict[str, Death] = {}
+        self.blamed: set[str] = set()
         #: What jobs that go back were like before.
         self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []

@@ -22,6 +22,7 @@ from eventmq.job import JobState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from eventmq.broker.lanes import Refuses
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
@@ -122,6 +123,8 @@ class Dispatch:
             for weight, name in session.queues
             if name in ready and blocked.get(name) != queues[name].version
         ]
+        if session.kept_for:  # first what it was kept free for
+            options = [o for o in options if o[1] == session.kept_queue] or options
         if len(options) == len(ready):  # nobody else's queue is ready
             return options
         return options + self._orphans_for(session, ready)
@@ -231,9 +234,41 @@ class Dispatch:
         limit = self._limit(queue, session, len(queue.arriving) if arriving else len(queue))
         if arriving:
             return self._take_arriving(queue, judge, refuses, limit)
-        load, now = Load(limits.chunk_seconds, limit, limits.max_frame // 2), self.state.now
+        load = Load(limits.chunk_seconds, limit, limits.max_frame // 2)
+        suspects = self.state.suspects
+        if not suspects:
+            return self._take_fresh(queue, session, (skill, judge, refuses), load)
+        if suspects.wait(queue, self.state.jobs, self.state.running):
+            alone = self._only_suspects(session, refuses)
+            one = load._replace(jobs=1)
+            if jobs := self._take_fresh(queue, session, (skill, judge, alone), one):
+                return jobs
+            if session.room <= 0:  # it is kept free for one of them
+                return []
+        others = self._no_suspects(refuses)
+        return self._take_fresh(queue, session, (skill, judge, others), load)
+
+    def _only_suspects(self, session: Session, refuses: Refuses) -> Refuses:
+        """Return what refuses all jobs but the suspects that a session may get now."""
+        may_go, now = self.state.suspects.may_go, self.state.now
+        return lambda job: (refuses is not None and refuses(job)) or not may_go(job, session, now)
+
+    def _no_suspects(self, refuses: Refuses) -> Refuses:
+        """Return what refuses suspects: they travel alone."""
+        get = self.state.suspects.get
+        return lambda job: (refuses is not None and refuses(job)) or get(job) is not None
+
+    def _take_fresh(
+        self,
+        queue: Queue,
+        session: Session,
+        suits: tuple[Skill, Callable[[str], float], Refuses],
+        load: Load,
+    ) -> list[Job]:
+        """Take jobs of a window for a session; end those whose time is over."""
+        now = self.state.now
         while True:
-            jobs = queue.take(skill, judge, refuses, load, now)
+            jobs = queue.take(*suits, load, now)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
             if stale:
                 self._expire(list(stale.values()))
@@ -315,6 +350,10 @@ class Dispatch:
     ) -> Lease:
         number = session.next_number
         session.next_number = number + 1
+        if session.kept_for:
+            session.kept_for = ""
+        if self.state.suspects and not volatile:
+            self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
         lease.volatile = volatile

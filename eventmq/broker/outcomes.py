@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.broker.answers import Answers
 from eventmq.broker.failure import Failure
+from eventmq.broker.suspects import Death
 from eventmq.broker.uniqueness import Uniqueness
 from eventmq.entries import Cause, CloseChunk, Finish, Finished, Requeue
 from eventmq.events import Kind
@@ -16,7 +17,7 @@ from eventmq.wire.bulk import OutcomeRow, decode_outcomes, parse_chunk_number
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
@@ -50,11 +51,23 @@ _DONE = JobState.SUCCEEDED
 #: Why jobs go back.
 _AGAIN, _BACK, _LOST = Cause(Kind.RETRY), Cause(Kind.HANDED_BACK), Cause(Kind.LEASE_LOST)
 
+#: Outcomes of jobs that had begun when their process died.
+_DEATHS: Mapping[int, Death] = {
+    int(OutcomeKind.DIED): Death.ALONE, int(OutcomeKind.LOST): Death.SHARED
+}  # fmt: skip
+
 #: Tasks whose run time is kept.
 MAX_TASKS = 10_000
 
 #: Weight of a new measurement of a task's run time.
 _NEWS = 0.3
+
+
+def _worker_lost(session: Session) -> Cause:
+    """Return why a job goes back to which the loss of its worker is counted."""
+    msg = f"the worker {session.name} was lost while it had this job"
+    error = RemoteError("eventmq.errors.WorkerLost", msg)
+    return Cause(Kind.LEASE_LOST, encode_error(error))
 
 
 class Outcomes:
@@ -156,12 +169,10 @@ class Outcomes:
             answers.ready.append(job.ready_at)
             cause = _AGAIN
             self._delay(job, countdown)
-        elif kind == OutcomeKind.DIED:
-            job.deaths += 1
-            if job.deaths >= state.limits.max_deaths:
-                answers.ends.append(self._killer(job, failure.error, session.name))
+        elif (death := _DEATHS.get(kind)) is not None:
+            if self._died(answers, job, failure.error, death):
                 return
-            cause = Cause(Kind.LEASE_LOST, failure.error)
+            cause = Cause(Kind.LEASE_LOST, failure.error if death is Death.ALONE else b"")
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
             answers.unstarted.add(job.id)
@@ -177,9 +188,29 @@ class Outcomes:
         answers.again.append(job)
         answers.causes.append(cause)
 
+    def _died(self, answers: Answers, job: Job, error: bytes, death: Death) -> bool:
+        """Count a death; return whether the job ends with it.
+
+        Args:
+            answers: What becomes of the jobs.
+            job: Which had begun.
+            error: How its process ended.
+            death: What is known of the cause.
+        """
+        suspects = self.state.suspects
+        if not suspects.proves(job, death):
+            answers.lost[job.id] = death
+            return False
+        job.deaths += 1
+        if job.deaths + suspects.losses(job) < self.state.limits.max_deaths:
+            return False
+        answers.ends.append(self._killer(job, error, answers.session.name))
+        return True
+
     def _delay(self, job: Job, countdown: float) -> None:
         """Make the next attempt of a failed job."""
         state = self.state
+        state.suspects.forget(job)
         job.attempt += 1
         job.due = state.now + countdown
         job.state = JobState.DELAYED
@@ -198,9 +229,10 @@ class Outcomes:
 
     def _killer(self, job: Job, result: bytes, worker: str) -> Finished:
         task = parse_headers(job.headers).task or "(plain)"
+        deaths = job.deaths + self.state.suspects.losses(job)
         what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
-        logger.error(what, job.id, task, job.deaths, worker)
-        msg = f"suspected killer: {job.deaths} processes died while they ran this job"
+        logger.error(what, job.id, task, deaths, worker)
+        msg = f"suspected killer: {deaths} processes died while they ran this job"
         if result:
             msg += f", the last like this: {decode_error(result).message}"
         error = RemoteError("eventmq.errors.WorkerLost", msg)
@@ -277,7 +309,7 @@ class Outcomes:
 
     def _write(self, answers: Answers, acknowledge: Callable[[], None]) -> None:
         state, session, lease = self.state, answers.session, answers.lease
-        ends, again, unstarted = answers.ends, answers.again, answers.unstarted
+        ends, again = answers.ends, answers.again
         if not lease.left:
             self.close(session, lease)
         if again:
@@ -285,7 +317,7 @@ class Outcomes:
                 again, answers.attempts, answers.causes, state.now, session.name, lease.sent,
                 answers.ready,
             )  # fmt: skip
-            state.write(entry, lambda _: self._back(again, unstarted))
+            state.write(entry, lambda _: self._back(answers))
 
         def settle(verdict: Mapping[int, Verdict]) -> None:
             self.finished(ends, verdict)
@@ -313,7 +345,8 @@ class Outcomes:
         """Forget ended jobs and tell whoever waits for them."""
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
-        refusals, counters = state.refusals, state.counters
+        refusals, counters, suspects = state.refusals, state.counters, state.suspects
+        watched = bool(suspects)
         if verdict:
             self._stale(len(verdict))
             rows = self._there(rows, verdict)
@@ -328,6 +361,8 @@ class Outcomes:
             jobs.pop(job_id, None)
             if refusals:
                 refusals.pop(job_id, None)
+            if watched:
+                suspects.forget(job)
             queue.counts.waiting -= 1
             if row.state is not _DONE:
                 counters[row.state.value] += 1
@@ -346,12 +381,16 @@ class Outcomes:
             self.state.jobs.pop(job.id, None)
         return [row for place, row in enumerate(rows) if place not in verdict]
 
-    def _back(self, jobs: Sequence[Job], unstarted: Container[str]) -> None:
+    def _back(self, answers: Answers) -> None:
         state = self.state
-        for job in jobs:
+        for job in answers.again:
             if job.state is JobState.CANCELLED:
                 continue  # by the same commit
-            state.released(job, unstarted=job.id in unstarted)
+            state.released(job, unstarted=job.id in answers.unstarted)
+            if job.id in answers.lost:
+                state.suspects.lost(job, answers.lost[job.id])
+            elif job.id in answers.blamed:
+                state.suspects.blame(job, job.delivery)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1
@@ -363,13 +402,21 @@ class Outcomes:
             else:
                 state.joined(job)
 
-    def give_back(self, session: Session, lease: Lease, *, unstarted: bool = False) -> None:
+    def give_back(
+        self,
+        session: Session,
+        lease: Lease,
+        *,
+        unstarted: bool = False,
+        death: Death | None = None,
+    ) -> None:
         """Queue again what is left of a chunk: its session does not have it any more.
 
         Args:
             session: Who had it.
             lease: The chunk.
             unstarted: None of it was started for certain, which matters without a guarantee.
+            death: How the session ended, None where that says nothing about the jobs.
         """
         if lease.volatile:
             self.volatile.give_back(session, lease, unstarted=unstarted)
@@ -379,17 +426,32 @@ class Outcomes:
             if job is not None:
                 lease.jobs[place] = None
                 answers.taken.append((place, job))
+                if death is not None and self._killed(answers, job, death):
+                    continue
                 answers.again.append(job)
                 answers.causes.append(_BACK if unstarted else _LOST)
+                if job.id in answers.blamed:
+                    answers.causes[-1] = _worker_lost(session)
                 if unstarted:
                     answers.unstarted.add(job.id)
         lease.left = 0
-        self.state.counters["lease_lost"] += len(answers.again)
+        self.state.counters["lease_lost"] += len(answers.taken)
         self._write(answers, lambda: None)
+
+    def _killed(self, answers: Answers, job: Job, death: Death) -> bool:
+        """Count the death of a worker that had a job; return whether the job ends with it."""
+        before = job.deaths
+        answers.before.append((job, (job.attempt, before, job.due, job.rank, job.state)))
+        ends = self._died(answers, job, _worker_lost(answers.session).error, death)
+        if job.deaths > before:
+            answers.blamed.add(job.id)
+        return ends
 
     def close(self, session: Session, lease: Lease) -> None:
         """Delete the row of a chunk that has nothing left."""
         if session.leases.pop(lease.number, None) is not None:
+            if session.kept_for and not session.leases:
+                session.blocked.clear()  # what waits for it may have been refused before
             entry = CloseChunk(session.id, lease.number)
             self.state.write(
                 entry, lambda _: None, lambda: session.leases.__setitem__(lease.number, lease)

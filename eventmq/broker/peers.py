@@ -147,6 +147,10 @@ class Session:
         patience: How long it may be gone, 0.0 for the usual grace.
         closing: It said KBAI: it gets nothing more.
         blocked: Queue -> version at which nothing there was for this session.
+        kept_for: Id of a suspect (`eventmq.broker.suspects`), "" for none: as long as the session
+            holds anything, it gets nothing more. It waits for that, or it is what is held.
+        kept_queue: The queue of that job.
+        kept_since: Since when.
         free: Plain peers: slots offered and not used.
         slots: Plain peers: how many there are, as the READYs after INFORM said.
         informed_at: Plain peers: when it informed.
@@ -177,6 +181,9 @@ class Session:
     patience: float = 0.0
     closing: bool = False
     blocked: dict[str, int] = field(default_factory=dict)
+    kept_for: str = ""
+    kept_queue: str = ""
+    kept_since: float = 0.0
     free: int = 0
     slots: int = 0
     informed_at: float = 0.0
@@ -185,7 +192,7 @@ class Session:
     @property
     def room(self) -> int:
         """How many more chunks it wants now."""
-        if self.peer is None or self.closing or self.full:
+        if self.peer is None or self.closing or self.full or (self.kept_for and self.leases):
             return 0
         if self.plain:
             return self.free
@@ -197,6 +204,10 @@ class Session:
     def held(self) -> int:
         """How many jobs it has not answered."""
         return sum([lease.left for lease in self.leases.values()])
+
+    def keep(self, job: Job, now: float) -> None:
+        """Keep the worker free for a suspect, or beside it."""
+        self.kept_for, self.kept_queue, self.kept_since = job.id, job.queue, now
 
     def share(self, waiting: int, rivals: int) -> int:
         """Return how many of the jobs that wait it should get in one chunk.

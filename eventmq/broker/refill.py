@@ -51,5 +51,7 @@ class Refill:
                 limited = "limit-" in text
             if limited:
                 state.learn(text, job.seq)
+            if job.deaths:
+                state.suspects.add(job)
         for displaced in queue.fill(lane, new):
             known.pop(displaced.id, None)

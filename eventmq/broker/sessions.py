@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from eventmq.broker.heartbeats import Heartbeats
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
+from eventmq.broker.suspects import PATIENCE, Death
 from eventmq.broker.views import Skill
 from eventmq.entries import Find
 from eventmq.errors import ProtocolError
@@ -101,6 +102,9 @@ class Sessions:
         state = self.state
         for job_id, delivery in self.revoked.take(session, held):
             self._cancel(peer, job_id, delivery, "the session was given up")
+            job = state.jobs.get(job_id)
+            if job is not None:  # its worker was cut off, and had not died of it
+                state.suspects.absolve(job, delivery)
         doubts = self.revoked.doubts(session, held)
         if doubts:  # a broker may have been killed before it told of a cancel
 
@@ -260,6 +264,8 @@ class Sessions:
         for session in list(state.sessions.values()):
             self._judge(session)
         self.end_graces()
+        for name in state.suspects.overdue(now):
+            state.queue(name).version += 1  # any worker may have them now
 
     def end_graces(self) -> None:
         """End the sessions that were without a connection for too long."""
@@ -284,6 +290,9 @@ class Sessions:
     def _judge(self, session: Session) -> None:
         state = self.state
         session.full = False
+        if session.kept_for and state.now - session.kept_since > PATIENCE:
+            session.kept_for = ""
+            session.blocked.clear()
         for lease in [lease for lease in session.leases.values() if not lease.left]:
             self.outcomes.close(session, lease)  # what closed it before was not committed
         if session.peer is not None:
@@ -348,17 +357,27 @@ class Sessions:
             session.peer = None
             if session.plain and session.closing:
                 return  # it finishes what it has; the leases end by themselves
-            self.lost(session)
+            self.lost(session, silent=True)
 
     def _forget(self, peer: Peer) -> None:
         self.waits.gone(peer)
         self.state.peers.pop(peer.key, None)
 
-    def lost(self, session: Session) -> None:
-        """End a session: its jobs are queued again."""
+    def lost(self, session: Session, *, silent: bool = False) -> None:
+        """End a session: its jobs are queued again.
+
+        Args:
+            session: Which.
+            silent: It may still be there.
+        """
+        death = Death.ALONE if session.held == 1 else Death.SHARED
+        if silent:
+            death = Death.SILENT
         for lease in list(session.leases.values()):
             self.revoked.add(session, lease)
-            self.outcomes.give_back(session, lease)
+            # Whoever was not heard of since the broker was started may have ended in any way.
+            certain = not session.plain and not session.closing and lease.sent > 0.0
+            self.outcomes.give_back(session, lease, death=death if certain else None)
         self.state.sessions.pop(session.id, None)
         self.revoked.forget(session)
         if session.peer is not None:

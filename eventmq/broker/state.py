@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.broker.limiters import Limiters
 from eventmq.broker.queues import Queue
 from eventmq.broker.room import Census
+from eventmq.broker.suspects import Suspects
 from eventmq.broker.volatile_jobs import VolatileJobs
 from eventmq.entries import lane_of
 from eventmq.headers import parse_headers
@@ -74,6 +75,8 @@ class State:
     reply_to: dict[str, Peer] = field(default_factory=dict)
     #: Job id -> sessions that said they do not know its task.
     refusals: dict[str, set[str]] = field(default_factory=dict)
+    #: Jobs that may have killed a worker.
+    suspects: Suspects = field(default_factory=Suspects)
     #: Task -> measured seconds per job.
     run_time: dict[str, float] = field(default_factory=dict)
     #: The jobs without guarantee; none of them is in ``jobs`` or ``running``.
@@ -203,6 +206,8 @@ class State:
         self.jobs[job.id] = job
         if job.expires:
             self.expiring(job)
+        if job.deaths:
+            self.suspects.add(job)
         self.learn(job.headers, job.seq)
         queue = self.queue(job.queue)
         self.busy[job.queue] = queue
@@ -322,3 +327,4 @@ class State:
         """Remove an ended or delayed job from memory."""
         self.jobs.pop(job.id, None)
         self.refusals.pop(job.id, None)
+        self.suspects.forget(job)

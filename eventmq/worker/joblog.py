@@ -29,6 +29,7 @@ __all__ = [
     "cancelled",
     "died",
     "failed",
+    "lost",
     "named",
     "narrated",
     "not_kept",
@@ -166,6 +167,22 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
             job, _task(task), entry.attempt, entry.delivery, reason,
             f"{others} other jobs of the process go back and run again, uncounted"
             if others else "the process had no other job",
+        )  # fmt: skip
+
+
+def lost(reason: str, begun: int, others: int) -> None:
+    """A process ended with jobs that it had begun, and which of them was the cause is not known.
+
+    Args:
+        reason: How it ended.
+        begun: How many jobs these are.
+        others: Jobs that it had not begun.
+    """
+    with suppress(Exception):
+        _log.error(
+            "a process of the worker ended with %d jobs that it had begun: %s; they run again one "
+            "by one, so that the next death says which job it was; %d others go back",
+            begun, reason, others,
         )  # fmt: skip
 
 

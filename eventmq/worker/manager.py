@@ -53,6 +53,7 @@ NOTHING = Wanted(0)
 _HANDED_BACK = int(OutcomeKind.HANDED_BACK)
 _CANCELLED = int(OutcomeKind.CANCELLED)
 _DIED = int(OutcomeKind.DIED)
+_LOST = int(OutcomeKind.LOST)
 
 
 def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
@@ -77,6 +78,27 @@ def _last_words(event: Died) -> str:
     else:
         memory = f"; it had at most {most} of memory" if event.peak else ""
     return event.reason + memory
+
+
+def _suspects(
+    event: Died, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
+) -> tuple[tuple[int, int] | None, set[tuple[int, int]]]:
+    """Return which job killed a slot, None where that is not certain, and all that had begun.
+
+    Args:
+        event: The slot's end.
+        taken: What was lost with it, the last chunk first.
+    """
+    lost = [(chunk.number, place) for chunk, places in reversed(taken) for place in places]
+    begun = set(lost[: event.begun])
+    running = (event.chunk, event.position)
+    if running in lost:
+        begun.add(running)
+    elif len(begun) != 1:
+        return None, begun
+    if event.together:
+        return None, begun
+    return (running if running in lost else next(iter(begun))), begun
 
 
 class JobManager:
@@ -296,28 +318,47 @@ class JobManager:
     def _died(self, event: Died, now: float) -> None:
         """Answer for what a slot has lost.
 
-        One job may have killed its process, or was to be stopped; the others did nothing.
+        One job may have killed its process, or was to be stopped. Which one it was is certain where
+        it was running, or was the only one that had begun. Of several that had begun each may be
+        it; the others did nothing.
         """
         slot = event.slot
         self._slots.died(slot)
         ours = self._overseer.ended(slot)
         taken = self._ledger.lose(event)
         others = sum(len(part) for _, part in taken) - 1
+        culprit, begun = (None, set()) if ours else _suspects(event, taken)
         for chunk, positions in taken:
             rows = [
                 self._overseer.outcome(slot, chunk, position, now, killed=ours)
-                or _row(position, _HANDED_BACK)
+                or self._loss(event, chunk, position, culprit=culprit, begun=begun, others=others)
                 for position in positions
             ]
-            charged = not ours and chunk.number == event.chunk and event.position in positions
-            place = positions.index(event.position) if charged else 0
-            if charged and rows[place].kind == _HANDED_BACK:
-                reason = _last_words(event)
-                joblog.died(reason, chunk.index, event.position, others)
-                error = RemoteError("eventmq.errors.WorkerLost", reason)
-                rows[place] = _row(event.position, _DIED, encode_error(error))
             self._session.reply(chunk, encode_outcomes(rows), now)
+        if culprit is None and begun:
+            joblog.lost(_last_words(event), len(begun), others + 1 - len(begun))
         self._overseer.forget(slot)
+
+    def _loss(
+        self,
+        event: Died,
+        chunk: HeldChunk,
+        position: int,
+        *,
+        culprit: tuple[int, int] | None,
+        begun: set[tuple[int, int]],
+        others: int,
+    ) -> OutcomeRow:
+        """Return the outcome of a job whose slot died."""
+        place = chunk.number, position
+        if place != culprit and place not in begun:
+            return _row(position, _HANDED_BACK)
+        reason = _last_words(event)
+        error = encode_error(RemoteError("eventmq.errors.WorkerLost", reason))
+        if place != culprit:
+            return _row(position, _LOST, error)
+        joblog.died(reason, chunk.index, position, others)
+        return _row(position, _DIED, error)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:
         """End a job. Those that wait beside it go back: they are withdrawn together."""

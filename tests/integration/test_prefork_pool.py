@@ -195,6 +195,105 @@ def test_an_idle_child_that_is_killed_is_charged_to_no_job(driver):
     assert run(driver, 2, call("echo", 1)) == [1]
 
 
+def only_death(driver):
+    driver.until(lambda: driver.deaths)
+    (death,) = driver.deaths
+    return death
+
+
+def test_a_job_that_closes_the_pipes_is_named_although_it_had_returned(driver):
+    driver.assign(4, NOOP, call("sleep", 0.02), call("close_all"), NOOP, NOOP)
+    death = only_death(driver)
+    assert (death.chunk, death.position, death.signal) == (4, 2, 0)
+    assert "closed the pipes" in death.reason
+    assert [row.position for row in driver.rows[4]] == [0, 1], "what was answered before counts"
+    assert death.begun == 1
+    assert run(driver, 5, call("echo", 1)) == [1]
+
+
+def test_the_last_job_of_a_chunk_that_closes_the_pipes_is_named(driver):
+    driver.assign(4, NOOP, NOOP, call("close_all"))
+    death = only_death(driver)
+    assert (death.chunk, death.position, death.begun) == (4, 2, 3)
+
+
+def test_no_outcome_is_written_into_a_file_in_the_place_of_a_pipe(driver, tmp_path):
+    paths = [str(tmp_path / str(n)) for n in range(50)]
+    driver.assign(4, call("close_all", *paths), NOOP)
+    assert (only_death(driver).chunk, only_death(driver).position) == (4, 0)
+    assert {Path(path).stat().st_size for path in paths} == {0}
+    assert len(paths) == 50
+
+
+def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_begun(driver):
+    driver.assign(4, call("close_results"))
+    death = only_death(driver)
+    assert (death.chunk, death.position, death.begun) == (4, 0, 1)
+    driver.deaths.clear()
+    driver.assign(5, NOOP, call("close_results"), NOOP)
+    death = only_death(driver)
+    assert (death.chunk, death.position, death.begun) == (0, -1, 3), "it can be any of them"
+
+
+@pytest.mark.parametrize("status", [0, 9])
+def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(driver, status):
+    driver.assign(4, NOOP, call("end_before_the_answer", status), NOOP)
+    driver.assign(5, NOOP)
+    death = only_death(driver)
+    assert (death.chunk, death.position, death.begun) == (0, -1, 3)
+    driver.deaths.clear()
+    driver.assign(6, call("end_before_the_answer", status))
+    assert only_death(driver).begun == 1
+
+
+def test_jobs_never_end_the_pool_however_often_they_end_their_process(driver):
+    """More often in a row than children may fail that were given nothing."""
+    for chunk in range(1, processes.MAX_EARLY_DEATHS + 3):
+        driver.assign(chunk, call("end_before_the_answer", 1))
+        assert only_death(driver).begun == 1
+        driver.deaths.clear()
+    assert run(driver, 100, call("echo", 1)) == [1]
+
+
+def test_a_child_that_is_stopped_is_killed_and_its_job_named(driver):
+    driver.assign(4, NOOP, call("stop_self"))
+    death = only_death(driver)
+    assert (death.chunk, death.position, death.signal) == (4, 1, signal.SIGKILL)
+    assert "stopped for" in death.reason
+    assert run(driver, 5, call("echo", 1)) == [1]
+
+
+def test_a_child_that_is_stopped_and_goes_on_is_left_alone(driver, tmp_path):
+    """As by Ctrl-Z and `fg`."""
+    gate = tmp_path / "gate"
+    driver.assign(1, call("hold", str(gate)))
+    wait_for((tmp_path / "gate.runs").exists)
+    for _ in range(3):
+        os.kill(driver.pool.pids()[0], signal.SIGSTOP)
+        wait_for(lambda: stopped(driver.pool.pids()[0]))
+        os.kill(driver.pool.pids()[0], signal.SIGCONT)
+        wait_for(lambda: not stopped(driver.pool.pids()[0]))
+    gate.touch()
+    driver.until_answered(1, 1)
+    assert driver.deaths == []
+
+
+def stopped(pid):
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_lost_fork_server_names_no_job_where_several_ran(driver, tmp_path):
+    driver.until(lambda: all(driver.pool.pids()))
+    for slot in (0, 1):
+        driver.assign(slot + 1, call("hold", str(tmp_path / f"never{slot}")), NOOP, slot=slot)
+        wait_for((tmp_path / f"never{slot}.runs").exists)
+    pid = str(driver.pool.pids()[0])
+    os.kill(int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid])), signal.SIGKILL)
+    driver.until(lambda: len(driver.deaths) == 2)
+    assert {(d.chunk, d.begun, d.together) for d in driver.deaths} == {(1, 1, True), (2, 1, True)}
+
+
 def test_chunks_of_a_dead_child_do_not_run_in_the_next(driver):
     driver.assign(1, call("leave", 1))
     driver.assign(2, *[NOOP] * 10)

@@ -16,11 +16,12 @@ from eventmq.worker.manager import JobManager
 from eventmq.worker.overseer import fail
 from eventmq.worker.session import SessionInfo
 
-SUCCEEDED, BACK, DIED, CANCELLED = (
+SUCCEEDED, BACK, DIED, CANCELLED, LOST = (
     OutcomeKind.SUCCEEDED,
     OutcomeKind.HANDED_BACK,
     OutcomeKind.DIED,
     OutcomeKind.CANCELLED,
+    OutcomeKind.LOST,
 )
 
 
@@ -431,6 +432,41 @@ def test_an_idle_process_that_dies_costs_nobody_anything():
     assert [kinds(r) for r in replies(world.out())] == [[(0, BACK)], [(0, BACK)]]
 
 
+def test_what_had_begun_and_was_not_answered_is_lost_and_the_rest_goes_back():
+    world = World(slots=1)
+    world.connect()
+    world.chunk(1, 4)
+    world.chunk(2, 2)
+    world.manager.pool_events([Died(0, 0, -1, "it ended", begun=3)], world.now)
+    assert [kinds(r) for r in replies(world.out())] == [
+        [(0, BACK), (1, BACK)],
+        [(0, LOST), (1, LOST), (2, LOST), (3, BACK)],
+    ]
+
+
+def test_beside_the_job_that_ran_the_others_that_had_begun_are_lost(world):
+    world.chunk(1, 4)
+    world.answer(0, 1, 0, 1)
+    world.manager.pool_events([Died(0, 1, 2, "killed", begun=2)], world.now)
+    (one,) = replies(world.out())
+    assert kinds(one) == [(1, LOST), (2, DIED), (3, BACK)]
+    assert decode_error(rows_of(one)[0].result).type == "eventmq.errors.WorkerLost"
+
+
+def test_the_only_one_that_had_begun_is_charged_although_nothing_ran_any_more(world):
+    world.chunk(1, 3)
+    world.answer(0, 1, 0, 1)
+    world.manager.pool_events([Died(0, 0, -1, "it ended", begun=1)], world.now)
+    assert [kinds(r) for r in replies(world.out())] == [[(1, DIED), (2, BACK)]]
+
+
+def test_where_slots_die_together_no_job_is_charged(world):
+    world.chunk(1, 2)
+    died = Died(0, 1, 0, "the fork server had ended", begun=1, together=True)
+    world.manager.pool_events([died], world.now)
+    assert [kinds(r) for r in replies(world.out())] == [[(0, LOST), (1, BACK)]]
+
+
 def test_a_job_that_has_not_started_is_cancelled_and_its_neighbours_go_back(world):
     world.chunk(1, 4)
     world.start(0)
@@ -530,6 +566,15 @@ def test_a_process_that_died_is_logged_with_its_job_and_what_happens_to_the_othe
         in text
     )
     assert text.endswith("2 other jobs of the process go back and run again, uncounted")
+
+
+def test_a_process_that_died_in_hiding_is_logged_with_what_it_had_begun(world, caplog):
+    world.chunk(1, 4)
+    world.manager.pool_events([Died(0, 0, -1, "it ended", begun=3)], world.now)
+    ((level, text),) = logged(caplog)
+    assert level == "ERROR"
+    assert text.startswith("a process of the worker ended with 3 jobs that it had begun: it ended;")
+    assert text.endswith("; 1 others go back")
 
 
 def test_an_idle_process_that_died_is_not_logged_as_a_job(world, caplog):

@@ -4,6 +4,10 @@ The order of things around a job, and why: the token first (from then on the job
 outcomes that wait too long already, then the note (a death is charged to the right job), then the
 call. A thread that sleeps in the poke pipe sends finished outcomes while a long job runs, and
 ends the process when the manager is gone; while nobody pokes it costs nothing.
+
+A job may close descriptors that are not its own, and others may get their numbers. Before outcomes
+are sent, each pipe is compared with what it was; a child without its pipes ends, and leaves a note
+of the job that did it where that is certain.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from eventmq.plugins.pools.partsink import PartSink, Timer
 from eventmq.plugins.pools.pipes import (
     GRANT,
     GRANT_OFFSET,
+    NO_PIPES_OFFSET,
     NOTE,
     PARTS,
     PARTS_HEAD,
@@ -43,6 +48,15 @@ FLUSH_AFTER = 0.005
 
 #: Bytes of results that are sent together, at most and beside the last one.
 FLUSH_BYTES = 128 * 1024
+
+#: Exit status of a child whose pipes were closed (EX_IOERR of sysexits.h).
+NO_PIPES = 74
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    """Return what tells an open file from every other one."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 class ChildPipes(NamedTuple):
@@ -83,9 +97,19 @@ class Child:
         self._rows: list[OutcomeRow] = []
         self._flushed = 0.0
         self._disowned = False
+        self._identities = [_identity(fd) for fd in pipes]
 
     def serve(self) -> None:
         """Run jobs; return when the manager wants no more."""
+        try:
+            self._serve()
+        except OSError:
+            if self._disowned or self._intact():
+                raise
+            # A token could be taken before the last job that ran, and not after it.
+            self._end_without_pipes(self._rows[-1].position if self._rows else -1)
+
+    def _serve(self) -> None:
         self._executor.start()
         os.register_at_fork(after_in_child=self._disown)
         self._executor.alarm = SignalAlarm(self._executor.stop)
@@ -93,12 +117,13 @@ class Child:
         self._executor.set_sink(self._sink)
         obey_cancels(self._executor, self._notes, self._offset)
         threading.Thread(target=self._watch, name="eventmq-watch", daemon=True).start()
-        with open(self._pipes.work, "rb", buffering=1 << 17) as work:  # noqa: PTH123 - a descriptor
-            while len(header := work.read(WORK.size)) == WORK.size:
-                self._chunk, first, count, length = WORK.unpack(header)
-                body = work.read(length)
-                if len(body) < length or not self._run_chunk(body, first, first + count):
-                    break
+        # Not closed: `serve` looks at it when something fails.
+        work = open(self._pipes.work, "rb", buffering=1 << 17, closefd=False)  # noqa: SIM115
+        while len(header := work.read(WORK.size)) == WORK.size:
+            self._chunk, first, count, length = WORK.unpack(header)
+            body = work.read(length)
+            if len(body) < length or not self._run_chunk(body, first, first + count):
+                break
         self._executor.close()
 
     # hot loop: benchmarks/pool.py
@@ -188,10 +213,38 @@ class Child:
             self._flushed = time.monotonic()
             if not rows:
                 return
+            if not self._disowned and not self._intact():
+                self._blame(rows)
             del self._rows[: len(rows)]
             body = encode_outcomes(rows)
             ran = sum([row.ran for row in rows])
             self._write(RESULT.pack(self._chunk, len(rows), ran, len(body)) + body)
+
+    def _intact(self) -> bool:
+        """Return whether all pipes are what they were when the child began."""
+        try:
+            return [_identity(fd) for fd in self._pipes] == self._identities
+        except OSError:
+            return False
+
+    def _blame(self, rows: list[OutcomeRow]) -> NoReturn:
+        """End because some of these jobs, or the one that runs, closed the pipes."""
+        if NOTE.unpack_from(self._notes, self._offset)[2]:  # one runs, and is noted already
+            self._end_without_pipes(None)
+        try:
+            had_token = _identity(self._pipes.token) == self._identities[1]
+        except OSError:
+            had_token = False
+        # There was a token for the last job, so who closed that pipe was the last.
+        self._end_without_pipes(rows[-1].position if len(rows) == 1 or not had_token else -1)
+
+    def _end_without_pipes(self, position: int | None) -> NoReturn:
+        """End; leave a note of the job that closed the pipes, -1: not known, None: as it is."""
+        if position is not None:
+            start = time.monotonic() if position >= 0 else 0.0
+            NOTE.pack_into(self._notes, self._offset, self._chunk, max(0, position), start)
+        self._notes[self._offset + NO_PIPES_OFFSET] = 1
+        os._exit(NO_PIPES)
 
     def _write(self, frame: bytes) -> None:
         data = memoryview(frame)
@@ -208,17 +261,26 @@ class Child:
         head = PARTS_HEAD.pack(batch.first, batch.parts)
         size = len(head) + len(batch.body)
         with self._lock:
-            self._write(RESULT.pack(place[0], PARTS, place[1], size) + head + batch.body)
+            self._say(RESULT.pack(place[0], PARTS, place[1], size) + head + batch.body)
 
     def _send_progress(self, place: tuple[int, int], body: bytes) -> None:
         with self._lock:
-            self._write(RESULT.pack(place[0], PROGRESS, place[1], len(body)) + body)
+            self._say(RESULT.pack(place[0], PROGRESS, place[1], len(body)) + body)
+
+    def _say(self, frame: bytes) -> None:
+        """Write what the running job says."""
+        if not self._disowned and not self._intact():
+            self._end_without_pipes(None)
+        self._write(frame)
 
     def _watch(self) -> None:
         try:
             while os.read(self._pipes.poke, 64):
                 self._sink.credit(*self._grant())
                 self.flush()
+        except OSError:
+            if not self._disowned and not self._intact():
+                self._end_without_pipes(None)
         finally:
             os._exit(1)  # nobody is left to answer to
 

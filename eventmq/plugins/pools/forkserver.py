@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,10 @@ __all__ = ["main"]
 #: Milliseconds after which children are looked after even if no signal came: code that was
 #: imported may have taken SIGCHLD for itself.
 LOOK_AFTER_MS = 1000
+
+#: Seconds after which a child that was stopped, by SIGSTOP or the like, is killed: whoever stopped
+#: it can be its own job, and then it would hold its slot for ever.
+STOPPED_GRACE = 5.0
 
 #: Exit status of a child that failed outside any task (EX_SOFTWARE of sysexits.h).
 CHILD_FAILED = 70
@@ -100,6 +105,9 @@ class ForkServer:
         self._executor = executor
         self._wear = wear
         self._children: dict[int, int] = {}
+        #: Children that are stopped, and for how many seconds of this process.
+        self._stopped: dict[int, float] = {}
+        self._reaped = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)  # noqa: FBT003 - positional only
         self._waker.setblocking(False)  # noqa: FBT003 - positional only
@@ -161,11 +169,33 @@ class ForkServer:
 
     def _reap(self) -> None:
         for pid, slot in list(self._children.items()):
-            found, status, used = os.wait4(pid, os.WNOHANG)
-            if found:
+            found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if not found:
+                continue
+            if os.WIFSTOPPED(status):
+                self._stopped[pid] = 0.0
+            elif os.WIFCONTINUED(status):
+                self._stopped.pop(pid, None)
+            else:
                 del self._children[pid]
                 end = _end(status, used.ru_maxrss)
+                if self._stopped.pop(pid, 0.0) >= STOPPED_GRACE:
+                    end["reason"] = f"the process was stopped for {STOPPED_GRACE:g} s and killed"
                 control.send(self._socket, {"exited": slot, "pid": pid, **end})
+        self._kill_stopped()
+
+    def _kill_stopped(self) -> None:
+        """Kill the children that are stopped for too long.
+
+        Only time in which this process ran counts: Ctrl-Z stops all of us, and `fg` starts us in
+        any order.
+        """
+        now = time.monotonic()
+        passed, self._reaped = min(now - self._reaped, LOOK_AFTER_MS / 1000), now
+        for pid, seconds in self._stopped.items():
+            self._stopped[pid] = seconds + passed
+            if seconds < STOPPED_GRACE <= seconds + passed:
+                os.kill(pid, signal.SIGKILL)
 
     def _kill(self) -> None:
         for pid in self._children:

@@ -11,7 +11,8 @@ A child has four pipes of its own and a note in shared memory:
   means that the manager is gone.
 - *note*: which job runs since when, written by the child before each call; behind it the
   manager's *order*: which job SIGTERM is to cancel, and its *grant*: how many parts of the job
-  that streams were taken, looked at after a poke.
+  that streams were taken, looked at after a poke; and behind these one byte in which the child
+  says that a job has closed its pipes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "GRANT_OFFSET",
     "NOTE",
     "NOTE_SIZE",
+    "NO_PIPES_OFFSET",
     "ORDER",
     "ORDER_OFFSET",
     "PARTS",
@@ -64,6 +66,9 @@ GRANT = Struct("@QQQ")
 
 #: Bytes from a note to the grant.
 GRANT_OFFSET = 64
+
+#: Bytes from a note to the byte that is not 0 when a child ended because its pipes were closed.
+NO_PIPES_OFFSET = 96
 
 #: Bytes from one child's note to the next: cache lines of its own.
 NOTE_SIZE = 128

@@ -286,13 +286,33 @@ class PreforkPool:
         return self._bury(slot, message["reason"], message["code"], message["peak"])
 
     def _bury(
-        self, slot: Slot, reason: str, code: int = -signal.SIGKILL, peak: int = 0
+        self,
+        slot: Slot,
+        reason: str,
+        code: int = -signal.SIGKILL,
+        peak: int = 0,
+        *,
+        together: bool = False,
     ) -> list[PoolEvent]:
-        """Return the last answers of a child and its end; make room for the next child."""
+        """Return the last answers of a child and its end; make room for the next child.
+
+        Args:
+            slot: Whose child has ended.
+            reason: For people.
+            code: Exit status, or the signal's number below 0.
+            peak: Bytes of memory that it had at most.
+            together: Others ended of the same cause.
+        """
         events: list[PoolEvent] = list(slot.answers())
         chunk, position, _ = slot.note()
         now = time.monotonic()
-        early = not slot.served and position < 0 and now - slot.spawned_at < EARLY_DEATH
+        rest = slot.rest()
+        begun = slot.begun()
+        # Of a child that took a job the end says nothing about the next one.
+        harmless = not slot.served and not begun and position < 0
+        early = harmless and now - slot.spawned_at < EARLY_DEATH
+        if slot.without_pipes:
+            reason = "a job closed the pipes of its process (os.closerange or the like)"
         slot.pid = None
         slot.alive = False
         if self._state != "running":
@@ -302,18 +322,22 @@ class PreforkPool:
             msg = f"the worker's processes end as soon as they are started: {reason}"
             raise PluginError(msg)
         # A child that has served long enough, or was cancelled, ends by itself between jobs.
-        quiet = slot.condemned or (not code and position < 0 and slot.served)
+        orderly = not code and position < 0 and slot.served and not begun
+        quiet = slot.condemned or orderly
         level = logging.DEBUG if quiet else logging.WARNING
         _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
-        rss, rest = slot.rss, slot.rest() if quiet and not slot.condemned else None
+        rss = slot.rss
+        condemned = slot.condemned
         self._renew(slot)
         if slot.parked:
             return events
         self._vacant[slot.number] = now + EARLY_DEATH if early else now
-        if rest is not None:  # it is the next child's
+        if rest is not None and quiet and not condemned:  # it is the next child's
             self._give(slot, rest)
             return events
-        return [*events, Died(slot.number, chunk, position, reason, max(0, -code), rss, peak)]
+        number = slot.number
+        died = Died(number, chunk, position, reason, max(0, -code), rss, peak, begun, together)
+        return [*events, died]
 
     def _renew(self, slot: Slot) -> None:
         self._selector.unregister(slot.result)
@@ -332,11 +356,13 @@ class PreforkPool:
         _log.error("the fork server ended; it and its children are replaced")
         self._selector.unregister(self._server.fileno())
         events: list[PoolEvent] = []
+        together = sum(slot.alive and bool(slot.note()[2]) for slot in self._slots) > 1
         for slot in self._slots:
             slot.signal(signal.SIGKILL)
             if slot.alive:
                 slot.served = True  # its end says nothing about it
-                events += self._bury(slot, "the process was killed: the fork server had ended")
+                reason = "the process was killed: the fork server had ended"
+                events += self._bury(slot, reason, together=together)
         self._server.close()
         if self._state == "running":
             self._start_server()

@@ -14,6 +14,7 @@ from eventmq.plugins.pools.child import FLUSH_AFTER, ChildPipes
 from eventmq.plugins.pools.pipes import (
     GRANT,
     GRANT_OFFSET,
+    NO_PIPES_OFFSET,
     NOTE,
     NOTE_SIZE,
     ORDER,
@@ -106,6 +107,8 @@ class Slot:
         self._poked = (0, -1)
         #: What was given and is not answered, where it is kept.
         self._given: deque[Given] = deque()
+        #: How many jobs were given, and neither answered nor taken back.
+        self._open_jobs = 0
         #: Bytes of memory that the child had at the last look.
         self.rss = 0
         self.served = False
@@ -114,6 +117,7 @@ class Slot:
         NOTE.pack_into(self._notes, self._offset, 0, 0, 0.0)
         ORDER.pack_into(self._notes, self._offset + ORDER_OFFSET, 0, 0)
         GRANT.pack_into(self._notes, self._offset + GRANT_OFFSET, 0, 0, 0)
+        self._notes[self._offset + NO_PIPES_OFFSET] = 0
 
     def renew(self) -> None:
         """Open new pipes for the next child."""
@@ -143,6 +147,7 @@ class Slot:
             self._given.append(part)
         if first:
             self._answered = (chunk, first)
+        self._open_jobs += count
         self._tokens.write(RUN * count)
         self.work.write(WORK.pack(chunk, first, count, len(body)), body)
 
@@ -178,8 +183,22 @@ class Slot:
         tokens += self._tokens.take_pending()
         self._tokens.write(SKIP * len(tokens))
         taken = tokens.count(RUN)
+        self._open_jobs -= taken
         self._withdrawn(taken)
         return taken
+
+    def begun(self) -> int:
+        """Return how many jobs a child that has ended had begun and not answered.
+
+        For what it was given beyond that it had taken no token.
+        """
+        self.take_back()
+        return self._open_jobs
+
+    @property
+    def without_pipes(self) -> bool:
+        """Whether the child ended because a job had closed its pipes."""
+        return bool(self._notes[self._offset + NO_PIPES_OFFSET])
 
     def flush(self) -> None:
         """Go on writing what did not fit into the pipes."""
@@ -214,6 +233,7 @@ class Slot:
             events.append(Answered(self.number, chunk, count, ran, outcomes))
             before = self._answered[1] if self._answered[0] == chunk else 0
             self._answered = (chunk, before + count)
+            self._open_jobs -= count
             self._settled(count)
             start += length
         del buffer[:start]

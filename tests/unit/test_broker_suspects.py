@@ -1,0 +1,273 @@
+"""Jobs whose process or worker dies and hides who did it: what counts, and who travels alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventmq.broker.suspects import MAX_UNPROVEN, MOST, PATIENCE, Death, Suspects
+from eventmq.job import Job, OutcomeKind
+from eventmq.wire.commands import Cancel, Kbai
+from tests.broker_harness import Broker, chunks, row
+from tests.broker_workers import number
+
+LOST, DIED, BACK = OutcomeKind.LOST, OutcomeKind.DIED, OutcomeKind.HANDED_BACK
+
+
+def ids(messages):
+    """Return the ids of the jobs of each chunk."""
+    return [[entry.id for entry in index.entries] for _, index in chunks(messages)]
+
+
+def submit(broker: Broker, count: int) -> list[str]:
+    broker.core.state.run_time["shop.add"] = 1e-6  # so that many travel together
+    jobs = [broker.new_id() for _ in range(count)]
+    broker.submit_batch(jobs)
+    return jobs
+
+
+def lose(broker: Broker, identity: bytes) -> None:
+    """Let a worker's connection break, as when its process has died."""
+    broker.unreachable.add(identity)
+    broker.core.heartbeats.connection_lost()
+    broker.wait(1.0)
+
+
+def state_of(broker: Broker, job_id: str) -> str:
+    return broker.call("info", id=job_id)["state"]
+
+
+def deaths(broker: Broker, job_id: str) -> int:
+    return broker.core.state.jobs[job_id].deaths
+
+
+# Processes
+
+
+def test_what_had_begun_beside_a_killer_travels_alone_and_is_not_counted(broker: Broker) -> None:
+    jobs = submit(broker, 5)
+    [(chunk, _)] = chunks(broker.worker())
+    rows = [row(0, LOST), row(1, LOST), row(2, LOST), row(3, BACK), row(4, BACK)]
+    broker.answer(b"worker", chunk, rows)
+    assert [deaths(broker, job) for job in jobs] == [0] * 5
+    for _ in range(3):
+        broker.answer(b"worker", broker.dispatched[-1], [row()])
+    assert [ids([chunk])[0] for chunk in broker.dispatched[1:]] == [
+        jobs[:1], jobs[1:2], jobs[2:3], jobs[3:]
+    ]  # fmt: skip
+
+
+def test_a_loss_and_two_proven_deaths_fail_a_job(broker: Broker) -> None:
+    good, bad = submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
+    broker.answer(b"worker", broker.dispatched[-1], [row()])
+    assert state_of(broker, good) == "succeeded"
+    broker.answer(b"worker", broker.dispatched[-1], [row(0, DIED)])
+    assert state_of(broker, bad) == "running"
+    broker.answer(b"worker", broker.dispatched[-1], [row(0, DIED)])
+    assert state_of(broker, bad) == "failed"
+    assert "suspected killer: 3 processes" in str(broker.call("failed"))
+
+
+def test_a_retry_of_a_suspect_clears_it_of_its_losses(broker: Broker) -> None:
+    """It ran to its end, so it was not the cause."""
+    submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
+    assert len(broker.core.state.suspects) == 2
+    broker.answer(b"worker", broker.dispatched[-1], [row(0, OutcomeKind.RETRY, countdown=5.0)])
+    assert len(broker.core.state.suspects) == 1
+    broker.answer(b"worker", broker.dispatched[-1], [row()])
+    assert len(broker.core.state.suspects) == 0
+
+
+def test_so_many_losses_without_a_proof_count_as_one(broker: Broker) -> None:
+    """A job that nobody can catch comes to an end, too."""
+    [job] = submit(broker, 1)
+    broker.worker()
+    for _ in range(MAX_UNPROVEN):
+        assert state_of(broker, job) == "running"
+        broker.answer(b"worker", broker.dispatched[-1], [row(0, LOST)])
+    broker.answer(b"worker", broker.dispatched[-1], [row(0, LOST)])
+    assert state_of(broker, job) == "failed"
+
+
+def test_proven_deaths_make_a_job_travel_alone_after_a_restart(broker: Broker) -> None:
+    bad, other = submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0, DIED), row(1, BACK)])
+    broker.crash()
+    broker.wait(20.0)
+    submit(broker, 1)
+    [(chunk, index)] = chunks(broker.worker(b"other", "other"))
+    assert [entry.id for entry in index.entries] == [bad]
+    got = broker.answer(b"other", chunk, [row()])
+    assert other in ids(got)[0]
+
+
+# Workers
+
+
+def test_the_only_job_of_a_dead_worker_is_charged_and_fails_the_third_time(broker: Broker) -> None:
+    [job] = submit(broker, 1)
+    for n in range(3):
+        name = f"w{n}".encode()
+        assert ids(broker.worker(name, name.decode())) == [[job]]
+        lose(broker, name)
+    assert state_of(broker, job) == "failed"
+
+
+def test_of_many_jobs_of_a_dead_worker_none_is_charged(broker: Broker) -> None:
+    jobs = submit(broker, 3)
+    broker.worker(b"w1", "one")
+    lose(broker, b"w1")
+    assert [deaths(broker, job) for job in jobs] == [0, 0, 0]
+    broker.worker(b"w2", "two")
+    for _ in jobs:
+        broker.answer(b"w2", broker.dispatched[-1], [row()])
+    assert ids(broker.dispatched[1:]) == [[job] for job in jobs], "each alone"
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_worker_that_says_goodbye_or_is_silent_charges_nothing(
+    broker: Broker,
+    leaves: bool,
+) -> None:
+    """The first has killed nothing; the second may live behind a cut network."""
+    [job] = submit(broker, 1)
+    broker.worker(b"w1", "one")
+    if leaves:
+        broker.tell(b"w1", Kbai("bye"))
+    else:
+        broker.wait(20.0)
+    assert state_of(broker, job) == "queued"
+    assert deaths(broker, job) == 0
+    assert broker.core.state.suspects.losses(broker.core.state.jobs[job]) == 0
+
+
+def test_a_worker_that_comes_back_had_not_died(broker: Broker) -> None:
+    """What its loss was counted for is taken back."""
+    [job] = submit(broker, 1)
+    broker.worker(b"w1", "one")
+    lose(broker, b"w1")
+    assert deaths(broker, job) == 1
+    broker.unreachable.clear()
+    got = broker.worker(b"w1b", "one", received=1, held=(1,), window=0)
+    assert [m.job for m in got if isinstance(m, Cancel)] == [job]
+    assert deaths(broker, job) == 0
+
+
+def test_a_worker_that_a_restarted_broker_never_saw_charges_nothing(broker: Broker) -> None:
+    [job] = submit(broker, 1)
+    broker.worker()
+    broker.crash()
+    broker.wait(20.0)
+    assert state_of(broker, job) == "queued"
+    assert deaths(broker, job) == 0
+
+
+# A worker for itself
+
+
+def twice_lost(broker: Broker, beside: int = 1) -> list[str]:
+    """Return jobs that two workers were lost with together."""
+    jobs = submit(broker, 1 + beside)
+    broker.worker(b"w1", "one", window=9)
+    lose(broker, b"w1")
+    broker.worker(b"w2", "two", window=9)
+    lose(broker, b"w2")
+    state = broker.core.state
+    assert [state.suspects.losses(state.jobs[job]) for job in jobs] == [2] * len(jobs)
+    broker.dispatched.clear()
+    return jobs
+
+
+def test_after_two_losses_a_job_gets_a_worker_that_has_nothing_else(broker: Broker) -> None:
+    """And that worker gets nothing beside it until it has ended."""
+    bad, good = twice_lost(broker)
+    fresh = submit(broker, 3)
+    assert ids(broker.worker(b"w3", "three", window=9)) == [[bad]]
+    broker.wait(PATIENCE / 2)
+    assert len(broker.dispatched) == 1
+    got = broker.answer(b"w3", broker.dispatched[0], [row()])
+    assert ids(got) == [[good]]
+    got = broker.answer(b"w3", broker.dispatched[1], [row()])
+    assert [job for chunk in ids(got) for job in chunk] == fresh
+
+
+def test_the_death_of_such_a_worker_is_the_proof(broker: Broker) -> None:
+    bad, good = twice_lost(broker)
+    broker.worker(b"w3", "three", window=9)
+    lose(broker, b"w3")
+    assert state_of(broker, bad) == "failed"
+    broker.worker(b"w4", "four", window=9)
+    broker.answer(b"w4", broker.dispatched[-1], [row()])
+    assert state_of(broker, good) == "succeeded"
+
+
+def test_a_long_job_does_not_keep_its_worker_for_ever(broker: Broker) -> None:
+    bad, good = twice_lost(broker)
+    broker.worker(b"w3", "three", window=9)
+    for _ in range(2 * int(PATIENCE) + 2):
+        broker.wait(1.0)
+        broker.ready(b"w3", 9, received=1, held=(1,))
+    assert ids(broker.dispatched)[:2] == [[bad], [good]], "the other has waited for its own too"
+
+
+def test_a_busy_worker_is_kept_free_for_it_and_others_serve_on(broker: Broker) -> None:
+    busy = submit(broker, 1)
+    broker.worker(b"w3", "three", window=0)
+    broker.worker(b"w4", "four", window=0)
+    broker.ready(b"w3", 1)
+    suspects = broker.core.state.suspects
+    bad = twice_lost_beside(broker)
+    broker.ready(b"w3", 9, 1, (1,))
+    assert broker.dispatched[-1].id.startswith("three"), "only what it had"
+    assert [s.kept_for for s in broker.core.state.sessions.values()] == [bad, ""]
+    got = broker.answer(b"w3", broker.dispatched[0], [row()])
+    assert ids(got) == [[bad]]
+    assert state_of(broker, busy[0]) == "succeeded"
+    assert len(suspects) == 1
+
+
+def twice_lost_beside(broker: Broker) -> str:
+    """Return a job with two losses while other workers have something to do."""
+    [bad] = submit(broker, 1)
+    state = broker.core.state
+    for _ in range(2):
+        state.suspects.lost(state.jobs[bad], Death.SHARED)
+    return bad
+
+
+def test_where_no_worker_is_ever_idle_it_goes_beside_others_in_the_end(broker: Broker) -> None:
+    submit(broker, 1)
+    broker.worker(b"w3", "three", window=1)
+    bad = twice_lost_beside(broker)
+    broker.ready(b"w3", 2, 1, (1,))
+    assert len(broker.dispatched) == 1
+    for _ in range(int(PATIENCE) + 2):
+        broker.wait(1.0)
+        broker.ready(b"w3", 2, 1, (1,))
+    assert ids(broker.dispatched)[-1] == [bad]
+
+
+# Bounds
+
+
+def test_the_number_of_suspects_is_bounded() -> None:
+    suspects = Suspects()
+    for n in range(MOST + 10):
+        suspects.lost(Job(str(n), f"q{n % 3}", "", b""), Death.SHARED)
+    assert len(suspects) == MOST
+
+
+@pytest.mark.parametrize("kind", [LOST, DIED])
+def test_what_is_cancelled_meanwhile_delays_no_other_job(broker: Broker, kind: int) -> None:
+    one, two = submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker(window=1))
+    broker.ready(b"worker", 0, number(chunk), (number(chunk),))
+    broker.answer(b"worker", chunk, [row(0, kind), row(1, kind)])
+    broker.call("cancel", ids=[one, two])
+    assert [state_of(broker, job) for job in (one, two)] == ["cancelled"] * 2
+    fresh = submit(broker, 2)
+    assert ids(broker.ready(b"worker", 1, number(chunk))) == [fresh]
