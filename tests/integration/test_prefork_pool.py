@@ -232,7 +232,10 @@ def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_be
     driver.deaths.clear()
     driver.assign(5, NOOP, call("close_results"), NOOP)
     death = only_death(driver)
-    assert (death.chunk, death.position, death.begun) == (0, -1, 3), "it can be any of them"
+    if 5 in driver.rows:  # a slow machine: the first one was answered before
+        assert (death.chunk, death.position) == (5, 1)
+    else:
+        assert (death.chunk, death.position, death.begun) == (0, -1, 3), "it can be any of them"
 
 
 @pytest.mark.parametrize("status", [0, 9])

@@ -206,15 +206,19 @@ class Child:
             left -= taken
         return True
 
-    def flush(self) -> None:
-        """Send the outcomes that are there. Called by both threads."""
+    def flush(self, *, running: bool = False) -> None:
+        """Send the outcomes that are there. Called by both threads.
+
+        Args:
+            running: A job may run meanwhile.
+        """
         with self._lock:
             rows = self._rows[:]  # the other thread may append meanwhile
             self._flushed = time.monotonic()
             if not rows:
                 return
             if not self._disowned and not self._intact():
-                self._blame(rows)
+                self._blame(rows, running=running)
             del self._rows[: len(rows)]
             body = encode_outcomes(rows)
             ran = sum([row.ran for row in rows])
@@ -227,10 +231,10 @@ class Child:
         except OSError:
             return False
 
-    def _blame(self, rows: list[OutcomeRow]) -> NoReturn:
+    def _blame(self, rows: list[OutcomeRow], *, running: bool) -> NoReturn:
         """End because some of these jobs, or the one that runs, closed the pipes."""
-        if NOTE.unpack_from(self._notes, self._offset)[2]:  # one runs, and is noted already
-            self._end_without_pipes(None)
+        if running and NOTE.unpack_from(self._notes, self._offset)[2]:
+            self._end_without_pipes(None)  # that one is noted already
         try:
             had_token = _identity(self._pipes.token) == self._identities[1]
         except OSError:
@@ -277,7 +281,7 @@ class Child:
         try:
             while os.read(self._pipes.poke, 64):
                 self._sink.credit(*self._grant())
-                self.flush()
+                self.flush(running=True)
         except OSError:
             if not self._disowned and not self._intact():
                 self._end_without_pipes(None)
