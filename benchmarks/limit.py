@@ -197,7 +197,7 @@ def _write(db: apsw.Connection, rows: _Rows, together: int) -> None:
     for number, start in enumerate(starts):
         some = rows.jobs[start : start + together]
         db.execute("BEGIN IMMEDIATE")
-        db.execute("INSERT INTO chunks VALUES ('session', ?, 1, ?)", (number, leases))
+        db.execute("INSERT INTO chunks VALUES ('session', ?, 1, ?, 0)", (number, leases))
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM chunks WHERE number = ?", (number,))

@@ -132,7 +132,7 @@ class Calls:
             "started": found.started, "ran": found.ran, "finished": found.at, "worker": worker,
             "error": found.result if job.state in _WITH_ERROR else None,
             "content_type": found.content_type, "headers": job.headers,
-            "leased": entry[1].sent if entry is not None else 0.0,
+            "leased": entry[1].leased if entry is not None else 0.0,
         }  # fmt: skip
 
     def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:

@@ -182,7 +182,7 @@ class Dispatch:
             self.affinity.leased(queue, session)
         leases = [(job, job.delivery) for job in jobs]
         self.state.write(
-            OpenChunk(Chunk(session.id, lease.number, leases)),
+            OpenChunk(Chunk(session.id, lease.number, leases, leased=lease.leased)),
             lambda _: self._send(session, lease),
             lambda: self._undo(session, lease),
         )
@@ -356,7 +356,7 @@ class Dispatch:
             self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
-        lease.volatile = volatile
+        lease.volatile, lease.leased = volatile, self.state.now
         for job in jobs:
             job.delivery += 1
         lease.deliveries = [job.delivery for job in jobs]

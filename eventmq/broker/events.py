@@ -73,7 +73,7 @@ class Events:
         for lease in session.leases.values():
             if not lease.sent or lease.volatile:
                 continue
-            if not lease.noted and now - lease.sent >= LEASED_AFTER:
+            if not lease.noted and now - lease.leased >= LEASED_AFTER:
                 self._note(Kind.LEASED, session, lease)
             elif lease.noted and now - lease.noted >= PROGRESS_EVERY:
                 self._note(Kind.PROGRESS, session, lease)
@@ -81,7 +81,7 @@ class Events:
     def _note(self, kind: Kind, session: Session, lease: Lease) -> None:
         was, lease.noted = lease.noted, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
-        entry = Note(kind, jobs, self.state.now, session.name, lease.sent)
+        entry = Note(kind, jobs, self.state.now, session.name, lease.leased)
         self.state.note(entry, lambda: setattr(lease, "noted", was))
 
     # Observers

@@ -314,7 +314,7 @@ class Outcomes:
             self.close(session, lease)
         if again:
             entry = Requeue(
-                again, answers.attempts, answers.causes, state.now, session.name, lease.sent,
+                again, answers.attempts, answers.causes, state.now, session.name, lease.leased,
                 answers.ready,
             )  # fmt: skip
             state.write(entry, lambda _: self._back(answers))
@@ -323,7 +323,7 @@ class Outcomes:
             self.finished(ends, verdict)
             acknowledge()
 
-        state.write(Finish(ends, lease.sent), settle, lambda: self._undo(answers))
+        state.write(Finish(ends, lease.leased), settle, lambda: self._undo(answers))
 
     def _undo(self, answers: Answers) -> None:
         """The commit failed: the worker was not told, and will say all of it again."""

@@ -98,7 +98,9 @@ class Lease:
         jobs: By position; None once answered, withdrawn or ended before a restart.
         deliveries: By position.
         message_id: Of the REQUEST.
-        sent: When it was sent, 0.0 before.
+        sent: When it was last sent, 0.0 before: it is missed some time after.
+        leased: When it was first leased, also by an earlier broker: what events say. 0.0 if that is
+            not known.
         until: For plain peers, when the lease ends by itself.
         left: Positions not answered yet.
         volatile: Its jobs are without guarantee, and the chunk is not stored.
@@ -112,6 +114,7 @@ class Lease:
     deliveries: list[int]
     message_id: str
     sent: float = 0.0
+    leased: float = 0.0
     until: float = 0.0
     left: int = 0
     volatile: bool = False

@@ -81,6 +81,7 @@ class Recovery:
         lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
         lease.until = state.now + state.limits.liveness  # of a plain one: as long as its session
         lease.sent = state.now if session.plain else 0.0
+        lease.leased = chunk.leased
         session.leases[number] = lease
         session.next_number = max(session.next_number, number + 1)
         self._hold(session, lease)

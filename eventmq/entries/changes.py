@@ -162,6 +162,8 @@ class Chunk(NamedTuple):
     leases: Sequence[tuple[Job | None, int]]
     #: Of a chunk that was read again: the ids of all its jobs, "" where they are not known.
     ids: Sequence[str] = ()
+    #: When they were leased, 0.0 if that is not known.
+    leased: float = 0.0
 
 
 class OpenChunk(NamedTuple):

@@ -105,7 +105,7 @@ DAMAGE = {
     "DELETE FROM meta WHERE key = 'store_id'": ({"card"}, False),
     "UPDATE chunks SET leases = x'c1'": ({"chunks"}, False),
     "UPDATE chunks SET epoch = 99": ({"epochs"}, False),
-    "INSERT INTO chunks SELECT 'other', number, epoch, leases FROM chunks": ({"leases"}, False),
+    "INSERT INTO chunks SELECT 'x', number, epoch, leases, leased FROM chunks": ({"leases"}, False),
     "INSERT INTO sweeps VALUES (1, 'x', x'c1', 1.0, 1, 1, 0, 0)": ({"sweeps"}, False),
     "UPDATE schedule_counts SET value = 5 WHERE key = 'live'": ({"schedule-counts"}, True),
     "INSERT INTO schedules VALUES ('x', 1, 1, 0, '', NULL, NULL, '', x'c1')": (

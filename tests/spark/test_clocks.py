@@ -10,8 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from eventmq_contrib.spark.command import spark as group
+from eventmq_contrib.spark.journal import read_journal
 from eventmq_contrib.spark.products.clocks import clocks, sentence
+from tests.broker_harness import Broker
+from tests.broker_harness import row as outcome
 from tests.spark.histories import examples, frame, story, write_journal
+from tests.spark.journal_harness import drained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +63,28 @@ def test_a_clock_that_is_ahead_or_behind_is_found_and_one_that_is_right_is_not(
         assert row.late_s == pytest.approx(max(late, 0.0))
     assert found["wrong", "host1"].late_s == pytest.approx(3.0)
     assert found["wrong", "host2"].early_s == pytest.approx(60.0)
+
+
+def test_no_clock_is_wrong_after_a_restart_or_a_pause_of_the_broker(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its jobs run on meanwhile: they began before the broker that hears of their end."""
+    broker = Broker(tmp_path / "data")
+    broker.worker(session="host:1")
+    for pause in (broker.crash, lambda: broker.core.shift(broker.clock.now(), 5.0)):
+        broker.submit()
+        started = broker.clock.now() + 0.1
+        broker.clock.time += 5.0
+        pause()
+        chunk = len(broker.dispatched)
+        broker.worker(session="host:1", received=chunk, held=(chunk,), window=0)
+        broker.wait(1.0)
+        broker.answer(b"worker", broker.dispatched[-1], [outcome(started=started, ran=5.5)])
+        broker.ready(b"worker", 1, chunk)
+    drained(broker, tmp_path / "journal")
+    broker.close()
+    [found] = clocks(read_journal(spark, tmp_path / "journal")).collect()
+    assert (found.host, found.runs, found.early_s, found.clock) == ("host", 2, 0.0, "right")
 
 
 def test_the_audit_warns_of_clocks_and_the_command_shows_them(

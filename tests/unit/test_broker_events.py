@@ -345,6 +345,36 @@ def test_a_lease_that_lasts_is_noted_before_what_happens_in_the_same_turn(broker
     assert kinds(broker, job_id) == ["enqueued", "leased", "cancelled"]
 
 
+def test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end(broker: Broker) -> None:
+    """Not when a broker that was restarted found it again: the job was started before that."""
+    broker.worker()
+    job_id, _ = broker.submit()
+    leased = broker.clock.now()
+    broker.wait(2.0)
+    broker.crash()
+    broker.clock.time += 1.0
+    broker.worker(received=1, held=(1,), window=0)
+    assert broker.call("info", id=job_id)["leased"] == leased
+    broker.wait(4.0)
+    broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, ran=6.0)])
+    told = {event["kind"]: event["leased_us"] for event in broker.events()[1:]}
+    assert told == {"leased": leased * 1e6, "succeeded": leased * 1e6}
+
+
+def test_a_lease_began_when_it_was_given_though_the_broker_stood_still(broker: Broker) -> None:
+    """Its deadlines move by that, and a chunk that did not arrive is sent again."""
+    broker.worker()
+    broker.submit()
+    leased = broker.clock.now()
+    broker.clock.time += 60.0
+    broker.core.shift(broker.clock.now(), 60.0)
+    broker.wait(6.0)
+    broker.ready(b"worker", 0, received=0)
+    assert len(broker.dispatched) == 2
+    broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, ran=6.0)])
+    assert broker.events()[-1]["leased_us"] == leased * 1e6
+
+
 def test_a_job_without_guarantee_makes_one_event(broker: Broker) -> None:
     """Its end: it is in no commit before."""
     broker.worker()

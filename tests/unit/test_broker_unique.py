@@ -341,6 +341,7 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     ):
         db.execute(f"DROP TABLE {table}")
     db.execute("ALTER TABLE queues DROP COLUMN blocked")
+    db.execute("ALTER TABLE chunks DROP COLUMN leased")
     for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:
         db.execute(f"DROP INDEX {table}_unique")
         db.execute(f"ALTER TABLE {table} DROP COLUMN unique_key")

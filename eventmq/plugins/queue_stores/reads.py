@@ -232,8 +232,8 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
     """
     chunks = []
     sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ? AND state = {STATE_CODES[JobState.QUEUED]}"
-    chunk_rows = "SELECT session, number, leases FROM chunks ORDER BY session, number"
-    for session, number, packed in all_rows(tables.db, chunk_rows):
+    chunk_rows = "SELECT session, number, leases, leased FROM chunks ORDER BY session, number"
+    for session, number, packed, leased in all_rows(tables.db, chunk_rows):
         leases: list[tuple[Job | None, int]] = []
         ids: list[str] = []
         for seq, delivery, *job_id in unpack(packed, "a chunk row"):  # earlier versions had no id
@@ -241,7 +241,7 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
             holds = bool(found) and found[0].delivery < delivery
             leases.append((found[0] if holds else None, delivery))
             ids.append(job_id[0] if job_id else "")
-        chunks.append(Chunk(session, number, leases, ids))
+        chunks.append(Chunk(session, number, leases, ids, leased))
     return chunks
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -128,6 +128,9 @@ UPDATE nodes SET parent = coalesce((SELECT first FROM barriers WHERE key = input
 CREATE TABLE works (key INTEGER PRIMARY KEY, barrier INTEGER NOT NULL UNIQUE, reason TEXT,
   cursor INTEGER NOT NULL, copies INTEGER NOT NULL);
 CREATE TABLE spent (key INTEGER PRIMARY KEY, first INTEGER NOT NULL, final INTEGER NOT NULL);
+""",
+    """
+ALTER TABLE chunks ADD COLUMN leased REAL NOT NULL DEFAULT 0;
 """,
 )
 

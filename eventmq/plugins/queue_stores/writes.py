@@ -314,8 +314,8 @@ class Writes:
                 for job, delivery in chunk.leases
             ]
         )
-        sql = "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?)"
-        self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases))
+        sql = "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)"
+        self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases, chunk.leased))
         return {}
 
     def close_chunk(self, entry: CloseChunk) -> dict[int, Verdict]:

@@ -136,7 +136,7 @@ class RecoveryTests(StoreHarness):
         chunks = [
             Chunk("s1", 1, leases[:2]),
             Chunk("s1", 2, leases[2:3]),
-            Chunk("s2", 1, leases[3:]),
+            Chunk("s2", 1, leases[3:], leased=12.5),
         ]
         assert self.commit(store, *map(OpenChunk, chunks)) == [{}, {}, {}]
         assert self.commit(store, CloseChunk("s1", 2), CloseChunk("nobody", 7)) == [{}, {}]
@@ -145,6 +145,8 @@ class RecoveryTests(StoreHarness):
             ("s1", 1): [(jobs[0].id, 1), (jobs[1].id, 2)],
             ("s2", 1): [(jobs[3].id, 4), (jobs[4].id, 5), (jobs[5].id, 6)],
         }
+        times = [(chunk.session, chunk.leased) for chunk in recovered.chunks]
+        assert times == [("s1", 0.0), ("s2", 12.5)]
 
     def test_a_job_that_ended_keeps_its_place_in_its_chunk(self) -> None:
         """Positions are what a worker answers with, so they must not move."""
