@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import Features
 from eventmq.wire.results import ENDED, ERROR_TYPE, NO_REPLY, RemoteError, encode_error
-from eventmq.wire.socket import new_context, open_router
+from eventmq.wire.socket import Unroutable, new_context, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -274,10 +275,14 @@ class Net:
         self.run()
 
     def restore(self, index: int) -> None:
-        """Connect again, under another routing id."""
+        """Connect again, and then by a new socket, as the runner does."""
         self.cut.discard(index)
         self.peer[index] += 1
         self.machine.restored(index, self.now)
+        if index in self.machine.reopen:
+            self.machine.reopen.remove(index)
+            self.peer[index] += 1
+            self.machine.opened(index, self.now)
         self.run()
 
 
@@ -392,7 +397,8 @@ class RouterBroker:
                 while (message := self._router.receive()) is not None:
                     sent += self.broker.receive(message[0], message[1:])
                 for peer, frames in sent:
-                    self._router.send([peer, *frames])
+                    with suppress(Unroutable):  # it has another socket by now
+                        self._router.send([peer, *frames])
                 self._changed.notify_all()
         self._router.close(0)
         self._context.term()

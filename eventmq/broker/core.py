@@ -26,6 +26,7 @@ from eventmq.broker.retention import Retention
 from eventmq.broker.schedules import Schedules
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
+from eventmq.broker.strangers import Strangers, reads_refusal
 from eventmq.broker.streams import Streams
 from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
@@ -119,6 +120,7 @@ class BrokerCore:
         self.retention = Retention(state)
         self.topics = Topics(state)
         self.schedules = Schedules(state)
+        self.strangers = Strangers(state)
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
@@ -186,7 +188,7 @@ class BrokerCore:
         """Take one message of a ROUTER: the identity, then the frames from frame 0 on."""
         state = self.state
         state.now = now
-        peer = self.peer(Key(port, frames[0]), now)
+        peer = self.peer(Key(port, frames[0]), now, frames)
         if peer is None:
             return
         peer.heard = now
@@ -196,6 +198,8 @@ class BrokerCore:
                 msg = f"a message has at most {state.limits.max_frames} frames"
                 raise ProtocolError(msg, code="frame-count")
             message = decode(frames[1:])
+            if not peer.role:
+                self.strangers.heard(peer, message)
             if len(message.id) > state.limits.max_id:
                 msg = f"a message id has at most {state.limits.max_id} characters"
                 raise ProtocolError(msg, code="too-large")
@@ -220,8 +224,14 @@ class BrokerCore:
         """Return the message id of what a ROUTER received, "" where there is none."""
         return frames[4][:255].decode(errors="replace") if len(frames) > 4 else ""  # noqa: PLR2004
 
-    def peer(self, key: Key, now: float) -> Peer | None:
-        """Return the peer of a connection, a new one where there is room for it."""
+    def peer(self, key: Key, now: float, frames: Sequence[bytes]) -> Peer | None:
+        """Return the peer of a connection, a new one where there is room for it.
+
+        Args:
+            key: The connection.
+            now: Unix time.
+            frames: What came from it, as `receive` takes it.
+        """
         state = self.state
         peer = state.peers.get(key)
         if peer is not None:
@@ -231,9 +241,10 @@ class BrokerCore:
             self.sessions.evict()
         if len(state.peers) >= state.limits.max_peers:
             state.counters["errors.too-many-peers"] += 1
-            text = f"this broker has its {state.limits.max_peers} peers"
-            frames = Error(state.message_id(), "", "too-many-peers", text).frames()
-            state.outbox.append(Outgoing(key, frames))
+            if reads_refusal(frames):
+                text = f"this broker has its {state.limits.max_peers} peers"
+                refusal = Error(state.message_id(), "", "too-many-peers", text).frames()
+                state.outbox.append(Outgoing(key, refusal))
             return None
         peer = state.peers[key] = Peer(key, now)
         return peer

@@ -80,7 +80,7 @@ class Gate:
             state.now = now
             if peer is not None:
                 self._core.sessions.unreachable(peer)
-            peer = self._core.peer(key, now)
+            peer = self._core.peer(key, now, frames)
             if peer is None:
                 return
             peer.grant = grant

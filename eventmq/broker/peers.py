@@ -52,6 +52,8 @@ class Peer:
         grant: What its key allows, None where everything is.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
+        stranded: It speaks as if it had informed, and has not: it is sent nothing until it does.
+        dismissed: It was sent a DISCONNECT, so that it informs again.
     """
 
     key: Key
@@ -71,11 +73,14 @@ class Peer:
     grant: Grant | None = None
     tokens: float = 0.0
     filled: float = 0.0
+    stranded: bool = False
+    dismissed: bool = False
 
     @property
     def may_be_silent(self) -> bool:
         """Whether it is a client of the document, which sends no HEARTBEATs, and is owed one."""
-        return self.owed > 0 and self.features is None and self.role in {"", "client"}
+        silent = self.features is None and self.role in {"", "client"} and not self.stranded
+        return self.owed > 0 and silent
 
     @property
     def reads_rows(self) -> bool:

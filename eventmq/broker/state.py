@@ -116,7 +116,9 @@ class State:
         return f"b{self.epoch}.{self._message}"
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
-        """Put a message into the outbox."""
+        """Put a message into the outbox, unless the peer is to notice by silence."""
+        if peer.stranded:
+            return
         peer.sent = self.now
         self.outbox.append(Outgoing(peer.key, frames))
 
@@ -134,6 +136,8 @@ class State:
         self, peer: Peer, acked: str, extra: bytes | None = None, *, patient: bool = False
     ) -> None:
         """Send the ACK of a REQUEST, after everything else of the turn."""
+        if peer.stranded:
+            return
         peer.sent = self.now
         frames = Ack(self.message_id(), acked, extra).frames()
         self.receipts.append(Outgoing(peer.key, frames, patient=patient))

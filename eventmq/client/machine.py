@@ -41,12 +41,15 @@ from eventmq.wire.results import ENDED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ClientMachine"]
+__all__ = ["LOST", "ClientMachine"]
 
 logger = logging.getLogger(__name__)
 
 #: Operations that the broker keeps answering until it is told to ``forget`` them.
 _LASTING = frozenset({"get", "stream", "subscribe"})
+
+#: What `Connection.trouble` says of a connection that is not there any more.
+LOST = "the connection was lost"
 
 #: Seconds between two handshakes with a broker that refuses.
 RETRY = 1.0
@@ -149,14 +152,19 @@ class ClientMachine:
         connection = self.connections[index]
         connection.broken = True
         if not connection.retry_at:
-            connection.trouble = "the connection was lost"
+            connection.trouble = LOST
         self._inform(connection, now)
 
     def restored(self, index: int, now: float) -> None:
-        """Note that the transport has a connection again."""
+        """Note that the transport has a connection again: a new socket is wanted.
+
+        This one has the routing id of the connection that was lost. A broker that has not noticed
+        the loss would not hear it.
+        """
         connection = self.connections[index]
-        if connection.broken and connection.inform.sent:
-            self._inform(connection, now)
+        if connection.broken and index not in self.reopen:
+            connection.inform = Outgoing([])
+            self.reopen.append(index)
         connection.broken = False
 
     # hot loop: benchmarks/enqueue_one.py

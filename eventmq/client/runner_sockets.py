@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -34,8 +33,7 @@ class BrokerSockets:
 
     Args:
         context: What it is opened in.
-        connection: Whose it is. A scheduler has a routing id in ASCII, a new one each time:
-            deployed routers, which read every frame as UTF-8, have it among their peers.
+        connection: Whose it is.
         keys: For CURVE.
     """
 
@@ -47,8 +45,7 @@ class BrokerSockets:
         self, context: zmq.Context[Any], connection: Connection, keys: ClientKeys | None = None
     ) -> None:
         self.address = connection.address
-        identity = f"s-{uuid.uuid4().hex[:16]}" if connection.role == "scheduler" else ""
-        self.link = open_dealer(context, self.address, identity=identity, keys=keys)
+        self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
         self.send = self.link.send
         self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
         #: Readable when there are `events`.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from eventmq.client.machine import LOST
 from eventmq.client.runner_sockets import BrokerSockets
 from eventmq.client.runner_waits import Bell
 from eventmq.wire.socket import new_context
@@ -149,10 +150,11 @@ class LoopTurns:
 
     def _reopen(self, index: int, now: float) -> None:
         broker = self._brokers[index]
-        logger.warning("broker %s does not answer; opening a new connection", broker.address)
+        connection = self.machine.connections[index]
+        level = logging.INFO if connection.trouble == LOST else logging.WARNING
+        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.trouble)
         assert self._context is not None  # noqa: S101 - made by _open
         broker.close()
-        connection = self.machine.connections[index]
         self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
         self._items = None
         self.machine.opened(index, now)

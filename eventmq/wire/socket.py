@@ -12,6 +12,7 @@ import ctypes
 import ctypes.util
 import logging
 import os
+import uuid
 from typing import TYPE_CHECKING, cast
 
 import zmq
@@ -19,6 +20,7 @@ from zmq.backend import Socket as _Base
 from zmq.backend import zmq_poll
 
 from eventmq.wire import zap
+from eventmq.wire.identity import routing_id
 from eventmq.wire.runner_monitors import HANDSHAKES, event_fd, event_of, handshake_trouble
 from eventmq.wire.unread import MOST, Unread
 
@@ -301,26 +303,30 @@ def open_dealer(
     context: zmq.Context[zmq.Socket[bytes]],
     address: str,
     *,
-    identity: str = "",
+    kind: str = "client",
     max_frame: int = 0,
     keys: ClientKeys | None = None,
 ) -> Link:
     """Return a DEALER that connects to ``address``, with CURVE where there are keys.
 
     With ``ZMQ_IMMEDIATE``: while there is no connection, `Link.send` returns False instead of
-    keeping a message for later.
+    keeping a message for later. Each has a routing id of its own, so that no half-open connection
+    is in its way; see `eventmq.wire.identity`.
 
-    Raises:
-        UnicodeEncodeError: The identity is not ASCII, as deployed routers need it.
+    Args:
+        context: What it is opened in.
+        address: Of the broker.
+        kind: What the routing id says that it is for: ``client``, ``worker`` or ``scheduler``.
+        max_frame: Bytes of the longest frame that it takes, 0 for no limit.
+        keys: For CURVE.
     """
-    name = identity.encode("ascii")
+    name = routing_id(kind, uuid.uuid4().hex)
     socket = context.socket(zmq.DEALER)
     _common(socket, max_frame)
     socket.set(zmq.IMMEDIATE, 1)
     socket.set(zmq.RECONNECT_IVL, 50)
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
-    if name:
-        socket.set(zmq.IDENTITY, name)
+    socket.set(zmq.IDENTITY, name)
     use_keys(socket, keys)
     socket.connect(address)
     return Link(socket)

@@ -129,7 +129,6 @@ class WorkerRunner:
         #: When the pool is asked without having called: it has answers that wait for others.
         self._pool_due = 0.0
         self._pool_fds: Sequence[int] = ()
-        self._connections = 0
         self._contact = Contact()
         self._backlog: deque[list[bytes]] = deque()
         self._woken, self._wake = _pair()
@@ -345,14 +344,12 @@ class WorkerRunner:
         )
 
     def _connect(self) -> Link:
-        """Open a socket with an identity of its own, so that no half-open one is in its way."""
-        self._connections += 1
-        identity = f"w-{uuid.uuid4().hex[:16]}-{self._connections}"
+        """Open a socket, which has a routing id of its own."""
         address = self._brokers[0]
         _log.debug("connecting to %s", address)
         assert self._context is not None  # noqa: S101 - begun
         link = open_dealer(
-            self._context, address, identity=identity, max_frame=self._max_frame, keys=self.keys
+            self._context, address, kind="worker", max_frame=self._max_frame, keys=self.keys
         )
         link.watch()
         self._broken = False

@@ -81,7 +81,9 @@ def beat(broker: RawBroker) -> Iterator[EventMQ]:
 def test_it_informs_as_a_scheduler_and_sends_heartbeats(broker: RawBroker, beat: EventMQ) -> None:
     assert broker.expect(b"HEARTBEAT")
     assert broker.informs[0][4:6] == [b"", b"scheduler"]
-    assert broker.peer.decode("ascii").startswith("s-"), "a deployed router reads it as UTF-8"
+    assert broker.peer.decode("ascii").startswith("eventmq1:scheduler."), (
+        "a deployed router reads it as UTF-8"
+    )
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,8 @@ def test_strangers_that_come_and_go_are_forgotten(
 ) -> None:
     """Peers are bounded; one too many is told so, and there is room again after a while."""
     broker = start_broker(max_peers=20, liveness=1.0, heartbeat_interval=0.2)
-    for _ in range(30):
-        peer = connect(broker["main"])
+    for n in range(30):
+        peer = connect(broker["main"], b"eventmq1:client.%d" % n)
         peer.send(b"HEARTBEAT", b"1")
         error = peer.expect(b"ERROR")
     assert error[5] == b"too-many-peers"

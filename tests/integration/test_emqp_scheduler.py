@@ -149,14 +149,21 @@ def test_a_scheduler_that_says_goodbye_is_sent_nothing(client: RawPeer, schedule
     assert scheduler.all_within(0.6) == []
 
 
-def test_a_scheduler_finds_the_broker_again_after_kill_9(
+def test_a_broker_that_was_restarted_is_silent_until_a_scheduler_informs(
     broker: BrokerProcess, client: RawPeer, scheduler: RawPeer
 ) -> None:
-    """If the scheduler detects that the broker disconnects it should restart the conversation."""
+    """If the scheduler detects that the broker disconnects it should restart the conversation.
+
+    It can only detect silence. See also ``test_deployed_restart.py``.
+    """
     scheduler.expect(b"HEARTBEAT")
     broker.kill()
     scheduler.all_within(0.1)
     broker.start()
+    scheduler.send(b"HEARTBEAT", b"1")
+    scheduler.send(b"REQUEST", b"default", b"reply-requested", BODY)
+    scheduler.send(b"HEARTBEAT", b"2")
+    assert scheduler.all_within(3 * QUIET) == []
     assert len(scheduler.inform(b"scheduler")) == 5
     client.send(b"SCHEDULE", b"default", b"interval:60", BODY)
     assert scheduler.expect(b"SCHEDULE")

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from eventmq.wire.commands import decode
+from eventmq.wire.identity import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,13 +88,14 @@ class Socket:
     Args:
         network: To which it belongs.
         owner: Whose turn comes when there is something to read.
-        identity: Its routing id, which stays over reconnects; without, each connection has its own.
+        identity: Its routing id, which stays over reconnects; without, one as our clients have.
     """
 
     def __init__(self, network: Network, owner: Process, identity: str = "") -> None:
         self.network = network
         self.owner = owner
-        self.identity = identity
+        network.dealers += 1
+        self.identity = identity or f"{PREFIX}client.{network.dealers}"
         self.connection: Connection | None = None
         self.inbox: deque[list[bytes]] = deque()
         #: True for every connection that was made, False for every one that was lost.
@@ -111,8 +113,7 @@ class Socket:
             network.world.at(network.world.now + RECONNECT, self.connect)
             return
         network.connections += 1
-        name = self.identity or f"r{network.connections}"
-        self.connection = Connection(self, name.encode())
+        self.connection = Connection(self, self.identity.encode())
         self.events.append(True)
         self.owner.wake()
 
@@ -154,7 +155,7 @@ class Network:
         self.sockets: list[Socket] = []
         self.known: dict[bytes, Connection] = {}
         self.listening = False
-        self.connections = 0
+        self.connections = self.dealers = 0
         #: Of the ROUTER: what was on its way to an earlier one is lost.
         self.life = 0
         self.slow = 0.001

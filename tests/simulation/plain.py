@@ -1,17 +1,22 @@
 """A worker that knows the plain protocol only, as deployed software does: no FEATURES.
 
-It informs once, offers each free slot by a READY, answers jobs by REPLY and repeats nothing. It
-takes a broker for dead that has sent no HEARTBEAT for a while, and begins anew.
+It informs once, offers each free slot by a READY, answers jobs by REPLY and repeats nothing. Every
+message is a sign of life to it, those too that it does not understand, as an ERROR. When nothing
+has come for a while it begins anew, with another routing id. A DISCONNECT makes it do so at once,
+unless it still waits for the ACK of its INFORM.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.job import OutcomeKind
 from eventmq.wire.commands import (
     Ack,
+    Disconnect,
     Heartbeat,
     Inform,
     Kbai,
@@ -72,7 +77,9 @@ class PlainWorker(Process):
 
     def _open(self) -> None:
         self._sockets += 1
-        self.socket = Socket(self.network, self, f"{self.name}-{self._sockets}")
+        # A random UUID as text, another one for each socket.
+        made = hashlib.sha256(f"{self.name}-{self._sockets}".encode()).digest()
+        self.socket = Socket(self.network, self, str(uuid.UUID(bytes=made[:16], version=4)))
         self._backlog: list[list[bytes]] = []
         self._known = self._offered = False
         self._heard = self._beaten = self.clock.monotonic()
@@ -108,7 +115,9 @@ class PlainWorker(Process):
     def turn(self) -> None:
         now = self.clock.monotonic()
         while self.socket.inbox:
-            self._take(self.socket.inbox.popleft(), now)
+            if self._take(self.socket.inbox.popleft(), now):
+                self.socket.close()
+                self._open()
         self.socket.events.clear()
         if now - self._heard > self.limits.liveness:
             self.socket.close()
@@ -120,19 +129,24 @@ class PlainWorker(Process):
             self._backlog.pop(0)
         self.wake(0.5)
 
-    def _take(self, frames: list[bytes], now: float) -> None:
+    def _take(self, frames: list[bytes], now: float) -> bool:
+        """Take a message; return whether it makes the worker begin anew."""
+        self._heard = now
         match decode(frames):
             case Ack():
-                self._known, self._heard = True, now
+                self._known = True
             case Heartbeat():
-                self._heard = now
                 if self._known and not self._offered:
                     self._offered = True
                     for _ in range(self.slots - len(self._running)):
                         self._say(Ready(self._id()))
             case Request() as request:
-                self._heard = now
                 self._run(request)
+            case Disconnect():
+                assert self._known, "a job manager that waits for an ACK dies of a DISCONNECT"
+                self._say(Kbai(self._id(), "KBYE"))
+                return True
+        return False
 
     def _run(self, request: Request) -> None:
         known = self.auditor.job(request.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventmq.wire.identity import PREFIX
 from eventmq.worker.manager import JobManager
 from eventmq.worker.runner import LONGEST_WAIT
 from eventmq.worker.session import SessionInfo
@@ -67,7 +68,7 @@ class WorkerProcess(Process):
 
     def _open(self) -> None:
         self._sockets += 1
-        self.socket = Socket(self.network, self, f"{self.name}-{self._sockets}")
+        self.socket = Socket(self.network, self, f"{PREFIX}worker.{self.name}-{self._sockets}")
         self._broken = False
         self.manager.connected(self.clock.monotonic())
         self._send()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.broker.limits import Limits
+from eventmq.broker.peers import Key
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch, pack
@@ -178,8 +179,8 @@ def test_a_peer_with_too_many_bad_messages_is_logged_once(
     """Counted, logged once per peer at warning."""
     with caplog.at_level(logging.DEBUG, "eventmq.broker"):
         for n in range(5):
-            broker.tell(b"one", Heartbeat(str(n), "1"))
-        broker.tell(b"two", Heartbeat("1", "1"))
+            broker.tell(b"eventmq1:one", Heartbeat(str(n), "1"))
+        broker.tell(b"eventmq1:two", Heartbeat("1", "1"))
     assert [r.levelname for r in caplog.records] == ["WARNING", "WARNING"]
     assert broker.call("status")["counters"]["errors.inform-again"] == 6
 
@@ -248,4 +249,5 @@ def test_a_peer_that_left_is_a_stranger(broker: Broker) -> None:
     """KBAI cleans up all references."""
     inform(broker, "one", "client")
     broker.tell(b"w", Kbai("2"))
-    assert code_of(broker.tell(b"w", Heartbeat("3", "1"))) == "inform-again"
+    assert broker.tell(b"w", Heartbeat("3", "1")) == []
+    assert not broker.core.state.peers[Key("main", b"w")].role

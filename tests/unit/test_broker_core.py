@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -509,10 +509,19 @@ def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> N
     assert broker.call("status")["counters"].get("lease_lost", 0) == 0
 
 
-def test_ready_of_a_stranger_is_told_to_inform_again(broker: Broker) -> None:
-    """A message from an unknown routing id is answered with ERROR inform-again."""
-    for message in (Ready("1"), Heartbeat("2", "1.0"), Reply("3", b"", "x", "chunk:1")):
-        [error] = broker.tell(b"stranger", message)
+@pytest.mark.parametrize(
+    ("identity", "messages"),
+    [
+        (b"eventmq1:worker.1", [Ready("1"), Heartbeat("2", "1.0"), Reply("3", b"", "x")]),
+        (b"other", [Ready("1", "s"), Heartbeat("2", "1.0", "s"), Reply("3", b"", "x", "chunk:1")]),
+    ],
+)
+def test_a_stranger_of_ours_is_told_to_inform_again(
+    broker: Broker, identity: bytes, messages: list[Any]
+) -> None:
+    """It is known by its routing id, or by a frame that the published document does not have."""
+    for message in messages:
+        [error] = broker.tell(identity, message)
         assert isinstance(error, Error)
         assert error.code == "inform-again"
 

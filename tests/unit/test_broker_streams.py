@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+#: A reader of ours.
+READER = b"eventmq1:client.reader"
+
 
 class Streaming(Broker):
     """A broker with one job that streams, on one worker."""
@@ -54,11 +57,11 @@ class Streaming(Broker):
         body = encode_parts("msgpack", payloads)
         return self.tell(identity, Reply(self.new_id(), body, self.job, head.format()))
 
-    def read(self, call: str = "r1", client: bytes = b"reader", **more: Any) -> list[Command]:
+    def read(self, call: str = "r1", client: bytes = READER, **more: Any) -> list[Command]:
         """Ask for the stream."""
         return self.tell(client, Call(call, "stream", pack({"id": self.job, **more})))
 
-    def take(self, taken: int, call: str = "r1", client: bytes = b"reader", delivery: int = 1):
+    def take(self, taken: int, call: str = "r1", client: bytes = READER, delivery: int = 1):
         """Say what was taken; return what the worker was told."""
         self.sent.pop(b"worker", None)
         self.tell(client, Credit("c", call, str(delivery), str(taken)))
@@ -109,10 +112,10 @@ def test_parts_reach_the_reader_as_they_came_and_the_end_follows(broker: Streami
     assert isinstance(first, Reply)
     assert unpack(first.result, "x") == {"delivery": 0, "base": 0, "replayable": False}
     assert broker.parts(0, 2) == []
-    assert batches(broker.took(b"reader")) == [(1, 0, 2)]
+    assert batches(broker.took(READER)) == [(1, 0, 2)]
     broker.parts(2, 3)
     broker.finish()
-    got = broker.took(b"reader")
+    got = broker.took(READER)
     assert batches(got) == [(1, 2, 3)]
     assert ends(got) == [(1, 5, "succeeded")]
 
@@ -124,7 +127,7 @@ def test_parts_need_no_commit(broker: Streaming) -> None:
     body = encode_parts("msgpack", [b"\x01"])
     broker.put(b"worker", Reply("p", body, broker.job, "part:1:0:1"))
     assert not broker.core.has_writes
-    assert [message.key.identity for message in broker.core.take_outbox()] == [b"reader"]
+    assert [message.key.identity for message in broker.core.take_outbox()] == [READER]
 
 
 def test_what_came_before_the_reader_waits_for_it(broker: Streaming) -> None:
@@ -160,7 +163,7 @@ def test_the_end_says_how_the_job_ended(broker: Streaming, kind: int, state: str
     broker.begin()
     broker.read()
     broker.finish(kind)
-    assert ends(broker.took(b"reader")) == [(0, 0, state)]
+    assert ends(broker.took(READER)) == [(0, 0, state)]
     assert ends(broker.read("r2")) == [(0, 0, state)]
 
 
@@ -169,7 +172,7 @@ def test_a_cancelled_job_ends_its_stream(broker: Streaming) -> None:
     broker.parts(0, 1)
     broker.read()
     broker.call("cancel", ids=[broker.job])
-    assert ends(broker.took(b"reader")) == [(1, 1, "cancelled")]
+    assert ends(broker.took(READER)) == [(1, 1, "cancelled")]
 
 
 def test_parts_of_a_job_without_guarantee_stream_as_well(broker: Streaming) -> None:
@@ -177,7 +180,7 @@ def test_parts_of_a_job_without_guarantee_stream_as_well(broker: Streaming) -> N
     broker.read()
     broker.parts(0, 1)
     broker.finish()
-    got = broker.took(b"reader")
+    got = broker.took(READER)
     assert (batches(got), ends(got)) == ([(1, 0, 1)], [(1, 1, "succeeded")])
 
 
@@ -201,14 +204,14 @@ def test_a_reader_that_has_missed_a_part_gets_no_later_one(broker: Streaming) ->
     broker.read()
     broker.put(b"worker", Reply("p", encode_parts("msgpack", [pack(0)]), broker.job, "part:1:0:1"))
     broker.core.decide(broker.clock.now())
-    [part] = [m for m in broker.core.take_outbox() if m.key.identity == b"reader"]
+    [part] = [m for m in broker.core.take_outbox() if m.key.identity == READER]
     broker.core.not_sent(part, broker.clock.now(), reachable=True)
-    broker.took(b"reader")
+    broker.took(READER)
     broker.parts(1)
-    assert broker.took(b"reader") == []
-    assert codes(broker.tell(b"reader", Heartbeat("h", "1.0"))) == ["inform-again"]
+    assert broker.took(READER) == []
+    assert codes(broker.tell(READER, Heartbeat("h", "1.0"))) == ["inform-again"]
     features = Features(session="reader").format()
-    broker.tell(b"reader", Inform("i", "", "client", features))
+    broker.tell(READER, Inform("i", "", "client", features))
     assert batches(broker.read()) == [(1, 0, 1), (1, 1, 1)]
 
 
@@ -226,7 +229,7 @@ def test_a_stranger_takes_nothing(broker: Streaming) -> None:
     broker.read()
     assert broker.take(2, client=b"stranger") == []
     assert broker.take(2, delivery=7) == []
-    got = broker.tell(b"reader", Credit("c", "r1", "x", "2"))
+    got = broker.tell(READER, Credit("c", "r1", "x", "2"))
     assert codes(got) == ["bad-arguments"]
 
 
@@ -249,7 +252,7 @@ def test_a_new_reader_goes_on_where_the_last_one_stopped(broker: Streaming) -> N
     broker.parts(0, 2)
     broker.parts(2, 2)
     broker.take(3)
-    broker.tell(b"reader", Call("f", "forget", pack({"call": "r1"})))
+    broker.tell(READER, Call("f", "forget", pack({"call": "r1"})))
     first, *rest = broker.read("r2")
     assert unpack(first.result, "x")["base"] == 3  # type: ignore[union-attr]
     assert batches(rest) == [(1, 2, 2)]
@@ -261,7 +264,7 @@ def test_a_reader_that_comes_back_is_sent_what_it_has_not_taken(broker: Streamin
     broker.parts(0, 2)
     broker.parts(2, 2)
     broker.take(2)
-    broker.unreachable.add(b"reader")
+    broker.unreachable.add(READER)
     broker.parts(4, 1)
     assert batches(broker.read("r2", b"again", delivery=1, taken=3)) == [(1, 2, 2), (1, 4, 1)]
 
@@ -273,7 +276,7 @@ def test_a_stream_that_was_read_is_over(broker: Streaming) -> None:
     broker.parts(0, 2)
     broker.finish()
     broker.take(2)
-    broker.tell(b"reader", Call("f", "forget", pack({"call": "r1"})))
+    broker.tell(READER, Call("f", "forget", pack({"call": "r1"})))
     assert broker.core.streams.of == {}
     assert broker.core.streams._bytes == 0
     assert codes(broker.read("r2")) == ["parts-gone"]
@@ -288,7 +291,7 @@ def test_a_job_that_does_not_stream_says_so(broker: Streaming) -> None:
     broker.lease()
     assert codes(broker.read()) == []
     broker.finish()
-    assert codes(broker.took(b"reader")) == ["not-a-stream"]
+    assert codes(broker.took(READER)) == ["not-a-stream"]
     assert codes(broker.read("r2")) == ["not-a-stream"]
     assert broker.core.streams.of == {}
 
@@ -299,7 +302,7 @@ def test_a_job_that_was_submitted_by_name_may_stream(broker: Streaming) -> None:
     broker.read()
     broker.parts(0, 1)
     broker.finish()
-    assert ends(broker.took(b"reader")) == [(1, 1, "succeeded")]
+    assert ends(broker.took(READER)) == [(1, 1, "succeeded")]
 
 
 def test_an_unknown_job_has_no_stream(broker: Streaming) -> None:
@@ -328,7 +331,7 @@ def test_parts_of_another_delivery_or_worker_change_nothing(broker: Streaming) -
     broker.tell(b"thief", Inform("i", "[]", "worker", Features(session="t").format()))
     assert told(broker.parts(0, 1, identity=b"thief")) == [NO_READER]
     assert codes(broker.parts(0, 1, identity=b"stranger")) == ["inform-again"]
-    assert broker.took(b"reader") == []
+    assert broker.took(READER) == []
     assert broker.core.state.counters["stale_parts"] == 2
 
 
@@ -342,9 +345,9 @@ def test_another_run_begins_again_and_readers_see_it_by_the_delivery(broker: Str
     broker.take(3)
     broker.finish(OutcomeKind.HANDED_BACK)
     assert broker.lease() == 2
-    broker.took(b"reader")
+    broker.took(READER)
     broker.parts(0, 2, delivery=2)
-    assert batches(broker.took(b"reader")) == [(2, 0, 2)]
+    assert batches(broker.took(READER)) == [(2, 0, 2)]
     assert broker.take(2, delivery=1) == []
     assert broker.take(2, delivery=2) == [2]
 
@@ -356,9 +359,9 @@ def test_parts_that_are_sent_again_are_passed_over(broker: Streaming) -> None:
     broker.parts(0, 2)
     broker.take(2)
     assert told(broker.parts(0, 2)) == [2]
-    broker.took(b"reader")
+    broker.took(READER)
     broker.parts(2, 1)
-    assert batches(broker.took(b"reader")) == [(1, 2, 1)]
+    assert batches(broker.took(READER)) == [(1, 2, 1)]
 
 
 def test_a_worker_whose_parts_are_missing_is_asked_for_them(broker: Streaming) -> None:
@@ -366,7 +369,7 @@ def test_a_worker_whose_parts_are_missing_is_asked_for_them(broker: Streaming) -
     broker.read()
     broker.parts(0, 2)
     assert codes(broker.parts(3, 1)) == ["inform-again"]
-    assert batches(broker.took(b"reader")) == [(1, 0, 2)]
+    assert batches(broker.took(READER)) == [(1, 0, 2)]
 
 
 def test_a_restart_of_the_broker_loses_no_part_that_the_worker_keeps(tmp_path: Path) -> None:
@@ -381,10 +384,10 @@ def test_a_restart_of_the_broker_loses_no_part_that_the_worker_keeps(tmp_path: P
     assert batches(broker.read("r1", delivery=1, taken=5)) == []
     broker.worker(b"worker", "w", received=1, held=(1,))
     broker.parts(4, 2)
-    assert batches(broker.took(b"reader")) == [(1, 4, 2)]
+    assert batches(broker.took(READER)) == [(1, 4, 2)]
     broker.parts(6, 1)
     broker.finish()
-    got = broker.took(b"reader")
+    got = broker.took(READER)
     assert (batches(got), ends(got)) == ([(1, 6, 1)], [(1, 7, "succeeded")])
     broker.close()
 
@@ -396,7 +399,7 @@ def test_a_reader_that_needs_parts_which_are_lost_is_told(tmp_path: Path) -> Non
     broker.read("r1", delivery=1, taken=3)
     broker.worker(b"worker", "w", received=1, held=(1,))
     broker.parts(4, 2)
-    assert codes(broker.took(b"reader")) == ["parts-gone"]
+    assert codes(broker.took(READER)) == ["parts-gone"]
     broker.close()
 
 
@@ -473,7 +476,7 @@ def test_the_time_counts_from_when_the_last_reader_left(broker: Streaming) -> No
     broker.read()
     broker.parts(0, 1)
     broker.wait(3.0)
-    broker.tell(b"reader", Call("f", "forget", pack({"call": "r1"})))
+    broker.tell(READER, Call("f", "forget", pack({"call": "r1"})))
     broker.wait(1.5)
     assert batches(broker.read("r2")) == [(1, 0, 1)]
 
@@ -505,13 +508,13 @@ def test_a_failed_job_that_is_queued_again_streams_again(broker: Streaming) -> N
     broker.parts(0, 1)
     broker.finish(OutcomeKind.FAILED)
     broker.take(1)
-    broker.tell(b"reader", Call("f", "forget", pack({"call": "r1"})))
+    broker.tell(READER, Call("f", "forget", pack({"call": "r1"})))
     broker.call("retry", ids=[broker.job])
     assert codes(broker.read("r2")) == []
     delivery = broker.lease()
-    broker.took(b"reader")
+    broker.took(READER)
     broker.parts(0, 2, delivery=delivery)
-    assert batches(broker.took(b"reader")) == [(delivery, 0, 2)]
+    assert batches(broker.took(READER)) == [(delivery, 0, 2)]
 
 
 # Bounds
@@ -523,7 +526,7 @@ def test_a_worker_that_ignores_the_window_loses_its_stream(tmp_path: Path) -> No
     broker.read()
     said = [told(broker.parts(first, 4)) for first in range(0, 16, 4)]
     assert said == [[], [], [], [NO_READER]]
-    assert codes(broker.took(b"reader")) == ["parts-gone"]
+    assert codes(broker.took(READER)) == ["parts-gone"]
     assert broker.core.streams._bytes == 0
     broker.close()
 
@@ -537,9 +540,9 @@ def test_all_streams_together_are_bounded_and_the_idle_ones_make_room(tmp_path: 
     broker.read()
     broker.parts(0, 1, identity=b"second", size=2000)
     assert list(broker.core.streams.of) == [broker.job]
-    assert batches(broker.took(b"reader")) == [(1, 0, 1)]
+    assert batches(broker.took(READER)) == [(1, 0, 1)]
     assert told(broker.parts(1, 1, identity=b"second", size=2000)) == [NO_READER]
-    assert codes(broker.took(b"reader")) == ["parts-gone"]
+    assert codes(broker.took(READER)) == ["parts-gone"]
     broker.job = idle
     assert codes(broker.read("r3")) == ["parts-gone"]
     broker.close()

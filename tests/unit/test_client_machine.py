@@ -232,6 +232,16 @@ def test_a_broker_that_leaves_questions_unanswered_gets_a_new_connection() -> No
     assert net.machine.reopen == [0]
 
 
+def test_a_connection_that_is_there_again_is_given_up_for_a_new_socket() -> None:
+    """Its routing id is that of the lost one, which the broker may still take for whole."""
+    net = Net(FakeBroker())
+    net.begin(parcel("a"))
+    net.machine.lost(0, net.now)
+    assert net.machine.reopen == []
+    net.machine.restored(0, net.now)
+    assert net.machine.reopen == [0]
+
+
 # Restarts
 
 

@@ -140,10 +140,24 @@ def test_a_subscriber_that_takes_nothing_is_cut_and_others_are_not(context, monk
     link.close(0)
 
 
-def test_an_identity_that_deployed_software_could_not_read_is_refused(context) -> None:
-    """Its router decodes every frame as UTF-8, the identity too."""
-    with pytest.raises(UnicodeEncodeError):
-        open_dealer(context, "tcp://127.0.0.1:1", identity="\N{SNOWMAN}")
+@pytest.mark.parametrize("kind", ["client", "worker", "scheduler"])
+def test_a_socket_that_connects_has_a_routing_id_of_ours(context, kind: str) -> None:
+    """The 0.3 router decodes every frame as UTF-8, and ends where one is not."""
+    router = open_router(context)
+    address = router.bind("tcp://127.0.0.1:0")
+    dealers = [open_dealer(context, address, kind=kind) for _ in range(2)]
+    seen = set()
+    for dealer in dealers:
+        assert dealer.socket.poll(5000, zmq.POLLOUT)
+        assert dealer.send([b"x"])
+        assert router.socket.poll(5000)
+        frames = router.receive()
+        assert frames is not None
+        assert frames[0].decode("ascii").startswith(f"eventmq1:{kind}.")
+        seen.add(frames[0])
+    assert len(seen) == 2, "each has its own"
+    for link in (router, *dealers):
+        link.close(0)
 
 
 def test_a_message_behind_the_first_one_is_received_in_the_same_turn(context) -> None:

@@ -1,0 +1,90 @@
+"""Peers that the broker does not know although they take themselves for registered.
+
+So it is after a restart of the broker. Peers of ours are told by ERROR ``inform-again``. EventMQ
+0.3 takes every message for a sign of life and knows no ERROR: its job managers and schedulers
+inform again only when nothing has come for 15 seconds. So nothing is sent to them, not even an ACK,
+until they do.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.wire.commands import Disconnect, Heartbeat, Inform, Ready, Reply
+from eventmq.wire.identity import is_deployed, is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.broker.peers import Peer
+    from eventmq.broker.state import State
+    from eventmq.wire.commands import Command
+
+__all__ = ["Strangers", "reads_refusal"]
+
+logger = logging.getLogger("eventmq.broker")
+
+
+#: What EventMQ 0.3 sends only when it takes itself for registered.
+_AFTER_INFORM = frozenset({b"HEARTBEAT", b"READY", b"REPLY"})
+
+
+def reads_refusal(frames: Sequence[bytes]) -> bool:
+    """Return whether an ERROR may go to the sender of a message, of whom nothing else is known.
+
+    Args:
+        frames: From the routing id on, not checked in any way.
+    """
+    return is_ours(frames[0]) or not _AFTER_INFORM.intersection(frames[3:4])
+
+
+class Strangers:
+    """Decides what peers without INFORM are told.
+
+    Args:
+        state: Of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def heard(self, peer: Peer, message: Command) -> None:
+        """Take note of a message of a peer that has not informed, before it is handled."""
+        kind = type(message)
+        if kind is Inform:
+            peer.stranded = False
+            return
+        if kind not in {Heartbeat, Ready, Reply} or _reads_errors(peer, message):
+            return
+        if not peer.stranded:
+            peer.stranded = peer.warned = True
+            self.state.counters["stranded"] += 1
+            logger.info("peer %s has not informed; it is sent nothing until it does", peer.key)
+        if kind is not Heartbeat:
+            self._dismiss(peer)
+
+    def _dismiss(self, peer: Peer) -> None:
+        """Tell a job manager of EventMQ 0.3 to begin anew, which it does at once.
+
+        A DISCONNECT asks whoever follows the document to stop, and ends a scheduler of EventMQ 0.3.
+        So it is for those alone whose message shows what they are, and whose routing id whose make.
+        """
+        if peer.dismissed or self.state.closing or not is_deployed(peer.key.identity):
+            return
+        peer.dismissed, peer.stranded = True, False
+        self.state.send(peer, Disconnect(self.state.message_id()).frames())
+        peer.stranded = True
+
+
+def _reads_errors(peer: Peer, message: Command) -> bool:
+    """Return whether a peer understands an ERROR, or is not EventMQ 0.3 for certain.
+
+    It is so by its routing id; by its key, since EventMQ 0.3 knows no CURVE; or by a frame that
+    only peers with FEATURES send.
+    """
+    if is_ours(peer.key.identity) or (peer.grant is not None and not peer.grant.keyless):
+        return True
+    if isinstance(message, Reply):
+        return message.outcome is not None
+    return isinstance(message, Heartbeat | Ready) and message.status is not None
