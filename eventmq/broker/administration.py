@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from eventmq.broker.calls import status_keys
+from eventmq.broker.status import schedulers, status_keys, workers
 
 if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
@@ -14,22 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["answer"]
 
+_ANSWERS = {
+    "STATUS": status_keys,
+    "ROUTER_SHOW_WORKERS": workers,
+    "ROUTER_SHOW_SCHEDULERS": schedulers,
+}
+
 
 def answer(state: State, peer: Peer, message: Admin) -> None:
     """Answer STATUS, ROUTER_SHOW_WORKERS or ROUTER_SHOW_SCHEDULERS with JSON."""
-    keys = status_keys(state)
-    if message.name == "ROUTER_SHOW_WORKERS":
-        keys = {
-            "connected_workers": {
-                s.name: {
-                    "queues": [list(pair) for pair in s.queues],
-                    "available_slots": max(0, s.room),
-                    "hb": s.peer.heard if s.peer else None,
-                }
-                for s in state.sessions.values()
-            },
-            "connected_queues": keys["connected_queues"],
-        }
-    elif message.name == "ROUTER_SHOW_SCHEDULERS":
-        keys = {"connected_schedulers": keys["connected_schedulers"]}
+    keys = _ANSWERS[message.name](state)
     state.reply(peer, json.dumps(keys).encode(), message.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.arguments import limit, text, texts
+from eventmq.broker.status import status_keys
 from eventmq.entries import Attempt, Find, FindKin, History, Kin, ListJobs
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.entries import Found
     from eventmq.wire.commands import Call
 
-__all__ = ["Calls", "status_keys"]
+__all__ = ["Calls"]
 
 #: States of jobs that have an error, or the reason why they were cancelled.
 _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
@@ -249,19 +250,3 @@ def _attempts(found: Found, history: Sequence[Attempt]) -> list[dict[str, Any]]:
     for row in rows:
         del row["job_id"]
     return rows[-MAX_ATTEMPTS:]
-
-
-def status_keys(state: State) -> dict[str, Any]:
-    """Return what STATUS of the administration port says, keys as in deployed software."""
-    volatile = state.volatile.counts()
-    return {
-        "connected_workers": [s.name for s in state.sessions.values() if s.peer is not None],
-        "connected_queues": sorted({n for s in state.sessions.values() for _, n in s.queues}),
-        "connected_schedulers": [
-            p.key.identity.hex() for p in state.peers.values() if p.role == "scheduler"
-        ],
-        "waiting_messages_by_queue": {
-            queue.name: queue.counts.waiting - queue.running + volatile[queue.name, "queued"]
-            for queue in state.queues.values()
-        },
-    }

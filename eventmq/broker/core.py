@@ -45,6 +45,7 @@ from eventmq.wire.commands import (
     Disconnect,
     Error,
     Heartbeat,
+    Hello,
     Inform,
     Kbai,
     Publish,
@@ -69,7 +70,7 @@ __all__ = ["PORTS", "WORKER_PORTS", "BrokerCore"]
 PORTS: dict[str, frozenset[type] | None] = {
     "main": None,
     "worker": frozenset({Inform, Ready, Reply, Heartbeat, Kbai, Ack, Error}),
-    "admin": frozenset({Inform, Admin, Disconnect, Call, Heartbeat, Kbai, Ack, Error}),
+    "admin": frozenset({Inform, Hello, Admin, Disconnect, Call, Heartbeat, Kbai, Ack, Error}),
     "publish": frozenset({Inform, Publish, Heartbeat, Kbai, Ack, Error}),
 }
 
@@ -137,6 +138,7 @@ class BrokerCore:
             Publish: self.topics.publish,
             Schedule: self.schedules.schedule,
             Kbai: lambda peer, _: self.sessions.goodbye(peer),
+            Hello: lambda _peer, _message: None,
             Admin: lambda peer, message: answer(state, peer, message),
             Disconnect: self._disconnect,
             Ack: lambda _peer, _message: None,

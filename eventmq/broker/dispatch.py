@@ -403,6 +403,9 @@ class Dispatch:
         frames = plain_frames(lease) if session.plain else chunk_frames(lease)
         session.peer.sent = state.now
         state.counters["dispatched"] += lease.left
+        if not lease.resent:
+            session.given += lease.left
+            state.queues[lease.queue].given += lease.left
         state.outbox.append(Outgoing(session.peer.key, frames, session, lease))
 
     def send_again(self, session: Session, lease: Lease) -> None:

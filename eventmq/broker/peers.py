@@ -147,6 +147,7 @@ class Session:
         told: When it was told last how many jobs wait.
         received: Highest chunk number that it says it received.
         next_number: Of the next chunk.
+        given: How many jobs it was given since the broker started.
         leases: Number -> open chunk.
         strays: Chunks that it holds although no lease is open for them: number -> since when.
         busy: How many of these have been so long that their jobs must be running there.
@@ -181,6 +182,7 @@ class Session:
     told: float = 0.0
     received: int = 0
     next_number: int = 1
+    given: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
     strays: dict[int, float] = field(default_factory=dict)
     busy: int = 0

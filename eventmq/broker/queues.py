@@ -53,6 +53,7 @@ class Queue:
         "arriving",
         "aside",
         "counts",
+        "given",
         "lanes",
         "limited",
         "limiter",
@@ -86,6 +87,8 @@ class Queue:
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
+        #: Number of jobs that workers were given since the broker started.
+        self.given = 0
         #: When a worker last served this queue.
         self.served_at = now
         #: Grows whenever a job joins, so that sessions know when to look again.

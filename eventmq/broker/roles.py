@@ -24,6 +24,7 @@ from eventmq.wire.commands import (
     Disconnect,
     Error,
     Heartbeat,
+    Hello,
     Inform,
     Kbai,
     Publish,
@@ -58,6 +59,7 @@ _ACTS = frozenset({"admin"})
 #: Command -> roles that may send it.
 _COMMANDS: Mapping[type, frozenset[str]] = {
     Inform: _ANY,
+    Hello: _ANY,
     Heartbeat: _ANY,
     Kbai: _ANY,
     Ack: _ANY,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from eventmq.broker.heartbeats import Heartbeats
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
+from eventmq.broker.status import forget_worker
 from eventmq.broker.suspects import PATIENCE, Death
 from eventmq.broker.views import Skill
 from eventmq.entries import Find
@@ -378,6 +379,7 @@ class Sessions:
             # Whoever was not heard of since the broker was started may have ended in any way.
             certain = not session.plain and not session.closing and lease.sent > 0.0
             self.outcomes.give_back(session, lease, death=death if certain else None)
+        forget_worker(self.state, session)
         self.state.sessions.pop(session.id, None)
         self.revoked.forget(session)
         if session.peer is not None:

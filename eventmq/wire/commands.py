@@ -27,6 +27,7 @@ __all__ = [
     "Disconnect",
     "Error",
     "Heartbeat",
+    "Hello",
     "Inform",
     "Kbai",
     "Publish",
@@ -197,6 +198,16 @@ class Disconnect(NamedTuple):
         return _head(b"DISCONNECT", self.id)
 
 
+class Hello(NamedTuple):
+    """What the command line of EventMQ 0.3 says first. It takes whatever comes for JSON."""
+
+    id: str
+
+    def frames(self) -> list[bytes]:
+        """Return the frames from frame 0 on."""
+        return _head(b"HELLO", self.id)
+
+
 class Admin(NamedTuple):
     """A question of the administration port: one of `ADMIN_COMMANDS`."""
 
@@ -279,7 +290,7 @@ class Error(NamedTuple):
 
 Command = (
     Inform | Ack | Ready | Request | Reply | Heartbeat | Schedule | Publish | Kbai | Disconnect
-    | Admin | Call | Cancel | Credit | Error
+    | Hello | Admin | Call | Cancel | Credit | Error
 )  # fmt: skip
 
 
@@ -353,6 +364,7 @@ _DECODERS: dict[bytes, tuple[int, int, Callable[[Sequence[bytes]], Command]]] = 
     b"KBAI": (1, 1, lambda f: _kbai(f, "KBAI")),
     b"KBYE": (1, 1, lambda f: _kbai(f, "KBYE")),
     b"DISCONNECT": (1, 1, lambda f: Disconnect(*_text(f))),
+    b"HELLO": (1, 1, lambda f: Hello(*_text(f))),
     b"STATUS": (1, 1, lambda f: _admin(f, "STATUS")),
     b"ROUTER_SHOW_WORKERS": (1, 1, lambda f: _admin(f, "ROUTER_SHOW_WORKERS")),
     b"ROUTER_SHOW_SCHEDULERS": (1, 1, lambda f: _admin(f, "ROUTER_SHOW_SCHEDULERS")),

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.deployed_peers import CommandLine
 from tests.integration.raw_peer import QUIET, beat_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import zmq
+
     from tests.integration.emqp_broker import BrokerProcess, Connect
     from tests.integration.raw_peer import RawPeer
 
@@ -29,25 +34,89 @@ def ask(admin: RawPeer, command: bytes) -> Any:
     return json.loads(reply[4])
 
 
+@pytest.fixture
+def command_line(broker: BrokerProcess, context: zmq.Context) -> Iterator[CommandLine]:
+    shell = CommandLine(context, broker["admin"])
+    yield shell
+    shell.socket.close(0)
+
+
 # STATUS
 
 
-def test_status_has_the_keys_of_deployed_software(
-    broker: BrokerProcess, admin: RawPeer, connect: Connect
+#: What EventMQ 0.3 answers to STATUS: each is a map of names to whole numbers.
+DEPLOYED = {
+    "inflight_messages_by_queue", "latency_messages_by_queue", "max_latency_messages_by_queue",
+    "waiting_messages_by_queue", "processed_messages_by_queue", "processed_messages_by_worker",
+}  # fmt: skip
+
+
+def test_hello_is_not_answered(command_line: CommandLine) -> None:
+    """The deployed command line says it first, and would take any answer for the next one's."""
+    assert command_line.read(QUIET) is None
+    assert command_line.ask("STATUS").keys() >= DEPLOYED
+    assert command_line.read(QUIET) is None, "one answer for each command"
+
+
+def test_the_deployed_command_line_gets_an_answer_to_each_of_its_commands(
+    broker: BrokerProcess, connect: Connect, command_line: CommandLine
 ) -> None:
-    worker, scheduler, client = (connect(broker["main"]) for _ in range(3))
+    """It decodes every frame as UTF-8, and reads frame 4 as JSON."""
+    worker, scheduler = connect(broker["worker"], b"w-1"), connect(broker["main"], b"s-1")
     worker.inform(b"worker", b'[[10, "default"], [20, "email"]]')
     scheduler.inform(b"scheduler")
-    client.send(b"REQUEST", b"later", b"guarantee", BODY)
-    client.expect(b"ACK")
+    status = command_line.ask("STATUS")
+    assert all(isinstance(value, int) for key in DEPLOYED for value in status[key].values())
+    shown = command_line.ask("ROUTER_SHOW_WORKERS")
+    assert set(shown) == {"connected_workers", "connected_queues"}
+    assert set(shown["connected_workers"]["w-1"]) == {"queues", "hb", "available_slots"}
+    assert shown["connected_queues"] == {"default": [[10, "w-1"]], "email": [[20, "w-1"]]}
+    shown = command_line.ask("ROUTER_SHOW_SCHEDULERS")
+    assert set(shown) == {"connected_schedulers"}
+    assert set(shown["connected_schedulers"]["s-1"]) == {"hb"}
+
+
+def test_status_counts_what_its_keys_mean(
+    broker: BrokerProcess, admin: RawPeer, connect: Connect
+) -> None:
+    """Two jobs with a worker, one of them ended, and three that wait."""
+    client, worker = connect(broker["main"]), connect(broker["main"], b"w-1")
+    for queue in (b"default", b"default", b"later", b"later", b"later"):
+        client.send(b"REQUEST", queue, b"guarantee", BODY)
+        client.expect(b"ACK")
+    worker.inform(b"worker", b'[[10, "default"]]')
+    jobs = []
+    for _ in range(2):
+        worker.send(b"READY")
+        jobs.append(worker.expect(b"REQUEST")[3])
+    worker.send(b"REPLY", b'{"value": 1}', jobs[0])
+    worker.all_within(QUIET)
     status = ask(admin, b"STATUS")
-    assert set(status) >= {
+    [latency] = status["latency_messages_by_queue"].values()
+    assert {key: status[key] for key in sorted(DEPLOYED)} == {
+        "inflight_messages_by_queue": {"default": 1},
+        "latency_messages_by_queue": {"default": latency},
+        "max_latency_messages_by_queue": {"default": latency},
+        "processed_messages_by_queue": {"default": 2},
+        "processed_messages_by_worker": {"w-1": 2},
+        "waiting_messages_by_queue": {"default": 0, "later": 3},
+    }
+    assert QUIET * 1000 * 0.9 <= latency <= 30_000, "milliseconds"
+
+
+def test_status_says_beside_them_who_is_connected(
+    broker: BrokerProcess, admin: RawPeer, connect: Connect
+) -> None:
+    """What the two other commands say, too."""
+    connect(broker["main"], b"w-1").inform(b"worker", b'[[10, "default"]]')
+    connect(broker["main"], b"s-1").inform(b"scheduler")
+    status = ask(admin, b"STATUS")
+    assert set(status) == DEPLOYED | {
         "connected_workers", "connected_queues", "connected_schedulers",
-        "waiting_messages_by_queue",
     }  # fmt: skip
-    assert len(status["connected_workers"]) == len(status["connected_schedulers"]) == 1
-    assert status["connected_queues"] == ["default", "email"]
-    assert status["waiting_messages_by_queue"]["later"] == 1
+    assert list(status["connected_workers"]) == ["w-1"]
+    assert list(status["connected_schedulers"]) == ["s-1"]
+    assert status["connected_queues"] == {"default": [[10, "w-1"]]}
 
 
 def test_workers_are_shown_with_queues_and_free_slots(
@@ -63,19 +132,32 @@ def test_workers_are_shown_with_queues_and_free_slots(
     assert one["queues"] == [[10, "default"]]
     assert one["available_slots"] == 2
     assert one["hb"] > 0
-    assert shown["connected_queues"] == ["default"]
+    [[weight, name]] = shown["connected_queues"]["default"]
+    assert weight == 10
+    assert name in shown["connected_workers"]
+
+
+def test_the_heaviest_worker_of_a_queue_comes_first(
+    broker: BrokerProcess, admin: RawPeer, connect: Connect
+) -> None:
+    for weight in (10, 30, 20):
+        queues = b'[[%d, "default"]]' % weight
+        connect(broker["worker"], b"w-%d" % weight).inform(b"worker", queues)
+    shown = ask(admin, b"ROUTER_SHOW_WORKERS")
+    assert shown["connected_queues"] == {"default": [[30, "w-30"], [20, "w-20"], [10, "w-10"]]}
 
 
 def test_schedulers_are_shown(broker: BrokerProcess, admin: RawPeer, connect: Connect) -> None:
     connect(broker["main"], b"beat").inform(b"scheduler")
-    assert ask(admin, b"ROUTER_SHOW_SCHEDULERS") == {"connected_schedulers": [b"beat".hex()]}
+    connect(broker["main"], b"\xff\xfe").inform(b"scheduler")
+    shown = ask(admin, b"ROUTER_SHOW_SCHEDULERS")["connected_schedulers"]
+    assert list(shown) == ["beat", "fffe"], "in hexadecimal what is not UTF-8"
+    assert all(entry["hb"] > 0 for entry in shown.values())
 
 
 def test_an_empty_broker_has_empty_answers(admin: RawPeer) -> None:
-    assert ask(admin, b"STATUS") == {
-        "connected_workers": [], "connected_queues": [], "connected_schedulers": [],
-        "waiting_messages_by_queue": {},
-    }  # fmt: skip
+    connected = {"connected_workers", "connected_queues", "connected_schedulers"}
+    assert ask(admin, b"STATUS") == {key: {} for key in DEPLOYED | connected}
 
 
 @pytest.mark.parametrize("command", [b"REQUEST", b"PUBLISH"])

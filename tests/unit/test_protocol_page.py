@@ -243,7 +243,12 @@ STATUS_KEYS = (
     "connected_workers",
     "connected_queues",
     "connected_schedulers",
+    "inflight_messages_by_queue",
+    "latency_messages_by_queue",
+    "max_latency_messages_by_queue",
     "waiting_messages_by_queue",
+    "processed_messages_by_queue",
+    "processed_messages_by_worker",
 )
 
 

@@ -30,6 +30,7 @@ def may(check, *arguments) -> bool:
 TABLE = {
     c.Inform: "client worker scheduler gateway admin",
     c.Heartbeat: "client worker scheduler gateway admin",
+    c.Hello: "client worker scheduler gateway admin",
     c.Kbai: "client worker scheduler gateway admin",
     c.Call: "client worker scheduler gateway admin",
     c.Request: "client scheduler gateway admin",

@@ -1,0 +1,122 @@
+"""What STATUS and its like say: the keys and shapes of EventMQ 0.3, and ours beside them.
+
+Deployed command lines and monitors read them, so each key means what it means there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventmq.broker.peers import Session
+    from eventmq.broker.state import State
+
+__all__ = ["forget_worker", "schedulers", "status_keys", "workers"]
+
+#: Workers that have gone of which it is known how many jobs they were given.
+REMEMBERED = 1000
+
+
+def status_keys(state: State) -> dict[str, Any]:
+    """Return what STATUS of the administration port says."""
+    return {**_messages(state), **workers(state), **schedulers(state)}
+
+
+def _messages(state: State) -> dict[str, dict[str, int]]:
+    """Return the keys of EventMQ 0.3; times are whole milliseconds."""
+    volatile = state.volatile.counts()
+    ages: dict[str, list[float]] = {}
+    for _, lease, place in chain(state.running.values(), state.volatile.running.values()):
+        job = lease.jobs[place]
+        if job is not None:
+            ages.setdefault(job.queue, []).append(max(0.0, state.now - job.ready_at))
+    names, given = _names(state), Counter(state.given_to_gone)
+    for session in state.sessions.values():
+        if session.given:
+            given[names[session.id]] += session.given
+    queues = state.queues.values()
+    return {
+        "inflight_messages_by_queue": {name: len(each) for name, each in ages.items()},
+        "latency_messages_by_queue": {
+            name: int(sum(each) / len(each) * 1000) for name, each in ages.items()
+        },
+        "max_latency_messages_by_queue": {
+            name: int(max(each) * 1000) for name, each in ages.items()
+        },
+        "waiting_messages_by_queue": {
+            queue.name: queue.counts.waiting - queue.running + volatile[queue.name, "queued"]
+            for queue in queues
+        },
+        "processed_messages_by_queue": {queue.name: queue.given for queue in queues if queue.given},
+        "processed_messages_by_worker": dict(given),
+    }
+
+
+def workers(state: State) -> dict[str, Any]:
+    """Return what ROUTER_SHOW_WORKERS says."""
+    names = _names(state)
+    found: dict[str, dict[str, Any]] = {}
+    queues: dict[str, list[list[Any]]] = {}
+    for session in state.sessions.values():
+        if session.peer is not None:
+            name = names[session.id]
+            found[name] = {
+                "queues": [list(pair) for pair in session.queues],
+                "hb": session.peer.heard,
+                "available_slots": max(0, session.room),
+            }
+            for weight, queue in session.queues:
+                queues.setdefault(queue, []).append([weight, name])
+    for pairs in queues.values():
+        pairs.sort(key=lambda pair: -pair[0])
+    return {"connected_workers": found, "connected_queues": queues}
+
+
+def schedulers(state: State) -> dict[str, Any]:
+    """Return what ROUTER_SHOW_SCHEDULERS says."""
+    found = [peer for peer in state.peers.values() if peer.role == "scheduler"]
+    shown = {_text(peer.key.identity): {"hb": peer.heard} for peer in found}
+    return {"connected_schedulers": shown}
+
+
+def forget_worker(state: State, session: Session) -> None:
+    """Keep how many jobs a worker was given, which goes now."""
+    if not session.given:
+        return
+    name = _names(state).get(session.id) or _name(session)
+    gone = state.given_to_gone
+    gone[name] = gone.pop(name, 0) + session.given  # the last one to go is the last to be forgotten
+    session.given = 0
+    while len(gone) > REMEMBERED:
+        del gone[next(iter(gone))]
+
+
+def _names(state: State) -> dict[str, str]:
+    """Return session id -> what it is called here, which is unique."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for session in state.sessions.values():
+        name = _name(session)
+        if name in taken:
+            name = f"{name}.{session.id}"
+        taken.add(name)
+        names[session.id] = name
+    return names
+
+
+def _name(session: Session) -> str:
+    """Return the name of a worker of ours, the routing id of another, as EventMQ 0.3 has it."""
+    if not session.plain:
+        return session.name
+    return _text(bytes.fromhex(session.id.rpartition(".")[2]))
+
+
+def _text(identity: bytes) -> str:
+    """Return a routing id as text, or in hexadecimal where it is none."""
+    try:
+        text = identity.decode()
+    except UnicodeDecodeError:
+        return identity.hex()
+    return text if text.isprintable() else identity.hex()
