@@ -10,7 +10,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.wire.bulk import decode_exceptions, pack, unpack
+from eventmq.wire.bulk import decode_exceptions, encode_outcomes, pack, unpack
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -53,6 +53,20 @@ def test_a_receipt_comes_after_the_commit_and_only_then(broker: Broker) -> None:
     [ack] = broker.took(b"c")
     assert isinstance(ack, Ack)
     assert ack.acked == job_id
+
+
+def test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then(
+    broker: Broker,
+) -> None:
+    """Till then it keeps the answer, to say it again to a broker that was killed before."""
+    broker.submit()
+    [(chunk, _)] = chunks(broker.worker())
+    answer = Reply(broker.new_id(), encode_outcomes([row()]), chunk.id, chunk.headers)
+    broker.put(b"worker", answer)
+    broker.core.decide(broker.clock.now())
+    assert broker.core.take_outbox() == []
+    broker.turn()
+    assert [ack.acked for ack in broker.took(b"worker") if isinstance(ack, Ack)] == [answer.id]
 
 
 def test_a_request_that_asks_for_nothing_is_stored_without_an_ack(broker: Broker) -> None:
@@ -208,6 +222,23 @@ def test_a_reply_for_a_lease_that_is_gone_changes_nothing(broker: Broker) -> Non
     assert kinds(again) == ["Ack"]
     assert broker.call("status")["counters"]["stale_outcomes"] == 1
     assert broker.call("queues")[0]["failed"] == 0
+
+
+def test_a_reply_of_a_revoked_session_changes_nothing_of_the_job_that_another_has(
+    broker: Broker,
+) -> None:
+    """Leases are fenced by delivery: the one who has the job now says how it ends."""
+    job_id, _ = broker.submit()
+    [(old, _)] = chunks(broker.worker(b"w1", "one"))
+    broker.wait(broker.limits.liveness + 1)
+    [(new, index)] = chunks(broker.worker(b"w2", "two"))
+    assert [(entry.id, entry.delivery) for entry in index.entries] == [(job_id, 2)]
+    broker.worker(b"w1", "one", received=1, held=(1,), window=0)
+    assert kinds(broker.answer(b"w1", old, [row(result=b"\x01")])) == ["Ack"]
+    assert broker.call("state", ids=[job_id]) == [[job_id, "running"]]
+    assert broker.call("status")["counters"]["stale_outcomes"] == 1
+    broker.answer(b"w2", new, [row(result=b"\x02")])
+    assert broker.call("get", ids=[job_id]) == [[job_id, "succeeded", "msgpack", b"\x02"]]
 
 
 def test_a_handed_back_job_costs_a_delivery_and_no_attempt(broker: Broker) -> None:

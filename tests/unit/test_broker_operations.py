@@ -619,6 +619,34 @@ def test_failed_jobs_over_their_bytes_are_forgotten_the_oldest_first(tmp_path: P
     broker.close()
 
 
+def test_the_age_of_failed_jobs_is_looked_at_after_a_restart(tmp_path: Path) -> None:
+    """Also where no other job fails from then on."""
+    broker = Broker(tmp_path, Limits(failed_age=100.0))
+    ids = failed(broker, 2)
+    broker.wait(60.0)
+    broker.crash()
+    broker.wait(39.0)
+    assert states(broker, ids) == ["failed", "failed"]
+    broker.wait(3.0)
+    assert states(broker, ids) == ["", ""]
+    broker.close()
+
+
+def test_the_bytes_of_failed_jobs_count_after_a_restart(tmp_path: Path) -> None:
+    """The oldest go as soon as there are too many, whichever broker had them first."""
+    broker = Broker(tmp_path, Limits(failed_bytes=1000))
+    ids = []
+    for _ in range(3):
+        job_id, _ = broker.submit(body=b"x" * 300)
+        ids.append(job_id)
+        fail(broker, job_id)
+        broker.wait(3.0)
+        broker.crash()
+    broker.wait(3.0)
+    assert states(broker, ids) == ["", "failed", "failed"]
+    broker.close()
+
+
 def test_an_idle_broker_does_not_look_for_failed_jobs_again_and_again(broker: Broker) -> None:
     """It would write to the disk for nothing."""
     failed(broker, 1)

@@ -90,6 +90,19 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert self.state(store, ended) is None
         assert self.state(store, failed) is JobState.FAILED
 
+    def test_an_id_that_ended_before_a_restart_is_forgotten_too(self) -> None:
+        """Known within the window, and forgotten some time after it, as if nothing had been."""
+        store = self.begin()
+        (ended,) = self.admitted(store, 1)
+        self.finish(store, self.end(ended))
+        self.clock.advance(self.dedupe_window * 0.5)
+        store, _ = self.reopen(store)
+        self.admitted(store, 1)
+        assert self.state(store, ended) is JobState.SUCCEEDED
+        self.clock.advance(self.dedupe_window * 3)
+        self.admitted(store, 1)
+        assert self.state(store, ended) is None
+
     def test_one_id_twice_in_a_commit_is_stored_once(self) -> None:
         """Within an entry, and across the entries of a batch."""
         store = self.begin()

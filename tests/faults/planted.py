@@ -1,0 +1,266 @@
+"""Faults that are planted in the code on purpose: a named test of the ordinary run must fail.
+
+Each is what a careless change might do to one promise, and names the test that guards it. One
+that passes although its fault is there guards nothing. To add one: a row in `FAULTS`, with what
+plants it and the test that catches it. ``python -m tests.faults.planted [NAME...]`` prints what
+became of the test of each fault; ``test_planted.py`` sees that all of them failed.
+
+Faults are planted in one process, so tests that start others do not notice them. Those that only
+an unlucky order of events brings out are in `tests.simulation.teeth`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from eventmq.broker.core import BrokerCore
+from eventmq.broker.graphs import Graphs
+from eventmq.broker.limiters import Limiter, Limiters
+from eventmq.broker.outcomes import Outcomes
+from eventmq.broker.recovery import Recovery
+from eventmq.broker.retention import Retention
+from eventmq.plugins.queue_stores.tables import Tables
+from tests.simulation.teeth import BUGS, bug
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+__all__ = ["FAULTS", "Fault", "outcome"]
+
+
+#: What pytest says where it is run inside a program that has imported what it would look into.
+_IMPORTED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+
+
+class Fault(NamedTuple):
+    """A fault, and the test that must fail as long as it is there.
+
+    Attributes:
+        plant: Returns a context manager in which the fault is there.
+        where: File of the test, and its class if it has one.
+        test: Its name.
+    """
+
+    plant: Callable[[], AbstractContextManager[Any]]
+    where: str
+    test: str
+
+
+# What is planted
+
+
+def _hasty_answer(original: Any) -> Any:
+    """Tell a worker that its answer is kept, before it is."""
+
+    def write(self: Outcomes, answers: Any, acknowledge: Callable[[], None]) -> None:
+        acknowledge()
+        original(self, answers, lambda: None)
+
+    return write
+
+
+def _recovered(**changes: Any) -> Callable[[Any], Any]:
+    """Let a broker that starts take over something else than the store has."""
+
+    def wrap(original: Any) -> Any:
+        def recover(self: BrokerCore, recovered: Any, *rest: Any) -> None:
+            original(self, dataclasses.replace(recovered, **changes), *rest)
+
+        return recover
+
+    return wrap
+
+
+def _patience(seconds: float) -> Callable[[Any], Any]:
+    """Let a broker that starts wait so long for the sessions of its leases."""
+
+    def wrap(original: Any) -> Any:
+        def run(self: Recovery, recovered: Any) -> None:
+            original(self, recovered)
+            for session in self.state.sessions.values():
+                session.patience = seconds
+
+        return run
+
+    return wrap
+
+
+def _content(original: Any) -> Any:
+    """Look for failed jobs that are too old only once another one has failed."""
+
+    def init(self: Retention, state: Any) -> None:
+        original(self, state)
+        self._seen, self._due = 0, float("inf")
+
+    return init
+
+
+def _weightless(original: Any) -> Any:
+    """Take failed jobs of before for nothing."""
+
+    def reload(self: Tables) -> None:
+        original(self)
+        self.failed_bytes = self._stored_bytes = 0
+
+    return reload
+
+
+def _without_past(original: Any) -> Any:
+    """Forget, at a start, which jobs have ended."""
+
+    def init(self: Tables, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.buckets = []
+
+    return init
+
+
+@contextlib.contextmanager
+def _outcomes_stay() -> Iterator[None]:
+    """Drop only those outcomes whose job ended since the start."""
+    init, drop = Tables.__init__, Tables.drop_buckets_before
+
+    def begin(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        _kept[id(self)] = list(self.buckets)
+
+    def drop_new(self: Any, at: float) -> None:
+        kept = _kept.get(id(self), [])
+        mine, self.buckets = self.buckets, [n for n in self.buckets if n not in kept]
+        drop(self, at)
+        self.buckets = [n for n in mine if n in kept or n in self.buckets]
+
+    _kept: dict[int, list[int]] = {}
+    with (
+        patch.object(Tables, "__init__", begin),
+        patch.object(Tables, "drop_buckets_before", drop_new),
+    ):
+        yield
+
+
+def _nothing(original: Any) -> Any:
+    return lambda self, *arguments, **more: None
+
+
+def _not_again(original: Any) -> Any:
+    """Do not count what an earlier broker let start."""
+
+    def leased(self: Limiters, *arguments: Any, again: bool = False, **more: Any) -> None:
+        if not again:
+            original(self, *arguments, **more)
+
+    return leased
+
+
+_CORE = "tests/unit/test_broker_core.py"
+_GRAPHS = "tests/unit/test_broker_graphs.py"
+_LIMITS = "tests/unit/test_broker_limits.py"
+_OPERATIONS = "tests/unit/test_broker_operations.py"
+_QUEUE_LIMITS = "tests/unit/test_broker_queue_limits.py"
+_STORE = "tests/contracts/test_queue_stores.py::TestSqlite"
+
+#: What may go wrong -> how it is planted, and which test must fail.
+FAULTS: dict[str, Fault] = {
+    # Leases, and sessions that a restarted broker waits for
+    "an answer to a revoked lease counts": Fault(
+        BUGS["an answer to a revoked lease counts"], _CORE,
+        "test_a_reply_of_a_revoked_session_changes_nothing_of_the_job_that_another_has",
+    ),
+    "a restarted broker waits for no session": Fault(
+        bug(Recovery, "run", _patience(1e-9)), _CORE,
+        "test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched",
+    ),
+    "a restarted broker waits for a session for ever": Fault(
+        bug(Recovery, "run", _patience(1e9)), _CORE,
+        "test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched",
+    ),
+    # Acknowledgements
+    "a receipt leaves before the commit": Fault(
+        BUGS["the receipt leaves before the commit"], _CORE,
+        "test_a_receipt_comes_after_the_commit_and_only_then",
+    ),
+    "the answer of a worker is acknowledged before the commit": Fault(
+        bug(Outcomes, "_write", _hasty_answer), _CORE,
+        "test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then",
+    ),
+    # Retention
+    "failed jobs of before a restart never grow too old": Fault(
+        bug(Retention, "__init__", _content), _OPERATIONS,
+        "test_the_age_of_failed_jobs_is_looked_at_after_a_restart",
+    ),
+    "failed jobs of before a restart have no bytes": Fault(
+        bug(Tables, "reload", _weightless), _OPERATIONS,
+        "test_the_bytes_of_failed_jobs_count_after_a_restart",
+    ),
+    "a restart forgets which jobs have ended": Fault(
+        bug(Tables, "__init__", _without_past), _CORE,
+        "test_the_id_of_a_finished_job_is_refused_within_the_dedupe_window",
+    ),
+    "outcomes of before a restart stay for ever": Fault(
+        _outcomes_stay, _STORE,
+        "test_an_id_that_ended_before_a_restart_is_forgotten_too",
+    ),
+    # Limits
+    "a restart fills the token buckets of tasks": Fault(
+        bug(Limiters, "recover", _nothing), _LIMITS, "test_a_restart_keeps_what_is_left_of_a_rate",
+    ),
+    "a restart fills the token buckets of queues": Fault(
+        bug(Limiter, "restore", _nothing), _QUEUE_LIMITS,
+        "test_a_restart_keeps_what_is_left_of_the_rate_and_what_runs",
+    ),
+    "a restart forgets what runs under a limit": Fault(
+        bug(Limiters, "leased", _not_again), _LIMITS, "test_a_restart_keeps_what_runs",
+    ),
+    # Graphs
+    "a graph has no deadline": Fault(
+        bug(Graphs, "tick", _nothing), _GRAPHS,
+        "test_a_member_that_never_ends_is_cancelled_at_the_deadline",
+    ),
+    "a restart forgets the deadlines of graphs": Fault(
+        bug(BrokerCore, "recover", _recovered(next_deadline=None)), _GRAPHS,
+        "test_a_member_that_never_ends_is_cancelled_at_the_deadline",
+    ),
+}  # fmt: skip
+
+
+class Watch:
+    """A plugin of pytest that notes what became of each test, and what raised where it failed."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[None]:
+        report: Any = yield
+        if report.when == "call" or report.outcome != "passed":
+            raised = "" if call.excinfo is None else f" {call.excinfo.typename}"
+            self.seen.setdefault(item.nodeid, f"{report.when} {report.outcome}{raised}")
+        return report
+
+
+def outcome(name: str) -> str:
+    """Return what became of the test of a fault that was there: ``"call failed TypeError"``.
+
+    Where a test has parameters, it is what became of the first that failed; "" where none ran.
+    """
+    fault, watch = FAULTS[name], Watch()
+    given = ["-qq", "--tb=no", "-p", "no:cacheprovider", "-W", _IMPORTED]
+    with fault.plant(), contextlib.redirect_stdout(io.StringIO()):
+        pytest.main([*given, f"{fault.where}::{fault.test}"], plugins=[watch])
+    failed = [seen for seen in watch.seen.values() if "failed" in seen]
+    return next(iter([*failed, *watch.seen.values()]), "")
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or FAULTS:
+        print(chosen, outcome(chosen), sep="\t", flush=True)
