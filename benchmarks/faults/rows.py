@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,11 @@ from benchmarks.faults.storm import Storm
 from tests.faults.corruption import LOST, Store, is_cut
 from tests.faults.crashes import Lost, Tape
 from tests.faults.executors import Cluster
+from tests.faults.injected import calls_of, once, strike
 from tests.faults.memory import LittleMemory
 from tests.faults.network import FAULTS, SERVING, Network
+from tests.faults.races import race
+from tests.faults.shim import FAULTS as FAULTS_OF_CALLS
 from tests.faults.shortage import FewDescriptors
 
 if TYPE_CHECKING:
@@ -68,6 +72,49 @@ def _fails(check: Callable[[], object]) -> bool:
         print(f"  {error}", flush=True)
         return True
     return False
+
+
+def injected(n: int) -> Row:
+    """Failing reads, writes, syncs and cuts under the store, one in each run of a script."""
+    logging.disable(logging.CRITICAL)
+    counted: Counter[str] = Counter()
+    lost = jobs = 0
+    with tempfile.TemporaryDirectory() as folder:
+        calls, opening = calls_of(Path(folder) / "sound", 100)
+        cases = [
+            (place, fault)
+            for place, call in enumerate(calls)
+            for fault, kinds in FAULTS_OF_CALLS.items()
+            if call.kind in kinds
+        ]
+        for place, fault in random.sample(cases, min(n, len(cases))):
+            run = Path(folder) / "run"
+            try:
+                outcome = strike(run, 100, once(place, fault))
+            except AssertionError as error:
+                lost += 1
+                print(f"  {fault} at call {place}, a {calls[place].kind}: {error}", flush=True)
+            else:
+                jobs += outcome.confirmed
+                counted[f"{fault}: {'broker ended' if outcome.ended else 'went on'}"] += 1
+                must_end = "ENOSPC" not in fault or place < opening
+                if outcome.failed and bool(outcome.ended) != must_end:
+                    lost += 1
+                    print(f"  {fault} at call {place}: {outcome.ended or 'went on'}", flush=True)
+            shutil.rmtree(run, ignore_errors=True)
+    logging.disable(logging.NOTSET)
+    return Row(jobs, sum(counted.values()), lost, None, {"of them": dict(sorted(counted.items()))})
+
+
+def races(n: int) -> Row:
+    """Commits that race with the thread that moves the log, and with a reader."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            raced = race(Path(folder) / "store", n, seed=random.randrange(1 << 30))
+        except Lost as error:
+            print(f"  {error}", flush=True)
+            return Row(0, n, 1, None, {})
+    return Row(raced.jobs, n, 0, None, {"log begun anew": raced.begun, "reads": raced.reads})
 
 
 def corruption(n: int) -> Row:
@@ -201,6 +248,8 @@ def soak(n: int) -> Row:
 #: Name -> what it does, and how many faults it has unless told otherwise.
 ROWS: dict[str, tuple[Callable[[int], Row], int]] = {
     "crashes": (crashes, 20),
+    "injected": (injected, 100_000),
+    "races": (races, 10_000_000),
     "corruption": (corruption, 1000),
     "network": (network, 200),
     "kills": (kills, 500),

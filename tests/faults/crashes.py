@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["HEADER", "Lost", "Tape"]
+__all__ = ["FINAL", "HEADER", "Lost", "Tape", "states"]
 
 #: Bytes before the first frame, of a page, and of a frame.
 HEADER, PAGE = 32, 4096
 FRAME = 24 + PAGE
 
-_FINAL = {"succeeded", "failed", "cancelled", "expired"}
+FINAL = {"succeeded", "failed", "cancelled", "expired"}
 
 
 class Lost(AssertionError):
@@ -172,17 +172,18 @@ class Tape:
         return {"confirmed": len(confirmed), "twice": len(before & ran)}
 
     def _must_know(self, script: Script, ids: Sequence[str], commits: int) -> None:
-        lost = [i for i, state in _states(script, ids).items() if not state]
+        lost = [i for i, state in states(script, ids).items() if not state]
         if lost:
             raise Lost(f"after {commits} commits: {len(lost)} jobs with a receipt: {lost[:5]}")
 
     def _must_end(self, script: Script, ids: set[str], commits: int) -> None:
-        open_ = {i: s for i, s in _states(script, sorted(ids)).items() if s not in _FINAL}
+        open_ = {i: s for i, s in states(script, sorted(ids)).items() if s not in FINAL}
         if open_:
             raise Lost(f"after {commits} commits: not all ends: {open_}")
 
 
-def _states(script: Script, ids: Sequence[str]) -> dict[str, str]:
+def states(script: Script, ids: Sequence[str]) -> dict[str, str]:
+    """Return the states of jobs by id, "" for one that is not known."""
     found: dict[str, str] = {}
     for start in range(0, len(ids), 500):
         found |= dict(script.call("state", ids=list(ids[start : start + 500])))

@@ -65,7 +65,8 @@ class Promises:
 class Script(Broker):
     """A broker that counts its commits and notes what it promises."""
 
-    def __init__(self, path: Path, clock: FakeClock | None = None) -> None:
+    def __init__(self, path: Path, clock: FakeClock | None = None, vfs: str | None = None) -> None:
+        self.vfs = vfs
         self.commits = 0
         self.promises = Promises()
         self.ended = self._nothing
@@ -80,7 +81,7 @@ class Script(Broker):
         """Stand in for what a test does after each commit."""
 
     def start(self) -> None:
-        self.store = SqliteStore(self.path, self.clock, reserve=0)  # durable, as people have it
+        self.store = self.make_store()
         self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
         self.core.recover(self.store.open(), self.clock.now(), FirstQueue)
         self.sent = {}
@@ -92,6 +93,10 @@ class Script(Broker):
             self.ended()
 
         self.store.submit = counted
+
+    def make_store(self) -> Any:
+        """Return a durable store, as people have it."""
+        return SqliteStore(self.path, self.clock, reserve=0, vfs=self.vfs)
 
     # Clients
 

@@ -65,8 +65,9 @@ class Checkpointer:
     is open from the start: later, peers may have taken every descriptor.
     """
 
-    def __init__(self, path: str, sync_every: float = 0.0) -> None:
+    def __init__(self, path: str, sync_every: float = 0.0, *, vfs: str | None = None) -> None:
         self._path = path
+        self._vfs = vfs
         self._sync_every = sync_every
         self._db: apsw.Connection | None = None
         self._log: int | None = None
@@ -94,7 +95,7 @@ class Checkpointer:
 
     def _connect(self) -> apsw.Connection:
         """Return a connection of the thread's own that has opened its files."""
-        db = connect(self._path, busy=PATIENCE)
+        db = connect(self._path, busy=PATIENCE, vfs=self._vfs)
         db.execute("PRAGMA synchronous = NORMAL")
         first_row(db, "SELECT count(*) FROM sqlite_schema")
         return db

@@ -95,7 +95,22 @@ _SYNCHRONOUS = {"durable": "FULL", "relaxed": "NORMAL", "memory": "OFF"}
 
 
 class SqliteStore:
-    """A `QueueStore` in an SQLite file, or in memory where ``directory`` is None."""
+    """A `QueueStore` in an SQLite file, or in memory where ``directory`` is None.
+
+    Args:
+        directory: The data directory.
+        clock: Reads time.
+        durability: ``durable``, ``relaxed`` or ``memory``.
+        relaxed_interval: Seconds between two syncs of ``relaxed``.
+        dedupe_window: Seconds that the id of an ended job is refused.
+        keep_results: Seconds that outcomes are kept at most.
+        reserve: Bytes of the disk that new jobs leave free.
+        events_ring: Bytes of events that are kept until a journal comes.
+        events_cap: Bytes of events that are kept from then on.
+        events_values: Bytes of arguments and results in one row of events, 0 for none.
+        vfs: Name of the file layer of SQLite under all connections that write, None for the
+            default one: a test may fail system calls there.
+    """
 
     def __init__(
         self,
@@ -110,8 +125,10 @@ class SqliteStore:
         events_ring: int = RING,
         events_cap: int = CAP,
         events_values: int = 0,
+        vfs: str | None = None,
     ) -> None:
         self._clock = clock
+        self._vfs = vfs
         self._home = DataDirectory(directory, reserve) if directory is not None else None
         self._durability = durability
         self._dedupe_window = dedupe_window
@@ -159,7 +176,7 @@ class SqliteStore:
         db.execute("PRAGMA secure_delete = OFF")
         if self._home is not None:
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-            self._checkpointer = Checkpointer(self._path, self._sync_every)
+            self._checkpointer = Checkpointer(self._path, self._sync_every, vfs=self._vfs)
         db.execute("BEGIN IMMEDIATE")
         self._tables = tables = Tables(db, self._bucket_seconds)
         prepare_buckets(tables)
@@ -179,7 +196,7 @@ class SqliteStore:
     def _connect(self) -> apsw.Connection:
         durable = self._durability == "durable"
         logged = self._home is not None and see_to_log(Path(self._path), durable=durable)
-        db = connect(self._path, busy=PATIENCE, statements=STATEMENTS)
+        db = connect(self._path, busy=PATIENCE, statements=STATEMENTS, vfs=self._vfs)
         if logged:
             begin_anew(db)
         return db

@@ -1,0 +1,164 @@
+"""A file layer under SQLite that numbers system calls, fails them, and knows what was not synced.
+
+It stands between SQLite and its own layer for Unix, so the store above it is the real one, on real
+files. What SQLite does with shared memory does not pass through it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import apsw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FAULTS", "Call", "Shim"]
+
+_numbers = itertools.count()
+
+#: The thread of the store that moves the log.
+_MOVER = "eventmq-checkpoint"
+
+
+class Call(NamedTuple):
+    """One system call: read, write, sync, truncate, size or delete."""
+
+    kind: str
+    #: ``log``, ``database`` or the end of another name.
+    file: str
+    #: Whether the thread that moves the log made it.
+    moves: bool
+
+
+def _io_error(code: int) -> apsw.Error:
+    error = apsw.IOError("disk I/O error")
+    error.result, error.extendedresult = apsw.SQLITE_IOERR, code
+    return error
+
+
+_CODES = {
+    "read": apsw.SQLITE_IOERR_READ, "write": apsw.SQLITE_IOERR_WRITE,
+    "sync": apsw.SQLITE_IOERR_FSYNC, "truncate": apsw.SQLITE_IOERR_TRUNCATE,
+    "size": apsw.SQLITE_IOERR_FSTAT, "delete": apsw.SQLITE_IOERR_DELETE,
+}  # fmt: skip
+
+#: Fault -> the calls that it can happen to. SQLite's layer for Unix gives "full" for a write that
+#: has ENOSPC, or that was cut short and can write no more.
+FAULTS: dict[str, frozenset[str]] = {
+    "EIO": frozenset(_CODES),
+    "short": frozenset({"write"}),
+    "ENOSPC": frozenset({"write"}),
+    "short, then ENOSPC": frozenset({"write"}),
+}
+
+
+class Shim(apsw.VFS):
+    """The layer; its ``name`` is what a store is given. Close it with `unregister`."""
+
+    def __init__(self) -> None:
+        self.name = f"shim-{next(_numbers)}"
+        super().__init__(self.name, "")
+        self._lock = threading.Lock()
+        #: The calls so far.
+        self.calls: list[Call] = []
+        #: Says of a call what happens to it, by its number: a name in `FAULTS`, or "" for nothing.
+        self.fault: Callable[[int, Call], str] = lambda _, __: ""
+        #: The calls that failed.
+        self.failed: list[Call] = []
+        self._writes: dict[str, int] = {}
+        self._synced: dict[str, int] = {}
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether the log has something that no sync began after."""
+        return self._writes.get("log", 0) > self._synced.get("log", 0)
+
+    def xOpen(  # noqa: N802 - the name of the library
+        self, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> apsw.VFSFile:
+        return _File(self, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+        self.enter("delete", filename.rpartition("-")[2])
+        super().xDelete(filename, syncdir)
+
+    def enter(self, kind: str, file: str) -> str:
+        """Number a call; return what happens to it beside an error.
+
+        Raises:
+            apsw.Error: It fails, and nothing of it is done.
+        """
+        call = Call(kind, file, threading.current_thread().name == _MOVER)
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(call)
+            fault = self.fault(number, call)
+            if not fault:
+                return ""
+            assert kind in FAULTS[fault], f"{fault} does not happen to {kind}"
+            self.failed.append(call)
+        if fault.startswith("short"):
+            return fault
+        if fault == "ENOSPC":
+            raise apsw.FullError("database or disk is full")
+        raise _io_error(_CODES[kind])
+
+    def forget_writes(self) -> None:
+        """Take no notice of what the log has so far: the transaction that wrote it was undone."""
+        self._synced["log"] = self._writes.get("log", 0)
+
+    def wrote(self, file: str) -> None:
+        """Note that a file has something that is not synced."""
+        self._writes[file] = self._writes.get(file, 0) + 1
+
+    def write_count(self, file: str) -> int:
+        """Return how many writes a sync that begins now will cover."""
+        return self._writes.get(file, 0)
+
+    def synced(self, file: str, writes: int) -> None:
+        """Note that a sync has ended that began after so many writes."""
+        self._synced[file] = max(writes, self._synced.get(file, 0))
+
+
+class _File(apsw.VFSFile):
+    """One open file of a shim."""
+
+    def __init__(self, shim: Shim, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
+        _, dash, end = os.path.basename(path).rpartition("-")  # noqa: PTH119 - it may be empty
+        self._shim = shim
+        self._file = {"wal": "log"}.get(end, end) if dash else "database"
+        super().__init__("", name, flags)
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        self._shim.enter("read", self._file)
+        return super().xRead(amount, offset)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        fault = self._shim.enter("write", self._file)
+        self._shim.wrote(self._file)
+        if not fault:
+            super().xWrite(data, offset)
+            return
+        super().xWrite(bytes(data[: len(data) // 2]), offset)
+        if fault == "short":
+            raise _io_error(apsw.SQLITE_IOERR_WRITE)
+        raise apsw.FullError("database or disk is full")
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        writes = self._shim.write_count(self._file)
+        self._shim.enter("sync", self._file)
+        super().xSync(flags)
+        self._shim.synced(self._file, writes)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        self._shim.enter("truncate", self._file)
+        super().xTruncate(newsize)
+
+    def xFileSize(self) -> int:  # noqa: N802
+        self._shim.enter("size", self._file)
+        return super().xFileSize()

@@ -1,0 +1,341 @@
+"""Failing system calls under the real store: no receipt without its sync, and no error overlooked.
+
+Only a full disk is something that a broker lives with. ``python -m benchmarks.faults injected``
+fails every call of a longer script; here are some, spread evenly.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from eventmq import EventMQ
+from eventmq.broker.limits import Limits
+from eventmq.broker.runner import BrokerRunner
+from eventmq.clock import SystemClock
+from eventmq.entries import Admit
+from eventmq.errors import BrokerUnavailable, QueueFull, StoreError
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.queue_stores import checkpoint
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
+from eventmq.plugins.routing.weighted_fair import WeightedFair
+from tests.broker_harness import SWIFT, FakeClock
+from tests.faults.injected import Early, Injected, calls_of, once, shimmed, strike
+from tests.faults.script import finish, run_script
+from tests.faults.shim import FAULTS, Call, Shim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+#: Jobs of the script.
+JOBS = 20
+
+#: Of so many calls one is failed.
+EVERY = 3
+
+#: Seconds after which what should have happened has failed.
+DEADLINE = 30.0
+
+#: Faults of which SQLite says that the disk is full.
+FULL = {"ENOSPC", "short, then ENOSPC"}
+
+
+class NormalStore(SqliteStore):
+    """A store that is planted to be found: commits are not synced."""
+
+    def open(self) -> Any:
+        recovered = super().open()
+        assert self._db is not None
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        return recovered
+
+
+class AlwaysFullStore(SqliteStore):
+    """Another one: it takes any error for a full disk, which passes."""
+
+    def _failure(self, error: Exception) -> Exception:
+        return QueueFull("the disk is full")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def calls() -> tuple[Sequence[Call], int]:
+    """Return the calls of a run in which none fails, and how many open the store."""
+    with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
+        return calls_of(Path(folder), JOBS)
+
+
+# Each call
+
+
+def fail_each(
+    folder: Path, calls: Sequence[Call], places: Sequence[int], fault: str, store: Any = SqliteStore
+) -> list[bool]:
+    """Fail one call after the other, each in a run of its own; return whether brokers ended."""
+    ended = []
+    for place in places:
+        run = folder / "run"
+        outcome = strike(run, JOBS, once(place, fault), store)
+        assert [calls[place].kind] == [call.kind for call in outcome.failed]
+        ended.append(bool(outcome.ended))
+        shutil.rmtree(run)
+    return ended
+
+
+def _places(calls: Sequence[Call], fault: str, first: int = 0) -> list[int]:
+    return [n for n, call in enumerate(calls) if n >= first and call.kind in FAULTS[fault]][::EVERY]
+
+
+def test_all_kinds_of_calls_are_tried(calls: tuple[Sequence[Call], int]) -> None:
+    """The log is written, synced and moved; the database is written, synced and cut."""
+    every, opening = calls
+    kinds = {(call.kind, call.file) for call in every[opening:]}
+    wanted = {("write", "log"), ("sync", "log"), ("write", "database"), ("sync", "database")}
+    assert wanted | {("truncate", "database"), ("read", "log"), ("size", "log")} <= kinds
+
+
+@pytest.mark.parametrize("fault", ["EIO", "short"])
+def test_an_error_ends_the_broker_and_nothing_is_lost(
+    folder: Path, calls: tuple[Sequence[Call], int], fault: str
+) -> None:
+    """Of any read, write, sync or cut, as the store is opened and later."""
+    every, _ = calls
+    places = _places(every, fault)
+    assert len(places) > 30
+    assert all(fail_each(folder, every, places, fault))
+
+
+@pytest.mark.parametrize("kind", ["sync", "truncate", "size", "delete"])
+def test_an_error_of_a_call_that_is_rare_does_so_too(
+    folder: Path, calls: tuple[Sequence[Call], int], kind: str
+) -> None:
+    every, _ = calls
+    places = [n for n, call in enumerate(every) if call.kind == kind]
+    assert all(fail_each(folder, every, places[:: 1 + len(places) // 8], "EIO"))
+
+
+@pytest.mark.parametrize("fault", sorted(FULL))
+def test_a_full_disk_is_lived_with(
+    folder: Path, calls: tuple[Sequence[Call], int], fault: str
+) -> None:
+    """What did not fit is refused, and sent again; the broker goes on."""
+    every, opening = calls
+    places = _places(every, fault, opening)
+    assert len(places) > 20
+    assert not any(fail_each(folder, every, places, fault))
+
+
+def test_a_disk_that_stays_full_for_a_while_is_lived_with_too(
+    folder: Path, calls: tuple[Sequence[Call], int]
+) -> None:
+    every, opening = calls
+    for start in range(opening, len(every), 40):
+
+        def fault(number: int, call: Call, start: int = start) -> str:
+            return "ENOSPC" if start <= number < start + 60 and call.kind == "write" else ""
+
+        outcome = strike(folder / "run", JOBS, fault)
+        assert (len(outcome.failed) > 1, outcome.ended) == (True, "")
+        shutil.rmtree(folder / "run")
+
+
+def test_a_store_that_takes_any_error_for_a_full_disk_is_found(
+    folder: Path, calls: tuple[Sequence[Call], int]
+) -> None:
+    """Its broker goes on after a failed sync, as if nothing had been."""
+    every, opening = calls
+    sync = Call("sync", "log", moves=False)
+    places = [n for n, call in enumerate(every) if n >= opening and call == sync][:5]
+    assert fail_each(folder, every, places, "EIO") == [True] * 5
+    assert not all(fail_each(folder, every, places, "EIO", AlwaysFullStore))
+
+
+# The order of sync and receipt
+
+
+def receipts(folder: Path, store: type[SqliteStore]) -> tuple[int, int]:
+    """Run a script of 100 jobs; return how many had a receipt, and how many syncs there were.
+
+    Raises:
+        Early: A message left while the log had something that was not synced.
+    """
+    with shimmed() as shim:
+        script = Injected(folder, shim, store)
+        try:
+            run_script(script, 100)
+            finish(script)
+            syncs = sum(call[:2] == ("sync", "log") for call in shim.calls)
+            return len(script.promises.confirmed), syncs
+        finally:
+            script.close()
+
+
+def test_no_receipt_leaves_before_its_sync(folder: Path) -> None:
+    confirmed, syncs = receipts(folder, SqliteStore)
+    assert confirmed > 90
+    assert syncs > 20
+
+
+def test_a_store_that_does_not_sync_is_found(folder: Path) -> None:
+    """That is ``PRAGMA synchronous = NORMAL`` where FULL belongs."""
+    with pytest.raises(Early, match="before the log was synced"):
+        receipts(folder, NormalStore)
+
+
+class WatchedLink:
+    """A broker's socket that counts what it is given, and what of that while the log is dirty."""
+
+    def __init__(self, link: Any, shim: Shim) -> None:
+        self._link, self._shim = link, shim
+        self.sent = self.early = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        self.sent += 1
+        self.early += self._shim.unsynced
+        return self._link.send(frames)
+
+
+class Server:
+    """A broker with its real runner and real sockets, on a thread of its own."""
+
+    def __init__(self, folder: Path, shim: Shim, store: type[SqliteStore] = SqliteStore) -> None:
+        clock = SystemClock()
+        self.shim = shim
+        self.error: Exception | None = None
+        self.runner = BrokerRunner(
+            store=store(folder, clock, reserve=0, vfs=shim.name),
+            limits=Limits(),
+            routing=LeastRecentlyUsed(),
+            queue_order=WeightedFair,
+            binds={"main": "tcp://127.0.0.1:*"},
+            clock=clock,
+            version="test",
+        )
+        self.runner.bind()
+        self.link: Any = WatchedLink(self.runner._links["main"], shim)
+        self.runner._links["main"] = self.link
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.runner.run()
+        except StoreError as error:
+            self.error = error
+
+    def app(self, submit_timeout: float = DEADLINE) -> EventMQ:
+        address = self.runner.addresses["main"]
+        return EventMQ(broker=address, submit_timeout=submit_timeout)
+
+    def stop(self) -> None:
+        self.runner.stop()
+        self.thread.join(DEADLINE)
+        assert not self.thread.is_alive()
+
+
+def _submit(app: EventMQ, jobs: int) -> int:
+    """Submit jobs one by one; return how many had a receipt."""
+    task = app.task(name="t")(lambda number: number)
+    confirmed = 0
+    try:
+        for number in range(jobs):
+            task.delay(number)
+            confirmed += 1
+    except BrokerUnavailable:
+        pass
+    finally:
+        app.close()
+    return confirmed
+
+
+@pytest.mark.parametrize("store", [SqliteStore, NormalStore])
+def test_no_socket_is_given_a_receipt_before_its_sync(
+    folder: Path, store: type[SqliteStore]
+) -> None:
+    """The same with the real runner; the store that does not sync is found here as well."""
+    shim = Shim()
+    server = Server(folder, shim, store)
+    try:
+        assert _submit(server.app(), 100) == 100
+    finally:
+        server.stop()
+        shim.unregister()
+    assert server.link.sent > 100
+    if store is SqliteStore:
+        assert server.link.early == 0
+    else:
+        assert server.link.early > 90
+
+
+def test_a_failed_sync_ends_a_broker_before_the_receipt(folder: Path) -> None:
+    shim = Shim()
+    server = Server(folder, shim)
+    syncs = iter(range(1000))
+
+    def fault(_: int, call: Call) -> str:
+        return "EIO" if call[:2] == ("sync", "log") and next(syncs) == 10 else ""
+
+    shim.fault = fault
+    try:
+        confirmed = _submit(server.app(submit_timeout=2.0), 30)
+        server.thread.join(DEADLINE)
+    finally:
+        server.stop()
+        shim.unregister()
+    assert str(server.error).endswith("cannot be written: disk I/O error")
+    assert confirmed < 11
+    with shimmed() as after:
+        second = Injected(folder, after, clock=FakeClock(SystemClock().now()))
+        waiting = [queue.counts.waiting for queue in second.core.state.queues.values()]
+        second.close()
+    assert confirmed <= sum(waiting) <= confirmed + 1, "the last one was written, not promised"
+
+
+# The thread that moves the log
+
+
+@pytest.mark.parametrize(("fault", "ends"), [("EIO", True), ("ENOSPC", False)])
+def test_what_the_thread_meets_is_known_to_the_next_commit(
+    folder: Path, fault: str, ends: bool
+) -> None:
+    """An error ends the broker; space that is missing is waited for."""
+    shim = Shim()
+    shim.fault = lambda _, call: (
+        fault if call.moves and call.kind == "write" and len(shim.failed) < 4 else ""
+    )
+    with patch.object(checkpoint, "WAKE_FRAMES", 4):
+        store = SqliteStore(folder, FakeClock(), reserve=0, vfs=shim.name)
+        store.open()
+        new_id = IdFactory(FakeClock()).new
+        number, error = 0, None
+        try:
+            while error is None and number < 5000 and len(shim.failed) < 3:
+                number += 1
+                job = Job(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
+                try:
+                    store.submit([Admit([job])])
+                except StoreError as raised:
+                    error = raised
+                assert store.finished() == [[{}]]
+        finally:
+            store.close()
+            shim.unregister()
+    assert shim.failed
+    assert all(call.moves for call in shim.failed)
+    assert (error is not None) == ends
