@@ -3,12 +3,14 @@
 Every name loads when it is first used, so importing this package costs next to nothing.
 """
 
-from __future__ import annotations
-
+# Nothing of the standard library that the interpreter has not loaded by itself: `python -m eventmq`
+# begins with the working directory first on the path, until `eventmq.__main__` takes it off.
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from eventmq.app import EventMQ
     from eventmq.canvas import chain, chord, group
     from eventmq.client.groups import JobGroup
@@ -149,7 +151,7 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load a public name (PEP 562)."""
     if name == "__version__":
         from importlib.metadata import version

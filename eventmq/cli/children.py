@@ -24,8 +24,12 @@ __all__ = [
     "undisturbed",
 ]
 
-#: Runs the program from wherever this process has it: an installed one is found first.
-_PROGRAM = "import sys; sys.path.append({root!r}); from eventmq.cli.lifeline import live; live()"
+#: Runs the program from wherever this process has it: an installed one is found first. The
+#: interpreter has put the working directory before all, as "".
+_PROGRAM = (
+    "import sys; sys.path = [*filter(None, sys.path), {root!r}]; "
+    "from eventmq.cli.lifeline import live; live()"
+)
 
 
 #: Seconds to read what an ended process has said.

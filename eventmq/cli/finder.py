@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
+import os
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventmq import shadows
 from eventmq.errors import AppNotFound, did_you_mean
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
 
-__all__ = ["Found", "find_app", "import_modules", "import_named", "join_path"]
+__all__ = ["Found", "find_app", "import_modules", "import_named", "join_path", "loads_plugins"]
 
 #: What is looked for where no attribute is named.
 _USUAL = "app"
@@ -33,10 +34,17 @@ class Found(NamedTuple):
 
 
 def join_path() -> None:
-    """Put the working directory on the path, where modules of the user are."""
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    """Put the working directory on the path, where modules of the user are.
+
+    Only where the command line names one: a command that asks a broker something imports nothing
+    of whatever directory it is called in.
+    """
+    shadows.join_path(str(Path.cwd()))
+
+
+def loads_plugins() -> bool:
+    """Return whether ``-p`` names plugins, or the environment does as that does for children."""
+    return bool(os.environ.get("EVENTMQ_LOAD_PLUGINS"))
 
 
 def import_modules(names: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ from eventmq.cli import (
 )
 from eventmq.cli.demo import command as demo
 from eventmq.cli.exits import DONE, INTERRUPTED, WRONG_USAGE, say_error
-from eventmq.cli.finder import join_path
+from eventmq.cli.finder import join_path, loads_plugins
 from eventmq.cli.logs import variables_told
 from eventmq.cli.target import LOUDNESS
 from eventmq.errors import EventMQError, did_you_mean
@@ -100,7 +100,8 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
         from eventmq.pluginmanager import PluginManager
         from eventmq.settings import load_settings
 
-        join_path()
+        if loads_plugins():
+            join_path()
         manager = PluginManager(load_settings({}))
         manager.load()
         everything = click.Group(commands=dict(group.commands))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.finder import Found, find_app, import_modules, join_path
+from eventmq.cli.finder import Found, find_app, import_modules, join_path, loads_plugins
 from eventmq.cli.logs import moved, start_logging
 from eventmq.errors import AppNotFound, NotAllowed, SettingsError
 
@@ -54,7 +54,8 @@ class Target:
             AppNotFound: ``-A`` or ``-I`` names nothing, or a module that raises.
             SettingsError: A setting is wrong.
         """
-        join_path()
+        if self.app_name or self.imports or loads_plugins():
+            join_path()
         try:
             return self._find(overrides)
         except AppNotFound as error:

@@ -27,7 +27,7 @@ CORE, CONTRIB = "eventmq", "eventmq_contrib"
 IO_MODULES = frozenset({"zmq", "apsw", "socket", "threading", "time", "os", "subprocess"})
 #: The files under eventmq/ that may import them.
 IO_FILES = re.compile(
-    r"(clock|settings|app)\.py|wire/socket\.py|(settings|plugins|cli|testing)/.*|"
+    r"(clock|settings|app|__main__)\.py|wire/socket\.py|(settings|plugins|cli|testing)/.*|"
     r"([^/]+/)+runner[^/]*\.py"
 )
 PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}

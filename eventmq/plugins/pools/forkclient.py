@@ -25,7 +25,7 @@ END_TIMEOUT = 5.0
 MESSAGE_TIMEOUT = 5.0
 
 _PROGRAM = (
-    "import sys; sys.path.insert(0, {root!r}); "
+    "import sys; sys.path = [{root!r}, *filter(None, sys.path)]; "  # not the working directory
     "from eventmq.plugins.pools.forkserver import main; main({control}, {notes})"
 )
 

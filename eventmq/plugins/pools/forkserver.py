@@ -18,8 +18,10 @@ import sys
 import time
 import traceback
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eventmq import shadows
 from eventmq.errors import EventMQError, PluginError
 from eventmq.plugins.pools import control
 from eventmq.plugins.pools.child import Child, ChildPipes
@@ -63,6 +65,7 @@ def _describe(error: BaseException) -> list[str]:
 
 
 def _load(config: dict[str, Any]) -> Executor:
+    shadows.protect(str(Path.cwd()))
     sys.path[:] = config["path"]
     module, _, attribute = config["loader"].partition(":")
     loader = getattr(importlib.import_module(module), attribute)

