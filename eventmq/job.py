@@ -149,6 +149,7 @@ class Job:
         expires: Unix time after which it must not start, 0.0 for never.
         created: Unix time of admission.
         deaths: Counted deaths of processes that were running it.
+        damaged: Its record is not what was written: it must not run.
     """
 
     id: str
@@ -164,6 +165,7 @@ class Job:
     expires: float = 0.0
     created: float = 0.0
     deaths: int = 0
+    damaged: bool = False
 
     @property
     def ready_at(self) -> float:

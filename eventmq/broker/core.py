@@ -116,7 +116,7 @@ class BrokerCore:
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
         self.graphs = Graphs(state, self.operations)
         self.sweeps = Sweeps(state, self.operations)
-        self.promotion = Promotion(state)
+        self.promotion = Promotion(state, self.dispatch.damage)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
         self.topics = Topics(state)

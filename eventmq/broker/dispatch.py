@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.affinity import Affinity
+from eventmq.broker.damage import Damage
 from eventmq.broker.inputs import Inputs, is_paged
 from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
@@ -60,7 +61,8 @@ class Dispatch:
         self.outcomes = outcomes
         self.inputs = Inputs(state, outcomes)
         self.volatile = volatile
-        self.refill = Refill(state)
+        self.damage = Damage(state, outcomes)
+        self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
         #: How many sessions with room are served from one queue in this round.
         self._rivals = 1
@@ -68,6 +70,7 @@ class Dispatch:
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
         state = self.state
+        self.damage.run()
         if state.busy or state.volatile.windows:
             self._dispatch()
         state.census.coming.clear()

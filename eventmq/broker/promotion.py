@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from eventmq.entries import Promote
 
 if TYPE_CHECKING:
+    from eventmq.broker.damage import Damage
     from eventmq.broker.state import State
     from eventmq.job import Job
 
@@ -21,10 +22,12 @@ class Promotion:
 
     Args:
         state: Of the broker.
+        damage: Fails jobs whose records were altered.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, damage: Damage) -> None:
         self.state = state
+        self.damage = damage
         #: A commit is on its way that queues delayed jobs.
         self._asked = False
 
@@ -45,6 +48,7 @@ class Promotion:
             counts = state.queue(job.queue).counts
             counts.delayed -= 1
             counts.waiting += 1
+        for job in self.damage.sort_out(jobs):
             state.joined(job)
 
     def _undo(self) -> None:

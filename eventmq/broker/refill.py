@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from eventmq.entries import Claim
 
 if TYPE_CHECKING:
+    from eventmq.broker.damage import Damage
     from eventmq.broker.lanes import Lane
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
@@ -18,8 +19,9 @@ __all__ = ["Refill"]
 class Refill:
     """Fills windows. `Dispatch` runs it at the end of each turn."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, damage: Damage) -> None:
         self.state = state
+        self.damage = damage
 
     def run(self, queue: Queue) -> None:
         """Claim what the lanes of a queue lack."""
@@ -33,7 +35,7 @@ class Refill:
         def settle(verdict: tuple[list[Job], bool]) -> None:
             jobs, more = verdict
             if queue.claimed(lane, entry.after, jobs, more=more):
-                self._join(queue, lane, jobs)
+                self._join(queue, lane, self.damage.sort_out(jobs))
                 queue.rest(lane)
 
         self.state.write(entry, settle, lambda: queue.failed(lane))

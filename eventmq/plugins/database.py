@@ -190,10 +190,11 @@ def change_many(db: apsw.Connection, sql: str, rows: Iterable[Any]) -> int:
     return db.total_changes() - before
 
 
-def add_function(db: apsw.Connection, name: str, function: Callable[[Any], Any]) -> None:
-    """Give statements a function of one argument, whose result depends on nothing else."""
-    made: Any = function  # the library types it as taking any number
-    db.create_scalar_function(name, made, 1, deterministic=True)
+def add_function(
+    db: apsw.Connection, name: str, function: Callable[..., Any], arguments: int = 1
+) -> None:
+    """Give statements a function of so many arguments, whose result depends on nothing else."""
+    db.create_scalar_function(name, function, arguments, deterministic=True)
 
 
 def copy_database(source: apsw.Connection, destination: apsw.Connection) -> None:

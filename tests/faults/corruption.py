@@ -21,15 +21,18 @@ from tests.faults.script import Script, Stuck, finish, run_script
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["LOST", "VERDICTS", "Store", "Verdict", "is_cut"]
+__all__ = ["ALTERED", "LOST", "VERDICTS", "Store", "Verdict", "is_cut"]
 
 #: What came of a damage, the best first: the broker did not start; it ended, without another
-#: receipt; nothing came of it; only fsck finds it; a value is another one and nothing finds that,
-#: be it the id of a job that has ended.
-VERDICTS = ("refused", "ended", "harmless", "found by fsck", "value altered")
+#: receipt; jobs were answered with an error that names them; nothing came of it; only fsck finds
+#: it.
+VERDICTS = ("refused", "ended", "named", "harmless", "found by fsck")
 
 #: What must not be, unless the log was cut: that cannot be told from one that was never longer.
 LOST = "lost in silence"
+
+#: What must not be: a job ran with another value, or one is answered.
+ALTERED = "value altered"
 
 #: What is done, and how often.
 KINDS = ("flip", "flip", "flip", "garbage", "zeros", "truncate")
@@ -100,11 +103,14 @@ class Store:
                 return "ended", str(error)
             except Stuck as error:
                 return ("found by fsck", found) if found else (LOST, str(error))
-        if not wrong:
-            return ("found by fsck", found) if found else ("harmless", "")
+        named = wrong.pop("named", 0)
+        if wrong.keys() & {"bodies", "results"}:
+            return ALTERED, str(dict(wrong))
+        if named:
+            return "named", f"{named} jobs"
         if found:
             return "found by fsck", found
-        return (LOST if "missing" in wrong else "value altered"), str(dict(wrong))
+        return (LOST, str(dict(wrong))) if wrong else ("harmless", "")
 
     def _compare(self, script: Script) -> Counter[str]:
         """Compare what the broker ran and answers with what was submitted."""
@@ -120,6 +126,8 @@ class Store:
                 wrong["ids" if self._has_stranger(script, job_id) else "missing"] += 1
             elif known.job.state == "succeeded" and known.result != job_id.encode():
                 wrong["results"] += 1
+            elif known.job.damaged or "is damaged in the store" in str(known.result):
+                wrong["named"] += 1
         return +wrong
 
     def _has_stranger(self, script: Script, job_id: str) -> bool:

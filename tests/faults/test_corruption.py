@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(("killed", "seeds"), [(False, range(16)), (True, range(16))])
 def test_no_damage_is_a_wrong_answer_in_silence(tmp_path: Path, killed: bool, seeds: range) -> None:
-    """An error other than a `StoreError`, or a job that is gone without a word, fails here.
+    """An error other than a `StoreError`, a job that is gone, or another value, fails here.
 
     But a log that was cut off is taken for one that was never longer: the page "What was tried"
     says so.

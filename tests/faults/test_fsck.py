@@ -16,7 +16,7 @@ from eventmq.errors import StoreError
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.care.care import CHECKS, SqliteCare
 from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
+from eventmq.plugins.queue_stores.schema import JOB_CRC, JOB_HEAD, SCHEMA_VERSION, add_checksums
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
@@ -43,6 +43,7 @@ def care_of(folder: Path) -> SqliteCare:
 
 def damage(folder: Path, sql: str) -> None:
     with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
+        add_checksums(db)
         assert change(db, sql) > 0, "the store has none of these"
 
 
@@ -67,15 +68,15 @@ DAMAGE = {
     "DELETE FROM lanes": ({"lanes"}, True),
     "UPDATE jobs SET unique_key = 'other' WHERE unique_key IS NOT NULL": ({"keys"}, True),
     "UPDATE jobs SET unique_key = NULL WHERE unique_key IS NOT NULL": ({"keys"}, True),
-    "INSERT INTO attempts VALUES (9999, 'gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0)": (
-        {"histories"}, True,
-    ),
+    "INSERT INTO attempts VALUES (9999, 'gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0,"
+    " data_crc(id_crc('gone'), 'json', x''))": ({"histories"}, True),
     "UPDATE graphs SET left = left + 1 WHERE ended = 0": ({"graph-counts"}, True),
     "UPDATE barriers SET left = left + 1": ({"barrier-counts"}, True),
     "DELETE FROM trees": ({"trees"}, False),
     "DELETE FROM barriers": ({"blocked", "loose"}, False),
     "UPDATE nodes SET output = 0 WHERE output > 0": ({"stuck"}, False),
-    "INSERT INTO held VALUES (88888, 88888, 'x', 'json', x'00')": ({"held-left"}, True),
+    "INSERT INTO held VALUES (88888, 88888, 'x', 'json', x'00',"
+    " data_crc(id_crc('x'), 'json', x'00'))": ({"held-left"}, True),
     "INSERT INTO inputs VALUES ('gone', 1, 1, 1, 9)": ({"inputs", "inputs-left"}, True),
     "INSERT INTO handlers VALUES (88888, 88888, 1, 2)": ({"loose"}, True),
     "INSERT INTO nodes VALUES (88888, 'x', 88888, 0, 0, 0)": ({"loose"}, True),
@@ -86,17 +87,26 @@ DAMAGE = {
         {"graph-nodes", "blocked"}, False,
     ),
     f"UPDATE jobs SET state = 7 WHERE seq = {_A_JOB}": ({"states", "counts"}, False),
-    f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": ({"queues", "counts", "lanes"}, False),
+    f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": (
+        {"checksums", "queues", "counts", "lanes"}, False,
+    ),
+    f"UPDATE jobs SET body = x'00' WHERE seq = {_A_JOB}": ({"checksums"}, False),
+    f"UPDATE jobs SET crc = 7 WHERE seq = {_A_JOB}": ({"checksums"}, False),
+    "UPDATE queues SET name = 'other' WHERE id = 1": ({"checksums"}, False),
+    "UPDATE failed SET result = x'00' WHERE seq = (SELECT min(seq) FROM failed)": (
+        {"checksums"}, False,
+    ),
+    "UPDATE attempts SET error = x'00'": ({"checksums"}, False),
+    "UPDATE trees SET crc = 7": ({"checksums"}, False),
     f"UPDATE jobs SET rank = 'x' WHERE seq = {_A_JOB}": ({"values"}, False),
     f"UPDATE jobs SET headers = 'unique:a,unique-mode:x' WHERE seq = {_A_JOB}": (
-        {"headers"}, False,
+        {"checksums", "headers"}, False,
     ),
     "UPDATE failed SET state = 2 WHERE seq = (SELECT min(seq) FROM failed)": ({"states"}, False),
-    "INSERT INTO failed SELECT * FROM failed AS f WHERE 0 UNION ALL SELECT seq + 50000, "
-    "(SELECT min(id) FROM jobs), queue, rank, state, attempt, delivery, deaths, due, expires, "
-    "created, headers, body, at, content_type, result, started, ran, worker, 0, NULL "
-    "FROM failed LIMIT 1": ({"twice", "counts"}, False),
-    "DELETE FROM names": ({"names"}, False),
+    "INSERT INTO failed SELECT seq + 50000, id, queue, 1, 5, 1, 1, 0, 1.0, 1.0, 1.0, head_crc, "
+    "crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, headers, "
+    "body, x'00' FROM jobs LIMIT 1": ({"twice", "counts"}, False),
+    "DELETE FROM names": ({"checksums", "names"}, False),
     "DELETE FROM events WHERE first = (SELECT first FROM events LIMIT 1 OFFSET 2)": (
         {"event-numbers"}, False,
     ),
@@ -108,8 +118,8 @@ DAMAGE = {
     "INSERT INTO chunks SELECT 'x', number, epoch, leases, leased FROM chunks": ({"leases"}, False),
     "INSERT INTO sweeps VALUES (1, 'x', x'c1', 1.0, 1, 1, 0, 0)": ({"sweeps"}, False),
     "UPDATE schedule_counts SET value = 5 WHERE key = 'live'": ({"schedule-counts"}, True),
-    "INSERT INTO schedules VALUES ('x', 1, 1, 0, '', NULL, NULL, '', x'c1')": (
-        {"schedules", "schedule-counts"}, False,
+    "INSERT INTO schedules VALUES ('x', 1, 1, 0, '', NULL, NULL, '', x'c1', 7)": (
+        {"checksums", "schedules", "schedule-counts"}, False,
     ),
 }  # fmt: skip
 
@@ -144,7 +154,8 @@ def test_ends_and_numbers_are_checked(folder: Path) -> None:
     db.execute(f"UPDATE {bucket} SET state = 2 WHERE id = (SELECT min(id) FROM {bucket})")
     db.execute(f"UPDATE failed SET seq = {_A_JOB} WHERE seq = (SELECT min(seq) FROM failed)")
     db.close()
-    assert [finding.check for finding in care_of(folder).check()] == ["ends", "numbers"]
+    found = [finding.check for finding in care_of(folder).check()]
+    assert found == ["checksums", "ends", "numbers"]
 
 
 def test_an_index_that_is_not_right_is_made_anew(folder: Path) -> None:
@@ -319,11 +330,14 @@ def test_a_check_is_quick(folder: Path) -> None:
     db = connect(folder / FILE_NAME, busy=0.0)
     db.execute("BEGIN")
     sql = """INSERT INTO jobs SELECT 1000000 + value, printf('%032d', value), queue, rank, 2, 1, 0,
-             0, 0.0, 0.0, 1.0, headers, body, NULL, lane FROM (SELECT * FROM jobs WHERE state = 2
-             LIMIT 1), (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n
-             WHERE value < 5000) SELECT value FROM n)"""
+             0, 0.0, 0.0, 1.0, 0, 0, NULL, lane, headers, body FROM
+             (SELECT * FROM jobs WHERE state = 2 LIMIT 1), (WITH RECURSIVE n(value) AS
+             (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 5000) SELECT value FROM n)"""
     db.execute(sql)
     db.execute("UPDATE queues SET waiting = waiting + 5000")
+    add_checksums(db)
+    db.execute(f"UPDATE jobs SET head_crc = {JOB_HEAD.format('jobs')} WHERE seq > 1000000")
+    db.execute(f"UPDATE jobs SET crc = {JOB_CRC.format('jobs')} WHERE seq > 1000000")
     db.execute("COMMIT")
     db.close()
     begun = time.process_time()

@@ -342,9 +342,12 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
         db.execute(f"DROP TABLE {table}")
     db.execute("ALTER TABLE queues DROP COLUMN blocked")
     db.execute("ALTER TABLE chunks DROP COLUMN leased")
+    db.execute("ALTER TABLE attempts DROP COLUMN crc")
     for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:
         db.execute(f"DROP INDEX {table}_unique")
         db.execute(f"ALTER TABLE {table} DROP COLUMN unique_key")
+        if table.startswith("outcomes"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN crc")
     db.execute("PRAGMA user_version = 2")
     broker.crash()
     assert broker.store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

@@ -6,9 +6,13 @@ A row is written in the commit that queues the job again. It stays as long as th
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from eventmq.entries import Attempt
-from eventmq.plugins.database import all_rows, change, first_row
+from eventmq.plugins.database import change, first_row
+from eventmq.plugins.queue_stores.checksums import data_crc, is_sound
+from eventmq.plugins.queue_stores.tables import damage_of
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +29,14 @@ KEPT = 10
 _SLICE = 5000
 
 
+def _error(job_id: str, content_type: str, error: bytes, crc: int) -> tuple[str, bytes]:
+    """Return content type and error of an attempt, or in its place that it was altered."""
+    if is_sound(crc, job_id, content_type, error):
+        return content_type, error
+    text = f"{damage_of(job_id)}: why this attempt failed is not known any more"
+    return ERROR_TYPE, encode_error(RemoteError("eventmq.errors.StoreError", text))
+
+
 class Attempts:
     """The table ``attempts``."""
 
@@ -35,11 +47,12 @@ class Attempts:
         """Keep one failed attempt, and forget the one that is too many."""
         worker = self.tables.name_id(attempt.worker)
         sql = """INSERT OR REPLACE INTO attempts
-                 (id, attempt, delivery, at, started, ran, worker, content_type, error)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+                 (id, attempt, delivery, at, started, ran, worker, content_type, error, crc)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        crc = data_crc(crc32(attempt.job_id.encode()), attempt.content_type, attempt.error)
         row = (
             attempt.job_id, attempt.attempt, attempt.delivery, attempt.at, attempt.started,
-            attempt.ran, worker, attempt.content_type, attempt.error,
+            attempt.ran, worker, attempt.content_type, attempt.error, crc,
         )  # fmt: skip
         self.tables.db.execute(sql, row)
         sql = "DELETE FROM attempts WHERE id = ? AND attempt <= ?"
@@ -47,10 +60,13 @@ class Attempts:
 
     def history(self, entry: History) -> list[Attempt]:
         """Return the kept attempts of a job."""
-        sql = """SELECT id, attempt, delivery, at, started, ran, worker, content_type, error
+        sql = """SELECT id, attempt, delivery, at, started, ran, worker, content_type, error, crc
                  FROM attempts WHERE id = ? ORDER BY attempt"""
-        rows = all_rows(self.tables.db, sql, (entry.id,))
-        return [Attempt._make((*row[:6], self.tables.name(row[6]), *row[7:])) for row in rows]
+        rows = self.tables.rows(sql, (entry.id,))
+        return [
+            Attempt._make((*row[:6], self.tables.name(row[6]), *_error(row[0], *row[7:])))
+            for row in rows
+        ]
 
     def size(self, job_id: str) -> int:
         """Return the bytes of the errors that are kept of a job."""

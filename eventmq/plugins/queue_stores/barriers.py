@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from eventmq.graph import TAKES, flags_of, paged
 from eventmq.job import STATE_CODES, JobState
 from eventmq.plugins.database import first_row
+from eventmq.plugins.queue_stores.checksums import DamagedRow, data_crc
 from eventmq.plugins.queue_stores.inputs import Span
 from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
 from eventmq.wire.bulk import pack, unpack
@@ -53,6 +54,9 @@ class Ends(Protocol):
 
     def ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
         """Queue jobs, those that take it with an input."""
+
+    def damaged(self, jobs: Sequence[Job], text: str, entry: Follow) -> None:
+        """End jobs whose records, or what they take, are not what they were."""
 
     def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
         """End jobs that would take too much."""
@@ -164,12 +168,25 @@ class Barriers:
     def _open(
         self, graph: int, span: Span, jobs: Sequence[Job], copies: int, entry: Follow
     ) -> None:
-        takers = [job for job in jobs if TAKES in flags_of(job.headers)]
+        takers = _takers(jobs)
         if not takers:
             self._ends.ready(jobs, b"", entry)
             return
-        sql = "SELECT tree FROM trees WHERE barrier = ?"
-        (packed,) = first_row(self.tables.db, sql, (span.barrier,))
+        try:
+            self._fill(graph, span, jobs, copies, entry)
+        except DamagedRow as error:
+            self._ends.damaged(takers, f"{error}: its checksum is wrong", entry)
+            self._let_go(jobs, takers, entry)
+
+    def _fill(
+        self, graph: int, span: Span, jobs: Sequence[Job], copies: int, entry: Follow
+    ) -> None:
+        """Make jobs ready, and give the takers among them their input."""
+        takers = _takers(jobs)
+        sql = "SELECT tree, crc FROM trees WHERE barrier = ?"
+        packed, crc = first_row(self.tables.db, sql, (span.barrier,))
+        if crc != data_crc(span.barrier, "", packed):
+            raise DamagedRow("the order of what it takes is damaged in the store")
         tree = unpack(packed, "a tree")
         longest = max(len(job.body) for job in takers)
         room = min(entry.max_body - longest, entry.max_copies // max(copies, len(takers)))
@@ -186,6 +203,10 @@ class Barriers:
             self._ends.ready(jobs, value, entry)
             return
         self._ends.too_large(takers, size, limit, entry)
+        self._let_go(jobs, takers, entry)
+
+    def _let_go(self, jobs: Sequence[Job], takers: Sequence[Job], entry: Follow) -> None:
+        """Make those ready that only wait."""
         taking = {job.seq for job in takers}
         self._ends.ready([job for job in jobs if job.seq not in taking], b"", entry)
 
@@ -194,8 +215,14 @@ class Barriers:
         self.inputs.keep([job.id for job in takers], span, size)
         for job in takers:
             job.headers = paged(job.headers)
-        rows = [(job.headers, job.seq) for job in takers]
-        self.tables.db.executemany("UPDATE jobs SET headers = ? WHERE seq = ?", rows)
+        rows = [(job.headers, *self.tables.row(job)[-2:], job.seq) for job in takers]
+        sql = "UPDATE jobs SET headers = ?, crc = ?, head_crc = ? WHERE seq = ?"
+        self.tables.db.executemany(sql, rows)
+
+
+def _takers(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs that take an input."""
+    return [job for job in jobs if TAKES in flags_of(job.headers) and not job.damaged]
 
 
 def _limit(size: int, body: int, entry: Follow) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventmq.operations import Pruned
-from eventmq.plugins.queue_stores.operations import FAILED_COLUMNS, fits
+from eventmq.plugins.queue_stores.operations import BARE_FAILED, fits
 
 if TYPE_CHECKING:
     from eventmq.entries import Found
@@ -32,10 +32,10 @@ class Failures:
     def list_failed(self, entry: ListFailed) -> tuple[list[Found], str]:
         """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
         at, seq = _position(entry.cursor)
-        sql = f"""SELECT {FAILED_COLUMNS} FROM failed WHERE (at, seq) < (?, ?)
+        sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
                   ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
         rows: list[Found] = []
-        for looked, row in enumerate(self.tables.db.execute(sql, (at, seq)), 1):
+        for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
             found = self.tables.failed(row)
             if fits(found, entry.operation):
                 rows.append(found)

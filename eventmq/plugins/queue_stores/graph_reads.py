@@ -11,7 +11,7 @@ from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.barriers import unfinished
 from eventmq.plugins.queue_stores.graphs import HANDLER
 from eventmq.plugins.queue_stores.kinship import Kinship
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
+from eventmq.plugins.queue_stores.tables import BARE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from eventmq.plugins.queue_stores.reads import Reads
 
 __all__ = ["GraphReads", "next_deadline", "open_graphs"]
-
-_NO_BODY = JOB_COLUMNS.replace("body", "x''")
 
 #: Graphs and their jobs that are forgotten in one go.
 _SLICE = 5000
@@ -60,7 +58,9 @@ class GraphReads:
 
     def _end(self, first: int, end: int, stamp: Stamp, limit: int) -> list[Job]:
         """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
-        sql = f"SELECT {_NO_BODY} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+        sql = (
+            f"SELECT {BARE_COLUMNS} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+        )
         return self._cancel(self.tables.jobs(sql, (first, end, limit))[::-1], stamp)
 
     def cancel(self, entry: CancelGraph) -> tuple[str, Acted]:

@@ -8,8 +8,10 @@ or stay where they are too long for that (`eventmq.plugins.queue_stores.inputs`)
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from eventmq.entries import Finish, Finished, Follow, Followed, Verdict
 from eventmq.graph import COLLECTED, PAGED, TAKES, flags_of, refs_of
@@ -17,8 +19,9 @@ from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.barriers import Barriers
+from eventmq.plugins.queue_stores.checksums import data_crc
 from eventmq.plugins.queue_stores.inputs import Inputs
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
+from eventmq.plugins.queue_stores.tables import INSERT_COLUMNS, JOB_COLUMNS, damage_of
 from eventmq.wire.bulk import pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 
@@ -32,9 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLER", "Graphs"]
 
+logger = logging.getLogger("eventmq.store")
+
 _BLOCKED = STATE_CODES[JobState.BLOCKED]
 
-_INSERT = f"INSERT INTO jobs ({JOB_COLUMNS}, lane) VALUES ({', '.join('?' * 14)})"
+_INSERT = f"INSERT INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({', '.join('?' * 16)})"
 
 #: The output of a node that is there for failures: nothing waits for it.
 HANDLER = -1
@@ -123,11 +128,14 @@ class Graphs:
             else (job.seq, job.id, graph, 0, output, watched.get(job.seq - graph, 0))
             for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
         ]
-        trees = [(row[0], pack(tree)) for row, tree in zip(barriers, plan.barriers, strict=True)]
+        trees = [
+            (row[0], packed, data_crc(row[0], "", packed))
+            for row, packed in zip(barriers, map(pack, plan.barriers), strict=True)
+        ]
         db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
         db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", nodes)
         db.executemany("INSERT INTO barriers VALUES (?, ?, ?, ?, ?, ?)", barriers)
-        db.executemany("INSERT INTO trees VALUES (?, ?)", trees)
+        db.executemany("INSERT INTO trees VALUES (?, ?, ?)", trees)
         db.executemany(
             "INSERT INTO handlers VALUES (?, ?, ?, ?)",
             [(graph + place, graph, graph + a, graph + z) for place, a, z in plan.handlers],
@@ -180,7 +188,8 @@ class Graphs:
             if row.state is JobState.SUCCEEDED:
                 if output > 0:
                     counts[output] += 1
-                    held.append((job.seq, output, job.id, row.content_type, row.result))
+                    crc = data_crc(crc32(job.id.encode()), row.content_type, row.result)
+                    held.append((job.seq, output, job.id, row.content_type, row.result, crc))
                 continue
             if job.seq not in self._caused:
                 self._call_handlers(graph, row, entry)
@@ -188,7 +197,7 @@ class Graphs:
                 counts[output] += 1
             elif output > 0:
                 broken.setdefault(output, row)
-        db.executemany("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)", held)
+        db.executemany("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?)", held)
         for barrier, row in broken.items():
             self.barriers.broke(barrier, _reason(row, caused=row.job.seq in self._caused))
         for barrier, n in counts.items():
@@ -246,6 +255,9 @@ class Graphs:
         """Queue jobs, those that take it with an input."""
         db, tables = self.tables.db, self.tables
         for job in jobs:
+            if job.damaged:
+                self.damaged([job], damage_of(job.id), entry)
+                continue
             if TAKES in flags_of(job.headers):
                 if len(job.body) + len(value) > entry.max_body:  # the error of a job, for a handler
                     limit = f"its body may have {entry.max_body}, arguments and all"
@@ -253,9 +265,10 @@ class Graphs:
                     continue
                 job.body = pack([job.body, value])
             _start(job, entry)
-            sql = "UPDATE jobs SET state = ?, rank = ?, due = ?, body = ? WHERE seq = ?"
-            code = STATE_CODES[job.state]
-            db.execute(sql, (code, job.rank, job.due, job.body, job.seq))
+            sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, body = ?, crc = ?
+                     WHERE seq = ?"""
+            code, crc = STATE_CODES[job.state], tables.row(job)[-2]
+            db.execute(sql, (code, job.rank, job.due, job.body, crc, job.seq))
             delayed = job.state is JobState.DELAYED
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
             self._tell(job, entry)
@@ -267,6 +280,12 @@ class Graphs:
             self._news.more.append(job)
         else:
             self._news.ready.append(job)
+
+    def damaged(self, jobs: Sequence[Job], text: str, entry: Follow) -> None:
+        """End jobs that cannot run, for their records or what they take are not what they were."""
+        error = encode_error(RemoteError("eventmq.errors.StoreError", text))
+        logger.error("jobs of a graph failed: %s", text)
+        self._end(jobs, JobState.FAILED, error, entry)
 
     def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
         """End jobs that would take too much."""

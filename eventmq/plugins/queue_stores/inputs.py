@@ -8,11 +8,13 @@ goes takes them with it, part by part: ``spent`` has the ranges of jobs whose re
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.entries import InputsPage
 from eventmq.plugins.database import all_rows, first_row
+from eventmq.plugins.queue_stores.checksums import DamagedRow, is_sound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from eventmq.entries import ReadInputs
 
 __all__ = ["Inputs", "Span"]
+
+logger = logging.getLogger("eventmq.store")
 
 #: Bytes that MessagePack may have around id, content type and bytes of a result.
 _AROUND = 16
@@ -65,9 +69,21 @@ class Inputs:
         return dict(all_rows(self._db, f"SELECT key, id {_HELD}", span))
 
     def rows(self, span: Span) -> dict[int, tuple[str, str, bytes]]:
-        """Return id, content type and bytes of results by number."""
-        sql = f"SELECT key, id, content_type, result {_HELD}"
-        return {key: (job, kind, data) for key, job, kind, data in self._db.execute(sql, span)}
+        """Return id, content type and bytes of results by number.
+
+        Raises:
+            DamagedRow: One was altered.
+        """
+        sql = f"SELECT key, id, content_type, result, crc {_HELD}"
+        found: dict[int, tuple[str, str, bytes]] = {}
+        try:
+            for key, job, kind, data, crc in self._db.execute(sql, span):
+                if not is_sound(crc, job, kind, data):
+                    raise DamagedRow(f"the result of job {job}, which it takes, is damaged")
+                found[key] = job, kind, data
+        except UnicodeDecodeError as error:
+            raise DamagedRow("a result that it takes is damaged") from error
+        return found
 
     def forget(self, span: Span) -> None:
         """Forget the results of a barrier."""
@@ -151,13 +167,18 @@ class Inputs:
         if row is None:
             return None
         first, final, barrier = row
-        sql = f"SELECT key, id, content_type, result {_HELD} ORDER BY key"
+        sql = f"SELECT key, id, content_type, result, crc {_HELD} ORDER BY key"
         span = (max(first, entry.cursor), final, barrier)
         rows: list[tuple[str, str, bytes]] = []
         size = 0
         with closing(self._db.execute(sql, span)) as found:
-            for key, job, kind, data in found:
+            for key, job, kind, data, crc in found:
                 size += len(data)
+                if not is_sound(crc, job, kind, data):
+                    logger.error(
+                        "the result of job %s, which job %s takes, is damaged", job, entry.id
+                    )
+                    return None
                 if rows and size > entry.max_bytes:
                     return InputsPage(rows, key)
                 rows.append((job, kind, data))

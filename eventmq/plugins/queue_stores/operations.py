@@ -11,7 +11,13 @@ from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, TERMINAL, JobState, transition
 from eventmq.operations import Acted, Operation, Sweep
 from eventmq.plugins.database import all_rows, first_row
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, task_of
+from eventmq.plugins.queue_stores.tables import (
+    BARE_COLUMNS,
+    FAILED_COLUMNS,
+    INSERT_COLUMNS,
+    JOB_COLUMNS,
+    task_of,
+)
 from eventmq.wire.bulk import pack, unpack
 from eventmq.wire.results import decode_error
 
@@ -25,12 +31,10 @@ if TYPE_CHECKING:
     from eventmq.plugins.queue_stores.tables import Tables
     from eventmq.plugins.queue_stores.writes import Writes
 
-__all__ = ["FAILED_COLUMNS", "Operations", "fits", "next_expiry", "sweeps"]
-
-_NO_BODY = JOB_COLUMNS.replace("body", "x''")
+__all__ = ["BARE_FAILED", "Operations", "fits", "next_expiry", "sweeps"]
 
 #: Columns of a failed job, without its body.
-FAILED_COLUMNS = f"{_NO_BODY}, at, content_type, result, started, ran, worker"
+BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
 
 _WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 
@@ -67,7 +71,8 @@ class Operations:
             if found is None:
                 continue
             state = found.job.state
-            if _suits(entry.action, state) and attempt in {None, found.job.attempt}:
+            sound = entry.action != "retry" or not found.job.damaged
+            if sound and _suits(entry.action, state) and attempt in {None, found.job.attempt}:
                 jobs[job_id] = found.job
             else:
                 others[job_id] = state.value
@@ -86,9 +91,9 @@ class Operations:
     def expire(self, entry: Expire) -> tuple[list[Job], float | None]:
         """End jobs that have waited for too long."""
         tables, now = self.tables, entry.now
-        sql = f"""SELECT {_NO_BODY} FROM jobs WHERE expires > 0 AND expires <= ?
+        sql = f"""SELECT {BARE_COLUMNS} FROM jobs WHERE expires > 0 AND expires <= ?
                   AND state IN {_WAITING} ORDER BY expires"""
-        with closing(tables.db.execute(sql, (now,))) as rows:
+        with closing(tables.rows(sql, (now,))) as rows:
             waiting = (tables.job(row) for row in rows if row[0] not in entry.keep)
             jobs = list(islice(waiting, entry.limit))
         end = transition(JobState.QUEUED, JobState.EXPIRED)
@@ -99,11 +104,12 @@ class Operations:
 
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
-        sql = f"""INSERT INTO jobs ({JOB_COLUMNS}, unique_key, lane)
+        sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, lane)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
-                  created, headers, body, unique_key, ? FROM failed WHERE seq = ?"""
+                  created, headers, body, crc, head_crc, unique_key, ? FROM failed
+                  WHERE seq = ?"""
         retried = []
-        for place, job in enumerate(jobs):
+        for place, job in enumerate(self._sound(jobs)):
             self._remember(job)
             rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
             expires = job.expires if job.expires > stamp.at else 0.0
@@ -117,10 +123,17 @@ class Operations:
             retried.append(job)
         return retried
 
+    def _sound(self, jobs: list[Job]) -> list[Job]:
+        """Return the failed jobs whose records are what was written; the others must not run."""
+        sql = f"SELECT {JOB_COLUMNS} FROM failed WHERE seq = ?"
+        read = [self.tables.jobs(sql, (job.seq,)) for job in jobs]
+        return [job for job, there in zip(jobs, read, strict=True) if not there[0].damaged]
+
     def _remember(self, job: Job) -> None:
         """Make the error of a failed job a part of its history."""
-        sql = f"SELECT {FAILED_COLUMNS} FROM failed WHERE seq = ?"
-        found = self.tables.failed(first_row(self.tables.db, sql, (job.seq,)))
+        sql = f"SELECT {BARE_FAILED} FROM failed WHERE seq = ?"
+        [row] = self.tables.rows(sql, (job.seq,))
+        found = self.tables.failed(row)
         attempt = Attempt(
             job.id, job.attempt, job.delivery, found.at, found.started, found.ran,
             found.worker, found.content_type, found.result or b"",
@@ -185,10 +198,10 @@ class Operations:
         if operation.queue:
             where += " AND +queue = ?"
             values.append(tables.known_queue(operation.queue))
-        columns = _NO_BODY if table == "jobs" else FAILED_COLUMNS
+        columns = BARE_COLUMNS if table == "jobs" else BARE_FAILED
         sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY seq LIMIT ?"
         looked, jobs = [], []
-        for row in tables.db.execute(sql, (*values, limit)):
+        for row in tables.rows(sql, (*values, limit)):
             looked.append(row[0])
             if table == "jobs":
                 job = tables.job(row)

@@ -17,14 +17,26 @@ from typing import TYPE_CHECKING
 from eventmq.entries import lane_of
 from eventmq.errors import StoreError
 from eventmq.plugins.database import add_function, first_row
+from eventmq.plugins.queue_stores.checksums import FUNCTIONS, as_text
 
 if TYPE_CHECKING:
     import apsw
 
-__all__ = ["SCHEMA_VERSION", "bucket_ddl", "bucket_index", "bucket_name", "buckets", "prepare"]
+__all__ = [
+    "JOB_CRC",
+    "JOB_HEAD",
+    "SCHEMA_VERSION",
+    "add_checksums",
+    "bucket_ddl",
+    "bucket_index",
+    "bucket_name",
+    "buckets",
+    "outcome_sum",
+    "prepare",
+]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -33,6 +45,12 @@ _JOB = """id TEXT NOT NULL, queue INTEGER NOT NULL, rank INTEGER NOT NULL,
   state INTEGER NOT NULL, attempt INTEGER NOT NULL, delivery INTEGER NOT NULL,
   deaths INTEGER NOT NULL, due REAL NOT NULL, expires REAL NOT NULL, created REAL NOT NULL,
   headers TEXT NOT NULL, body BLOB NOT NULL"""
+
+
+def _names(columns: str) -> str:
+    """Return the names of columns that are declared."""
+    return ", ".join(column.split()[0] for column in columns.split(","))
+
 
 _TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -50,6 +68,19 @@ CREATE TABLE failed (seq INTEGER PRIMARY KEY, {_JOB}, at REAL NOT NULL, content_
   result BLOB NOT NULL, started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL);
 CREATE UNIQUE INDEX failed_id ON failed (id);
 """
+
+_QUEUE = "(SELECT CAST(name AS BLOB) FROM queues WHERE queues.id = queue)"
+
+#: The checksums of a job, by its table; of an outcome: `outcome_sum`.
+JOB_HEAD = f"job_head({_QUEUE}, CAST(headers AS BLOB), CAST({{0}}.id AS BLOB))"
+JOB_CRC = f"""job_crc({_QUEUE}, CAST(headers AS BLOB), CAST(body AS BLOB),
+  CAST({{0}}.id AS BLOB))"""
+
+_CRCS = "head_crc INTEGER NOT NULL, crc INTEGER NOT NULL"
+
+#: Of a job since version 10: what is long comes last, so that nothing else is read over it.
+_CHECKED = f"""{_JOB.partition("headers")[0]}{_CRCS}"""
+_COPIED = _names(_JOB)
 
 #: What takes a file from the version of that place, counted from 1, to the next.
 _STEPS = (
@@ -132,6 +163,40 @@ CREATE TABLE spent (key INTEGER PRIMARY KEY, first INTEGER NOT NULL, final INTEG
     """
 ALTER TABLE chunks ADD COLUMN leased REAL NOT NULL DEFAULT 0;
 """,
+    f"""
+CREATE TABLE jobs_now (seq INTEGER PRIMARY KEY, {_CHECKED}, unique_key TEXT,
+  lane INTEGER NOT NULL DEFAULT 0, headers TEXT NOT NULL, body BLOB NOT NULL);
+INSERT INTO jobs_now (seq, {_COPIED}, unique_key, lane, head_crc, crc)
+  SELECT seq, {_COPIED}, unique_key, lane, {JOB_HEAD.format("jobs")}, {JOB_CRC.format("jobs")}
+  FROM jobs;
+DROP TABLE jobs;
+ALTER TABLE jobs_now RENAME TO jobs;
+CREATE UNIQUE INDEX jobs_id ON jobs (id);
+CREATE INDEX jobs_ready ON jobs (lane, rank, seq) WHERE state = 2;
+CREATE INDEX jobs_due ON jobs (due) WHERE state = 1;
+CREATE INDEX jobs_expires ON jobs (expires) WHERE expires > 0;
+CREATE INDEX jobs_unique ON jobs (unique_key, created) WHERE unique_key IS NOT NULL;
+CREATE TABLE failed_now (seq INTEGER PRIMARY KEY, {_CHECKED}, result_crc INTEGER NOT NULL,
+  at REAL NOT NULL, content_type TEXT NOT NULL, started REAL NOT NULL, ran REAL NOT NULL,
+  worker INTEGER NOT NULL, size INTEGER NOT NULL DEFAULT 0, unique_key TEXT, headers TEXT NOT NULL,
+  body BLOB NOT NULL, result BLOB NOT NULL);
+INSERT INTO failed_now (seq, {_COPIED}, unique_key, at, content_type, result, started, ran, worker,
+  size, head_crc, crc, result_crc)
+  SELECT *, data_crc(head, content_type, result) FROM (SELECT seq, {_COPIED},
+  unique_key, at, content_type, result, started, ran, worker, size,
+  {JOB_HEAD.format("failed")} AS head, {JOB_CRC.format("failed")} FROM failed);
+DROP TABLE failed;
+ALTER TABLE failed_now RENAME TO failed;
+CREATE UNIQUE INDEX failed_id ON failed (id);
+CREATE INDEX failed_at ON failed (at, seq);
+CREATE INDEX failed_unique ON failed (unique_key, created) WHERE unique_key IS NOT NULL;
+ALTER TABLE attempts ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
+UPDATE attempts SET crc = data_crc(id_crc(id), content_type, error);
+ALTER TABLE held ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
+UPDATE held SET crc = data_crc(id_crc(id), content_type, result);
+ALTER TABLE trees ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
+UPDATE trees SET crc = data_crc(barrier, '', tree);
+""",
 )
 
 
@@ -144,10 +209,17 @@ def bucket_ddl(bucket: int) -> str:
     """Return the statement that makes the table of a bucket."""
     return f"""CREATE TABLE IF NOT EXISTS {bucket_name(bucket)} (
   id TEXT PRIMARY KEY, state INTEGER NOT NULL, at REAL NOT NULL, until REAL NOT NULL,
-  content_type TEXT NOT NULL, result BLOB, queue INTEGER NOT NULL, task INTEGER NOT NULL,
-  attempt INTEGER NOT NULL, delivery INTEGER NOT NULL, created REAL NOT NULL,
+  crc INTEGER NOT NULL, content_type TEXT NOT NULL, result BLOB, queue INTEGER NOT NULL,
+  task INTEGER NOT NULL, attempt INTEGER NOT NULL, delivery INTEGER NOT NULL, created REAL NOT NULL,
   started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL, unique_key TEXT)
   WITHOUT ROWID"""
+
+
+def outcome_sum(table: str) -> str:
+    """Return the expression for the checksum of an outcome, by the name of its table."""
+    return f"""outcome_crc((SELECT CAST(name AS BLOB) FROM queues WHERE queues.id = queue),
+  (SELECT CAST(name AS BLOB) FROM names WHERE names.id = task), state,
+  CAST(content_type AS BLOB), CAST(result AS BLOB), CAST({table}.id AS BLOB))"""
 
 
 def bucket_index(bucket: int) -> str:
@@ -188,7 +260,15 @@ def prepare(db: apsw.Connection, where: str) -> None:
         msg = f"{where} is not a store of EventMQ: use another data directory"
         raise StoreError(msg)
     add_function(db, "task_of", lambda text: lane_of(text).task)
+    add_checksums(db)
     _run(db, *steps, *_STEPS[version - 1 :])
+
+
+def add_checksums(db: apsw.Connection) -> None:
+    """Give a connection the functions of `FUNCTIONS`."""
+    add_function(db, "as_text", as_text)
+    for name, (count, function) in FUNCTIONS.items():
+        add_function(db, name, function, count)
 
 
 def _run(db: apsw.Connection, *scripts: str) -> None:

@@ -52,6 +52,7 @@ from eventmq.plugins.queue_stores.limits import LimitRows
 from eventmq.plugins.queue_stores.log import PATIENCE, begin_anew, see_to_log
 from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
+from eventmq.plugins.queue_stores.quick_check import check_quickly
 from eventmq.plugins.queue_stores.reads import (
     Reads,
     highest_id,
@@ -159,7 +160,10 @@ class SqliteStore:
             return self._open()
         except (*UNREADABLE, ProtocolError) as error:  # the latter over what is packed in a row
             self.close()
-            msg = f"cannot open the store {self._path}: {error}; ask eventmq fsck what is wrong"
+            msg = (
+                f"cannot open the store {self._path}: {error}; ask eventmq fsck what is wrong, and "
+                "eventmq fsck --salvage DEST copies what can be read"
+            )
             raise StoreError(msg) from error
         except BaseException:
             self.close()
@@ -167,6 +171,8 @@ class SqliteStore:
 
     def _open(self) -> Recovered:
         self._db = db = self._connect()
+        if self._home is not None:
+            check_quickly(db, Path(self._path))
         prepare(db, self._path)
         use_log(db, PATIENCE)
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")

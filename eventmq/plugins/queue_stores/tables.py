@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from eventmq.entries import Found, LaneHead, LaneKey, QueueCounts, lane_of
+from eventmq.entries import Found, LaneHead, LaneKey, QueueCounts, lane_of, unique_rule
+from eventmq.errors import EventMQError
 from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.job import STATE_CODES, Job
+from eventmq.job import STATE_CODES, Job, JobState
 from eventmq.plugins.database import first_row
+from eventmq.plugins.queue_stores.checksums import begin, begin_outcome, data_crc, outcome_crc
 from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket_name, buckets
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
     import apsw
 
-__all__ = ["JOB_COLUMNS", "Tables", "label_of", "task_of"]
+__all__ = [
+    "BARE_COLUMNS", "FAILED_COLUMNS", "INSERT_COLUMNS", "JOB_COLUMNS", "OUTCOME_COLUMNS",
+    "Tables", "damage_of", "label_of", "readable", "task_of",
+]  # fmt: skip
 
-#: The columns that `Tables.job` reads, in order.
-JOB_COLUMNS = (
-    "seq, id, queue, rank, state, attempt, delivery, deaths, due, expires, created, headers, body"
+logger = logging.getLogger("eventmq.store")
+
+_HEAD_COLUMNS = (
+    "seq, id, queue, rank, state, attempt, delivery, deaths, due, expires, created, headers"
 )
+
+#: The columns that `Tables.job` reads, in order; and without the body.
+JOB_COLUMNS = f"{_HEAD_COLUMNS}, body, crc"
+BARE_COLUMNS = f"{_HEAD_COLUMNS}, NULL, head_crc"
+
+#: The columns that `Tables.row` writes.
+INSERT_COLUMNS = f"{JOB_COLUMNS}, head_crc"
+
+#: What `Tables.failed` reads behind these.
+FAILED_COLUMNS = "at, content_type, result, started, ran, worker, result_crc, head_crc"
+
+#: What `Tables.outcome` reads.
+OUTCOME_COLUMNS = """id, state, at, until, content_type, result, queue, task, attempt, delivery,
+  created, started, ran, worker, crc"""
+
+#: The columns of text, and of bytes, that a user has written, wherever they stand.
+_TEXTS = re.compile(r"(?<![\w.])(id|headers|content_type)(?=,)")
+_BYTES = re.compile(r"(?<![\w.])(body|result|error)(?=,| END)")
+
+#: Queue of a job whose own is not known any more.
+_NO_QUEUE = "damaged"
 
 #: Names and lanes whose numbers are remembered.
 _CACHED = 10_000
@@ -41,6 +73,8 @@ class Tables:
         self._names: dict[str, int] = {}
         self._lanes: dict[tuple[int, LaneKey], int] = {}
         self._deltas: dict[int, list[int]] = {}
+        #: Headers and number of a queue, and what their checksums begin with: of the last job.
+        self._begun = ("", 0, 0)
         #: Bytes that failed jobs take.
         self.failed_bytes = 0
         self._stored_bytes = 0
@@ -53,6 +87,7 @@ class Tables:
         self._names.clear()
         self._lanes.clear()
         self._deltas.clear()
+        self._begun = ("", 0, 0)
         self.buckets = buckets(self.db)
         sql = "SELECT value FROM meta WHERE key = 'failed_bytes'"
         (self.failed_bytes,) = (self._stored_bytes,) = first_row(self.db, sql)
@@ -166,42 +201,104 @@ class Tables:
     # Rows
 
     def row(self, job: Job) -> tuple[Any, ...]:
-        """Return the row of a job in ``jobs``."""
+        """Return the row of a job in ``jobs``, as of `INSERT_COLUMNS`."""
+        begun, job_id = begin(job.queue, job.headers), job.id.encode()
         return (
             job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
             job.attempt, job.delivery, job.deaths, job.due, job.expires, job.created,
-            job.headers, job.body,
+            job.headers, job.body, crc32(job_id, crc32(job.body, begun)), crc32(job_id, begun),
         )  # fmt: skip
 
     def job(self, row: tuple[Any, ...]) -> Job:
-        """Return the job of a row of `JOB_COLUMNS`."""
-        return Job(
-            row[1], self._queue_names[row[2]], row[11], row[12], row[0], row[3], _STATES[row[4]],
-            row[5], row[6], row[8], row[9], row[10], row[7],
+        """Return the job of a row of `JOB_COLUMNS`; it says of itself whether it is damaged."""
+        headers, queue = row[11], row[2]
+        try:
+            name = self._queue_names[queue]
+            if headers != self._begun[0] or queue != self._begun[1]:
+                self._begun = headers, queue, begin(name, headers)
+            begun, body = self._begun[2], row[12]
+            begun, body = (begun, b"") if body is None else (crc32(body, begun), body)
+            if crc32(row[1].encode(), begun) == row[13]:
+                return Job(
+                    row[1], name, headers, body, row[0], row[3], _STATES[row[4]],
+                    row[5], row[6], row[8], row[9], row[10], row[7],
+                )  # fmt: skip
+        except (KeyError, TypeError, AttributeError):  # values of another kind
+            pass
+        return self._damaged(row)
+
+    def _damaged(self, row: tuple[Any, ...]) -> Job:
+        """Return what can be read of a row that is not what was written."""
+        headers, body = _as_text(row[11]), row[12] if isinstance(row[12], bytes) else b""
+        try:
+            parse_headers(headers)
+            unique_rule(headers)
+        except (EventMQError, ValueError, AttributeError):
+            headers = ""
+        job = Job(
+            _as_text(row[1]), self._queue_names.get(_whole(row[2]), _NO_QUEUE), headers, body,
+            row[0], _whole(row[3]), _STATES.get(_whole(row[4]), JobState.QUEUED), _whole(row[5]),
+            _whole(row[6]), damaged=True,
         )  # fmt: skip
+        logger.error(
+            "job %s, number %d, is damaged in the store: ask eventmq fsck", job.id, job.seq
+        )
+        return job
 
     def jobs(self, sql: str, arguments: Iterable[Any] = ()) -> list[Job]:
         """Return the jobs that a SELECT of `JOB_COLUMNS` finds."""
-        return [self.job(row) for row in self.db.execute(sql, tuple(arguments))]
+        return [self.job(row) for row in self.rows(sql, arguments)]
+
+    def rows(self, sql: str, arguments: Iterable[Any] = ()) -> Generator[tuple[Any, ...]]:
+        """Yield the rows of a SELECT, where text is damaged with bytes in its place."""
+        values, done = tuple(arguments), 0
+        try:
+            for row in self.db.execute(sql, values):
+                done += 1
+                yield row
+        except UnicodeDecodeError:
+            yield from islice(self.db.execute(readable(sql), values), done, None)
 
     def failed(self, row: tuple[Any, ...]) -> Found:
-        """Return a failed job of a row of `JOB_COLUMNS` and the outcome columns."""
-        *job, at, content_type, result, started, ran, worker = row
-        return Found(
-            self.job(tuple(job)), at, content_type, result, started, ran, self.name(worker)
-        )
+        """Return a failed job of a row of `JOB_COLUMNS` and `FAILED_COLUMNS`."""
+        *job, at, content_type, result, started, ran, worker, crc, head = row
+        known = self.job(tuple(job))
+        known.state = JobState.FAILED
+        if not _is_sound(crc, head, content_type, result):
+            text = f"{damage_of(known.id)}, its error included"
+            content_type, result = ERROR_TYPE, _error(text)
+        return Found(known, at, content_type, result, started, ran, self.name(worker))
 
     def outcome(self, row: tuple[Any, ...], now: float) -> Found:
-        """Return the outcome of a row of a bucket; a result past its time is None."""
+        """Return the outcome of a row of `OUTCOME_COLUMNS`; a result past its time is None.
+
+        Without a checksum nothing is checked: the result was not read.
+
+        One whose row was altered is a failure that says so, since nothing of it can be trusted.
+        """
         (job_id, state, at, until, content_type, result, queue, task, attempt, delivery, created,
-         started, ran, worker, _) = row  # fmt: skip
-        headers = _headers(self.name(task))
-        job = Job(
-            job_id, self._queue_names.get(queue, ""), headers, b"", 0, 0, _STATES[state],
-            attempt, delivery, 0.0, 0.0, created,
-        )  # fmt: skip
-        kept = result if until > now else None
-        return Found(job, at, content_type, kept, started, ran, self.name(worker))
+         started, ran, worker, crc) = row  # fmt: skip
+        label = self.name(task)
+        try:
+            begun = begin_outcome(begin(self._queue_names[queue], label), state, content_type)
+            if crc is None or crc == outcome_crc(begun, job_id, result):
+                job = Job(
+                    job_id, self._queue_names[queue], _headers(label), b"", 0, 0, _STATES[state],
+                    attempt, delivery, 0.0, 0.0, created,
+                )  # fmt: skip
+                kept = result if until > now else None
+                return Found(job, at, content_type, kept, started, ran, self.name(worker))
+        except (KeyError, TypeError, AttributeError):  # values of another kind
+            pass
+        return self.damaged_outcome(_as_text(job_id), label, queue)
+
+    def damaged_outcome(self, job_id: str, label: str = "", queue: Any = 0) -> Found:
+        """Return what is answered for an outcome whose row was altered."""
+        text = damage_of(job_id)
+        logger.error("%s: ask eventmq fsck", text)
+        name = self._queue_names.get(_whole(queue), _NO_QUEUE)
+        job = Job(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
+        return Found(job, 0.0, ERROR_TYPE, _error(text))
 
     # Buckets
 
@@ -235,6 +332,44 @@ class Tables:
             if (number + 1) * self.bucket_seconds < at:
                 self.db.execute(f"DROP TABLE {bucket_name(number)}")
                 self.buckets.remove(number)
+
+
+def readable(sql: str) -> str:
+    """Return a SELECT of the columns above that gives text as bytes where it is no text any more.
+
+    SQLite keeps what it was given, and what was altered, or was bytes before, need not be UTF-8.
+    """
+    head, select, rest = sql.partition("SELECT ")
+    columns, of, table = rest.partition(" FROM ")
+    columns = _TEXTS.sub(r"as_text(CAST(\1 AS BLOB))", columns)
+    return head + select + _BYTES.sub(r"CAST(\1 AS BLOB)", columns) + of + table
+
+
+def damage_of(job_id: str) -> str:
+    """Return the sentence about a row that was altered."""
+    return f"the record of job {job_id} is damaged in the store: its checksum is wrong"
+
+
+def _error(text: str) -> bytes:
+    return encode_error(RemoteError("eventmq.errors.StoreError", text))
+
+
+def _is_sound(crc: Any, head: Any, content_type: Any, result: Any) -> bool:
+    try:
+        return bool(crc == data_crc(head, content_type, result))
+    except (TypeError, AttributeError, OverflowError):
+        return False
+
+
+def _as_text(value: Any) -> str:
+    """Return a text that may be damaged as one that can be shown."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else 0
 
 
 def label_of(job: Job) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from eventmq.entries import Finished, UniqueRule, Verdict, unique_rule
 from eventmq.job import HELD, STATE_CODES, TERMINAL, JobState
 from eventmq.plugins.database import first_row
-from eventmq.plugins.queue_stores.schema import bucket_index, bucket_name
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
+from eventmq.plugins.queue_stores.schema import bucket_index, bucket_name, outcome_sum
+from eventmq.plugins.queue_stores.tables import INSERT_COLUMNS, JOB_COLUMNS
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -26,18 +26,22 @@ __all__ = ["Uniqueness", "prepare_buckets"]
 #: Ends that a period goes on after; a job that was cancelled or expired never ran.
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 
-_INSERT = f"""INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}, unique_key, lane)
-  VALUES ({", ".join("?" * 15)})"""
+_INSERT = f"""INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, unique_key, lane)
+  VALUES ({", ".join("?" * 17)})"""
 
 
 def prepare_buckets(tables: Tables) -> None:
-    """Give buckets of an older version the column and its index."""
+    """Give buckets of an older version the column and its index, and checksums."""
     db = tables.db
     for number in tables.buckets:
         name = bucket_name(number)
-        if all(row[1] != "unique_key" for row in db.execute(f"PRAGMA table_info({name})")):
+        columns = {row[1] for row in db.execute(f"PRAGMA table_info({name})")}
+        if "unique_key" not in columns:
             db.execute(f"ALTER TABLE {name} ADD COLUMN unique_key TEXT")
             db.execute(bucket_index(number))
+        if "crc" not in columns:
+            db.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
+            db.execute(f"UPDATE {name} SET crc = {outcome_sum(name)}")
 
 
 class Uniqueness:

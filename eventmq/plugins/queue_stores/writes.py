@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from eventmq.entries import Verdict, unique_rule
 from eventmq.graph import PAGED, flags_of
 from eventmq.job import STATE_CODES, JobState, id_time
 from eventmq.plugins.database import change_many, first_row
 from eventmq.plugins.queue_stores.attempts import Attempts
+from eventmq.plugins.queue_stores.checksums import NEVER, begin, begin_outcome, data_crc
 from eventmq.plugins.queue_stores.graphs import Graphs
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS, label_of
+from eventmq.plugins.queue_stores.tables import (
+    FAILED_COLUMNS,
+    INSERT_COLUMNS,
+    JOB_COLUMNS,
+    OUTCOME_COLUMNS,
+    label_of,
+)
 from eventmq.plugins.queue_stores.unique import Uniqueness
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from eventmq.entries import (
         Admit,
@@ -40,11 +49,11 @@ _CODES = dict(STATE_CODES)
 _QUEUED = STATE_CODES[JobState.QUEUED]
 _DELAYED = STATE_CODES[JobState.DELAYED]
 
-_MARKS = ", ".join("?" * 13)
-_INSERT = f"INSERT OR IGNORE INTO jobs ({JOB_COLUMNS}, lane) VALUES ({_MARKS}, ?)"
-_FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, at, content_type, result, started, ran,
-  worker, size) VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?)"""
-_OUTCOME = f"INSERT OR REPLACE INTO {{}} VALUES ({', '.join('?' * 14)}, NULL)"
+_MARKS = ", ".join("?" * 15)
+_INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({_MARKS}, ?)"
+_FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, {FAILED_COLUMNS}, size)
+  VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_OUTCOME = f"INSERT OR REPLACE INTO {{}} ({OUTCOME_COLUMNS}) VALUES ({', '.join('?' * 15)})"
 
 
 def id_horizon(now: float) -> str:
@@ -87,7 +96,7 @@ class Writes:
         if not jobs:
             return {}
         high, early = self.high, self.early
-        places: dict[tuple[str, str], tuple[int, int]] = {}
+        places: dict[tuple[str, str], tuple[int, int, int]] = {}
         now = jobs[0].created
         sane, window = id_horizon(now), self.dedupe_window
         refused: dict[int, Verdict] = {}
@@ -108,9 +117,12 @@ class Writes:
             place = places.get((j.queue, j.headers))
             if place is None:
                 place = places[j.queue, j.headers] = self._place(j)
+            coded = job_id.encode()
+            begun = place[2]
             rows.append((
-                j.seq, job_id, place[0], j.rank, _CODES[j.state], j.attempt, 0,
-                j.deaths, j.due, j.expires, j.created, j.headers, j.body, place[1],
+                j.seq, job_id, place[0], j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
+                j.expires, j.created, j.headers, j.body, crc32(coded, crc32(j.body, begun)),
+                crc32(coded, begun), place[1],
             ))  # fmt: skip
         self.high = high
         count = change_many(self.tables.db, _INSERT, rows) if rows else 0
@@ -148,10 +160,10 @@ class Writes:
         sql = "SELECT 1 FROM jobs WHERE id = ?"
         return first_row(self.tables.db, sql, (job_id,)) is not None
 
-    def _place(self, job: Job) -> tuple[int, int]:
-        """Return the numbers of the queue and of the lane of a job."""
-        tables = self.tables
-        return tables.queue_id(job.queue), tables.lane_id(job.queue, job.headers)
+    def _place(self, job: Job) -> tuple[int, int, int]:
+        """Return the numbers of the queue and the lane of a job, and how its checksum begins."""
+        tables, begun = self.tables, begin(job.queue, job.headers)
+        return tables.queue_id(job.queue), tables.lane_id(job.queue, job.headers), begun
 
     def _count_admitted(
         self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
@@ -229,49 +241,80 @@ class Writes:
         return missing
 
     # hot loop: benchmarks/drain.py
-    def _store_outcomes(self, rows: Sequence[Finished]) -> None:
+    def _store_outcomes(self, rows: Sequence[Finished]) -> None:  # noqa: PLR0912 - a hot loop
         tables = self.tables
         queue_id, name_id = tables.queue_id, tables.name_id
-        keys: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        keys: dict[tuple[str, str, str], tuple[int, int, int, int]] = {}
         counts: dict[tuple[int, JobState, JobState], int] = {}
-        ended, failed = [], []
-        for row in rows:
+        ended, failed, again = [], [], []
+        last: tuple[Any, ...] = ()
+        name = text = kind = by = was = now = None
+        queue = task = number = begun = common = code = since = 0
+        told: bytes | None = b""
+        for place, row in enumerate(rows):
             job, state, at, ttl, content_type, result, started, ran, worker = row
-            same = (job.queue, job.headers, worker)
-            ids = keys.get(same)
-            if ids is None:
-                ids = keys[same] = (queue_id(job.queue), name_id(label_of(job)), name_id(worker))
-            queue, task, name = ids
-            kind = (queue, job.state, state)
-            counts[kind] = counts.get(kind, 0) + 1
+            if (
+                job.headers != text or content_type != kind or state is not now
+                or worker != by or job.queue != name or job.state is not was
+            ):  # fmt: skip
+                # Of another sort than the one before; mostly all of them are the same.
+                if last:
+                    counts[last] = counts.get(last, 0) + place - since
+                since, name, text, by = place, job.queue, job.headers, worker
+                was, now, kind = job.state, state, content_type
+                if (name, text, by) not in keys:
+                    label = label_of(job)
+                    ids = queue_id(name), name_id(label), name_id(by), begin(name, label)
+                    keys[name, text, by] = ids
+                queue, task, number, seed = keys[name, text, by]
+                code = _CODES[now]
+                last = queue, was, now
+                begun = common = begin_outcome(seed, code, kind)
+                told = b""  # of which ``common`` is the checksum so far
+            attempt = job.attempt
+            if attempt > 1:
+                again.append(row)
             if state is JobState.FAILED:
                 failed.append(row)
                 continue
+            kept = result if ttl > 0 else None
+            if kept != told:
+                told = kept
+                common = begun ^ 1 if kept is None else crc32(kept, begun)
+            job_id = job.id
             ended.append((
-                job.id, _CODES[state], at, at + ttl, content_type, result if ttl > 0 else None,
-                queue, task, job.attempt, job.delivery, job.created, started, ran, name,
+                job_id, code, at, at + ttl, content_type, kept, queue, task, attempt,
+                job.delivery, job.created, started, ran, number,
+                crc32(job_id.encode(), common),
             ))  # fmt: skip
+        if last:
+            counts[last] = counts.get(last, 0) + len(rows) - since
         if ended:
             tables.db.executemany(_OUTCOME.format(tables.bucket(rows[0].at)), ended)
         if failed:
             tables.db.executemany(_FAIL, map(self._failed_row, failed))
-        again = [row for row in rows if row.job.attempt > 1]
         if again:
             self.attempts.ended(again)
         if any("unique:" in headers for _, headers, _ in keys):
             self.unique.ended(rows)
         if any("graph:" in headers for _, headers, _ in keys):
             self.graphs.ended(rows)
-        for (queue, was, now), n in counts.items():
-            delayed = n if was is JobState.DELAYED else 0
-            blocked = n if was is JobState.BLOCKED else 0
-            lost = n if now is JobState.FAILED else 0
-            tables.count(queue, delayed + blocked - n, -delayed, lost, -blocked)
+        self._count_ended(counts)
+
+    def _count_ended(self, counts: Mapping[tuple[int, JobState, JobState], int]) -> None:
+        """Change the counts of queues by how many jobs went from which state to which."""
+        for (queue, before, end), n in counts.items():
+            delayed = n if before is JobState.DELAYED else 0
+            blocked = n if before is JobState.BLOCKED else 0
+            lost = n if end is JobState.FAILED else 0
+            self.tables.count(queue, delayed + blocked - n, -delayed, lost, -blocked)
 
     def _failed_row(self, row: Finished) -> tuple[Any, ...]:
         job, state, at, _, content_type, result, started, ran, worker = row
         columns = list(self.tables.row(job))
         columns[4] = STATE_CODES[state]
+        if job.damaged:  # it must not look sound when it is looked at, or queued again
+            columns[-2:] = NEVER, NEVER
         name = self.tables.name_id(worker)
         size = len(job.headers) + len(job.body) + len(result)
         if job.attempt > 1:
@@ -279,7 +322,9 @@ class Writes:
         if PAGED in flags_of(job.headers):
             size += self.graphs.inputs.bytes_of(job.id)
         self.tables.failed_bytes += size
-        return (*columns, at, content_type, result, started, ran, name, size)
+        head = columns.pop()
+        crc = data_crc(head, content_type, result)
+        return (*columns, at, content_type, result, started, ran, name, crc, head, size)
 
     # Life in between
 
@@ -330,11 +375,12 @@ class Writes:
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND due <= ? ORDER BY due LIMIT ?"
         jobs: list[Job] = []
         size = 0
-        for row in db.execute(sql, (entry.now, entry.limit)):
-            jobs.append(self.tables.job(row))
-            size += len(jobs[-1].body)
-            if size > entry.max_bytes:
-                break
+        with closing(self.tables.rows(sql, (entry.now, entry.limit))) as rows:
+            for row in rows:
+                jobs.append(self.tables.job(row))
+                size += len(jobs[-1].body)
+                if size > entry.max_bytes:
+                    break
         db.executemany("UPDATE jobs SET state = 2 WHERE seq = ?", [(job.seq,) for job in jobs])
         for job in jobs:
             job.state = JobState.QUEUED

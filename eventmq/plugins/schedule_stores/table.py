@@ -8,21 +8,26 @@ method commits; the caller has a transaction.
 from __future__ import annotations
 
 import contextlib
+import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from eventmq.errors import EventMQError
-from eventmq.plugins.database import change, first_row
+from eventmq.errors import EventMQError, StoreError
+from eventmq.plugins.database import all_rows, change, first_row
 from eventmq.schedule import Schedule, ScheduleRow, ScheduleRows
 from eventmq.wire.bulk import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import apsw
 
     from eventmq.schedule import LoadSchedules, Progress
 
 __all__ = ["MAX_SCHEDULES", "ScheduleTable", "pack_row", "read_row"]
+
+logger = logging.getLogger("eventmq.store")
 
 #: Schedules of one store; more are refused.
 MAX_SCHEDULES = 1_000_000
@@ -33,7 +38,7 @@ KEPT_GONE = 10_000
 _DDL = (
     """CREATE TABLE IF NOT EXISTS schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
   revision INTEGER NOT NULL, gone INTEGER NOT NULL, source TEXT NOT NULL, last_slot REAL,
-  remaining INTEGER, last_job TEXT NOT NULL, definition BLOB NOT NULL)""",
+  remaining INTEGER, last_job TEXT NOT NULL, definition BLOB NOT NULL, crc INTEGER NOT NULL)""",
     "CREATE UNIQUE INDEX IF NOT EXISTS schedules_revision ON schedules (revision)",
     "CREATE INDEX IF NOT EXISTS schedules_gone ON schedules (revision) WHERE gone = 1",
     """CREATE TABLE IF NOT EXISTS schedule_counts (key TEXT PRIMARY KEY, value INTEGER NOT NULL)
@@ -43,11 +48,14 @@ _DDL = (
 
 _COLUMNS = "name, version, last_slot, remaining, last_job, definition"
 
+#: With its checksum, which is not for those who ask.
+_CHECKED = f"{_COLUMNS}, crc"
+
 _ADVANCE = """UPDATE schedules SET version = version + 1, revision = ?, last_slot = ?,
   remaining = ?, last_job = ? WHERE name = ? AND version = ? AND gone = 0"""
 
 _WRITE = """INSERT OR REPLACE INTO schedules (name, version, revision, gone, source, last_slot,
-  remaining, last_job, definition) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?)"""
+  remaining, last_job, definition, crc) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"""
 
 
 def pack_row(schedule: Schedule) -> ScheduleRow:
@@ -72,6 +80,16 @@ def read_row(row: Sequence[Any]) -> Schedule:
     return made
 
 
+def _crc(name: str, definition: bytes) -> int:
+    """Return the checksum of a schedule: of what it submits, and by its name."""
+    return crc32(definition, crc32(name.encode()))
+
+
+def _is_sound(row: Sequence[Any]) -> bool:
+    """Return whether a row of `_CHECKED` is what was written."""
+    return isinstance(row[-2], bytes) and row[-1] == _crc(row[0], row[-2])
+
+
 class ScheduleTable:
     """The table of one database; made if it is not there."""
 
@@ -79,6 +97,16 @@ class ScheduleTable:
         self._db = db
         for statement in _DDL:
             db.execute(statement)
+        if all(column[1] != "crc" for column in db.execute("PRAGMA table_info(schedules)")):
+            self._add_checksums()
+
+    def _add_checksums(self) -> None:
+        """Take the table of a version over that had none."""
+        db = self._db
+        db.execute("ALTER TABLE schedules ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
+        rows = all_rows(db, "SELECT name, definition FROM schedules")
+        sql = "UPDATE schedules SET crc = ? WHERE name = ?"
+        db.executemany(sql, [(_crc(name, definition), name) for name, definition in rows])
 
     # Reading
 
@@ -110,26 +138,50 @@ class ScheduleTable:
             where, arguments = "gone = 0 AND name = ?", [entry.name]
         elif entry.source is not None:
             where, arguments = f"{where} AND gone = 0 AND source = ?", [after, entry.source]
-        sql = f"SELECT {_COLUMNS}, revision, gone FROM schedules WHERE {where} ORDER BY revision"
+        sql = f"SELECT {_CHECKED}, revision, gone FROM schedules WHERE {where} ORDER BY revision"
         rows: list[ScheduleRow] = []
         gone: list[str] = []
         size, head = 0, self.revision
-        for *row, revision, removed in self._db.execute(sql, arguments):
+        for *row, revision, removed in self._rows(sql, arguments):
             if len(rows) + len(gone) >= entry.limit or (rows and size > entry.max_bytes):
                 return ScheduleRows(rows, gone, after, head, whole, more=True)
             after = revision
             if removed:
                 gone.append(row[0])
+            elif _is_sound(row):
+                rows.append(ScheduleRow(*row[:-1]))
+                size += len(row[-2])
             else:
-                rows.append(ScheduleRow(*row))
-                size += len(row[-1])
+                logger.error("the schedule %r is damaged in the store: define it again", row[0])
         return ScheduleRows(rows, gone, head, head, whole, more=False)
 
+    def _rows(self, sql: str, arguments: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Yield rows of a SELECT of `_CHECKED`, also where text is no text any more."""
+        done = 0
+        try:
+            for row in self._db.execute(sql, arguments):
+                done += 1
+                yield row
+        except UnicodeDecodeError:
+            for text in ("name", "last_job", "definition"):
+                sql = sql.replace(f"{text},", f"CAST({text} AS BLOB),", 1)
+            rest = islice(self._db.execute(sql, arguments), done, None)
+            for name, version, slot, remaining, last_job, *more in rest:
+                texts = name.decode(errors="replace"), last_job.decode(errors="replace")
+                yield texts[0], version, slot, remaining, texts[1], *more
+
     def find(self, name: str) -> Schedule | None:
-        """Return a schedule by its name."""
-        sql = f"SELECT {_COLUMNS} FROM schedules WHERE name = ? AND gone = 0"
-        row = first_row(self._db, sql, (name,))
-        return read_row(row) if row else None
+        """Return a schedule by its name.
+
+        Raises:
+            StoreError: It is not what was written.
+        """
+        sql = f"SELECT {_CHECKED} FROM schedules WHERE name = ? AND gone = 0"
+        for row in self._rows(sql, (name,)):
+            if not _is_sound(row):
+                raise StoreError(f"the schedule {name!r} is damaged in the store: define it again")
+            return read_row(row[:-1])
+        return None
 
     # Changes
 
@@ -170,7 +222,7 @@ class ScheduleTable:
         source = unpack(row.definition, "a schedule")["source"]
         self._db.execute(_WRITE, (
             row.name, version, self.revision + 1, source, row.last_slot, row.remaining,
-            row.last_job, row.definition,
+            row.last_job, row.definition, _crc(row.name, row.definition),
         ))  # fmt: skip
 
     # hot loop: benchmarks/schedules.py

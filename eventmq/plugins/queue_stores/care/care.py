@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from eventmq.care import Finding, Repaired
 from eventmq.errors import StoreError
 from eventmq.plugins.database import UNREADABLE, checkpoint, connect
-from eventmq.plugins.queue_stores.care import events, graphs, jobs, leases
-from eventmq.plugins.queue_stores.care.check import run
+from eventmq.plugins.queue_stores.care import events, graphs, jobs, leases, sums
+from eventmq.plugins.queue_stores.care.check import RESTORE, run
 from eventmq.plugins.queue_stores.care.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.care.files import check_log, check_pages
 from eventmq.plugins.queue_stores.disk import DataDirectory
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "SqliteCare", "check_rows"]
 
 #: Our own rules, in the order in which what breaks them is told and mended.
-CHECKS = (*jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
+CHECKS = (*sums.CHECKS, *jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
 
 #: What one repair lays bare, the next one mends; it ends after so many.
 _ROUNDS = 4
@@ -76,7 +76,7 @@ class SqliteCare:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:
-        return StoreError(f"cannot read the store {self.path}: {error}; restore a backup")
+        return StoreError(f"cannot read the store {self.path}: {error}; {RESTORE}")
 
     def _log(self) -> list[Finding]:
         """Return what is wrong with the log; this process has no connection yet."""
@@ -116,7 +116,7 @@ class SqliteCare:
             done = self._mend(found)
             return Repaired(str(kept), done, self._all())
         except UNREADABLE as error:
-            msg = f"the store {self.path} cannot be repaired: {error}; restore a backup"
+            msg = f"the store {self.path} cannot be repaired: {error}; {RESTORE}"
             raise StoreError(msg) from error
         finally:
             home.close()

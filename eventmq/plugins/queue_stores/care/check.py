@@ -19,7 +19,7 @@ __all__ = ["RESTORE", "Check", "first_of", "run", "text_of"]
 NAMED = 3
 
 #: What helps where nothing else does.
-RESTORE = "restore a backup, or ask for help before anything else writes this file"
+RESTORE = "restore a backup, or copy what can be read into a new store: eventmq fsck --salvage DEST"
 
 
 class Check(NamedTuple):
@@ -37,6 +37,8 @@ class Check(NamedTuple):
     means: str
     help: str = RESTORE
     mend: Callable[[apsw.Connection], None] | None = None
+    #: Things that the finding names.
+    named: int = NAMED
 
     def rows(self, db: apsw.Connection) -> Iterator[str]:
         """Yield the names of what breaks the rule."""
@@ -48,7 +50,7 @@ class Check(NamedTuple):
 
     def finding(self, db: apsw.Connection) -> Finding | None:
         """Return what is wrong, None for nothing."""
-        some, n = first_of(self.rows(db))
+        some, n = first_of(self.rows(db), self.named)
         if not n:
             return None
         safe = self.mend is not None
@@ -62,10 +64,10 @@ def text_of(data: bytes | None) -> str:
     return (data or b"").decode(errors="surrogateescape")
 
 
-def first_of(names: Iterable[str]) -> tuple[str, int]:
+def first_of(names: Iterable[str], most: int = NAMED) -> tuple[str, int]:
     """Return the first names as text, and how many there are."""
     rest = iter(names)
-    shown = list(islice(rest, NAMED))
+    shown = list(islice(rest, most))
     more = sum(1 for _ in rest)
     text = ", ".join(ascii(name)[1:-1] for name in shown)
     return text + (f" and {more} more" if more else ""), len(shown) + more

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["check_log", "check_pages"]
+__all__ = ["check_log", "check_pages", "read_answer"]
 
 #: Damage that SQLite is to name at most.
 _MOST = 1000
@@ -42,17 +42,28 @@ def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def check_pages(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield what SQLite finds wrong with the file."""
+def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
+    """Return what SQLite finds wrong, as sentences, and which indexes do not agree.
+
+    Args:
+        db: Open.
+        sql: ``PRAGMA integrity_check`` with an argument.
+    """
     try:
-        says = [row[0] for row in db.execute(f"PRAGMA integrity_check({_MOST})")]
+        says = [row[0] for row in db.execute(sql)]
     except UNREADABLE as error:
         says = [str(error)]
     lines = [line for text in says if text != "ok" for line in text.splitlines()]
     indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
     rest = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
+    return [f"{line}{_named(db, line)}" for line in rest], indexes
+
+
+def check_pages(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield what SQLite finds wrong with the file."""
+    rest, indexes = read_answer(db, f"PRAGMA integrity_check({_MOST})")
     if rest:
-        some, n = first_of(f"{line}{_named(db, line)}" for line in rest)
+        some, n = first_of(rest)
         yield Finding(
             "pages", "file", f"{n} places are damaged: {some}",
             "rows there cannot be read, or are not what was written", RESTORE, repairable=False,

@@ -10,7 +10,7 @@ from eventmq.errors import EventMQError
 from eventmq.headers import parse_headers
 from eventmq.plugins.database import add_function, all_rows
 from eventmq.plugins.queue_stores.care.check import Check, text_of
-from eventmq.plugins.queue_stores.schema import bucket_name, buckets
+from eventmq.plugins.queue_stores.schema import add_checksums, bucket_name, buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,7 @@ _LANE = """(SELECT id FROM lanes WHERE queue = jobs.queue AND task IS task_of(he
 
 def add_functions(db: apsw.Connection) -> None:
     """Give a connection what the checks of lanes call."""
+    add_checksums(db)
     add_function(db, "reads", _reads)
     add_function(db, "task_of", lambda text: _lane(text)[0])
     add_function(db, "key_of", lambda text: _lane(text)[1])
@@ -126,13 +127,11 @@ def _mend_keys(db: apsw.Connection) -> None:
 
 
 def _miscounted(db: apsw.Connection) -> Iterator[str]:
-    sql = f"SELECT CAST(name AS BLOB), {', '.join(map(_there, (*_COUNTED, 5)))} FROM queues"
-    kept = "SELECT CAST(name AS BLOB), blocked, delayed, waiting, failed FROM queues"
-    there = {name: counts for name, *counts in db.execute(sql)}
-    for name, *counts in db.execute(kept):
-        for word, says, rows in zip(
-            (*_COUNTED.values(), "failed"), counts, there[name], strict=True
-        ):
+    counted = ", ".join(map(_there, (*_COUNTED, 5)))
+    sql = f"SELECT CAST(name AS BLOB), blocked, delayed, waiting, failed, {counted} FROM queues"
+    for name, *counts in db.execute(sql):
+        words, half = (*_COUNTED.values(), "failed"), len(counts) // 2
+        for word, says, rows in zip(words, counts[:half], counts[half:], strict=True):
             if says != rows:
                 yield f"{text_of(name)} says {says} {word}, {rows} are there"
 

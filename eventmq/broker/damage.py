@@ -1,0 +1,61 @@
+"""Jobs whose records were altered on the disk: they fail, by name, and are never handed out."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.entries import Finish
+from eventmq.job import JobState
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.state import State
+    from eventmq.entries import Finished
+    from eventmq.job import Job
+
+__all__ = ["Damage"]
+
+logger = logging.getLogger("eventmq.broker")
+
+
+class Damage:
+    """Fails the jobs that a store says are damaged; the store keeps them as they are."""
+
+    def __init__(self, state: State, outcomes: Outcomes) -> None:
+        self.state = state
+        self.outcomes = outcomes
+        #: Those whose end could not be stored.
+        self._left: list[Job] = []
+
+    def sort_out(self, jobs: list[Job]) -> list[Job]:
+        """Fail what is damaged of queued jobs that were read; return the others."""
+        damaged = [job for job in jobs if job.damaged]
+        if not damaged:
+            return jobs
+        known = self.state.jobs  # what is in memory was read, or admitted, when it was sound
+        self._fail([job for job in damaged if job.id not in known])
+        return [job for job in jobs if not job.damaged]
+
+    def run(self) -> None:
+        """Fail those whose end could not be stored before."""
+        if self._left and self.state.now >= self.state.hold_until:
+            jobs, self._left = self._left, []
+            self._fail(jobs)
+
+    def _fail(self, jobs: list[Job]) -> None:
+        if not jobs:
+            return
+        rows: list[Finished] = []
+        for job in jobs:
+            what = f"job {job.id} of the queue {job.queue!r} is damaged in the store"
+            logger.error("%s: it was not run, and is kept among the failed jobs", what)
+            text = f"{what}: its checksum is wrong, so it was not run; submit it again"
+            error = encode_error(RemoteError("eventmq.errors.StoreError", text))
+            rows.append(self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error))
+        self.state.write(
+            Finish(rows),
+            lambda verdict: self.outcomes.finished(rows, verdict),
+            lambda: self._left.extend(jobs),
+        )

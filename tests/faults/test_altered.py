@@ -1,0 +1,329 @@
+"""A value that was altered on the disk is an error with the name of its job, and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.entries import Finish
+from eventmq.errors import QueueFull, StoreError
+from eventmq.graph import Group, Signature
+from eventmq.job import OutcomeKind
+from eventmq.plugins.database import change, connect
+from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME
+from eventmq.plugins.schedule_stores.table import ScheduleTable
+from eventmq.schedule import LoadSchedules
+from eventmq.testing.suites.schedule_store import made
+from eventmq.wire.results import RemoteError, decode_error, encode_error
+from tests.broker_harness import Broker, chunks, row
+from tests.unit.test_broker_graphs import Worker, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from eventmq.care import Finding
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.close()
+
+
+def alter(broker: Broker, *sqls: str) -> None:
+    """Alter what is on the disk while the broker is not there; it goes on from that."""
+    assert broker.path is not None
+    broker.store.close()
+    with closing(connect(broker.path / FILE_NAME, busy=0.0)) as db:
+        for sql in sqls:
+            assert change(db, sql) == 1, sql
+    broker.start()
+
+
+def run(broker: Broker, session: str = "w") -> list[bytes]:
+    """Let a worker do everything that it is given; return the bodies of what ran."""
+    identity, ran, done = session.encode(), [], len(broker.dispatched)
+    broker.worker(identity, session)
+    while done < len(broker.dispatched):
+        [(chunk, index)] = chunks(broker.dispatched[done : done + 1])
+        ran += [index.payload(chunk.body, entry) for entry in index.entries]
+        done += 1
+        answers = [row(place, result=b"\x05") for place in range(len(index.entries))]
+        broker.answer(identity, chunk, answers)
+        broker.ready(identity, 1, received=done)
+    return ran
+
+
+def states(broker: Broker, *ids: str) -> list[str]:
+    return [state for _, state in broker.call("state", ids=list(ids))]
+
+
+def error_of(broker: Broker, job_id: str) -> RemoteError:
+    """Return the error that who asks for the result of a job gets."""
+    [[_, state, content_type, data]] = broker.call("get", ids=[job_id])
+    assert (state, content_type) == ("failed", "error")
+    return decode_error(data)
+
+
+def checksums(broker: Broker) -> list[Finding]:
+    """Return what fsck says of checksums."""
+    assert broker.path is not None
+    found = SqliteCare(broker.path / FILE_NAME, durable=True).check()
+    return [finding for finding in found if finding.check == "checksums"]
+
+
+_WAITING = "WHERE seq = 2"
+
+#: What is altered of the second of three jobs.
+ALTERED = [
+    f"UPDATE jobs SET body = 'x' || substr(body, 2) {_WAITING}",
+    f"UPDATE jobs SET body = (SELECT body FROM jobs WHERE seq = 1) {_WAITING}",
+    f"UPDATE jobs SET headers = replace(headers, 'shop.add', 'shop.bad') {_WAITING}",
+    f"UPDATE jobs SET headers = 'priority:many,' || headers {_WAITING}",
+    f"UPDATE jobs SET headers = CAST(x'ff' || headers AS TEXT) {_WAITING}",
+    f"UPDATE jobs SET crc = crc + 1 {_WAITING}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", ALTERED)
+def test_an_altered_job_fails_by_name_and_the_others_run(
+    broker: Broker, sql: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is never handed out, nothing is dropped, fsck lists it, and it cannot be tried again."""
+    broker.submit(queue="other", body=b"another")
+    ids = [broker.submit(body=b"%d---" % n)[0] for n in range(3)]
+    alter(broker, sql.replace("seq = 2", "seq = 3").replace("seq = 1", "seq = 2"))
+    assert [finding.where for finding in checksums(broker)] == ["jobs"]
+    assert ids[1] in checksums(broker)[0].found
+    assert run(broker) == [b"0---", b"2---"]
+    assert states(broker, *ids) == ["succeeded", "failed", "succeeded"]
+    assert ids[1] in caplog.text
+    error = error_of(broker, ids[1])
+    assert (error.type, ids[1] in error.message) == ("eventmq.errors.StoreError", True)
+    [queue] = [each for each in broker.call("queues") if each["name"] == "default"]
+    assert (queue["waiting"], queue["failed"]) == (0, 1)
+    for _ in range(2):
+        assert broker.call("retry", ids=[ids[1]]) == [[ids[1], "failed", "failed"]]
+        broker.crash()
+    assert run(broker, "v") == []
+    [finding] = checksums(broker)
+    assert (finding.where, ids[1] in finding.found) == ("failed", True)
+    kinds = [event["kind"] for event in broker.events() if event["job_id"] == ids[1]]
+    assert kinds == ["enqueued", "failed"]
+
+
+def test_an_altered_name_of_a_queue_keeps_its_jobs_from_another_queue(broker: Broker) -> None:
+    """A number says nothing: whoever serves the queue of the other name gets no job of this one."""
+    ids = [broker.submit(queue="mail", body=b"mine")[0] for _ in range(2)]
+    alter(broker, "UPDATE queues SET name = 'nail' WHERE name = 'mail'")
+    broker.worker(queues='[[10, "nail"]]')
+    assert broker.dispatched == []
+    assert states(broker, *ids) == ["failed", "failed"]
+    assert all(job_id in checksums(broker)[0].found for job_id in ids)
+
+
+@pytest.mark.parametrize("number", ["77", "(SELECT id FROM queues WHERE name = 'other')"])
+def test_an_altered_number_of_a_queue_moves_no_job(broker: Broker, number: str) -> None:
+    """It is handed out where its checksum says that it belongs, or not at all."""
+    broker.submit(queue="other", body=b"another")
+    job_id, _ = broker.submit(body=b"mine")
+    alter(broker, f"UPDATE jobs SET queue = {number} WHERE seq = 2")
+    assert job_id in checksums(broker)[0].found
+    broker.worker(b"v", "v", queues='[[10, "other"]]')
+    [(chunk, index)] = chunks(broker.dispatched)
+    assert [index.payload(chunk.body, entry) for entry in index.entries] == [b"another"]
+    assert run(broker) == [b"mine"]
+    [queue] = [each for each in broker.call("queues") if each["name"] == "default"]
+    assert (queue["waiting"], queue["failed"]) == (0, 0)
+
+
+def test_an_altered_job_that_is_delayed_fails_when_it_is_due(broker: Broker) -> None:
+    sound, altered = (broker.submit(headers="countdown:5", body=b"1---")[0] for _ in range(2))
+    alter(broker, "UPDATE jobs SET body = x'00' WHERE seq = 2")
+    assert states(broker, sound, altered) == ["delayed", "delayed"]
+    broker.worker()
+    broker.wait(6.0)
+    assert states(broker, sound, altered) == ["running", "failed"]
+    [queue] = broker.call("queues")
+    assert (queue["waiting"], queue["delayed"], queue["failed"]) == (0, 0, 1)
+
+
+def test_an_altered_job_that_was_leased_is_not_handed_out_again(broker: Broker) -> None:
+    """Its worker may have ended with the broker; what is on the disk is not what it was given."""
+    job_id, _ = broker.submit(body=b"1---")
+    broker.worker()
+    assert len(broker.dispatched) == 1
+    alter(broker, "UPDATE jobs SET body = x'00' WHERE seq = 1")
+    broker.dispatched.clear()
+    assert run(broker, "other") == []
+    broker.wait(60.0)
+    assert broker.dispatched == []
+    assert states(broker, job_id) == ["failed"]
+
+
+def test_an_altered_job_that_is_in_memory_runs_as_it_was(broker: Broker) -> None:
+    """What was admitted by this broker is not read from the disk again."""
+    job_id, _ = broker.submit(body=b"1---")
+    broker.store._db.execute("UPDATE jobs SET body = x'00'")
+    queue = broker.core.state.queues["default"]
+    queue.rewind(next(iter(queue.lanes)))
+    assert run(broker) == [b"1---"]
+    assert states(broker, job_id) == ["succeeded"]
+
+
+def test_a_full_disk_does_not_lose_the_end_of_an_altered_job(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written when there is space again; until then it is handed out as little."""
+    job_id, _ = broker.submit(body=b"1---")
+    alter(broker, "UPDATE jobs SET body = x'00' WHERE seq = 1")
+    commit, refused = broker.store._commit, []
+
+    def full_once(batch: Sequence[Any]) -> Any:
+        if not refused and any(isinstance(entry, Finish) for entry in batch):
+            refused.append(batch)
+            return QueueFull("the disk is full")
+        return commit(batch)
+
+    monkeypatch.setattr(broker.store, "_commit", full_once)
+    assert run(broker) == []
+    assert len(refused) == 1
+    broker.wait(2.0)
+    assert states(broker, job_id) == ["failed"]
+    assert broker.dispatched == []
+
+
+# Results
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE {} SET result = x'06' || substr(result, 2)",
+        "UPDATE {} SET content_type = 'json'",
+        "UPDATE {} SET content_type = CAST(x'ff' AS TEXT)",
+        "UPDATE {} SET crc = 7",
+        "UPDATE {} SET result = NULL",
+        "UPDATE {} SET state = 5",
+        "UPDATE queues SET name = 'other'",
+        "UPDATE names SET name = 'other.task' WHERE name = 'shop.add'",
+    ],
+)
+def test_an_altered_result_is_an_error_with_the_name_of_its_job(
+    broker: Broker, sql: str, caplog: pytest.LogCaptureFixture, *, long: bool
+) -> None:
+    """Also where it is long, and read later than its row."""
+    job_id, _ = broker.submit()
+    broker.worker()
+    [(chunk, _)] = chunks(broker.dispatched)
+    broker.answer(b"worker", chunk, [row(result=b"\x05" * (9000 if long else 2))])
+    assert broker.call("get", ids=[job_id])[0][1] == "succeeded"
+    [bucket] = broker.store._tables.buckets
+    alter(broker, sql.format(f"outcomes_{bucket}"))
+    error = error_of(broker, job_id)
+    assert (error.type, job_id in error.message) == ("eventmq.errors.StoreError", True)
+    assert job_id in caplog.text
+    assert broker.call("list", limit=5)
+    assert [job_id in finding.found for finding in checksums(broker)] == [True]
+
+
+def test_an_altered_error_of_a_failed_job_is_said(broker: Broker) -> None:
+    """The job itself is sound, so it may be tried again, with an error of its own each time."""
+    job_id, _ = broker.submit(body=b"1---")
+    broker.worker()
+    [(chunk, _)] = chunks(broker.dispatched)
+    failed = {"kind": int(OutcomeKind.FAILED), "content_type": "error"}
+    error = encode_error(RemoteError("ValueError", "no"))
+    broker.answer(b"worker", chunk, [row(result=error, **failed)])
+    alter(broker, "UPDATE failed SET result = replace(result, 'no', 'on')")
+    assert job_id in error_of(broker, job_id).message
+    assert broker.call("retry", ids=[job_id]) == [[job_id, "queued", "failed"]]
+    assert run(broker, "v") == [b"1---"]
+
+
+def test_an_altered_error_of_an_attempt_is_said(broker: Broker) -> None:
+    job_id, _ = broker.submit()
+    broker.worker()
+    [(chunk, _)] = chunks(broker.dispatched)
+    error = encode_error(RemoteError("ValueError", "no"))
+    broker.answer(b"worker", chunk, [row(0, int(OutcomeKind.RETRY), error, content_type="error")])
+    alter(broker, "UPDATE attempts SET error = x'00'")
+    assert "is damaged in the store" in str(broker.call("info", id=job_id))
+
+
+# Graphs
+
+
+def half_done(broker: Broker) -> list[str]:
+    """Return the ids of ``(a, b) | c``, of which ``a`` has ended, and ``b`` is leased."""
+    a, b, c = map(Signature, "abc")
+    ids = submit(broker, Group((a, b)) | c)
+    broker.worker(window=1, session="w0")
+    [(chunk, index)] = chunks(broker.dispatched[:1])
+    places = [entry.id for entry in index.entries]
+    broker.answer(b"worker", chunk, [row(places.index(ids[0]), result=b"a", content_type="json")])
+    broker.dispatched.clear()
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("UPDATE held SET result = x'00'", 0),
+        ("UPDATE held SET id = CAST(x'ff' AS TEXT)", None),
+        ("UPDATE trees SET tree = x'9101'", None),
+        ("UPDATE jobs SET body = x'00' WHERE state = 0", 2),
+    ],
+)
+def test_a_job_fails_that_would_take_what_was_altered(
+    broker: Broker, sql: str, named: int | None
+) -> None:
+    """It takes no other value, and no other order of values."""
+    ids = half_done(broker)
+    alter(broker, sql)
+    assert checksums(broker)
+    worker = Worker(broker)
+    broker.wait(60.0)  # until the worker from before is given up
+    worker.join()
+    worker.work()
+    assert "c" not in "".join(worker.ran)
+    error = error_of(broker, ids[2])
+    assert "damaged" in error.message
+    assert named is None or ids[named] in error.message
+    assert states(broker, *ids[:2]) == ["succeeded", "succeeded"]
+
+
+# Schedules
+
+
+def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are there; what is altered is the arguments of the job that it submits."""
+    with closing(connect(tmp_path / "s", busy=0.0)) as db:
+        table = ScheduleTable(db)
+        for name in ("good", "bad", "ugly"):
+            assert table.put(made(name), 1.0) == "done"
+        db.execute("UPDATE schedules SET definition = replace(definition, 't', 'u') "
+                   "WHERE name = 'bad'")  # fmt: skip
+        db.execute("UPDATE schedules SET name = CAST(x'ff' AS TEXT) WHERE name = 'ugly'")
+        assert [row.name for row in table.load(LoadSchedules()).rows] == ["good"]
+        assert "the schedule 'bad' is damaged in the store: define it again" in caplog.text
+        with pytest.raises(StoreError, match="'bad' is damaged"):
+            table.find("bad")
+        assert table.put(made("bad"), 1.0) == "done"
+        assert [row.name for row in table.load(LoadSchedules()).rows] == ["good", "bad"]
+
+
+def test_schedules_of_a_version_without_checksums_get_them(tmp_path: Path) -> None:
+    with closing(connect(tmp_path / "s", busy=0.0)) as db:
+        assert ScheduleTable(db).put(made("old"), 1.0) == "done"
+        db.execute("ALTER TABLE schedules DROP COLUMN crc")
+        table = ScheduleTable(db)
+        assert [row.name for row in table.load(LoadSchedules()).rows] == ["old"]

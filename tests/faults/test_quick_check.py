@@ -1,0 +1,105 @@
+"""A store that is damaged is refused before the broker says ``ready``, with a sentence."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.entries import Admit
+from eventmq.errors import StoreError
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.database import connect, first_row
+from eventmq.plugins.queue_stores.quick_check import check_quickly
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.testing import FakeClock
+from tests.faults.pages import PAGE, leaves, overwrite
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def opened(folder: Path) -> SqliteStore:
+    store = SqliteStore(folder, FakeClock(), reserve=0)
+    store.open()
+    return store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a data directory with 200 waiting jobs."""
+    store = opened(tmp_path)
+    clock = FakeClock()
+    ids = IdFactory(clock).new_many(200)
+    headers = "task:shop.add,content-type:msgpack"
+    jobs = [Job(job_id, "q", headers, b"x" * 300, n + 1) for n, job_id in enumerate(ids)]
+    store.submit([Admit(jobs)])
+    assert store.finished() == [[{}]]
+    store.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", [bytes(PAGE), b"\xff" * PAGE], ids=["zeros", "garbage"])
+def test_a_store_with_a_damaged_page_is_refused(folder: Path, content: bytes) -> None:
+    """It names the table and what helps; before, the broker ended when it met the page."""
+    path = folder / FILE_NAME
+    overwrite(path, leaves(path, "jobs")[2], content)
+    with pytest.raises(StoreError, match=r"is damaged in its table jobs: .*--salvage DEST"):
+        opened(folder)
+    sound = SqliteStore(folder / "other", FakeClock(), reserve=0)
+    sound.open()
+    sound.close()
+
+
+@pytest.mark.parametrize("table", ["queues", "names", "meta", "lanes", "failed", "events"])
+def test_every_table_is_looked_at(folder: Path, table: str) -> None:
+    path = folder / FILE_NAME
+    overwrite(path, leaves(path, table)[0], b"\xff" * PAGE)
+    with pytest.raises(StoreError, match=f"damaged in its table {table}: "):
+        opened(folder)
+
+
+def test_a_file_that_was_cut_off_is_refused(folder: Path) -> None:
+    path = folder / FILE_NAME
+    path.write_bytes(path.read_bytes()[: -3 * PAGE])
+    with pytest.raises(StoreError, match="fsck --salvage DEST"):
+        opened(folder)
+
+
+def test_an_index_that_does_not_agree_is_refused_and_made_anew(folder: Path) -> None:
+    """The broker would end at the first job whose entry it wants to delete."""
+    path = folder / FILE_NAME
+    data = bytearray(path.read_bytes())
+    [number] = leaves(path, "queues")
+    place = data.index(b"q", (number - 1) * PAGE + PAGE // 2)
+    data[place : place + 1] = b"r"
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"the index sqlite_autoindex_queues_1 .*fsck --repair"):
+        opened(folder)
+
+
+def test_it_ends_after_its_time_and_says_what_it_has_not_looked_at(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Small tables come first: what is not looked at is what is large."""
+    caplog.set_level(logging.INFO, "eventmq.store")
+    path = folder / FILE_NAME
+    with closing(connect(path, busy=0.0)) as db:
+        many = "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 3000)"
+        db.execute(f"{many} INSERT INTO events SELECT 1000 + v, 1, 0, x'00' FROM n")
+        check_quickly(db, path, seconds=-1.0)
+        assert "ended after -1 s, before " in caplog.text
+        assert caplog.text.rstrip().endswith("events: run eventmq fsck")
+        assert first_row(db, "SELECT count(*) FROM events") is not None, (
+            "the clock is not asked now"
+        )
+
+
+def test_a_sound_store_is_looked_at_and_nothing_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "eventmq.store")
+    opened(folder).close()
+    assert caplog.text == ""
