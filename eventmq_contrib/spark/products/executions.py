@@ -35,9 +35,9 @@ def is_silent() -> Column:
 def executions(events: DataFrame, *, few: bool = False) -> DataFrame:
     """Return the runs of jobs.
 
-    A run that was not the job's last has no waiting time in its event (`retry`); it is found by the
-    event that made the job ready. A run that a lost worker never told of has no row: nobody knows
-    how long it was.
+    In journals of earlier versions a run that was not the job's last has no waiting time in its
+    event (`retry`); it is found by the event that made the job ready. A run that a lost worker
+    never told of has no row: how long it was is not known.
 
     Args:
         events: Rows of a journal.
