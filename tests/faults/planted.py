@@ -26,6 +26,8 @@ from eventmq.broker.limiters import Limiter, Limiters
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.recovery import Recovery
 from eventmq.broker.retention import Retention
+from eventmq.errors import QueueFull
+from eventmq.plugins.queue_stores import sqlite
 from eventmq.plugins.queue_stores.tables import Tables
 from tests.simulation.teeth import BUGS, bug
 
@@ -146,6 +148,10 @@ def _outcomes_stay() -> Iterator[None]:
         yield
 
 
+def _always_full(original: Any) -> Any:
+    return lambda self, error: QueueFull("the disk is full")
+
+
 def _nothing(original: Any) -> Any:
     return lambda self, *arguments, **more: None
 
@@ -162,6 +168,7 @@ def _not_again(original: Any) -> Any:
 
 _CORE = "tests/unit/test_broker_core.py"
 _GRAPHS = "tests/unit/test_broker_graphs.py"
+_INJECTED = "tests/faults/test_injected.py"
 _LIMITS = "tests/unit/test_broker_limits.py"
 _OPERATIONS = "tests/unit/test_broker_operations.py"
 _QUEUE_LIMITS = "tests/unit/test_broker_queue_limits.py"
@@ -190,6 +197,15 @@ FAULTS: dict[str, Fault] = {
     "the answer of a worker is acknowledged before the commit": Fault(
         bug(Outcomes, "_write", _hasty_answer), _CORE,
         "test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then",
+    ),
+    # The disk
+    "a commit is not synced": Fault(
+        lambda: patch.dict(sqlite._SYNCHRONOUS, durable="NORMAL"), _INJECTED,
+        "test_no_receipt_leaves_before_its_sync",
+    ),
+    "any error of the store is taken for a full disk": Fault(
+        bug(sqlite.SqliteStore, "_failure", _always_full), _INJECTED,
+        "test_an_error_of_a_call_that_is_rare_does_so_too[sync]",
     ),
     # Retention
     "failed jobs of before a restart never grow too old": Fault(
@@ -243,9 +259,16 @@ class Watch:
     ) -> Iterator[None]:
         report: Any = yield
         if report.when == "call" or report.outcome != "passed":
-            raised = "" if call.excinfo is None else f" {call.excinfo.typename}"
-            self.seen.setdefault(item.nodeid, f"{report.when} {report.outcome}{raised}")
+            self.seen.setdefault(item.nodeid, f"{report.when} {report.outcome} {_raised(call)}")
         return report
+
+
+def _raised(call: pytest.CallInfo[None]) -> str:
+    """Return what a test raised, "" for nothing; any assertion is one."""
+    if call.excinfo is None:
+        return ""
+    asserted = call.excinfo.errisinstance(AssertionError)
+    return AssertionError.__name__ if asserted else call.excinfo.typename
 
 
 def outcome(name: str) -> str:
