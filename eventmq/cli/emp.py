@@ -51,19 +51,23 @@ def call(
 
     DATA is a JSON object, as in '{"job_id": "..."}'. The operation "$list_ops" lists all.
     """
+    from eventmq.errors import BrokerUnavailable
     from eventmq.plugins.gateways.emp import EmpClient, Failure
     from eventmq.plugins.gateways.options import split_address
 
     found = _data(data)
     host, port = split_address(address)
     context = _tls(files, wanted=tls or address.startswith("tls://"))
-    with EmpClient(host, port, tls=context, timeout=min(timeout, 10.0)) as client:
-        try:
+    try:
+        with EmpClient(host, port, tls=context, timeout=min(timeout, 10.0)) as client:
             click.echo(to_json(client.call(op, found, timeout=timeout)))
-        except Failure as failure:
-            about = f" {to_json(failure.data)}" if failure.data else ""
-            click.echo(f"error: {failure.code}: {failure.description}{about}", err=True)
-            return NOT_FOUND if failure.code in _NOT_FOUND else FAILED
+    except Failure as failure:
+        about = f" {to_json(failure.data)}" if failure.data else ""
+        click.echo(f"error: {failure.code}: {failure.description}{about}", err=True)
+        return NOT_FOUND if failure.code in _NOT_FOUND else FAILED
+    except BrokerUnavailable as error:  # a server of EMP: there is no hint how to start it
+        click.echo(f"error: {error}", err=True)
+        return NO_BROKER
     return None
 
 

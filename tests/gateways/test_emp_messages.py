@@ -126,7 +126,7 @@ def test_the_requests_of_the_document():
     expected = ("cancel_job", {"job_id": job_id, "reason": "workflow_deleted"})
     assert expected == decode_operation(data)
     assert ("x", {}) == decode_operation(b'{"op":"x"}')
-    assert b'{"op":"x"}' == encode_operation("x")
+    assert b'{"op":"x","data":{}}' == encode_operation("x")
     assert b'{"op":"x","data":{}}' == encode_operation("x", {})
 
 

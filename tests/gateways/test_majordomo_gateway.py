@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import zmq
 
 from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
 from eventmq.plugins.gateways.emp import EmpClient
@@ -37,6 +38,63 @@ def test_a_request_goes_to_a_worker_and_back(farm, dealer):
     answer(worker, b"\x04", address, id, [b"r", b""])
     assert [b"MDPC02", b"\x02", b"echo", b"id-1", b"part"] == client.next()
     assert final("echo", b"id-1", b"r", b"") == client.next()
+
+
+def test_a_client_with_a_req_socket_and_a_worker_of_a_common_library(farm, dealer, context):
+    """Both put an empty frame first, and look for one in what comes."""
+    _, (front, back) = farm.gateway()
+    worker = dealer(back)
+    worker.say(b"", NAME, b"\x01", "echo")
+    with context.socket(zmq.REQ) as client:
+        client.linger = 0
+        client.connect(front)
+        client.send_multipart([b"MDPC02", b"\x01", b"echo", b"1", b"x"])
+        empty, name, kind, *rest = worker.next()
+        assert (b"", NAME, b"\x02") == (empty, name, kind)
+        address, envelope, id, body = rest
+        assert (b"", b"1", b"x") == (envelope, id, body)
+        worker.say(b"", NAME, b"\x04", address, b"", id, b"r")
+        assert client.poll(DEADLINE * 1000)
+        assert final("echo", b"1", b"r") == client.recv_multipart()
+        worker.say(b"", NAME, b"PING")
+        assert [b"", NAME, b"PONG"] == worker.next()
+
+
+def test_a_restarted_gateway_answers_a_req_socket_in_its_form(farm, dealer, context):
+    gateway, (front, back) = farm.gateway()
+    with context.socket(zmq.REQ) as client:
+        client.linger = 0
+        client.identity = b"me"
+        client.connect(front)
+        client.send_multipart([b"MDPC02", b"\x01", b"echo", b"1", b"x"])
+        worker = register(dealer, back, "echo")
+        next_request(worker)
+        worker.close()
+        gateway.stop(0.0)
+        _, (_, back) = farm.gateway(bind=front)
+        worker = register(dealer, back, "echo")
+        address, id, _ = next_request(worker)
+        answer(worker, b"\x04", address, id, [b"r"])
+        assert client.poll(DEADLINE * 1000)
+        assert final("echo", b"1", b"r") == client.recv_multipart()
+
+
+def test_whether_a_service_is_there(farm, dealer):
+    """A worker of the draft here, workers of ours, and nobody (ZeroMQ RFC 8)."""
+
+    @farm.app.task(majordomo="turn")
+    def turn(frames):
+        return frames[::-1]
+
+    farm.work("turn")
+    _, (front, back) = farm.gateway()
+    client, worker = dealer(front), register(dealer, back, "echo")
+    job = farm.app.send_raw("echo", [b"x"])
+    next_request(worker)
+    for number, (service, code) in enumerate([("echo", b"200"), ("turn", b"200"), ("no", b"404")]):
+        ask(client, "mmi.service", b"%d" % number, service)
+        assert final("mmi.service", b"%d" % number, code) == client.next()
+    assert "running" == job.state
 
 
 def test_a_task_of_ours_answers_requests(farm, dealer):

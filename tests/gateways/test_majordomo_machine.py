@@ -133,6 +133,9 @@ class World:
     def submit(self, job_id, asked, body):
         self.done.append(("submit", job_id, asked.service, list(body)))
 
+    def look_up(self, job_id, service):
+        self.done.append(("look up", job_id, service))
+
     def attach(self, worker, service):
         if self.room:
             self.done.append(("attach", worker, service))
@@ -195,6 +198,92 @@ def test_a_request_becomes_a_job_and_its_end_the_final(world):
     world.machine.finished("client-1", [b"r"])
     assert [(C, [b"\x03", b"echo", b"1", b"r"])] == world.heard()
     assert 0 == world.machine.requests
+
+
+def raw(world, port, *frames):
+    """Say any frames, and return what is sent, with all frames behind the identity."""
+    world.machine.receive(port, list(frames), world.now)
+    sent = [(frames[0], frames[1:]) for _, frames in world.machine.outbox]
+    world.machine.outbox.clear()
+    return sent
+
+
+def test_a_client_that_sends_an_empty_frame_first_is_answered_with_one(world):
+    """A REQ socket adds it, and passes over what comes without."""
+    raw(world, "front", C, b"", b"MDPC02", b"\x01", b"echo", b"1", b"x")
+    raw(world, "front", b"other", b"MDPC02", b"\x01", b"echo", b"1", b"x")
+    for job in ("client-1", "other-1"):
+        world.machine.part(job, [b"p"])
+        world.machine.finished(job, [b"r"])
+    assert [frames for _, frames in world.machine.outbox] == [
+        [C, b"", b"MDPC02", b"\x02", b"echo", b"1", b"p"],
+        [C, b"", b"MDPC02", b"\x03", b"echo", b"1", b"r"],
+        [b"other", b"MDPC02", b"\x02", b"echo", b"1", b"p"],
+        [b"other", b"MDPC02", b"\x03", b"echo", b"1", b"r"],
+    ]
+
+
+def test_a_client_of_an_earlier_run_is_answered_as_it_asked(world):
+    world.machine.expect("client-1", Asked(C, b"1", "echo", True))
+    world.machine.finished("client-1", [b"r"])
+    assert [b"", b"MDPC02"] == world.machine.outbox[0][1][1:3]
+
+
+def test_a_worker_that_sends_an_empty_frame_first_gets_one_with_each_message(world):
+    """Common libraries do, and read what comes as if it were there."""
+    raw(world, "back", W, b"", NAME, b"\x01", b"echo")
+    world.machine.assign(1, Task("client-1", C, b"1", [b"x"]))
+    assert raw(world, "back", W, b"", NAME, b"PING") == [
+        (W, [b"", NAME, b"\x02", C, b"", b"1", b"x"]),
+        (W, [b"", NAME, b"PONG"]),
+    ]
+    raw(world, "back", W, b"", NAME, b"\x04", C, b"", b"1", b"r")
+    assert ("answered", 1, "client-1", [b"r"]) in world.wanted()
+    world.machine.withdrawn(1)
+    assert [(BACK, [W, b"", NAME, b"\x06"])] == list(world.machine.outbox)
+
+
+BACK = "back"
+
+
+def test_a_stranger_is_sent_away_in_its_own_form(world):
+    assert [(W, [b"", NAME, b"\x06"])] == raw(world, "back", W, b"", NAME, b"PING")
+    assert [(W, [NAME, b"\x06"])] == raw(world, "back", W, NAME, b"PING")
+
+
+def test_whether_a_service_is_there(world):
+    """ZeroMQ RFC 8; one that no worker here serves is looked up."""
+    world.say(W, b"\x01", b"echo")
+    world.wanted()
+    found = world.ask(b"1", b"echo", service=b"mmi.service")
+    assert [(C, [b"\x03", b"mmi.service", b"1", b"200"])] == found
+    assert [] == world.ask(b"2", b"else", service=b"mmi.service")
+    assert [("look up", "client-2", "else")] == world.wanted()
+    world.machine.finished("client-2", [b"404"])
+    assert [(C, [b"\x03", b"mmi.service", b"2", b"404"])] == world.heard()
+    assert 0 == world.machine.requests
+
+
+@pytest.mark.parametrize(("service", "body", "code"), [
+    (b"mmi.service", b"\xff", b"404"), (b"mmi.discover", b"x", b"501"), (b"mmi.", b"x", b"501"),
+])  # fmt: skip
+def test_other_questions_of_management(world, service, body, code):
+    assert [(C, [b"\x03", service, b"1", code])] == world.ask(b"1", body, service=service)
+    assert [] == world.wanted()
+
+
+def test_a_worker_cannot_serve_management(world, caplog):
+    assert [(W, [b"\x06"])] == world.say(W, b"\x01", b"mmi.service")
+    assert [] == world.wanted()
+    assert "services of the name mmi.* are ours" in caplog.text
+
+
+def test_why_a_worker_is_sent_away_is_said_once_for_its_service(world, caplog):
+    """One that leaves the request id out comes back again and again."""
+    for _ in range(3):
+        world.say(W, b"\x01", b"echo")
+        world.say(W, b"\x04", C, b"", b"reply")
+    assert 1 == caplog.text.count("a worker of echo is sent away: it answered the request id")
 
 
 def test_a_repeat_joins_the_first_and_has_one_final(world):

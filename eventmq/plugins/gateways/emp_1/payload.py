@@ -85,13 +85,15 @@ def _object(value: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def encode_operation(op: str, data: dict[str, Any] | None = None) -> bytes:
-    """Return the data of a request; ``data`` that is None is left out.
+    """Return the data of a request; None is sent as ``{}``.
+
+    The document says that ``data`` is optional, but deployed servers refuse a request without it.
 
     Raises:
         TypeError: The data cannot be written as JSON.
         ValueError: As before.
     """
-    return _dump({"op": op} if data is None else {"op": op, "data": data})
+    return _dump({"op": op, "data": {} if data is None else data})
 
 
 def decode_operation(data: bytes) -> Operation:

@@ -36,6 +36,13 @@ _log = logging.getLogger(__name__)
 
 FRONT, BACK = "front", "back"
 
+#: What the names of services begin with that the gateway answers itself, and the one that it has
+#: (ZeroMQ RFC 8).
+MMI, MMI_SERVICE = "mmi.", "mmi.service"
+
+#: Services of which an unexpected message is logged.
+MOST_WARNED = 1000
+
 #: Seconds between two tries to reach a client that was not there for its reply.
 TRY_AGAIN = 0.25
 
@@ -69,11 +76,12 @@ class MajordomoLimits:
 
 
 class Asked(NamedTuple):
-    """A client's request."""
+    """A client's request; ``empty`` says that an empty frame came before it, as REQ sockets do."""
 
     client: bytes
     id: bytes
     service: str
+    empty: bool = False
 
 
 class Task(NamedTuple):
@@ -98,6 +106,9 @@ class Jobs(Protocol):
     def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
         """Submit a job and wait for it; its end comes by `MajordomoMachine.finished`."""
 
+    def look_up(self, job_id: str, service: str) -> None:
+        """See whether a service is there; the code comes by `MajordomoMachine.finished`."""
+
     def attach(self, worker: int, service: str) -> bool:
         """Work for a service, if there is room; jobs come by `MajordomoMachine.assign`."""
 
@@ -117,6 +128,8 @@ class _Worker:
     identity: bytes
     service: str
     heard: float
+    #: Its messages begin with an empty frame, and so do ours to it.
+    empty: bool = False
     task: Task | None = None
     #: PARTIALs of the task so far.
     parts: int = 0
@@ -153,6 +166,8 @@ class MajordomoMachine:
         self._kept_of: Counter[bytes] = Counter()
         #: Replies that were just tried again: id of the list of frames -> until.
         self._again: dict[int, float] = {}
+        #: Services of which an unexpected message of a worker was logged.
+        self._warned: set[str] = set()
         self._now = 0.0
 
     # What comes in
@@ -161,30 +176,51 @@ class MajordomoMachine:
         """Take a message; what is invalid is dropped."""
         self._now = now
         identity, rest = frames[0], frames[1:]
+        empty = bool(rest) and not rest[0]
         try:
             if len(rest) > self._limits.frames:
                 raise ProtocolError(f"a message has at most {self._limits.frames} frames")
             if port == FRONT:
-                self._ask(identity, decode_client(rest, self._limits.client_name))
+                self._ask(identity, decode_client(rest, self._limits.client_name), empty=empty)
             else:
-                self._hear(identity, decode_worker(rest, self._limits.worker_name), now)
+                message = decode_worker(rest, self._limits.worker_name)
+                self._hear(identity, message, now, empty=empty)
         except ProtocolError as error:
             _log.debug("a message on the %s port was dropped: %s", port, error)
 
     # Clients
 
-    def _ask(self, client: bytes, request: messages.Request) -> None:
+    def _ask(self, client: bytes, request: messages.Request, *, empty: bool) -> None:
         limits = self._limits
         if max(len(request.id), len(request.service.encode())) > limits.id:
             raise ProtocolError(f"a request id and a service have at most {limits.id} bytes")
-        asked = Asked(client, request.id, request.service)
+        asked = Asked(client, request.id, request.service, empty)
         job_id = self._jobs.key(asked)
         if job_id in self._asked:
+            self._asked[job_id] = self._asked[job_id]._replace(empty=empty)
             return  # a repeat: it joins the first
         if len(self._asked) >= limits.requests:
             raise ProtocolError(f"there are {limits.requests} open requests")
         self._asked[job_id] = asked
-        self._jobs.submit(job_id, asked, request.body)
+        if request.service.startswith(MMI):
+            self._manage(job_id, request)
+        else:
+            self._jobs.submit(job_id, asked, request.body)
+
+    def _manage(self, job_id: str, request: messages.Request) -> None:
+        """Answer a service of ZeroMQ RFC 8: ``mmi.service`` says whether another one is there."""
+        if request.service != MMI_SERVICE:
+            self.finished(job_id, [b"501"])
+            return
+        try:
+            service = request.body[0].decode()
+        except UnicodeDecodeError:
+            self.finished(job_id, [b"404"])
+            return
+        if any(worker.service == service for worker in self._workers.values()):
+            self.finished(job_id, [b"200"])
+        else:
+            self._jobs.look_up(job_id, service)
 
     def expect(self, job_id: str, asked: Asked) -> bool:
         """Wait for the reply of an earlier run's request; False if it is known already.
@@ -221,6 +257,8 @@ class MajordomoMachine:
     def _reply(self, asked: Asked, body: Sequence[bytes], *, final: bool) -> None:
         name = self._limits.client_name
         frames = answer(name, asked.service, asked.id, body, final=final)
+        if asked.empty:
+            frames.insert(0, b"")
         if asked.client in self._kept_of:
             self._keep([asked.client, *frames], self._now + self._limits.keep)
         else:
@@ -228,38 +266,58 @@ class MajordomoMachine:
 
     # Workers
 
-    def _hear(self, identity: bytes, message: WorkerMessage, now: float) -> None:
+    def _hear(self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool) -> None:
         worker = self._workers.get(identity)
         if worker is None:
-            self._hear_stranger(identity, message, now)
+            self._hear_stranger(identity, message, now, empty=empty)
             return
         worker.heard = now
         match message:
             case Ping():
-                self._say(identity, "PONG")
+                self._say(identity, "PONG", empty=worker.empty)
             case Disconnect():
                 self._remove(worker, died=False)
             case Partial() as part if self._fits(worker, part):
                 self._take(worker, part)
             case Ready() | Partial():  # valid, and not expected
+                self._warn(worker.service, message)
                 self._remove(worker, died=False)
-                self._say(identity, "DISCONNECT")
+                self._say(identity, "DISCONNECT", empty=worker.empty)
 
-    def _hear_stranger(self, identity: bytes, message: WorkerMessage, now: float) -> None:
+    def _warn(self, service: str, message: WorkerMessage) -> None:
+        """Say once for each service why a worker of it is sent away: it comes back at once."""
+        if service in self._warned or len(self._warned) >= MOST_WARNED:
+            return
+        self._warned.add(service)
+        why = "it said READY twice"
+        if isinstance(message, Partial):
+            why = (
+                f"it answered the request id {message.id[:40]!r}, which it does not have; an "
+                "answer has client, empty frame, request id and body, as the REQUEST has them"
+            )
+        _log.warning("a worker of %s is sent away: %s", service, why)
+
+    def _hear_stranger(
+        self, identity: bytes, message: WorkerMessage, now: float, *, empty: bool
+    ) -> None:
         if isinstance(message, Disconnect):
             return
         full = len(self._workers) >= self._limits.workers
         if not isinstance(message, Ready) or full:
             if full:
                 _log.warning("a worker is turned away: there are %d", len(self._workers))
-            self._say(identity, "DISCONNECT")
+            self._say(identity, "DISCONNECT", empty=empty)
+            return
+        if message.service.startswith(MMI):
+            _log.warning("a worker is turned away: services of the name %s* are ours", MMI)
+            self._say(identity, "DISCONNECT", empty=empty)
             return
         if len(message.service.encode()) > self._limits.id:
             raise ProtocolError(f"a service has at most {self._limits.id} bytes")
         self._numbers += 1
-        worker = _Worker(self._numbers, identity, message.service, now)
+        worker = _Worker(self._numbers, identity, message.service, now, empty)
         if not self._jobs.attach(worker.number, message.service):
-            self._say(identity, "DISCONNECT")
+            self._say(identity, "DISCONNECT", empty=empty)
             return
         self._workers[identity] = self._by_number[worker.number] = worker
         _log.info("a worker serves %s", message.service)
@@ -292,22 +350,26 @@ class MajordomoMachine:
         if worker is not None:
             worker.task, worker.parts = task, 0
             asked = messages.request(self._limits.worker_name, task.client, task.id, task.body)
-            self.outbox.append((BACK, [worker.identity, *asked]))
+            self._send(worker.identity, asked, empty=worker.empty)
 
     def withdrawn(self, number: int) -> None:
         """The session of a worker has ended by itself: it must register again."""
         worker = self._by_number.get(number)
         if worker is not None:
             self._remove(worker, died=False)
-            self._say(worker.identity, "DISCONNECT")
+            self._say(worker.identity, "DISCONNECT", empty=worker.empty)
 
     def _remove(self, worker: _Worker, *, died: bool) -> None:
         del self._workers[worker.identity], self._by_number[worker.number]
         _log.info("a worker of %s %s", worker.service, "is dead" if died else "has left")
         self._jobs.detach(worker.number, died=died and worker.task is not None)
 
-    def _say(self, identity: bytes, what: str) -> None:
-        self.outbox.append((BACK, [identity, *command(self._limits.worker_name, what)]))
+    def _say(self, identity: bytes, what: str, *, empty: bool) -> None:
+        self._send(identity, command(self._limits.worker_name, what), empty=empty)
+
+    def _send(self, identity: bytes, frames: list[bytes], *, empty: bool) -> None:
+        """Send to a worker, with an empty frame in front where it sends one."""
+        self.outbox.append((BACK, [identity, *([b""] if empty else []), *frames]))
 
     @property
     def workers(self) -> int:
@@ -379,4 +441,4 @@ class MajordomoMachine:
         """Tell the workers to register again."""
         for worker in list(self._workers.values()):
             self._remove(worker, died=False)
-            self._say(worker.identity, "DISCONNECT")
+            self._say(worker.identity, "DISCONNECT", empty=worker.empty)

@@ -42,6 +42,9 @@ AGAIN = 1.0
 #: Headers by which a restarted gateway knows whom a job's reply is for.
 _CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
 
+#: Header of a job whose client begins its messages with an empty frame.
+_EMPTY = "mdp-empty"
+
 #: Sessions that may end in `END` seconds, which their sockets may need for the last messages:
 #: workers that come and go faster are sent away.
 ENDING, END = 100, 1.0
@@ -190,11 +193,12 @@ class MajordomoGateway:
         return service in self._streaming
 
     def _headers(self, asked: Asked) -> dict[str, str]:
-        return {
+        headers = {
             _GATEWAY: self._options.name,
             _CLIENT: asked.client.hex(),
             _REQUEST_ID: asked.id.hex(),
         }
+        return {**headers, _EMPTY: "1"} if asked.empty else headers
 
     async def _request(self, job_id: str, asked: Asked, body: list[bytes]) -> None:
         headers = self._headers(asked)
@@ -243,6 +247,23 @@ class MajordomoGateway:
     def _finish(self, job_id: str, body: list[bytes]) -> None:
         self._router.call(lambda _: self._machine.finished(job_id, body))
 
+    # Management
+
+    def look_up(self, job_id: str, service: str) -> None:
+        """See whether somebody serves the queue of a service."""
+        self._loop.begin(self._look_up(job_id, service))
+
+    async def _look_up(self, job_id: str, service: str) -> None:
+        try:
+            queues = await self._app.aask("queues", {})
+        except EventMQError as error:
+            logger.warning("whether a service is there cannot be told: %s", error)
+            code = b"500"
+        else:
+            served = any(row["name"] == service and row["workers"] for row in queues)
+            code = b"200" if served else b"404"
+        self._finish(job_id, [code])
+
     # Requests of an earlier run
 
     async def _resume(self) -> None:
@@ -277,7 +298,7 @@ class MajordomoGateway:
             return
         client, id = _hex(said.get(_CLIENT, "")), _hex(said.get(_REQUEST_ID, ""))
         if client and id and client[:1] != b"\0":
-            asked = Asked(client, id, row["queue"])
+            asked = Asked(client, id, row["queue"], _EMPTY in said)
             self._router.call(lambda _: self._expect(row["id"], asked))
 
     def _expect(self, job_id: str, asked: Asked) -> None:

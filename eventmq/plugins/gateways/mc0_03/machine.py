@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Mc0Limits", "Mc0Machine"]
 
-#: Parts of a client's TTL after which a NOOP is sent, and after which it is forgotten.
-SEND_BY, HEAR_BY = 0.95, 1.05
+#: Parts of a client's TTL after which a NOOP is sent, and after which it is forgotten. A client
+#: that waits for one TTL does not mind that a NOOP is late by half of it.
+SEND_BY, HEAR_BY = 0.5, 1.05
 
 _NEVER = float("inf")
 
