@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from contextlib import closing
@@ -14,6 +15,7 @@ from eventmq.entries import Admit
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES
+from eventmq.plugins.queue_stores.log import begin_anew
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
 
@@ -141,6 +143,20 @@ def moving(filled: Filled) -> Iterator[Moving]:
     moving = filled.checkpointer._moves = Moving()
     yield moving
     moving.end()
+
+
+def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
+    filled: Filled, tmp_path: Path
+) -> None:
+    """Else what it had cut off may be taken for damage later, and nothing of it is moved."""
+    filled.commit_many(3)
+    left = shutil.copytree(filled.path.parent, tmp_path / "left")
+    log = left / f"{FILE_NAME}-wal"
+    assert log.stat().st_size > 3 * MIB
+    with closing(connect(left / FILE_NAME, busy=PATIENCE)) as db:
+        begin_anew(db)
+        assert 0 == log.stat().st_size
+        assert (3,) == first_row(db, "SELECT count(*) FROM jobs")
 
 
 def test_the_log_is_begun_anew_as_soon_as_the_thread_has_moved_its_part(

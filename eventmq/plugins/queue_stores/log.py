@@ -121,6 +121,8 @@ def see_to_log(path: Path, *, durable: bool) -> bool:
 
 def begin_anew(db: apsw.Connection) -> None:
     """Empty the log, if nobody reads it: what is cut off now is not taken for damage later."""
+    # A connection that has read nothing does not know of a log, and moves none.
+    first_row(db, "SELECT 1 FROM sqlite_master")
     with patience(db, 0.0):
         checkpoint(db, "TRUNCATE")
 
