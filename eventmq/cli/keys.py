@@ -13,6 +13,7 @@ from eventmq.cli.exits import DONE, NOT_FOUND, WRONG_USAGE
 from eventmq.cli.output import printable, show_rows
 from eventmq.cli.target import takes_app, takes_json
 from eventmq.errors import KeyFileError, did_you_mean
+from eventmq.plugins.private_files import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,8 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
         if name or folder:
             raise click.UsageError("--broker needs neither a name nor --dir; see --keys-dir")
         where, name = directory, BROKER
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(where.parent)  # the data directory, as a rule
+        make_private_folder(where)
     elif not name:
         raise click.UsageError("name the pair, as in: eventmq keys new web; or say --broker")
     else:

@@ -89,6 +89,15 @@ def clock():
     return FakeClock()
 
 
+def test_only_its_owner_can_read_the_file(tmp_path, clock):
+    """Schedules have arguments; a beat may be there before the broker."""
+    store = SqliteSchedules(tmp_path / "data" / "s", clock)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "data").iterdir()}
+    store.close()
+    assert dict.fromkeys(["s", "s-wal", "s-shm"], "0o600") == modes
+    assert "0o700" == oct((tmp_path / "data").stat().st_mode & 0o777)
+
+
 def test_a_second_host_is_refused_and_told_why(tmp_path, clock):
     """SQLite's locks do not hold across machines."""
     store = SqliteSchedules(tmp_path / "s", clock, host="one")

@@ -56,6 +56,13 @@ def test_the_brokers_pair_is_in_its_data_directory(cli: Cli) -> None:
     assert "set/broker.key\n" == ok(cli, "new", "--broker")
 
 
+def test_the_data_directory_that_it_makes_is_private(cli: Cli) -> None:
+    """The broker would warn of it at its first start."""
+    ok(cli, "new", "--broker")
+    for folder in (".eventmq", ".eventmq/keys"):
+        assert 0o700 == (cli.folder / folder).stat().st_mode & 0o777
+
+
 def test_a_pair_can_go_to_another_folder(cli: Cli) -> None:
     (cli.folder / "there").mkdir()
     assert "there/web.key\n" == ok(cli, "new", "web", "--dir", "there")

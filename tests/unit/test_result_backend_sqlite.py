@@ -49,6 +49,18 @@ def test_only_its_owner_can_read_the_file(make, tmp_path):
     assert stat.S_IMODE((tmp_path / "results.sqlite").stat().st_mode) == 0o640
 
 
+def test_the_data_directory_that_it_makes_is_private(make, tmp_path):
+    """A worker may be there before the broker; the modes do not depend on the umask."""
+    path = tmp_path / "data" / "results.sqlite"
+    before = os.umask(0o277)
+    try:
+        make(path=str(path)).put("job-1", b"x", 60.0)
+    finally:
+        os.umask(before)
+    assert 0o700 == stat.S_IMODE(path.parent.stat().st_mode)
+    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+
+
 def test_results_are_there_after_a_restart(make):
     backend = make(durable=True)
     reference = backend.put("job-1", b"data", 60.0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from eventmq.errors import PluginError, ResultTooLarge, ResultUnavailable, Store
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.database import UNREADABLE, all_rows, change, connect, first_row, use_log
 from eventmq.plugins.options import read_options
+from eventmq.plugins.private_files import make_private_file, make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,9 +190,8 @@ class SqliteResults:
 
     def _connect(self) -> apsw.Connection:
         if not self._path.exists():  # closing a file that is open already would free its locks
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            make_private_folder(self._path.parent)
+            make_private_file(self._path)
         db = connect(self._path.absolute(), busy=BUSY, create=False)
         try:
             self._prepare(db)

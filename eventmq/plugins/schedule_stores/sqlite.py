@@ -18,6 +18,7 @@ from eventmq.errors import EventMQError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.database import UNREADABLE, connect, first_row, use_log
 from eventmq.plugins.options import read_options
+from eventmq.plugins.private_files import make_private_file, make_private_folder
 from eventmq.plugins.schedule_stores.table import ScheduleTable, pack_row, read_row
 from eventmq.schedule import Lease, Loaded, LoadSchedules, Saved
 
@@ -80,7 +81,8 @@ class SqliteSchedules:
         self._where = ":memory:" if path is None else str(path)
         try:
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
+                make_private_file(path)
             self._db = connect(self._where, busy=BUSY)
             self._prepare()
         except (OSError, *UNREADABLE) as error:
