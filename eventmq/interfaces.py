@@ -344,6 +344,14 @@ class QueueStore(Protocol):
         store has no space and lives on, any other is the end of the broker.
         """
 
+    def verify(self) -> None:
+        """Raise `StoreError` if the store is not where it was opened any more, None if it is.
+
+        Files may have been deleted, moved or replaced, or their disk unmounted: what is committed
+        then is lost, so verdicts say so by themselves. The broker asks about once a second, also
+        while it commits nothing, and ends if this raises. Cheap.
+        """
+
     def fileno(self) -> int | None:
         """Return a descriptor that is readable when ``finished`` has something, or None."""
 

@@ -80,6 +80,7 @@ def make_broker(
         version=version(),
         insecure=settings.insecure,
         keys_dir=None if inside else _keys_in_use(settings),
+        expect_store=settings.expect_store,
     )
     runner.observer = plugins.observer()
     runner.core.schedules.check = Triggers(plugins)
@@ -157,5 +158,6 @@ def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> Que
             "dedupe_window": settings.dedupe_window,
             "reserve": settings.disk_reserve,
             "events_values": _event_values(settings),
+            "expect_store": settings.expect_store,
         }
     return app.plugins.make(QUEUE_STORE, text, options={**options, **more}, app=app)

@@ -22,7 +22,7 @@ from eventmq.broker.runner_door import Door
 from eventmq.broker.runner_losses import Losses
 from eventmq.broker.runner_observer import Observers
 from eventmq.entries import Announce
-from eventmq.errors import BindError, NotAllowed
+from eventmq.errors import BindError, NotAllowed, StoreError
 from eventmq.wire.addresses import is_local
 from eventmq.wire.runner_zap import KeyRing
 from eventmq.wire.socket import Link, RouterLink, Unroutable, new_context, open_pub, open_router
@@ -47,6 +47,9 @@ _IN = int(zmq.POLLIN)
 #: Messages of one socket that a turn reads at most.
 READ_AT_MOST = 1000
 
+#: Seconds between two looks whether the store is still there, at most.
+VERIFY_EVERY = 1.0
+
 #: Seconds that the address of the PUB socket may take to become free.
 REBIND_TIMEOUT = 5.0
 
@@ -65,6 +68,7 @@ class BrokerRunner:
         version: Said to peers that ask.
         insecure: Allow addresses that other machines can reach, without CURVE.
         keys_dir: Directory of the keys (`eventmq.wire.runner_zap`); CURVE is on with it.
+        expect_store: Id that the store must have; empty: any.
     """
 
     #: Set before `bind`: called with each event, on a thread of its own.
@@ -85,6 +89,7 @@ class BrokerRunner:
         version: str = "",
         insecure: bool = False,
         keys_dir: Path | None = None,
+        expect_store: str = "",
     ) -> None:
         self.store = store
         self.core = BrokerCore(limits, routing, queue_order, version=version)
@@ -96,6 +101,7 @@ class BrokerRunner:
         self._context, self._own_context = context, context is None
         self._insecure = insecure
         self._keys_dir = keys_dir
+        self._expected = expect_store
         self._door: Door | None = None
         self._links: dict[str, Link] = {}
         self._losses = Losses(self.core.heartbeats.connection_lost)
@@ -113,7 +119,7 @@ class BrokerRunner:
             KeyFileError: The broker's own key cannot be used.
             NotAllowed: An address is not loopback and there are no keys, and ``insecure`` was not
                 said; or a key that nobody authorised was let in.
-            StoreError: The store cannot be opened.
+            StoreError: The store cannot be opened, or has another id than the expected one.
         """
         for name, address in self._binds.items():
             if name not in PORTS and name != "subscribe":
@@ -135,11 +141,18 @@ class BrokerRunner:
                 self._bind(name, address)
             if self._door is not None:
                 self._door.test(self.addresses)
-            recovered = self.store.open()
+            recovered = self._open_store()
         except BaseException:
             self._close()
             raise
         self._recover(recovered)
+
+    def _open_store(self) -> Recovered:
+        recovered = self.store.open()
+        if self._expected not in {"", recovered.store_id}:
+            msg = f"the store has the id {recovered.store_id}, and expect_store says "
+            raise StoreError(f"{msg}{self._expected}: name the store that has it, or expect this")
+        return recovered
 
     def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
@@ -196,7 +209,8 @@ class BrokerRunner:
         """Serve until `stop` or a DISCONNECT is carried out; then release everything.
 
         Raises:
-            StoreError: The store cannot be written. What was acknowledged before is on disk.
+            StoreError: The store cannot be written, or is not where it was opened any more. What
+                was acknowledged before is on disk.
         """
         self._items.append((self._wake_read, _IN))
         if (fd := self.store.fileno()) is not None:
@@ -237,14 +251,19 @@ class BrokerRunner:
         core, clock, items, later = self.core, self._clock, self._items, self._later
         interval = self._limits.heartbeat_interval
         monotonic, wall = clock.monotonic(), clock.now()
+        verify_at = monotonic + VERIFY_EVERY
         while not self._stopping and not core.done:
             now = clock.now()
             wait = 0.0
             if not core.has_writes:
-                wait = max(0.0, min(core.wake_at(now) - now, later.due - clock.monotonic()))
+                due = min(later.due, verify_at) - clock.monotonic()
+                wait = max(0.0, min(core.wake_at(now) - now, due))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
             then, monotonic = monotonic, clock.monotonic()
             last, wall = wall, clock.now()
+            if monotonic >= verify_at:
+                verify_at = monotonic + VERIFY_EVERY
+                self.store.verify()
             away = monotonic - then
             jump = wall - last - away
             stalled = jump if abs(jump) > 1.0 else 0.0

@@ -37,6 +37,10 @@ __all__ = ["COMMANDS"]
 )
 @click.option("--store", metavar="URL", help="Keeps jobs: a name, or a URL by its scheme.")
 @click.option(
+    "--expect-store", metavar="ID",
+    help="End before ready if the store is missing or has another id; a ready line has the id.",
+)  # fmt: skip
+@click.option(
     "--durability", type=click.Choice(["durable", "relaxed", "memory"]),
     help="On disk before the receipt, soon after it, or never.",
 )  # fmt: skip

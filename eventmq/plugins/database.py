@@ -12,6 +12,7 @@ rows it changed.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from contextlib import closing
@@ -40,6 +41,8 @@ __all__ = [
     "connect",
     "copy_database",
     "first_row",
+    "has_moved",
+    "lacks_index_space",
     "library_version",
     "log_frames",
     "set_busy_timeout",
@@ -202,6 +205,31 @@ def copy_database(source: apsw.Connection, destination: apsw.Connection) -> None
     with closing(destination.backup("main", source, "main")) as copy:
         while not copy.done:
             copy.step(-1)
+
+
+def has_moved(db: apsw.Connection) -> Callable[[], bool]:
+    """Return a function that asks SQLite whether the name of the main database leads elsewhere.
+
+    It compares inodes only, not devices, and takes 1 us.
+    """
+    moved = ctypes.c_int()
+    ask, place = db.file_control, ctypes.addressof(moved)
+    code = apsw.SQLITE_FCNTL_HAS_MOVED
+
+    def look() -> bool:
+        ask("main", code, place)
+        return bool(moved.value)
+
+    return look
+
+
+def lacks_index_space(error: Exception) -> bool:
+    """Return whether the index of the log could not grow, as on a full disk.
+
+    SQLite says so by an I/O error of its own, which another trouble may cause as well.
+    """
+    code = getattr(error, "extendedresult", 0)
+    return isinstance(error, apsw.IOError) and code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 # The write-ahead log

@@ -93,6 +93,12 @@ class Settings:
         "`data_dir`. CURVE is on where it has a broker's key.",
     )
     store: str = _set("sqlite", TEXT, "Keeps jobs: a name, or a URL by its scheme.")
+    expect_store: str = _set(
+        "",
+        ANY_TEXT,
+        "Id that the broker's store must have, as its `ready` line says it; the broker ends where "
+        "the store is missing or has another one. Empty: a missing store is made.",
+    )
     schedule_store: str = _set("broker", TEXT, "Keeps schedules: a name, or a URL by its scheme.")
     durability: str = _set(
         "durable",

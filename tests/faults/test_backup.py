@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,18 @@ def test_a_backup_is_there_as_a_whole_or_not_at_all(
         back_up(tmp_path / "data", target, replace=True)
     assert (target / FILE_NAME).read_bytes() == before
     assert sorted(path.name for path in target.iterdir()) == ["lock", FILE_NAME]
+
+
+def test_a_backup_is_for_its_owner_only(script: Script, tmp_path: Path) -> None:
+    """As the store is, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        back_up(tmp_path / "data", tmp_path / "copy")
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "copy").iterdir()}
+    assert {FILE_NAME: "0o600", "lock": "0o600"} == modes
+    assert "0o700" == oct((tmp_path / "copy").stat().st_mode & 0o777)
 
 
 def test_a_store_is_not_overwritten(script: Script, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from contextlib import closing
@@ -138,6 +139,18 @@ def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sq
     if repaired.done:
         before = shutil.copytree(repaired.kept, folder.parent / "before")
         assert {finding.check for finding in care_of(before).check()} == checks
+
+
+def test_what_a_repair_keeps_is_for_its_owner_only(folder: Path) -> None:
+    """As the store is, whatever the umask is."""
+    damage(folder, "UPDATE schedule_counts SET value = 5 WHERE key = 'live'")
+    before = os.umask(0)
+    try:
+        kept = Path(care_of(folder).repair().kept)
+    finally:
+        os.umask(before)
+    assert "0o700" == oct(kept.stat().st_mode & 0o777)
+    assert {"0o600"} == {oct(path.stat().st_mode & 0o777) for path in kept.iterdir()}
 
 
 def test_every_check_is_tried() -> None:

@@ -37,16 +37,16 @@ class Filled:
 
     def __init__(self, path: Path) -> None:
         self.path = path / FILE_NAME
-        self._clock = FakeClock()
-        self._new_id = IdFactory(self._clock).new
-        self.store = SqliteStore(path, self._clock, reserve=0, durability="memory")
+        self.clock = FakeClock()
+        self._new_id = IdFactory(self.clock).new
+        self.store = SqliteStore(path, self.clock, reserve=0, durability="memory")
         self.store.open()
         self.checkpointer: Any = self.store._checkpointer
         self._written = 0
 
     def commit(self, size: int = MIB) -> None:
         self._written += 1
-        number, now = self._written, self._clock.now()
+        number, now = self._written, self.clock.now()
         job = Job(self._new_id(), "q", "task:t", bytes(size), number, number, created=now)
         self.store.submit([Admit([job])])
         assert self.store.finished() == [[{}]]
@@ -157,6 +157,30 @@ def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
         begin_anew(db)
         assert 0 == log.stat().st_size
         assert (3,) == first_row(db, "SELECT count(*) FROM jobs")
+
+
+def test_a_full_disk_lets_the_next_commit_begin_the_log_anew(filled: Filled) -> None:
+    """Its blocks are there already: what runs can be finished without further ones."""
+    filled.commit_many(2)
+    size, begun = filled.log.stat().st_size, filled.times_begun()
+    filled.store._make_room()
+    filled.commit()
+    assert (size, begun + 1) == (filled.log.stat().st_size, filled.times_begun())
+
+
+def test_the_log_stays_short_where_little_space_is_free(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of what is free: the database must have room for what is moved into it."""
+    monkeypatch.setattr(filled.store._home, "free", lambda: 4 * MIB)
+    for _ in range(40):
+        filled.commit(MIB // 8)
+    assert filled.log.stat().st_size < 1.5 * MIB
+    monkeypatch.setattr(filled.store._home, "free", lambda: 1 << 40)
+    filled.clock.advance(2.0)
+    for _ in range(40):
+        filled.commit(MIB // 8)
+    assert filled.log.stat().st_size > 4 * MIB
 
 
 def test_the_log_is_begun_anew_as_soon_as_the_thread_has_moved_its_part(

@@ -1,7 +1,9 @@
-"""The data directory of a store: its lock and the space that it keeps in reserve."""
+"""The data directory of a store: its lock, its modes and the space that it keeps in reserve."""
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -9,51 +11,175 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.disk import DataDirectory
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores import mounts
+from eventmq.plugins.queue_stores.disk import FILE_NAME, START_BYTES, DataDirectory
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MIB = 1024 * 1024
 
 
-def test_the_ballast_is_an_eighth_of_the_reserve(tmp_path: Path) -> None:
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o177], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> str:
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+# Space
+
+
+def test_the_ballast_is_an_eighth_of_the_reserve(data: Path) -> None:
     """A small reserve does not cost more space than it keeps."""
-    home = DataDirectory(tmp_path / "data", 8 * MIB)
-    home.open()
-    assert (tmp_path / "data" / "ballast").stat().st_size == MIB
+    home = DataDirectory(data, 8 * MIB)
+    home.serve()
+    assert (data / "ballast").stat().st_size == MIB
     home.close()
 
 
-def test_without_a_reserve_there_is_no_ballast(tmp_path: Path) -> None:
+def test_without_a_reserve_there_is_no_ballast(data: Path) -> None:
     """There is nothing that it could bridge."""
-    home = DataDirectory(tmp_path / "data", 0)
+    home = DataDirectory(data, 0)
+    home.serve()
+    assert {"lock", FILE_NAME} == {file.name for file in data.iterdir()}
+    home.close()
+
+
+def test_who_only_looks_makes_no_store(data: Path) -> None:
+    """fsck and a backup take the lock as well."""
+    home = DataDirectory(data, 8 * MIB)
     home.open()
-    assert [file.name for file in (tmp_path / "data").iterdir()] == ["lock"]
+    assert ["lock"] == [file.name for file in data.iterdir()]
     home.close()
 
 
 def test_a_nearly_full_disk_gives_the_ballast_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs is finished in its space; submissions are refused from then on."""
-    home = DataDirectory(tmp_path / "data", 8 * MIB)
-    home.open()
+    home = DataDirectory(data, 8 * MIB)
+    home.serve()
     assert not home.low(0.0)
     monkeypatch.setattr(home, "free", lambda: MIB)
     assert home.low(2.0)
-    assert not (tmp_path / "data" / "ballast").exists()
+    assert not (data / "ballast").exists()
     home.close()
 
 
-def test_a_directory_has_one_broker(tmp_path: Path) -> None:
+def test_a_start_on_a_full_disk_gives_the_ballast_back(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone before anything of the start needs space."""
+    home = DataDirectory(data, 8 * MIB)
+    home.serve()
+    home.close()
+    again = DataDirectory(data, 8 * MIB)
+    monkeypatch.setattr(again, "free", lambda: 3 * 4096)
+    again.serve()
+    assert not (data / "ballast").exists()
+    again.close()
+
+
+def test_what_is_too_full_says_how_much_would_do(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log may have to go into the database, and a start needs some space of its own."""
+    home = DataDirectory(data, 0)
+    home.serve()
+    (data / f"{FILE_NAME}-wal").write_bytes(bytes(5 * MIB))
+    monkeypatch.setattr(home, "free", lambda: 0)
+    assert f"{data} is full: free {5 + START_BYTES // MIB} MiB there" in str(home.full())
+    monkeypatch.setattr(home, "free", lambda: 64 * MIB)
+    assert "free 1 MiB there" in str(home.full())
+    home.close()
+
+
+def test_a_directory_that_is_gone_is_no_traceback(data: Path) -> None:
+    """The look at the free space is often the first to notice."""
+    home = DataDirectory(data, 8 * MIB)
+    home.serve()
+    data.rename(data.with_name("moved"))
+    with pytest.raises(StoreError, match="was taken from under the broker"):
+        home.low(2.0)
+    home.close()
+
+
+# The lock
+
+
+def test_a_directory_has_one_broker(data: Path) -> None:
     """The second is told which process has it."""
-    home = DataDirectory(tmp_path / "data", 0)
-    home.open()
+    home = DataDirectory(data, 0)
+    home.serve()
+    with pytest.raises(StoreError, match=f"in use by another broker .process {os.getpid()}"):
+        DataDirectory(data, 0).serve()
+    home.close()
+
+
+_SERVES = """
+import sys
+from pathlib import Path
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.disk import DataDirectory
+home = DataDirectory(Path(sys.argv[1]), 0)
+try:
+    home.serve() if sys.argv[2] == "serve" else home.open()
+except StoreError as error:
+    sys.exit(str(error))
+"""
+
+
+def serve_elsewhere(data: Path, how: str = "serve") -> str:
+    """Return what another process is told that wants the directory, "" if it gets it."""
+    command = [sys.executable, "-c", _SERVES, str(data), how]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the database is locked on Linux only")
+@pytest.mark.parametrize("how", ["serve", "open"])
+def test_a_deleted_lock_lets_no_other_broker_in(data: Path, how: str) -> None:
+    """The database is locked too."""
+    home = DataDirectory(data, 0)
+    home.serve()
+    (data / "lock").unlink()
+    assert "in use by another broker" in serve_elsewhere(data, how)
+    home.close()
+    assert "" == serve_elsewhere(data, how)
+
+
+_HOLDS = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 30)
+"""
+
+
+def test_a_refused_open_frees_no_lock_of_this_process(data: Path) -> None:
+    """To close a second descriptor would free what SQLite has locked by the first."""
+    import fcntl
+
+    home = DataDirectory(data, 0)
+    home.serve()
+    fcntl.lockf(home.descriptors[home.database], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 << 30)
+    (data / "lock").unlink()
     with pytest.raises(StoreError, match="in use by another broker"):
-        DataDirectory(tmp_path / "data", 0).open()
+        DataDirectory(data, 0).serve()
+    command = [sys.executable, "-c", _HOLDS, str(home.database)]
+    taken = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in taken.stderr
     home.close()
 
 
@@ -64,15 +190,75 @@ with open(sys.argv[1], "r+b") as index:
 """
 
 
-def test_an_open_store_keeps_its_hold_of_the_index(tmp_path: Path) -> None:
+def test_an_open_store_keeps_its_hold_of_the_index(data: Path) -> None:
     """Whoever opens a store that nobody seems to have cuts the index of its log to nothing.
 
     A broker whose index was cut ends by SIGBUS. The place is `UNIX_SHM_DMS` of SQLite's os_unix.c.
     """
-    store = SqliteStore(tmp_path, FakeClock(), reserve=0)
+    store = SqliteStore(data, FakeClock(), reserve=0)
     store.open()
-    command = [sys.executable, "-c", _TAKES_THE_INDEX, str(tmp_path / f"{FILE_NAME}-shm")]
+    command = [sys.executable, "-c", _TAKES_THE_INDEX, str(data / f"{FILE_NAME}-shm")]
     taken = subprocess.run(command, capture_output=True, text=True, check=False)
     store.close()
     assert taken.returncode == 1
     assert "BlockingIOError" in taken.stderr
+
+
+# Where it is
+
+
+def test_a_network_file_system_is_refused_by_name(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is made there."""
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / {tmp_path} rw - nfs4 h:/x rw\n"
+    )
+    monkeypatch.setattr(mounts, "MOUNTS", table)
+    with pytest.raises(StoreError, match=r"is on a network file system \(nfs4\)"):
+        DataDirectory(data, 0).serve()
+    assert not data.exists()
+
+
+def test_an_expected_store_is_not_made(data: Path) -> None:
+    """A disk that is not mounted leaves an empty directory, or none."""
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"there is no store in .*the store abc is expected"):
+            DataDirectory(data, 0).serve("abc")
+        assert not list(data.glob("*"))
+        data.mkdir(exist_ok=True)
+
+
+# Modes
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_is_made_is_for_its_owner_only(data: Path) -> None:
+    """Whatever the umask takes or leaves."""
+    store = SqliteStore(data, FakeClock(), reserve=8 * MIB)
+    store.open()
+    modes = {path.name: mode(path) for path in data.iterdir()}
+    store.close()
+    assert "0o700" == mode(data)
+    ends = ("", "-wal", "-shm")
+    assert modes == dict.fromkeys(["lock", "ballast", *(FILE_NAME + end for end in ends)], "0o600")
+
+
+def test_wider_modes_are_told_with_what_ends_them(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They stay as they are: who set them may have meant it."""
+    home = DataDirectory(data, 8 * MIB)
+    home.serve()
+    home.close()
+    assert [] == caplog.messages
+    data.chmod(0o755)
+    (data / FILE_NAME).chmod(0o644)
+    home.serve()
+    home.close()
+    database = data / FILE_NAME
+    (told,) = caplog.messages
+    assert f"{data} has mode 0755, {database} has mode 0644" in told
+    assert f"to end that: chmod 700 {data} && chmod 600 {database}" in told
+    assert ("0o755", "0o644") == (mode(data), mode(database))

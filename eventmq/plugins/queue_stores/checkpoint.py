@@ -38,6 +38,10 @@ WAKE_FRAMES = 1024
 #: Frames at which the committing thread tries to begin the log anew.
 RESTART_FRAMES = 2 * WAKE_FRAMES
 
+#: On a nearly full disk the log may have this share of the free space, and so many frames at least:
+#: the rest is for the database, which must have room for what is moved into it.
+FREE_SHARE, LEAST_FRAMES = 4, 64
+
 #: Frames (32 MiB) at which the committing thread waits until the other one has moved its part.
 WAIT_FRAMES = 4 * RESTART_FRAMES
 
@@ -51,8 +55,8 @@ LOG_BYTES = FORCED_FRAMES * 4096
 #: 64 MiB, and again after so much more, it waits until those have ended; else it tries later.
 READERS_WAIT, FORCED_WAIT = 0.02, 0.15
 
-#: Frames in a MiB.
-_FRAMES_PER_MIB = 256
+#: Bytes of a frame, about, and frames in a MiB.
+_FRAME_BYTES, _FRAMES_PER_MIB = 4096, 256
 
 
 class Checkpointer:
@@ -75,6 +79,8 @@ class Checkpointer:
         self._frames = [0]
         #: Frames after the commit before that one, and at which something is done.
         self._last = self._next_wake = self._next_try = self._next_forced = 0
+        #: Frames at which the committing thread tries to begin the log anew, on this disk.
+        self._restart = RESTART_FRAMES
         self._short()
         self._wake = threading.Event()
         #: Held by the thread that moves.
@@ -126,14 +132,31 @@ class Checkpointer:
                 with suppress(RuntimeError):  # no further thread: the committing one moves it all
                     self._thread.start()
 
+    def bound(self, free: int) -> None:
+        """Keep the log short where little space is free; called by the committing thread.
+
+        Args:
+            free: Bytes of the file system.
+        """
+        self._restart = min(RESTART_FRAMES, max(LEAST_FRAMES, free // FREE_SHARE // _FRAME_BYTES))
+        self._next_try = min(self._next_try, self._last + self._restart)
+
+    def make_room(self, db: apsw.Connection) -> None:
+        """Let the next commit of ``db`` begin the log anew, as the disk is full.
+
+        Its blocks are used again then, and most pages of the database are there already.
+        """
+        with self._moves, patience(db, READERS_WAIT):
+            self._checkpoint(db, "RESTART")
+
     def _short(self) -> None:
         """Note that the log is short: it has begun anew."""
-        self._next_wake, self._next_try = WAKE_FRAMES, RESTART_FRAMES
+        self._next_wake, self._next_try = WAKE_FRAMES, self._restart
         self._next_forced = FORCED_FRAMES
 
     def _begin_anew(self, db: apsw.Connection, frames: int) -> None:
         """Move what is left, and let the next commit begin the log anew, if nobody reads it."""
-        self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + RESTART_FRAMES
+        self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + self._restart
         forced = frames >= self._next_forced
         with patience(db, FORCED_WAIT if forced else READERS_WAIT):
             busy = self._checkpoint(db, "RESTART")

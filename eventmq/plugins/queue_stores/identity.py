@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from eventmq.errors import StoreError
+from eventmq.plugins.database import all_rows, first_row
+
 if TYPE_CHECKING:
     import apsw
 
-__all__ = ["identify"]
+__all__ = ["check_expected", "identify"]
 
 
 def identify(db: apsw.Connection, now: float) -> tuple[str, int]:
@@ -31,3 +34,37 @@ def identify(db: apsw.Connection, now: float) -> tuple[str, int]:
     for item in (("store_id", store_id), ("epoch", epoch)):
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
     return store_id, epoch
+
+
+def check_expected(db: apsw.Connection, where: str, expected: str) -> None:
+    """Refuse a store that has another id than the expected one; "" expects none.
+
+    Args:
+        db: A connection that has written nothing yet.
+        where: Path of the file, for the error.
+        expected: The id.
+
+    Raises:
+        StoreError: It has another id, or will get one because it is a backup.
+    """
+    if not expected:
+        return
+    made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'meta'")
+    meta = dict(all_rows(db, "SELECT key, value FROM meta")) if made else {}
+    found, restored = meta.get("store_id"), meta.get("copied_from")
+    if "copied" in meta:
+        of = f" of the store {restored}" if restored else ""
+        msg = (
+            f"the store {where} is a backup{of}, which gets an id of its own when a broker first "
+            f"opens it: start the broker once without expect_store ({expected}), and then expect "
+            "the id that its ready line says"
+        )
+        raise StoreError(msg)
+    if found != expected:
+        of = f" (it was restored from a backup of the store {restored})" if restored else ""
+        msg = (
+            f"the store {where} has the id {found or 'of none'}{of}, and expect_store says "
+            f"{expected}: see that the right disk is mounted and --data-dir is right, or expect "
+            "this id"
+        )
+        raise StoreError(msg)

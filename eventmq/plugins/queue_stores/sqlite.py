@@ -7,6 +7,7 @@ fsync. The store has one owner, which holds the lock of the directory.
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,16 +41,25 @@ from eventmq.entries import (
 from eventmq.errors import PluginError, ProtocolError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
 from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
-from eventmq.plugins.database import DISK_FULL, UNREADABLE, connect, first_row, use_log
+from eventmq.plugins.database import (
+    DISK_FULL,
+    UNREADABLE,
+    connect,
+    first_row,
+    has_moved,
+    lacks_index_space,
+    use_log,
+)
 from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES, Checkpointer
-from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.disk import FILE_NAME, DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
-from eventmq.plugins.queue_stores.identity import identify
+from eventmq.plugins.queue_stores.identity import check_expected, identify
 from eventmq.plugins.queue_stores.limits import LimitRows
 from eventmq.plugins.queue_stores.log import PATIENCE, begin_anew, see_to_log
+from eventmq.plugins.queue_stores.opened import OpenedFiles
 from eventmq.plugins.queue_stores.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.outbox import CAP, RING, Outbox
 from eventmq.plugins.queue_stores.quick_check import check_quickly
@@ -77,8 +87,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_NAME", "SqliteStore", "eventmq_queue_stores"]
 
-#: Name of the database in the data directory.
-FILE_NAME = "queue.sqlite"
+logger = logging.getLogger("eventmq.store")
 
 #: The dedupe window is cut into this many buckets.
 BUCKETS = 12
@@ -109,6 +118,7 @@ class SqliteStore:
         events_ring: Bytes of events that are kept until a journal comes.
         events_cap: Bytes of events that are kept from then on.
         events_values: Bytes of arguments and results in one row of events, 0 for none.
+        expect_store: Id that the store must have; empty: any, and a missing store is made.
         vfs: Name of the file layer of SQLite under all connections that write, None for the
             default one: a test may fail system calls there.
     """
@@ -126,10 +136,13 @@ class SqliteStore:
         events_ring: int = RING,
         events_cap: int = CAP,
         events_values: int = 0,
+        expect_store: str = "",
         vfs: str | None = None,
     ) -> None:
         self._clock = clock
         self._vfs = vfs
+        self._expected = expect_store
+        self._opened: OpenedFiles | None = None
         self._home = DataDirectory(directory, reserve) if directory is not None else None
         self._durability = durability
         self._dedupe_window = dedupe_window
@@ -155,11 +168,13 @@ class SqliteStore:
     def open(self) -> Recovered:
         """Open or create the file; see `QueueStore.open`."""
         if self._home is not None:
-            self._home.open()
+            self._home.serve(self._expected)
         try:
             return self._open()
         except (*UNREADABLE, ProtocolError) as error:  # the latter over what is packed in a row
             self.close()
+            if self._home is not None and self._is_full(error):
+                raise self._home.full() from error
             msg = (
                 f"cannot open the store {self._path}: {error}; ask eventmq fsck what is wrong, and "
                 "eventmq fsck --salvage DEST copies what can be read"
@@ -173,6 +188,7 @@ class SqliteStore:
         self._db = db = self._connect()
         if self._home is not None:
             check_quickly(db, Path(self._path))
+        check_expected(db, self._path, self._expected)
         prepare(db, self._path)
         use_log(db, PATIENCE)
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
@@ -191,6 +207,8 @@ class SqliteStore:
         self._outbox = Outbox(db, *self._events)
         recovered = self._recover(tables)
         db.execute("COMMIT")
+        if self._home is not None:
+            self._note_files(self._home, recovered)
         if self._checkpointer is not None:
             self._checkpointer.start(db)
         writes.epoch = recovered.epoch
@@ -206,6 +224,14 @@ class SqliteStore:
         if logged:
             begin_anew(db)
         return db
+
+    def _note_files(self, home: DataDirectory, recovered: Recovered) -> None:
+        """Remember which files are open, and tell of a store that was not there before."""
+        assert self._db is not None  # noqa: S101 - called by open
+        self._opened = OpenedFiles(home.database, home.descriptors, has_moved(self._db))
+        if home.new:
+            what = "there was no store in %s: a new one was made, and its id is %s"
+            logger.info(what, home.path, recovered.store_id)
 
     def _make_handlers(self, writes: Writes) -> dict[type, Callable[[Any], Any]]:
         reads = Reads(writes.tables, self._clock)
@@ -251,10 +277,20 @@ class SqliteStore:
     def submit(self, batch: Sequence[Write]) -> None:
         """Commit a batch; SQLite ends it before this returns."""
         verdicts = self._commit(batch)
-        self._verdicts.append(verdicts)
         stored = not isinstance(verdicts, Exception)
+        if stored and self._opened is not None:
+            try:
+                self._opened.committed()
+            except StoreError as error:  # nobody will find what was stored
+                verdicts = error
+        self._verdicts.append(verdicts)
         if stored and self._checkpointer is not None and self._db is not None:
             self._checkpointer.committed(self._db)
+
+    def verify(self) -> None:
+        """Look whether the files are still where they were opened; see `QueueStore.verify`."""
+        if self._opened is not None:
+            self._opened.verify()
 
     def finished(self) -> list[Sequence[Any] | Exception]:
         """Return the verdicts of the commits since the last call."""
@@ -267,10 +303,10 @@ class SqliteStore:
 
     def _commit(self, batch: Sequence[Write]) -> Sequence[Any] | Exception:
         assert self._db is not None, "the store is not open"  # noqa: S101
-        if self._home is not None:
-            self._writes.refuse = self._home.low(self._clock.monotonic())
         high = self._writes.high
         try:
+            if self._home is not None:
+                self._look_at_space(self._home)
             try:
                 return self._transaction(batch)
             except Mismatch:
@@ -312,6 +348,23 @@ class SqliteStore:
             if self._graphs.prune(before - self._bucket_seconds) or more:
                 self._pruned = float("-inf")  # the rest with the next commits
 
+    def _look_at_space(self, home: DataDirectory) -> None:
+        self._writes.refuse = home.low(self._clock.monotonic())
+        if self._checkpointer is not None:
+            self._checkpointer.bound(home.space)
+
+    def _make_room(self) -> None:
+        """Give back what can be, so that what runs is finished; nothing is committed meanwhile."""
+        if self._home is not None:
+            self._home.release_ballast()
+        if self._checkpointer is not None and self._db is not None:
+            self._checkpointer.make_room(self._db)
+
+    def _is_full(self, error: Exception) -> bool:
+        if lacks_index_space(error):
+            return self._home is not None and self._home.exhausted()
+        return isinstance(error, DISK_FULL)
+
     def _roll_back(self, high: str) -> None:
         assert self._db is not None  # noqa: S101 - checked by the caller
         with contextlib.suppress(*UNREADABLE):
@@ -322,9 +375,10 @@ class SqliteStore:
         self._writes.high = high
 
     def _failure(self, error: Exception) -> Exception:
-        if isinstance(error, DISK_FULL):
-            if self._home is not None:
-                self._home.release_ballast()
+        if isinstance(error, StoreError):
+            return error
+        if self._is_full(error):
+            self._make_room()
             return QueueFull("the disk is full")
         why = str(error) or type(error).__name__  # a MemoryError has no words
         failure = StoreError(f"the store {self._path} cannot be written: {why}")
@@ -391,6 +445,7 @@ OPTIONS: Mapping[str, object] = {
     "events_ring": RING,
     "events_cap": CAP,
     "events_values": 0,
+    "expect_store": "",
 }
 
 

@@ -50,6 +50,13 @@ class RecoveryTests(StoreHarness):
         assert recovered.next_seq >= 1
         assert (recovered.counts, recovered.chunks, recovered.next_due) == ({}, [], None)
 
+    def test_a_store_that_is_where_it_was_opened_is_verified(self) -> None:
+        """After it was opened, and after a commit; the broker asks once a second."""
+        store, _ = self.open()
+        store.verify()
+        self.admitted(store, 3)
+        store.verify()
+
     def test_token_buckets_are_there_after_opening_again(self) -> None:
         """As they were written last, until they are full in any case."""
         store, recovered = self.open()

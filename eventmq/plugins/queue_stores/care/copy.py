@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from eventmq.care import BackedUp
 from eventmq.errors import StoreError
 from eventmq.plugins.database import UNREADABLE, connect, copy_database
+from eventmq.plugins.private_files import make_private_file
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.log import PATIENCE
 
@@ -34,9 +35,10 @@ def copy_files(path: Path, name: str) -> Path:
     """
     folder = path.parent / name
     try:
-        folder.mkdir()
+        folder.mkdir(0o700)
         for source in (path, path.with_name(f"{path.name}-wal")):
             if source.exists():
+                make_private_file(folder / source.name)
                 shutil.copyfile(source, folder / source.name)
                 _sync(folder / source.name)
         _sync(folder)
@@ -83,7 +85,7 @@ def _must_be_closed(final: Path) -> None:
 
 
 def _copy(db: apsw.Connection, draft: Path) -> int:
-    draft.touch(mode=0o600)
+    make_private_file(draft)
     with contextlib.closing(connect(draft, busy=PATIENCE)) as copy:
         copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         copy_database(db, copy)
@@ -91,6 +93,10 @@ def _copy(db: apsw.Connection, draft: Path) -> int:
         copy.execute("PRAGMA journal_mode = DELETE")
         copy.execute("BEGIN")
         copy.execute("DELETE FROM meta WHERE key GLOB 'journal*' OR key = 'addresses'")
+        copy.execute(
+            "INSERT OR REPLACE INTO meta SELECT 'copied_from', value FROM meta "
+            "WHERE key = 'store_id' AND NOT EXISTS (SELECT 1 FROM meta WHERE key = 'copied')"
+        )
         made = (("store_id", secrets.token_hex(8)), ("copied", time.time()))
         copy.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
         copy.execute("COMMIT")

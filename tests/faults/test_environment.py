@@ -1,0 +1,244 @@
+"""An environment that lies: the store is deleted, moved or replaced under a running broker.
+
+Whoever holds a receipt finds the job in what was the store; the broker ends with one sentence. The
+files that are deleted have a second name, under which the oracle reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.errors import EventMQError
+from eventmq.plugins.queue_stores.disk import FILE_NAME
+from eventmq.plugins.queue_stores.reading import open_to_read
+from tests.acceptance.shell import Shell
+from tests.acceptance.system import System, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.acceptance.system import Process
+
+#: Seconds that a broker may take to end: it is 2, and the machine may be slow.
+ENDS_WITHIN = 10.0
+
+#: Of a broker in the folder of a test.
+HERE = ("--bind", "tcp://127.0.0.1:0", "--data-dir", "data")
+
+SENTENCE = "error: the store was taken from under the broker, which gives no further receipt: "
+
+
+def keep(data: Path, kept: Path) -> Path:
+    """Give the database and its log second names; return the folder of these."""
+    kept.mkdir()
+    for name in (FILE_NAME, f"{FILE_NAME}-wal"):
+        os.link(data / name, kept / name)
+    return kept
+
+
+def delete_database(data: Path) -> Path:
+    kept = keep(data, data.with_name("kept"))
+    for path in data.glob(f"{FILE_NAME}*"):
+        path.unlink()
+    return kept
+
+
+def delete_directory(data: Path) -> Path:
+    kept = keep(data, data.with_name("kept"))
+    shutil.rmtree(data)
+    return kept
+
+
+def delete_lock(data: Path) -> Path:
+    (data / "lock").unlink()
+    return data
+
+
+def put_back_a_backup(data: Path) -> Path:
+    Shell(data.parent).output("backup", "copy", "--data-dir", "data")
+    data.rename(data.with_name("old"))
+    data.with_name("copy").rename(data)
+    return data.with_name("old")
+
+
+def leave_the_mount_point(data: Path) -> Path:
+    """Do what an unmounted disk looks like: an empty directory is there instead."""
+    data.rename(data.with_name("disk"))
+    data.mkdir()
+    return data.with_name("disk")
+
+
+HARMS: dict[str, Callable[[Path], Path]] = {
+    "database deleted": delete_database,
+    "directory deleted": delete_directory,
+    "lock deleted": delete_lock,
+    "backup put back": put_back_a_backup,
+    "unmounted": leave_the_mount_point,
+}
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    yield system
+    system.stop()
+
+
+class Submitter:
+    """A client that submits one job after another, and keeps the ids that it has a receipt for."""
+
+    def __init__(self, system: System) -> None:
+        self.confirmed: list[str] = []
+        self._app = system.app(submit_timeout=2.0)
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self, least: int) -> None:
+        """Begin, and wait for so many receipts."""
+        self._thread.start()
+        until(lambda: len(self.confirmed) >= least, "the first receipts")
+
+    def _run(self) -> None:
+        with contextlib.suppress(EventMQError):
+            while True:
+                self.confirmed.append(self._app.send("survivor.work", (len(self.confirmed),)).id)
+
+    def join(self) -> list[str]:
+        """Wait until a job has no receipt; return the ids of those that had one."""
+        self._thread.join()
+        return self.confirmed
+
+
+def stored(folder: Path) -> set[str]:
+    """Return the ids of the jobs in what was a store."""
+    with contextlib.closing(open_to_read(folder / FILE_NAME)) as db:
+        return {job_id for (job_id,) in db.execute("SELECT id FROM jobs")}
+
+
+def ended(system: System, broker: Process) -> str:
+    """Wait for the end of a broker; return the one line of its error."""
+    assert 1 == broker.wait(ENDS_WITHIN)
+    log = (system.folder / "broker.log").read_text()
+    assert "Traceback" not in log
+    errors = [line for line in log.splitlines() if " INFO " not in line]
+    assert 1 == len(errors), log
+    return errors[0]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_no_receipt_is_given_for_what_nobody_would_find(system: System, harm: str) -> None:
+    """Under load: each confirmed job is in what was the store."""
+    broker = system.broker()
+    submitter = Submitter(system)
+    submitter.start(50)
+    was = HARMS[harm](system.folder / "data")
+    assert ended(system, broker).startswith(SENTENCE)
+    confirmed = submitter.join()
+    assert len(confirmed) >= 50
+    assert set(confirmed) <= stored(was)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_broker_with_nothing_to_do_notices_it_too(system: System, harm: str) -> None:
+    """It looks once a second: whoever comes next must not be served from files without a name."""
+    broker = system.broker()
+    system.app().ask("ping")  # its first commit, of its addresses, is done
+    HARMS[harm](system.folder / "data")
+    assert ended(system, broker).startswith(SENTENCE)
+
+
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="the database is locked on Linux only")
+def test_a_deleted_lock_admits_no_second_broker(system: System) -> None:
+    """The database itself is locked; the first broker is stopped, so that it cannot end before."""
+    first = system.broker()
+    first.freeze()
+    (system.folder / "data" / "lock").unlink()
+    code, second = Shell(system.folder).error("broker", *HERE)
+    assert 1 == code
+    assert "is in use by another broker" in second
+
+
+# The store that is expected
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    yield shell
+    shell.close()
+
+
+def make_store(shell: Shell, data: str = "data") -> str:
+    """Run a broker once; return the id of its store."""
+    broker = shell.start("broker", *HERE[:2], "--data-dir", data)
+    store_id = broker.ready()["store"]
+    assert 0 == broker.stop()
+    return store_id
+
+
+def test_a_broker_ends_where_its_store_is_missing(shell: Shell) -> None:
+    """Nothing is made, so that the next look finds nothing either."""
+    (shell.folder / "data").mkdir()
+    code, error = shell.error("broker", *HERE, "--expect-store", "0123456789abcdef")
+    assert 1 == code
+    assert error.startswith("there is no store in data, and the store 0123456789abcdef is expected")
+    assert [] == list((shell.folder / "data").iterdir())
+
+
+def test_a_broker_ends_where_another_store_is(shell: Shell) -> None:
+    """The store is left as it was: not even its epoch grows."""
+    found = make_store(shell)
+    code, error = shell.error("broker", *HERE, "--expect-store", "0123456789abcdef")
+    assert 1 == code
+    assert f"has the id {found}, and expect_store says 0123456789abcdef" in error
+    broker = shell.start("broker", *HERE, "--expect-store", found)
+    said = broker.ready()
+    assert (found, "2") == (said["store"], said["epoch"])
+    assert 0 == broker.stop()
+
+
+def test_the_expected_store_may_stand_in_a_variable(shell: Shell) -> None:
+    """As any setting; a store in memory never is the one."""
+    shell.environ["EVENTMQ_EXPECT_STORE"] = "0123456789abcdef"
+    code, error = shell.error("broker", *HERE)
+    assert (1, True) == (code, "is expected" in error)
+    code, error = shell.error("broker", *HERE, "--durability", "memory")
+    assert (1, True) == (code, "expect_store says 0123456789abcdef" in error)
+
+
+def test_a_restored_backup_has_another_id_and_the_error_says_so(shell: Shell) -> None:
+    """Before its first start, when its id is not known yet, and afterwards."""
+    original = make_store(shell)
+    shell.output("backup", "copy", "--data-dir", "data")
+    start = ("broker", *HERE[:2], "--data-dir", "copy")
+    code, error = shell.error(*start, "--expect-store", original)
+    assert 1 == code
+    assert f"is a backup of the store {original}, which gets an id of its own" in error
+    restored = make_store(shell, "copy")
+    assert original != restored
+    code, error = shell.error(*start, "--expect-store", original)
+    assert 1 == code
+    assert f"has the id {restored} (it was restored from a backup of the store {original})" in error
+    broker = shell.start(*start, "--expect-store", restored)
+    assert restored == broker.ready()["store"]
+    assert 0 == broker.stop()
+
+
+def test_a_store_that_is_made_is_told(shell: Shell) -> None:
+    """Once, with its id: whoever sees it after a reboot knows that the disk is missing."""
+    broker = shell.start("broker", *HERE)
+    store_id = broker.ready()["store"]
+    assert 0 == broker.stop()
+    assert (
+        f"there was no store in data: a new one was made, and its id is {store_id}" in broker.said
+    )
+    broker = shell.start("broker", *HERE)
+    broker.ready()
+    assert 0 == broker.stop()
+    assert "a new one was made" not in broker.said

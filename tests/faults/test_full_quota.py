@@ -1,0 +1,135 @@
+"""The store after a crash, on a disk without space; no disk need be mounted for it.
+
+`test_full_disk` has the same with a broker, a worker and a small file system.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.entries import Admit, Finish, Finished, Verdict
+from eventmq.errors import QueueFull, StoreError
+from eventmq.job import IdFactory, Job, JobState
+from eventmq.plugins.queue_stores.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.testing import FakeClock
+from tests.faults.quota import Quota
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import Any
+
+MIB = 1024 * 1024
+
+#: Jobs, and bytes of each.
+JOBS, SIZE = 36, 100_000
+
+#: In reserve; an eighth of that is the ballast.
+RESERVE = 64 * MIB
+
+#: What is left free on the disk.
+THREE_BLOCKS = 3 * 4096
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def jobs(clock: FakeClock) -> list[Job]:
+    new_id = IdFactory(clock).new
+    return [
+        Job(new_id(), "q", "task:t", bytes(SIZE), number, number, created=clock.now())
+        for number in range(1, JOBS + 1)
+    ]
+
+
+@pytest.fixture
+def crashed(tmp_path: Path, clock: FakeClock, jobs: list[Job]) -> Path:
+    """Return the directory of a broker that was killed: its files as they were just before."""
+    with closing(SqliteStore(tmp_path / "was", clock, reserve=RESERVE)) as store:
+        store.open()
+        for job in jobs:
+            assert [[{}]] == commit(store, Admit([job]))
+        shutil.copytree(tmp_path / "was", tmp_path / "data")
+    (tmp_path / "data" / f"{FILE_NAME}-shm").unlink()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def quota(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quota]:
+    """Return the disk of that directory, on which three blocks are free."""
+    quota = Quota(crashed, 0)
+    quota.limit = quota.used() + THREE_BLOCKS
+    quota.install(monkeypatch)
+    yield quota
+    quota.unregister()
+
+
+def commit(store: SqliteStore, entry: Any) -> Sequence[Any]:
+    store.submit([entry])
+    return store.finished()
+
+
+def end(job: Job, now: float) -> Finish:
+    ended = Finished(job, JobState.SUCCEEDED, now, 60.0, "json", b"r", now - 2.0, 1.5, "worker")
+    return Finish([ended])
+
+
+def work_off(store: SqliteStore, jobs: list[Job], now: float) -> None:
+    """Finish all jobs; none may be refused."""
+    for job in jobs:
+        assert [[{}]] == commit(store, end(job, now))
+
+
+def test_it_opens_with_its_ballast_and_is_worked_off(
+    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[Job]
+) -> None:
+    """Nothing is lost, new jobs are refused, and those that are there can end."""
+    with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
+        recovered = store.open()
+        assert not (crashed / "ballast").exists()
+        assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
+        assert [[{0: Verdict("full", "the disk is nearly full")}]] == commit(store, Admit(jobs[:1]))
+        work_off(store, jobs, clock.now())
+    assert quota.used() <= quota.limit
+
+
+def test_without_a_ballast_it_says_how_much_space_would_do(
+    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[Job]
+) -> None:
+    """And with that it opens; the refused start has lost nothing."""
+    quota.limit -= (crashed / "ballast").stat().st_size
+    (crashed / "ballast").unlink()
+    with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
+        with pytest.raises(StoreError, match=r"data is full: free \d+ MiB there") as raised:
+            store.open()
+        found = re.search(r"free (\d+) MiB", str(raised.value))
+        assert found
+        quota.limit += int(found[1]) * MIB
+        recovered = store.open()
+        assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
+        work_off(store, jobs, clock.now())
+
+
+def test_jobs_end_as_soon_as_there_is_space_again(
+    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[Job]
+) -> None:
+    """A commit that finds no space is refused as a whole, and the store lives on."""
+    with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
+        store.open()
+        limit, quota.limit = quota.limit, quota.used()
+        verdicts = [commit(store, end(job, clock.now()))[0] for job in jobs]
+        refused = [isinstance(verdict, QueueFull) for verdict in verdicts]
+        assert any(refused)
+        assert all(full or verdict == [{}] for full, verdict in zip(refused, verdicts, strict=True))
+        quota.limit = limit
+        rest = [job for job, full in zip(jobs, refused, strict=True) if full]
+        work_off(store, rest, clock.now())

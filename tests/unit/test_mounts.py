@@ -1,0 +1,64 @@
+"""Which file system a path is on, by the kernel's list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventmq.plugins.queue_stores import mounts
+from eventmq.plugins.queue_stores.mounts import NETWORK, file_system_of, network_file_system
+
+TABLE = r"""22 28 0:21 / /proc rw,nosuid - proc proc rw
+28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
+30 28 0:30 / /srv rw shared:2 master:7 - nfs4 files:/srv rw,vers=4.2
+31 30 8:2 / /srv/local rw - xfs /dev/sdb1 rw
+32 28 0:32 / /home/ann/my\040share rw - cifs //host/share rw
+33 28 0:33 / /mnt rw - autofs systemd-1 rw
+34 33 0:34 / /mnt rw - fuse.sshfs ann@host:/ rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", "ext4"),
+        ("/var/lib/eventmq", "ext4"),
+        ("/srv", "nfs4"),
+        ("/srv/eventmq/data", "nfs4"),
+        ("/srv/local/data", "xfs"),
+        ("/srvs", "ext4"),
+        ("/home/ann/my share/data", "cifs"),
+        ("/mnt/data", "fuse.sshfs"),
+    ],
+)
+def test_the_innermost_mount_counts(path: str, expected: str) -> None:
+    """A later mount on the same place hides the earlier one; names are not cut in the middle."""
+    assert expected == file_system_of(path, TABLE)
+
+
+def test_lines_that_cannot_be_read_are_passed_over() -> None:
+    assert "" == file_system_of("/x", "nonsense\n1 2 3\n - \n")
+
+
+def test_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is where the files are."""
+    table = tmp_path / "table"
+    table.write_text(f"1 0 8:1 / / rw - ext4 d rw\n2 1 0:9 / {tmp_path}/far rw - 9p d rw\n")
+    monkeypatch.setattr(mounts, "MOUNTS", table)
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near").symlink_to(tmp_path / "far")
+    assert "9p" == network_file_system(tmp_path / "near" / "data")
+    assert "" == network_file_system(tmp_path / "data")
+
+
+def test_a_system_without_the_list_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "missing")
+    assert "" == network_file_system(tmp_path)
+
+
+def test_layers_and_disks_of_this_machine_are_no_network() -> None:
+    assert NETWORK.isdisjoint({"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk"})
+    assert NETWORK.isdisjoint({"fuse.fuse-overlayfs", "virtiofs", "apfs"})

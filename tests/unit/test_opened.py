@@ -1,0 +1,133 @@
+"""A store notices that its files are not where it opened them, before it gives a verdict."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.entries import Announce
+from eventmq.errors import StoreError
+from eventmq.plugins.queue_stores.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def renew(path: Path) -> None:
+    """Put another file with the same content in the place of one."""
+    copy = path.with_name("copy")
+    shutil.copyfile(path, copy)
+    copy.replace(path)
+
+
+def swap(data: Path) -> None:
+    """Put a copy in the place of a directory."""
+    shutil.copytree(data, data.with_name("copy"))
+    data.rename(data.with_name("old"))
+    data.with_name("copy").rename(data)
+
+
+#: What is done to a data directory, and to whose name the error leads.
+HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "database deleted": (lambda data: (data / FILE_NAME).unlink(), f"{FILE_NAME} is gone"),
+    "database replaced": (lambda data: renew(data / FILE_NAME), f"{FILE_NAME} is another file"),
+    "log deleted": (lambda data: (data / f"{FILE_NAME}-wal").unlink(), f"{FILE_NAME}-wal is gone"),
+    "log replaced": (lambda data: renew(data / f"{FILE_NAME}-wal"), "-wal is another file"),
+    "lock deleted": (lambda data: (data / "lock").unlink(), "lock is gone"),
+    "lock replaced": (lambda data: renew(data / "lock"), "lock is another file"),
+    "directory deleted": (shutil.rmtree, "is gone"),
+    "directory moved": (lambda data: data.rename(data.with_name("old")), "is gone"),
+    "directory swapped": (swap, "is another file"),
+}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["durable", "relaxed"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
+) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "data", clock, durability=request.param, reserve=0)
+    store.open()
+    yield store
+    store.close()
+
+
+def commit(store: SqliteStore) -> object:
+    """Commit something; return the verdict."""
+    store.submit([Announce({"main": "tcp://127.0.0.1:1"})])
+    (verdict,) = store.finished()
+    return verdict
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_commit_into_files_without_a_name_has_no_receipt(
+    store: SqliteStore, tmp_path: Path, harm: str
+) -> None:
+    """It is stored, and nobody would find it."""
+    assert not isinstance(commit(store), Exception)
+    hurt, told = HARMS[harm]
+    hurt(tmp_path / "data")
+    verdict = commit(store)
+    assert isinstance(verdict, StoreError)
+    assert told in str(verdict)
+    assert "gives no further receipt" in str(verdict)
+
+
+@pytest.mark.parametrize("harm", [*HARMS, "index deleted"])
+def test_a_store_that_does_nothing_notices_it_too(
+    store: SqliteStore, tmp_path: Path, harm: str
+) -> None:
+    """The index is looked at here only: readers that make another one are not waited for."""
+    store.verify()
+    hurt, told = HARMS.get(
+        harm, (lambda data: (data / f"{FILE_NAME}-shm").unlink(), f"{FILE_NAME}-shm is gone")
+    )
+    hurt(tmp_path / "data")
+    with pytest.raises(StoreError, match="was taken from under the broker") as raised:
+        store.verify()
+    assert told in str(raised.value)
+
+
+def test_what_it_does_itself_is_no_loss(store: SqliteStore) -> None:
+    """Checkpoints, readers and links leave the names where they are."""
+    for _ in range(50):
+        assert not isinstance(commit(store), Exception)
+    assert store.care is not None
+    assert [] == store.care.check()
+    store.verify()
+
+
+def test_a_linked_directory_that_leads_elsewhere_is_noticed(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """SQLite follows links when it opens a file, and never looks at them again."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "one")
+    store = SqliteStore(tmp_path / "data", clock, reserve=0)
+    store.open()
+    store.verify()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    (tmp_path / "data").unlink()
+    (tmp_path / "data").symlink_to(tmp_path / "two")
+    with pytest.raises(StoreError, match="is another file now"):
+        store.verify()
+    store.close()
+
+
+def test_a_swapped_directory_is_left_alone(tmp_path: Path, clock: FakeClock) -> None:
+    """Whoever has it now may have a log there: the one who closes the old store deletes nothing."""
+    store = SqliteStore(tmp_path / "data", clock, reserve=0)
+    store.open()
+    swap(tmp_path / "data")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    store.close()
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
