@@ -26,8 +26,10 @@ from eventmq.broker.limiters import Limiter, Limiters
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.recovery import Recovery
 from eventmq.broker.retention import Retention
+from eventmq.broker.suspects import Suspects
+from eventmq.entries import events
 from eventmq.errors import QueueFull
-from eventmq.plugins.queue_stores import sqlite
+from eventmq.plugins.queue_stores import sqlite, tables
 from eventmq.plugins.queue_stores.tables import Tables
 from tests.simulation.teeth import BUGS, bug
 
@@ -148,6 +150,22 @@ def _outcomes_stay() -> Iterator[None]:
         yield
 
 
+def _leased_now(original: Any) -> Any:
+    """Let leases of an earlier broker begin with this one."""
+
+    def run(self: Recovery, recovered: Any) -> None:
+        original(self, recovered)
+        for session in self.state.sessions.values():
+            for lease in session.leases.values():
+                lease.leased = self.state.now
+
+    return run
+
+
+def _unwaited(original: Any) -> Any:
+    return lambda block, job, attempt, ready: original(block, job, attempt, 0.0)
+
+
 def _always_full(original: Any) -> Any:
     return lambda self, error: QueueFull("the disk is full")
 
@@ -167,11 +185,13 @@ def _not_again(original: Any) -> Any:
 
 
 _CORE = "tests/unit/test_broker_core.py"
+_EVENTS = "tests/unit/test_broker_events.py"
 _GRAPHS = "tests/unit/test_broker_graphs.py"
 _INJECTED = "tests/faults/test_injected.py"
 _LIMITS = "tests/unit/test_broker_limits.py"
 _OPERATIONS = "tests/unit/test_broker_operations.py"
 _QUEUE_LIMITS = "tests/unit/test_broker_queue_limits.py"
+_SUSPECTS = "tests/unit/test_broker_suspects.py"
 _STORE = "tests/contracts/test_queue_stores.py::TestSqlite"
 
 #: What may go wrong -> how it is planted, and which test must fail.
@@ -207,6 +227,14 @@ FAULTS: dict[str, Fault] = {
         bug(sqlite.SqliteStore, "_failure", _always_full), _INJECTED,
         "test_an_error_of_a_call_that_is_rare_does_so_too[sync]",
     ),
+    "no checksum is compared": Fault(
+        lambda: patch.object(tables, "crc32", lambda data, begun=0: 0),
+        "tests/faults/test_altered.py", "test_an_altered_job_fails_by_name_and_the_others_run",
+    ),
+    "a damaged store is opened": Fault(
+        bug(sqlite, "check_quickly", lambda _: lambda db, path: None),
+        "tests/faults/test_quick_check.py", "test_a_store_with_a_damaged_page_is_refused",
+    ),
     # Retention
     "failed jobs of before a restart never grow too old": Fault(
         bug(Retention, "__init__", _content), _OPERATIONS,
@@ -235,6 +263,15 @@ FAULTS: dict[str, Fault] = {
     "a restart forgets what runs under a limit": Fault(
         bug(Limiters, "leased", _not_again), _LIMITS, "test_a_restart_keeps_what_runs",
     ),
+    # Poison
+    "a death is charged to no job": Fault(
+        bug(Suspects, "proves", lambda _: lambda self, job, death: False), _SUSPECTS,
+        "test_the_only_job_of_a_dead_worker_is_charged_and_fails_the_third_time",
+    ),
+    "a death is charged to all that had begun": Fault(
+        bug(Suspects, "proves", lambda _: lambda self, job, death: True), _SUSPECTS,
+        "test_what_had_begun_beside_a_killer_travels_alone_and_is_not_counted",
+    ),
     # Graphs
     "a graph has no deadline": Fault(
         bug(Graphs, "tick", _nothing), _GRAPHS,
@@ -243,6 +280,15 @@ FAULTS: dict[str, Fault] = {
     "a restart forgets the deadlines of graphs": Fault(
         bug(BrokerCore, "recover", _recovered(next_deadline=None)), _GRAPHS,
         "test_a_member_that_never_ends_is_cancelled_at_the_deadline",
+    ),
+    # Events
+    "the wait of an attempt that failed is not told": Fault(
+        bug(events, "_put_attempt", _unwaited), _EVENTS,
+        "test_each_attempt_waits_from_when_it_was_ready",
+    ),
+    "a lease begins anew when a broker is restarted": Fault(
+        bug(Recovery, "run", _leased_now), _EVENTS,
+        "test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end",
     ),
 }  # fmt: skip
 
