@@ -29,7 +29,9 @@ from eventmq.broker.retention import Retention
 from eventmq.broker.suspects import Suspects
 from eventmq.entries import events
 from eventmq.errors import QueueFull
-from eventmq.plugins.queue_stores import sqlite, tables
+from eventmq.plugins.queue_stores import log, sqlite, tables
+from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.opened import OpenedFiles
 from eventmq.plugins.queue_stores.tables import Tables
 from tests.simulation.teeth import BUGS, bug
 
@@ -184,8 +186,19 @@ def _not_again(original: Any) -> Any:
     return leased
 
 
+def _unlocked(original: Any) -> Any:
+    """Lock nothing but the file that is there for it."""
+
+    def lock(self: DataDirectory, *, make: bool) -> None:
+        with patch.object(DataDirectory, "_take_lock", lambda *_: None):
+            original(self, make=make)
+
+    return lock
+
+
 _CORE = "tests/unit/test_broker_core.py"
 _EVENTS = "tests/unit/test_broker_events.py"
+_DIRECTORY = "tests/unit/test_data_directory.py"
 _GRAPHS = "tests/unit/test_broker_graphs.py"
 _INJECTED = "tests/faults/test_injected.py"
 _LIMITS = "tests/unit/test_broker_limits.py"
@@ -234,6 +247,23 @@ FAULTS: dict[str, Fault] = {
     "a damaged store is opened": Fault(
         bug(sqlite, "check_quickly", lambda _: lambda db, path: None),
         "tests/faults/test_quick_check.py", "test_a_store_with_a_damaged_page_is_refused",
+    ),
+    # The files of the store
+    "receipts are given for a store that is gone": Fault(
+        bug(OpenedFiles, "committed", _nothing), "tests/unit/test_opened.py",
+        "test_a_commit_into_files_without_a_name_has_no_receipt",
+    ),
+    "a deleted lock lets a second broker in": Fault(
+        bug(DataDirectory, "_lock_database", _unlocked), _DIRECTORY,
+        "test_a_deleted_lock_lets_no_other_broker_in",
+    ),
+    "the ballast stays at a start on a full disk": Fault(
+        bug(DataDirectory, "release_ballast", _nothing), _DIRECTORY,
+        "test_a_start_on_a_full_disk_gives_the_ballast_back",
+    ),
+    "the log of a crash is not emptied": Fault(
+        lambda: patch.object(log, "first_row", lambda *_: None), "tests/unit/test_checkpoint.py",
+        "test_a_log_that_a_crash_left_is_emptied_by_the_next_start",
     ),
     # Retention
     "failed jobs of before a restart never grow too old": Fault(

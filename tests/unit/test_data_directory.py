@@ -86,6 +86,7 @@ def test_a_start_on_a_full_disk_gives_the_ballast_back(
     home = DataDirectory(data, 8 * MIB)
     home.serve()
     home.close()
+    assert (data / "ballast").exists()
     again = DataDirectory(data, 8 * MIB)
     monkeypatch.setattr(again, "free", lambda: 3 * 4096)
     again.serve()
