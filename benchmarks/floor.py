@@ -15,7 +15,7 @@ from eventmq.clock import SystemClock
 from eventmq.job import IdFactory
 from eventmq.plugins.database import connect
 from eventmq.plugins.queue_stores.schema import prepare
-from eventmq.plugins.queue_stores.tables import JOB_COLUMNS
+from eventmq.plugins.queue_stores.tables import INSERT_COLUMNS
 
 __all__ = ["inserts_per_second"]
 
@@ -25,11 +25,11 @@ def inserts_per_second(rows: int = 100_000, body: int = 20, batch: int = 100) ->
     ids = IdFactory(SystemClock()).new_many(rows)
     headers, payload = "task:benchmarks.bench_app.nothing,content-type:msgpack", b"x" * body
     values = [
-        (i, job_id, 1, i, 2, 1, 0, 0, 0.0, 0.0, 1.8e9, headers, payload, i, i)
+        (i, job_id, 1, i, 2, 1, 0, 0, 0.0, 0.0, 1.8e9, headers, payload, 0.0, i, i)
         for i, job_id in enumerate(ids)
     ]
-    marks = ", ".join("?" * 15)
-    insert = f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({marks})"  # noqa: S608 - marks only
+    marks = ", ".join("?" * 16)
+    insert = f"INSERT INTO jobs ({INSERT_COLUMNS}) VALUES ({marks})"  # noqa: S608 - marks only
     with tempfile.TemporaryDirectory(prefix="eventmq-floor-") as folder:
         db = connect(Path(folder) / "floor.sqlite", busy=0.0)
         prepare(db, "the floor")

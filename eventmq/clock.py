@@ -2,15 +2,19 @@
 
 State machines get ``now`` as an argument; what runs them owns a `Clock`. All figures are seconds
 as float: ``now`` is Unix time (UTC), ``monotonic`` counts from an arbitrary point and never goes
-back.
+back, ``boottime`` does the same and counts the machine's sleep as well.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["Clock", "SystemClock"]
+
+#: Where Linux says which start of the machine this is.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -22,11 +26,30 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds since an arbitrary fixed point."""
 
+    def boottime(self) -> float:
+        """Return seconds since the machine was started, its sleep included."""
+
+    def boot_id(self) -> str:
+        """Return which start of the machine this is, "" where the system does not say."""
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's clocks. Where boot time is not known, monotonic time stands for it."""
 
     __slots__ = ()
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
+    boottime = staticmethod(_boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+
+    @staticmethod
+    def boot_id() -> str:
+        """Return which start of the machine this is."""
+        try:
+            return BOOT_ID.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""

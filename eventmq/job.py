@@ -145,11 +145,13 @@ class Job:
         state: `JobState`; RUNNING while it is leased.
         attempt: 1 for the first; grows when the job failed and is tried again.
         delivery: 0 before the first dispatch; grows at every dispatch.
-        due: Unix time at which a delayed job becomes ready, else 0.0.
+        due: Store time (`eventmq.timekeeping`) at which a delayed job becomes ready, else 0.0.
         expires: Unix time after which it must not start, 0.0 for never.
-        created: Unix time of admission.
+        created: Store time of admission.
         deaths: Counted deaths of processes that were running it.
         damaged: Its record is not what was written: it must not run.
+        eta: Unix time at which a delayed job becomes ready, where that is what was said; ``due`` is
+            what it was in store time when the job was admitted. Else 0.0.
     """
 
     id: str
@@ -166,6 +168,7 @@ class Job:
     created: float = 0.0
     deaths: int = 0
     damaged: bool = False
+    eta: float = 0.0
 
     @property
     def ready_at(self) -> float:

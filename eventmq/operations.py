@@ -40,7 +40,7 @@ class Operation(NamedTuple):
     state: JobState | None = None
     #: Type of the error: a whole dotted name, or its last part.
     error: str = ""
-    #: Unix times: failed from ``since`` on and before ``until``; 0.0 for no limit.
+    #: Store times: failed from ``since`` on and before ``until``; 0.0 for no limit.
     since: float = 0.0
     until: float = 0.0
     #: Whether to cancel leased jobs as well.
@@ -63,6 +63,8 @@ class Stamp(NamedTuple):
     result: bytes = b""
     seq: int = 0
     step: float = 0.0
+    #: Seconds by which wall time is ahead of store time: jobs expire by wall time.
+    ahead: float = 0.0
 
 
 class Acted(NamedTuple):

@@ -41,12 +41,20 @@ class FakeClock:
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.time = now
+        #: Seconds by which the wall clock is wrong.
+        self.wrong = 0.0
 
     def now(self) -> float:
-        return self.time
+        return self.time + self.wrong
 
     def monotonic(self) -> float:
         return self.time
+
+    def boottime(self) -> float:
+        return self.monotonic()
+
+    def boot_id(self) -> str:
+        return "boot"
 
 
 class FirstQueue:
@@ -92,7 +100,9 @@ class Broker:
             self.path, self.clock, durability="memory", reserve=0, events_values=self.values
         )
         self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
-        self.core.recover(self.store.open(), self.clock.now(), FirstQueue)
+        recovered = self.store.open()
+        self.keeper, self._jumped = recovered.keeper, 0.0
+        self.core.recover(recovered, self.now(), FirstQueue)
         self.sent = {}
 
     def crash(self) -> None:
@@ -103,25 +113,38 @@ class Broker:
     def close(self) -> None:
         self.store.close()
 
+    def now(self) -> float:
+        """Read the clocks, and return store time."""
+        now = self.keeper.advance(self.clock.now(), self.clock.boottime())
+        self.jump()
+        return now
+
+    def jump(self) -> None:
+        """Move the deadlines if store time went on at once."""
+        seconds, self._jumped = self.keeper.jumped - self._jumped, self.keeper.jumped
+        if seconds:
+            self.core.shift(self.keeper.now, seconds)
+
     # Driving
 
     def put(self, identity: bytes, message: Any, port: str = "main") -> None:
         """Receive a message without ending the turn."""
-        self.core.receive(port, [identity, *message.frames()], self.clock.now())
+        self.core.receive(port, [identity, *message.frames()], self.now())
 
     def turn(self) -> None:
         """Decide and commit until nothing is left to do, and collect what was sent."""
         for _ in range(100):
-            self.core.decide(self.clock.now())
+            self.core.decide(self.now())
             if self.core.has_writes:
                 entries, settle = self.core.take_batch()
                 self.store.submit(entries)
+                self.jump()
                 for verdicts in self.store.finished():
                     settle(verdicts)
-                self.core.decide(self.clock.now())
+                self.core.decide(self.now())
             for message in self.core.take_outbox():
                 if message.key.identity in self.unreachable:
-                    self.core.not_sent(message, self.clock.now(), reachable=False)
+                    self.core.not_sent(message, self.now(), reachable=False)
                 else:
                     decoded = decode(message.frames)
                     if isinstance(decoded, Request):

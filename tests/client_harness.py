@@ -298,6 +298,12 @@ class NetClock:
     def monotonic(self) -> float:
         return self.net.now
 
+    def boottime(self) -> float:
+        return self.monotonic()
+
+    def boot_id(self) -> str:
+        return "boot"
+
 
 class NetWaiter:
     """Waiting lets the time of the net pass until something happens."""

@@ -183,7 +183,9 @@ class Admission:
     ) -> Callable[[str, bytes, int], Job]:
         """Return (id, body, seq) -> job for jobs that have everything else in common."""
         limits, now = self.state.limits, self.state.now
-        due = max(headers.eta, now + headers.countdown if headers.countdown else 0.0)
+        due = now + headers.countdown if headers.countdown else 0.0
+        eta = headers.eta if headers.eta - self.state.keeper.ahead > max(due, now) else 0.0
+        due = eta - self.state.keeper.ahead if eta else due
         delayed = due > now
         due = due if delayed else 0.0
         rank = int(((due or now) - headers.priority * limits.priority_step) * _MICRO)
@@ -197,7 +199,7 @@ class Admission:
         expires = headers.expires
 
         def make(job_id: str, body: bytes, seq: int) -> Job:
-            return Job(job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now)
+            return Job(job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now, eta=eta)
 
         def make_plain(job_id: str, body: bytes, seq: int) -> Job:
             if not is_text(body):

@@ -39,4 +39,4 @@ class Answers:
         self.lost: dict[str, Death] = {}
         self.blamed: set[str] = set()
         #: What jobs that go back were like before.
-        self.before: list[tuple[Job, tuple[int, int, float, int, JobState]]] = []
+        self.before: list[tuple[Job, tuple[int, int, float, int, JobState, float]]] = []

@@ -107,7 +107,7 @@ class Calls:
         def settle(history: Sequence[Attempt]) -> None:
             known.update({**self.state.volatile.find([job_id], self.state.now), **known})
             if job_id in known:
-                attempts = _attempts(known[job_id], history)
+                attempts = _attempts(known[job_id], history, self.state.keeper.ahead)
                 progress = self.waits.streams.progress.get(job_id)
                 row = {**self.row(known[job_id]), "attempts": attempts, "progress": progress}
                 row |= (kin[0] or Kin("", ""))._asdict()
@@ -121,19 +121,21 @@ class Calls:
 
     def row(self, found: Found) -> dict[str, Any]:
         """Return what ``info`` and the listings say of a job."""
-        job = found.job
+        job, ahead = found.job, self.state.keeper.ahead
         headers = parse_headers(job.headers)
+        due = job.eta or (job.due % HELD and job.due % HELD + ahead)
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
         worker = entry[0].name if entry is not None else found.worker
         return {
             "id": job.id, "task": headers.task, "queue": job.queue, "state": self._now(found),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
-            "created": job.created, "due": job.due % HELD, "expires": job.expires,
-            "started": found.started, "ran": found.ran, "finished": found.at, "worker": worker,
+            "created": job.created + ahead, "due": due, "expires": job.expires,
+            "started": found.started, "ran": found.ran, "worker": worker,
+            "finished": found.at + ahead if found.at else 0.0,
             "error": found.result if job.state in _WITH_ERROR else None,
             "content_type": found.content_type, "headers": job.headers,
-            "leased": entry[1].leased if entry is not None else 0.0,
+            "leased": entry[1].leased + ahead if entry is not None and entry[1].leased else 0.0,
         }  # fmt: skip
 
     def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -199,14 +201,15 @@ class Calls:
         state = self.state
         return {
             "version": state.version, "epoch": state.epoch, "store": state.store_id,
-            "now": state.now,
+            "now": state.wall,
         }  # fmt: skip
 
     def _status(self) -> dict[str, Any]:
         state = self.state
         return {
             **self._ping(),
-            "started": state.started,
+            "started": state.started + state.keeper.ahead,
+            "clock": state.keeper.status(),
             "addresses": dict(state.addresses),
             "peers": len(state.peers),
             "counters": dict(state.counters),
@@ -237,7 +240,7 @@ class Calls:
         self.state.reply(peer, pack(None), call, "part")
 
 
-def _attempts(found: Found, history: Sequence[Attempt]) -> list[dict[str, Any]]:
+def _attempts(found: Found, history: Sequence[Attempt], ahead: float) -> list[dict[str, Any]]:
     """Return the failed attempts of a job, the last one of a failed job included."""
     job = found.job
     rows = [attempt._asdict() for attempt in history]
@@ -249,4 +252,5 @@ def _attempts(found: Found, history: Sequence[Attempt]) -> list[dict[str, Any]]:
         rows.append(last._asdict())
     for row in rows:
         del row["job_id"]
+        row["at"] += ahead
     return rows[-MAX_ATTEMPTS:]

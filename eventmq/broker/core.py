@@ -163,7 +163,14 @@ class BrokerCore:
     def recover(
         self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
     ) -> None:
-        """Take over what the store has; leased jobs wait one liveness period for their session."""
+        """Take over what the store has; leased jobs wait one liveness period for their session.
+
+        Args:
+            recovered: What the store has.
+            now: Its time; so is every ``now`` here (`eventmq.timekeeping`).
+            new_order: Makes the queue order of a worker session.
+        """
+        self.state.keeper = recovered.keeper
         self.state.now = self.state.started = self._ticked = now
         self.events.observed = recovered.next_event - 1
         self.sweeps.recover(recovered.sweeps)
@@ -282,9 +289,8 @@ class BrokerCore:
         """Move every deadline, before anything is received after the gap.
 
         Args:
-            now: Unix time.
-            seconds: How long the broker did not read, or how far the clock jumped (negative for
-                a jump back).
+            now: Store time.
+            seconds: How long the broker did not read, or how far store time went at once.
         """
         self.state.now = self._ticked = now
         self.state.hold_until = 0.0
@@ -295,7 +301,7 @@ class BrokerCore:
         """End the reading part of a turn: time, dispatch and refills.
 
         Args:
-            now: Unix time.
+            now: Store time.
             judge: Whether everything readable has been read, so that silence means something.
         """
         state = self.state
@@ -322,7 +328,7 @@ class BrokerCore:
         self.dispatch.run()
 
     def wake_at(self, now: float) -> float:
-        """Return the Unix time at which `decide` is wanted although nothing was received."""
+        """Return the store time at which `decide` is wanted although nothing was received."""
         state = self.state
         due = wake = now + min(state.limits.lease_interval / 2, self.waits.lookups.patience)
         moments = (

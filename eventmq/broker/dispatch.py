@@ -269,10 +269,10 @@ class Dispatch:
         load: Load,
     ) -> list[Job]:
         """Take jobs of a window for a session; end those whose time is over."""
-        now = self.state.now
+        now, wall = self.state.now, self.state.wall
         while True:
             jobs = queue.take(*suits, load, now)
-            stale = {id(job): job for job in jobs if job.expires and job.expires <= now}
+            stale = {id(job): job for job in jobs if job.expires and job.expires <= wall}
             if stale:
                 self._expire(list(stale.values()))
             unread: list[Job] = []
@@ -294,7 +294,7 @@ class Dispatch:
         limit: int,
     ) -> list[Job]:
         """Lease jobs in the commit that admits them; the rest joins when that is settled."""
-        limits, now = self.state.limits, self.state.now
+        limits, wall = self.state.limits, self.state.wall
         budget, room = limits.chunk_seconds, limits.max_frame // 2
         jobs: list[Job] = []
         running = self.state.running
@@ -304,7 +304,7 @@ class Dispatch:
                 break
             cost = judge(job.headers)
             fits = cost >= 0 and not (refuses is not None and refuses(job))
-            late = job.expires and job.expires <= now
+            late = job.expires and job.expires <= wall
             if fits and not late and job.id not in running and job.id not in self.state.jobs:
                 jobs.append(job)
                 budget -= cost

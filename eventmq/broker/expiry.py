@@ -34,7 +34,7 @@ class Expiry:
     def tick(self) -> None:
         """Begin to end what has expired, a slice at a time."""
         state, now = self.state, self.state.now
-        due = state.next_expiry is not None and state.next_expiry <= now
+        due = state.next_expiry is not None and state.next_expiry <= state.wall
         if not due or self._busy or now < state.hold_until:
             return
         self._busy = True
@@ -51,7 +51,8 @@ class Expiry:
             self._busy = False
             self._expect(before)
 
-        state.write(Expire(now, ttl, state.leased_numbers(), SLICE), settle, undo)
+        leased = state.leased_numbers()
+        state.write(Expire(now, ttl, leased, SLICE, state.keeper.ahead), settle, undo)
 
     def _expect(self, expiry: float | None) -> None:
         """Keep the earlier of an expiry and of what was noted meanwhile."""

@@ -161,4 +161,4 @@ def _block(jobs: Sequence[Job], plan: Plan) -> None:
     waiting = [place for place, barrier in enumerate(plan.inputs) if barrier >= 0]
     for place in (*waiting, *(handler.place for handler in plan.handlers)):
         job = jobs[place]
-        job.state, job.due, job.rank = JobState.BLOCKED, 0.0, 0
+        job.state, job.due, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0

@@ -61,7 +61,7 @@ class Graphs:
         most = limits.max_frame - _HEAD
         entry = Follow(
             state.now, limits.priority_step, limits.result_ttl, most,
-            max_inputs=limits.max_inputs, limit=limits.graph_slice,
+            max_inputs=limits.max_inputs, limit=limits.graph_slice, ahead=state.keeper.ahead,
         )  # fmt: skip
         state.write(entry, self._followed)
 

@@ -104,7 +104,7 @@ class Heartbeats:
         if session is not None and not session.plain:
             session.told = state.now
             status = format_waiting(self._waiting(session))
-        state.send(peer, Heartbeat(state.message_id(), f"{state.now:.2f}", status).frames())
+        state.send(peer, Heartbeat(state.message_id(), f"{state.wall:.2f}", status).frames())
 
     def _waiting(self, session: Session) -> int:
         """Return how many jobs wait in the queues of a session."""

@@ -1,4 +1,4 @@
-"""What operators do with jobs and queues: the calls ``cancel retry drop failed pause resume``.
+"""What operators do: the calls ``cancel retry drop failed pause resume clock.accept``.
 
 A job that is cancelled has ended in the store at once, wherever it is. Whoever waits for it is told
 so; of a running one the lease is over, so what its worker still says changes nothing, and the
@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.arguments import limit, numbers, text, texts, time
-from eventmq.entries import Finished, lane_of
+from eventmq.entries import Finished, KeepTime, lane_of
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.operations import Act, ListFailed, Operation, Pause, Stamp
@@ -44,15 +44,21 @@ _DID = {"retry": "queued again", "drop": "dropped"}
 NO_REASON = "no reason was given"
 
 
-def failed_filter(arguments: Mapping[str, Any]) -> Operation:
-    """Return the filters of a call about failed jobs."""
+def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
+    """Return the filters of a call about failed jobs.
+
+    Args:
+        arguments: Of the call; its times are wall times.
+        ahead: Seconds by which wall time is ahead of store time, which the filters are in.
+    """
+    since, until = time(arguments, "since"), time(arguments, "until")
     return Operation(
         "",
         queue=text(arguments, "queue"),
         task=text(arguments, "task"),
         error=text(arguments, "error"),
-        since=time(arguments, "since"),
-        until=time(arguments, "until"),
+        since=since - ahead if since else 0.0,
+        until=until - ahead if until else 0.0,
     )
 
 
@@ -71,6 +77,7 @@ class Operations:
             "failed": self._failed,
             "pause": lambda peer, call, args: self._pause(peer, call, args, paused=True),
             "resume": lambda peer, call, args: self._pause(peer, call, args, paused=False),
+            "clock.accept": self._accept_clock,
         })  # fmt: skip
 
     # Calls
@@ -135,7 +142,7 @@ class Operations:
         self._write(peer, call, Act(action, ids, self.stamp(seqs=len(ids)), attempts), settle)
 
     def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        filters = failed_filter(arguments)
+        filters = failed_filter(arguments, self.state.keeper.ahead)
 
         def settle(verdict: tuple[list[Found], str]) -> None:
             rows, cursor = verdict
@@ -155,6 +162,16 @@ class Operations:
             self.state.reply(peer, pack(None), call)
 
         self._write(peer, call, Pause(queue, paused), settle)
+
+    def _accept_clock(self, peer: Peer, call: str, _: Mapping[str, Any]) -> None:
+        """Believe the wall clock; the commit of this is the first that does."""
+        accepted = self.state.keeper.accept()
+
+        def undo() -> None:
+            text = "the clock is accepted, but the disk is full and does not have it yet"
+            self.state.error(peer, call, "store-full", text)
+
+        self.state.write(KeepTime(), lambda _: self.state.reply(peer, pack(accepted), call), undo)
 
     def known_queue(self, name: str) -> str:
         """Return the name of a queue, or refuse an unknown one."""
@@ -180,8 +197,9 @@ class Operations:
         state.next_seq += seqs
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         return Stamp(
-            state.now, state.limits.result_ttl, ERROR_TYPE, error, seq, state.limits.priority_step
-        )
+            state.now, state.limits.result_ttl, ERROR_TYPE, error, seq, state.limits.priority_step,
+            state.keeper.ahead,
+        )  # fmt: skip
 
     def _state_of(self, job: Job) -> str:
         entry = self.state.running.get(job.id)

@@ -163,7 +163,9 @@ class Outcomes:
     ) -> None:
         state, session = self.state, answers.session
         cause = _BACK
-        answers.before.append((job, (job.attempt, job.deaths, job.due, job.rank, job.state)))
+        answers.before.append((job, (
+            job.attempt, job.deaths, job.due, job.rank, job.state, job.eta,
+        )))  # fmt: skip
         if kind == OutcomeKind.RETRY:
             answers.attempts.append(failure.attempt(job, state.now))
             answers.ready.append(job.ready_at)
@@ -212,7 +214,7 @@ class Outcomes:
         state = self.state
         state.suspects.forget(job)
         job.attempt += 1
-        job.due = state.now + countdown
+        job.due, job.eta = state.now + countdown, 0.0
         job.state = JobState.DELAYED
         priority = parse_headers(job.headers).priority
         job.rank = int((job.due - priority * state.limits.priority_step) * _MICRO)
@@ -329,7 +331,7 @@ class Outcomes:
         """The commit failed: the worker was not told, and will say all of it again."""
         session, lease = answers.session, answers.lease
         for job, was in answers.before:
-            job.attempt, job.deaths, job.due, job.rank, job.state = was
+            job.attempt, job.deaths, job.due, job.rank, job.state, job.eta = was
             self.state.refusals.get(job.id, set()).discard(session.id)
         for place, job in answers.taken:
             lease.jobs[place] = job
@@ -441,7 +443,8 @@ class Outcomes:
     def _killed(self, answers: Answers, job: Job, death: Death) -> bool:
         """Count the death of a worker that had a job; return whether the job ends with it."""
         before = job.deaths
-        answers.before.append((job, (job.attempt, before, job.due, job.rank, job.state)))
+        was = (job.attempt, before, job.due, job.rank, job.state, job.eta)
+        answers.before.append((job, was))
         ends = self._died(answers, job, _worker_lost(answers.session).error, death)
         if job.deaths > before:
             answers.blamed.add(job.id)

@@ -21,8 +21,9 @@ from eventmq.broker.roles import Grant
 from eventmq.broker.runner_door import Door
 from eventmq.broker.runner_losses import Losses
 from eventmq.broker.runner_observer import Observers
-from eventmq.entries import Announce
+from eventmq.entries import Announce, KeepTime
 from eventmq.errors import BindError, NotAllowed, StoreError
+from eventmq.timekeeping import Reading, Timekeeper
 from eventmq.wire.addresses import is_local
 from eventmq.wire.runner_zap import KeyRing
 from eventmq.wire.socket import Link, RouterLink, Unroutable, new_context, open_pub, open_router
@@ -49,6 +50,9 @@ READ_AT_MOST = 1000
 
 #: Seconds between two looks whether the store is still there, at most.
 VERIFY_EVERY = 1.0
+
+#: Seconds after which the clocks are stored where nothing else is.
+KEEP_TIME = 10.0
 
 #: Seconds that the address of the PUB socket may take to become free.
 REBIND_TIMEOUT = 5.0
@@ -108,6 +112,8 @@ class BrokerRunner:
         self._later = Later()
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
         self._wake_read, self._wake_write = _open_pipe()
+        self._keeper = Timekeeper()
+        self._keep_at = self._jumped = 0.0
 
     # Start and stop
 
@@ -157,7 +163,11 @@ class BrokerRunner:
     def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
         self.core.waits.lookups.unread = self._unread
-        self.core.recover(recovered, self._clock.now(), self._queue_order)
+        self._keeper = keeper = recovered.keeper
+        if keeper.store_time is None:  # of a store that keeps no time
+            clock = self._clock
+            keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), None)
+        self.core.recover(recovered, self._now(), self._queue_order)
         self.core.state.write(Announce(self.addresses), lambda _: None)
         if self.observer is not None:
             last = recovered.next_event - 1
@@ -217,9 +227,10 @@ class BrokerRunner:
             self._items.append((fd, _IN))
         try:
             self._serve()
-            self.core.close(self._clock.now())
+            self.core.close(self._now())
             self._commit()
             self.core.events.tell()  # of what is on disk only now
+            self._keep_time()
             self._commit()
             self._send(last=True)
         finally:
@@ -249,36 +260,56 @@ class BrokerRunner:
     # hot loop: benchmarks/drain.py
     def _serve(self) -> None:
         core, clock, items, later = self.core, self._clock, self._items, self._later
+        tell, keeper = self._now, self._keeper
         interval = self._limits.heartbeat_interval
-        monotonic, wall = clock.monotonic(), clock.now()
-        verify_at = monotonic + VERIFY_EVERY
+        now, boot = tell(), keeper.boot
+        verify_at = clock.monotonic() + VERIFY_EVERY
         while not self._stopping and not core.done:
-            now = clock.now()
-            wait = 0.0
+            wait, before = 0.0, tell()
             if not core.has_writes:
                 due = min(later.due, verify_at) - clock.monotonic()
-                wait = max(0.0, min(core.wake_at(now) - now, due))
+                wait = max(0.0, min(core.wake_at(before) - before, due))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
-            then, monotonic = monotonic, clock.monotonic()
-            last, wall = wall, clock.now()
-            if monotonic >= verify_at:
+            now = tell()
+            away, boot = keeper.boot - boot, keeper.boot
+            if (monotonic := clock.monotonic()) >= verify_at:
                 verify_at = monotonic + VERIFY_EVERY
                 self.store.verify()
-            away = monotonic - then
-            jump = wall - last - away
-            stalled = jump if abs(jump) > 1.0 else 0.0
             if away - wait > interval:
-                stalled += away
-            if stalled:
-                core.shift(wall, stalled)
-            all_read = self._read({source for source, _ in ready}, wall)
-            core.decide(wall, judge=all_read)
+                core.shift(now, away)
+            all_read = self._read({source for source, _ in ready}, now)
+            core.decide(now, judge=all_read)
+            if now >= self._keep_at:
+                self._keep_time()
             if core.has_writes:
                 self._send()  # what needs no disk does not wait for it
                 self._commit()
                 self._send()
-                core.decide(clock.now(), judge=False)
+                core.decide(tell(), judge=False)
             self._send()
+
+    def _now(self) -> float:
+        """Read the clocks; return store time."""
+        clock, keeper = self._clock, self._keeper
+        now = keeper.advance(clock.now(), clock.boottime())
+        if keeper.notices:
+            for text in keeper.notices:
+                logger.warning("%s", text)
+            keeper.notices.clear()
+        if keeper.jumped != self._jumped:
+            self._jump()
+        return now
+
+    def _jump(self) -> None:
+        """Move every deadline: store time went on at once, and nobody was silent meanwhile."""
+        seconds, self._jumped = self._keeper.jumped - self._jumped, self._keeper.jumped
+        self.core.shift(self._keeper.now, seconds)
+
+    def _keep_time(self) -> None:
+        """Let the clocks be stored where no commit has taken them along for a while."""
+        self._keep_at = self._keeper.now + KEEP_TIME
+        if self._stopping or self.core.done or self._keeper.unsaved_for >= KEEP_TIME:
+            self.core.state.write(KeepTime(), lambda _: None)
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
@@ -334,6 +365,8 @@ class BrokerRunner:
         while not verdicts:
             self._wait_for_store()
             verdicts = self.store.finished()
+        if self._keeper.jumped != self._jumped:  # the store has read the clocks, too
+            self._jump()
         for verdict in verdicts:
             settle(verdict)
 
@@ -376,7 +409,7 @@ class BrokerRunner:
         return link.unread.waiting(key.identity) if isinstance(link, RouterLink) else 0
 
     def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
-        self.core.not_sent(message, self._clock.now(), reachable=reachable)
+        self.core.not_sent(message, self._now(), reachable=reachable)
 
 
 def _open_pipe() -> tuple[int, int]:

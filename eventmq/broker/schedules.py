@@ -95,7 +95,7 @@ class Schedules:
                 self._tell(chosen, made, message.id, repeated=False)
             done()
 
-        state.write(PutSchedule(made, state.now), settle, self._full(peer, message.id))
+        state.write(PutSchedule(made, state.wall), settle, self._full(peer, message.id))
 
     def _unschedule(
         self, peer: Peer, message: Message, name: str, done: Callable[[], None]

@@ -19,6 +19,7 @@ from eventmq.broker.volatile_jobs import VolatileJobs
 from eventmq.entries import lane_of
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
+from eventmq.timekeeping import Timekeeper
 from eventmq.wire.commands import Ack, Error, Reply
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ class State:
 
     limits: Limits
     version: str
+    #: Store time (`eventmq.timekeeping`), which everything here goes by that is not ``wall``.
     now: float = 0.0
+    #: Says by how much wall time is ahead of it.
+    keeper: Timekeeper = field(default_factory=Timekeeper)
     started: float = 0.0
     epoch: int = 0
     store_id: str = ""
@@ -84,7 +88,7 @@ class State:
     limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
     next_due: float | None = None
-    #: When the first job that is known to have an expiry may not start any more.
+    #: Wall time at which the first job that is known to have an expiry may not start any more.
     next_expiry: float | None = None
     #: Whether there are graphs, and when the first deadline of a part of one is.
     graphs: bool = False
@@ -109,6 +113,11 @@ class State:
         self.volatile = VolatileJobs(self.limits, self.limiters)
         self.limiters.limit_queues(self.limits.queue_limits)
         self.census.limiters = self.limiters
+
+    @property
+    def wall(self) -> float:
+        """Guarded wall time: for what was said as Unix time, and for what people read."""
+        return self.now + self.keeper.ahead
 
     # Out
 

@@ -89,7 +89,7 @@ class Streams:
         done, total, note = decode_progress(body)
         if len(self.progress) >= REMEMBERED:
             del self.progress[next(iter(self.progress))]
-        about = {"done": done, "total": total, "note": note, "at": self.state.now}
+        about = {"done": done, "total": total, "note": note, "at": self.state.wall}
         self.progress[job_id] = about
 
     def _leased(self, session: Session, job_id: str, delivery: int) -> Job | None:

@@ -90,7 +90,8 @@ class Sweeps:
         self.state.write(BeginSweep(mark), settle, undo)
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:
-        action, filters = text(arguments, "action"), failed_filter(arguments)
+        action = text(arguments, "action")
+        filters = failed_filter(arguments, self.state.keeper.ahead)
         if action not in {"cancel", "retry", "drop"}:
             msg = f"action is cancel, retry or drop, not {action[:40]!r}"
             raise ProtocolError(msg, code="bad-arguments")

@@ -39,7 +39,8 @@ class Uniqueness:
         rule = unique_rule(job.headers)
         if rule is not None and rule.mode == "keep_last":
             place = verdict.ended[0].job
-            job.state, job.rank, job.due = place.state, place.rank, place.due
+            job.state, job.rank = place.state, place.rank
+            job.due, job.eta = place.due, place.eta
         self._forget(verdict.ended)
         return True
 

@@ -109,7 +109,7 @@ class Volatile:
 
     def promote(self) -> None:
         """Queue the delayed jobs whose time has come."""
-        for job in self.memory.due(self.state.now):
+        for job in self.memory.due(self.state.now, self.state.keeper.ahead):
             self._back(job)
 
     def tick(self, admits: Callable[[Session, str], bool]) -> None:
@@ -133,7 +133,7 @@ class Volatile:
             known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
             return max(job.created, job.due) <= since and not known
 
-        late = window.drop(lambda job: 0.0 < job.expires <= state.now)
+        late = window.drop(lambda job: 0.0 < job.expires <= state.wall)
         self._end([self._row(job, JobState.EXPIRED) for job in late])
         if sessions:
             self._fail_unknown(window.drop(hopeless))
@@ -176,9 +176,10 @@ class Volatile:
                 seconds = costs[job.headers] = judge(job.headers)
             return -1.0 if refuses is not None and refuses(job) else seconds
 
+        wall = self.state.wall
         while True:
             jobs = window.take(cost, limits.chunk_seconds, limit, limits.max_frame // 2, bound)
-            fresh = [job for job in jobs if not 0.0 < job.expires <= self.state.now]
+            fresh = [job for job in jobs if not 0.0 < job.expires <= wall]
             if len(fresh) < len(jobs):
                 self._end([self._row(job, JobState.EXPIRED) for job in jobs if job not in fresh])
             if fresh or not jobs:

@@ -146,7 +146,10 @@ class VolatileJobs:
         self.windows: dict[str, Window] = {}
         self.results = Results(limits)
         self.bytes = 0
+        #: Delayed jobs by the store time at which they become ready, or by the wall time.
         self._delayed: list[tuple[float, int, Job]] = []
+        self._by_wall: list[tuple[float, int, Job]] = []
+        self._ahead = 0.0
 
     # Life
 
@@ -155,9 +158,15 @@ class VolatileJobs:
         self.jobs[job.id] = job
         self.bytes += len(job.body)
         if job.state is JobState.DELAYED:
-            heappush(self._delayed, (job.due, job.seq, job))
+            self._delay(job)
         else:
             self.join(job)
+
+    def _delay(self, job: Job) -> None:
+        if job.eta:
+            heappush(self._by_wall, (job.eta, job.seq, job))
+        else:
+            heappush(self._delayed, (job.due, job.seq, job))
 
     def join(self, job: Job) -> None:
         """Make a job of the memory one that waits for a worker."""
@@ -185,8 +194,10 @@ class VolatileJobs:
 
     @property
     def next_due(self) -> float | None:
-        """When the first delayed job becomes ready."""
-        return self._delayed[0][0] if self._delayed else None
+        """Store time at which the first delayed job becomes ready, as far as is known."""
+        dues = [self._delayed[0][0]] if self._delayed else []
+        dues += [self._by_wall[0][0] - self._ahead] if self._by_wall else []
+        return min(dues, default=None)
 
     def tidy(self, queue: str) -> None:
         """Forget the window of a queue if it is empty."""
@@ -194,14 +205,21 @@ class VolatileJobs:
         if window is not None and not len(window):
             del self.windows[queue]
 
-    def due(self, now: float) -> list[Job]:
-        """Remove and return the delayed jobs whose time has come."""
+    def due(self, now: float, ahead: float) -> list[Job]:
+        """Remove and return the delayed jobs whose time has come.
+
+        Args:
+            now: Store time.
+            ahead: Seconds by which wall time is ahead of it.
+        """
+        self._ahead = ahead
         jobs = []
-        while self._delayed and self._delayed[0][0] <= now:
-            job = heappop(self._delayed)[2]
-            if self.jobs.get(job.id) is job:  # not cancelled meanwhile
-                job.state = JobState.QUEUED
-                jobs.append(job)
+        for heap, until in ((self._delayed, now), (self._by_wall, now + ahead)):
+            while heap and heap[0][0] <= until:
+                job = heappop(heap)[2]
+                if self.jobs.get(job.id) is job:  # not cancelled meanwhile
+                    job.state = JobState.QUEUED
+                    jobs.append(job)
         return jobs
 
     def full(self, job: Job) -> tuple[str, str] | None:

@@ -64,10 +64,14 @@ def ping(target: Target, timeout: float | None, as_json: bool) -> None:
 def status(target: Target, as_json: bool) -> None:
     """Show how the broker is.
 
-    That is: addresses, peers, waiting jobs, and counters since its start.
+    That is: addresses, peers, waiting jobs, and counters since its start. "clock" has what does not
+    count yet of a step of the wall clock, and of the time that the machine was off, in seconds.
     """
     with target.asking() as app:
         answer = app.ask("status")
+    if not as_json:
+        clock = answer.get("clock", {})
+        answer["clock"] = {name: round(value) for name, value in clock.items() if value}
     show_object(answer if as_json else dict(_flat(answer)), as_json=as_json)
 
 

@@ -14,6 +14,7 @@ from eventmq.cli import (
     beat,
     broker,
     call,
+    clock,
     dev,
     emp,
     failed,
@@ -163,7 +164,7 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, gateway, emp, call, look, failed, act, schedules, store,
+    demo, broker, worker, beat, dev, gateway, emp, call, look, failed, act, clock, schedules, store,
     topics, keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:

@@ -16,6 +16,7 @@ from eventmq.entries.changes import (
     Expire,
     Finish,
     Finished,
+    KeepTime,
     LimitRow,
     Note,
     NoteEnds,
@@ -77,6 +78,7 @@ __all__ = [
     "GraphRow",
     "History",
     "InputsPage",
+    "KeepTime",
     "Kin",
     "LaneHead",
     "LaneKey",
@@ -113,6 +115,7 @@ Write = (
     | Promote
     | Expire
     | SaveLimits
+    | KeepTime
     | Note
     | NoteEnds
     | SealEvents

@@ -20,6 +20,7 @@ __all__ = [
     "Expire",
     "Finish",
     "Finished",
+    "KeepTime",
     "LimitRow",
     "Note",
     "NoteEnds",
@@ -184,10 +185,11 @@ class CloseChunk(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """End up to ``limit`` waiting jobs that expire up to ``now``. Verdict: (jobs, next expiry).
+    """End up to ``limit`` waiting jobs that have expired. Verdict: (jobs, next expiry).
 
-    The jobs, without bodies, are as they were; they keep their outcome for ``ttl`` seconds. The
-    next expiry is ``now`` where the limit was reached, or None where no other job has one.
+    That is up to the wall time ``now + ahead``. The jobs, without bodies, are as they were; they
+    keep their outcome for ``ttl`` seconds. The next expiry, a wall time, is that one where the
+    limit was reached, or None where no other job has one.
     """
 
     now: float
@@ -195,6 +197,8 @@ class Expire(NamedTuple):
     #: Numbers of the jobs that are left alone: they are leased.
     keep: Container[int]
     limit: int
+    #: Seconds by which wall time is ahead of store time.
+    ahead: float = 0.0
 
 
 class LimitRow(NamedTuple):
@@ -215,11 +219,25 @@ class SaveLimits(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Make up to ``limit`` delayed jobs with due <= ``now`` queued. Verdict: (jobs, next due).
+    """Make up to ``limit`` delayed jobs queued that are due. Verdict: (jobs, next due).
 
-    No more than one job after their bodies exceed ``max_bytes``.
+    No more than one job after their bodies exceed ``max_bytes``. A job with an ``eta`` is due when
+    wall time, ``now + ahead``, has come that far, any other one at its ``due``. Of those with an
+    eta ``due`` and rank are moved to the store time at which they became ready: that of their eta,
+    but not before ``since`` and not after ``now``. The next due is a store time.
     """
 
     now: float
     limit: int
     max_bytes: int = 32 * 1024 * 1024
+    #: Seconds by which wall time is ahead of store time, and the store time since which it is.
+    ahead: float = 0.0
+    since: float = 0.0
+
+
+class KeepTime(NamedTuple):
+    """Write the clocks of the store with this commit. Verdict: None.
+
+    A store does it by itself with every commit that comes `eventmq.timekeeping.SAVE_EVERY` after
+    the last time.
+    """

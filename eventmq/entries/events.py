@@ -53,6 +53,9 @@ _REMEMBERED = 512
 #: Names in headers are kept up to this length: a label is in each block.
 _LONGEST = 255
 
+#: Fields with times of the store; 0.0 is none.
+_STORE_TIMES = (Field.AT, Field.LEASED, Field.READY, Field.DUE)
+
 #: Task and marks; of a job whose place in its tree the store knows better, also its letters as of
 #: `eventmq.graph.flags_of`, "" if it is of no graph.
 _Label = tuple[str, ...]
@@ -75,7 +78,10 @@ _known_label = lru_cache(maxsize=4096)(_read_label)
 
 
 def events_of(
-    batch: Sequence[Any], verdicts: Sequence[Any], kins: FindKins | None = None
+    batch: Sequence[Any],
+    verdicts: Sequence[Any],
+    kins: FindKins | None = None,
+    ahead: float = 0.0,
 ) -> list[Block]:
     """Return the events that a commit makes, in order.
 
@@ -83,6 +89,8 @@ def events_of(
         batch: The entries.
         verdicts: One per entry.
         kins: Finds jobs in graphs; called only for those that are of one, or say a root.
+        ahead: Seconds by which wall time, which events have, is ahead of store time, which entries
+            have.
     """
     makers = MAKERS
     blocks = [
@@ -95,7 +103,19 @@ def events_of(
     for block in blocks:
         if len(block.common[Field.LABEL]) > _PLAIN:
             _put_kin(block, kins)
+        if ahead:
+            _put_ahead(block, ahead)
     return blocks
+
+
+def _put_ahead(block: Block, ahead: float) -> None:
+    """Make the store times of a block wall times; what the worker says of itself is one."""
+    common, columns = block.common, block.columns
+    for field in _STORE_TIMES:
+        if (at := common.get(field)) is not None:
+            common[field] = at and at + ahead
+        elif field in columns:
+            columns[field] = [each and each + ahead for each in columns[field]]
 
 
 def _put_kin(block: Block, kins: FindKins | None) -> None:
@@ -217,7 +237,7 @@ def _unready(job: Job) -> float:
     """Return when a job that expired would have become ready, 0.0 if it was before."""
     if job.due >= HELD:
         return job.expires  # when is not known; not before that
-    return job.due if job.due >= job.expires else 0.0
+    return job.due if (job.eta or job.due) >= job.expires else 0.0
 
 
 def _end(row: Finished, leased: float) -> Block:

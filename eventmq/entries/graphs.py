@@ -63,7 +63,7 @@ class Follow(NamedTuple):
     A store does the same at the end of a commit without this entry, as of ``at`` 0.
     """
 
-    #: Unix time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
+    #: Store time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
     at: float
     step: float = 0.0
     #: Seconds that the outcomes of cancelled jobs are kept.
@@ -80,6 +80,8 @@ class Follow(NamedTuple):
     #: Jobs that become ready or are cancelled in one commit, since others ended. What is more goes
     #: on with the next commit that has this entry.
     limit: int = 1000
+    #: Seconds by which wall time is ahead of store time.
+    ahead: float = 0.0
 
 
 class Followed(NamedTuple):

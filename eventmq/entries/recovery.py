@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventmq.timekeeping import Timekeeper
+
 if TYPE_CHECKING:
     from eventmq.entries.changes import Chunk, LimitRow
     from eventmq.entries.keys import LaneKey
@@ -43,14 +45,16 @@ class Recovered:
         next_seq: Larger than the number of any job.
         counts: Per queue.
         chunks: Open chunks of earlier epochs, with their jobs.
-        next_due: Unix time of the first delayed job, or None.
+        next_due: Store time of the first delayed job, or None.
         next_expiry: Unix time of the first expiry of a job, or None.
         sweeps: The marks that are kept, oldest first.
         lanes: Those with queued jobs.
         limiters: The token buckets that may not be full yet.
         next_event: Number of the next event.
         graphs: Whether there are graphs that have not ended.
-        next_deadline: Unix time of the first deadline of a part of one, or None.
+        next_deadline: Store time of the first deadline of a part of one, or None.
+        keeper: The time of the store. The store advances it in its commits, who runs the store may
+            do so at any time in the same thread.
     """
 
     store_id: str
@@ -66,3 +70,4 @@ class Recovered:
     next_event: int = 1
     graphs: bool = False
     next_deadline: float | None = None
+    keeper: Timekeeper = field(default_factory=Timekeeper)

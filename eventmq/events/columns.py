@@ -102,10 +102,7 @@ class EventColumns:
             values[name] += _micros(block.column(field))
         started, ran = block.column(Field.STARTED), block.column(Field.RAN)
         values["run_us"] += _micros(ran, started)
-        values["wait_us"] += [
-            max(0, int((begun - ready) * _MICRO)) if begun and ready else None
-            for begun, ready in zip(started, block.column(Field.READY), strict=True)
-        ]
+        values["wait_us"] += _waits(block, started, ran)
         self._add_values(block, n)
         return n
 
@@ -161,6 +158,26 @@ def _kind(code: int) -> str:
 def _host(worker: str | None) -> str | None:
     """Return the host in the name of a worker session, ``host:pid``."""
     return (worker or "").rpartition(":")[0] or None
+
+
+def _waits(block: Block, started: Sequence[Any], ran: Sequence[Any]) -> list[int | None]:
+    """Return how long jobs were ready before they started.
+
+    That is of the broker's clock: a start that a worker's clock puts before the lease is taken to
+    have been then, and one after the answer so long before it as the run took.
+    """
+    leased, at = block.column(Field.LEASED), block.common[Field.AT]
+    waits: list[int | None] = []
+    for begun, ready, lent, spent in zip(
+        started, block.column(Field.READY), leased, ran, strict=True
+    ):
+        if not begun or not ready:
+            waits.append(None)
+            continue
+        begin = begun if begun <= at else at - (spent or 0.0)
+        begin = max(begin, lent or ready)
+        waits.append(max(0, int((begin - ready) * _MICRO)))
+    return waits
 
 
 def _micros(seconds: Sequence[Any], given: Sequence[Any] | None = None) -> list[int | None]:

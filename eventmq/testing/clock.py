@@ -6,7 +6,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A `eventmq.clock.Clock` for tests. Both times go on together, by `advance` only.
+    """A `eventmq.clock.Clock` for tests. All times go on together, by `advance` only.
 
     Args:
         now: Unix time in seconds at the start.
@@ -15,6 +15,8 @@ class FakeClock:
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
         self._monotonic = 1000.0
+        self._boottime = 1000.0
+        self._boots = 1
 
     def now(self) -> float:
         """Return Unix time in seconds."""
@@ -24,11 +26,31 @@ class FakeClock:
         """Return seconds since an arbitrary point."""
         return self._monotonic
 
+    def boottime(self) -> float:
+        """Return seconds since the machine was started."""
+        return self._boottime
+
+    def boot_id(self) -> str:
+        """Return which start of the machine this is."""
+        return f"boot-{self._boots}"
+
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass."""
         self._now += seconds
         self._monotonic += seconds
+        self._boottime += seconds
 
     def set_now(self, now: float) -> None:
-        """Set Unix time as an operator would, forth or back; monotonic time does not jump."""
+        """Set Unix time as an operator would, forth or back; the other times do not jump."""
         self._now = now
+
+    def sleep(self, seconds: float) -> None:
+        """Let the machine sleep: monotonic time stands still."""
+        self._now += seconds
+        self._boottime += seconds
+
+    def reboot(self, seconds: float) -> None:
+        """Let the machine be off for ``seconds``, and start anew."""
+        self._now += seconds
+        self._boottime = 10.0
+        self._boots += 1

@@ -99,10 +99,12 @@ CALLS: dict[str, CallSpec] = {
     "status": CallSpec(
         "client",
         {},
-        "map with version epoch store now started addresses peers counters queue_limits "
+        "map with version epoch store now started clock addresses peers counters queue_limits "
         "waited_for replies_owed streams and the keys of STATUS",
         "Say how the broker is; queue_limits has a map by queue, with limits, the jobs that are "
-        "running and those that may_start now.",
+        "running and those that may_start now. clock has seconds: unconfirmed, that the machine "
+        "was off and that do not count yet, and steady_in, until they do; step, of the wall clock, "
+        "that does not count yet, and counts_in, until it does; 0 for none.",
     ),
     "ping": CallSpec("client", {}, "map with version epoch store now", "Answer at once."),
     "schedules.list": CallSpec(
@@ -225,6 +227,12 @@ CALLS: dict[str, CallSpec] = {
         {"queue": "str"},
         "nil; ERROR queue-not-found",
         "Hand out jobs of a queue again.",
+    ),
+    "clock.accept": CallSpec(
+        "admin",
+        {},
+        "map with unconfirmed and step: what of ``clock`` in ``status`` counts from now on",
+        "Believe the wall clock of the broker's machine without waiting any longer.",
     ),
     "events.read": CallSpec(
         "admin",

@@ -20,6 +20,8 @@ from unittest.mock import patch
 
 import pytest
 
+from eventmq import timekeeping
+from eventmq.broker.admission import Admission
 from eventmq.broker.core import BrokerCore
 from eventmq.broker.graphs import Graphs
 from eventmq.broker.limiters import Limiter, Limiters
@@ -29,10 +31,13 @@ from eventmq.broker.retention import Retention
 from eventmq.broker.suspects import Suspects
 from eventmq.entries import events
 from eventmq.errors import QueueFull
+from eventmq.job import id_time
 from eventmq.plugins.queue_stores import log, sqlite, tables
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.opened import OpenedFiles
+from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.plugins.queue_stores.tables import Tables
+from eventmq.timekeeping import StoreTime
 from tests.simulation.teeth import BUGS, bug
 
 if TYPE_CHECKING:
@@ -107,6 +112,61 @@ def _content(original: Any) -> Any:
         self._seen, self._due = 0, float("inf")
 
     return init
+
+
+def _by_the_wall(original: Any) -> Any:
+    """Let store time be the wall clock."""
+
+    def advance(self: StoreTime, wall: float, boot: float) -> float:
+        original(self, wall, boot)
+        self.now = wall
+        return 0.0
+
+    return advance
+
+
+def _takes_nothing_back(original: Any) -> Any:
+    """Add what a wrong clock said at the start, although it was put right since."""
+
+    def advance(self: StoreTime, wall: float, boot: float) -> float:
+        rest = self._rest
+        original(self, self._begin + boot, boot)
+        self.unconfirmed = self._rest
+        return rest - self._rest
+
+    return advance
+
+
+def _looks_once(original: Any) -> Any:
+    def init(self: SqliteStore, *arguments: Any, **more: Any) -> None:
+        original(self, *arguments, **more)
+        self._look_every = float("inf")
+
+    return init
+
+
+def _by_id_time(_: Any) -> Any:
+    """Skip outcomes of a store time before the wall time with which an id begins."""
+
+    def buckets_of(self: Tables, job_id: str) -> list[int]:
+        oldest = int(((id_time(job_id) or 0.0) - 86_400.0) // self.bucket_seconds)
+        return [bucket for bucket in reversed(self.buckets) if bucket >= oldest]
+
+    return buckets_of
+
+
+def _no_eta(original: Any) -> Any:
+    def maker(self: Admission, *arguments: Any) -> Any:
+        make = original(self, *arguments)
+
+        def make_so(*more: Any) -> Any:
+            job = make(*more)
+            job.eta = 0.0
+            return job
+
+        return make_so
+
+    return maker
 
 
 def _weightless(original: Any) -> Any:
@@ -196,6 +256,7 @@ def _unlocked(original: Any) -> Any:
     return lock
 
 
+_WALL_CLOCK = "tests/faults/test_wall_clock.py"
 _CORE = "tests/unit/test_broker_core.py"
 _EVENTS = "tests/unit/test_broker_events.py"
 _DIRECTORY = "tests/unit/test_data_directory.py"
@@ -321,6 +382,43 @@ FAULTS: dict[str, Fault] = {
         "test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end",
     ),
 }  # fmt: skip
+
+
+#: Of tests of wall clocks: what would happen if time were not kept (`eventmq.timekeeping`).
+_CLOCKS = {
+    "store time is the wall clock": (
+        bug(StoreTime, "advance", _by_the_wall),
+        "test_a_step_for_some_seconds_changes_nothing",
+    ),
+    "a step of the wall clock counts at once": (
+        lambda: patch.object(timekeeping, "SETTLED", 0.0),
+        "test_a_job_expires_by_guarded_wall_time",
+    ),
+    "all of the time that a machine was off counts at once": (
+        lambda: patch.object(timekeeping, "AT_ONCE", float("inf")),
+        "test_a_clock_that_is_set_while_the_broker_is_down",
+    ),
+    "a clock that is put back takes nothing back": (
+        bug(StoreTime, "advance", _takes_nothing_back),
+        "test_a_clock_that_is_set_while_the_broker_is_down",
+    ),
+    "which ids need no look-up is never found out anew": (
+        bug(SqliteStore, "__init__", _looks_once),
+        "test_a_clock_that_went_forth_by_a_year_for_good_does_not_open_the_ids_before_it",
+    ),
+    "the look-up for duplicates goes by the time of an id": (
+        bug(Tables, "buckets_of", _by_id_time),
+        "test_a_machine_that_was_off_for_a_week_goes_on_with_an_hour",
+    ),
+    "time that is added at once is taken for silence": (
+        bug(BrokerCore, "shift", _nothing), "test_time_that_is_added_judges_no_worker",
+    ),
+    "waits for a wall time are waits of store time": (
+        bug(Admission, "_maker", _no_eta),
+        "test_a_step_for_good_moves_only_what_was_said_as_unix_time",
+    ),
+}  # fmt: skip
+FAULTS |= {name: Fault(plant, _WALL_CLOCK, test) for name, (plant, test) in _CLOCKS.items()}
 
 
 class Watch:

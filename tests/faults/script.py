@@ -83,7 +83,9 @@ class Script(Broker):
     def start(self) -> None:
         self.store = self.make_store()
         self.core = BrokerCore(self.limits, FirstWorker(), FirstQueue, version="test")
-        self.core.recover(self.store.open(), self.clock.now(), FirstQueue)
+        recovered = self.store.open()
+        self.keeper, self._jumped = recovered.keeper, 0.0
+        self.core.recover(recovered, self.now(), FirstQueue)
         self.sent = {}
         submit = self.store.submit
 

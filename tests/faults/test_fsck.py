@@ -104,8 +104,8 @@ DAMAGE = {
         {"checksums", "headers"}, False,
     ),
     "UPDATE failed SET state = 2 WHERE seq = (SELECT min(seq) FROM failed)": ({"states"}, False),
-    "INSERT INTO failed SELECT seq + 50000, id, queue, 1, 5, 1, 1, 0, 1.0, 1.0, 1.0, head_crc, "
-    "crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, headers, "
+    "INSERT INTO failed SELECT seq + 50000, id, queue, 1, 5, 1, 1, 0, 1.0, 1.0, 1.0, 0.0, "
+    "head_crc, crc, data_crc(head_crc, 'json', x'00'), 1.0, 'json', 1.0, 1.0, 1, 0, NULL, headers, "
     "body, x'00' FROM jobs LIMIT 1": ({"twice", "counts"}, False),
     "DELETE FROM names": ({"checksums", "names"}, False),
     "DELETE FROM events WHERE first = (SELECT first FROM events LIMIT 1 OFFSET 2)": (
@@ -114,6 +114,7 @@ DAMAGE = {
     "UPDATE events SET body = x'c1' WHERE first = 1": ({"event-bodies", "event-sizes"}, False),
     "INSERT INTO meta VALUES ('journal_sealed', 99999)": ({"journal"}, False),
     "DELETE FROM meta WHERE key = 'store_id'": ({"card"}, False),
+    "UPDATE meta SET value = x'c1' WHERE key = 'clock'": ({"clock"}, True),
     "UPDATE chunks SET leases = x'c1'": ({"chunks"}, False),
     "UPDATE chunks SET epoch = 99": ({"epochs"}, False),
     "INSERT INTO chunks SELECT 'x', number, epoch, leases, leased FROM chunks": ({"leases"}, False),
@@ -343,7 +344,7 @@ def test_a_check_is_quick(folder: Path) -> None:
     db = connect(folder / FILE_NAME, busy=0.0)
     db.execute("BEGIN")
     sql = """INSERT INTO jobs SELECT 1000000 + value, printf('%032d', value), queue, rank, 2, 1, 0,
-             0, 0.0, 0.0, 1.0, 0, 0, NULL, lane, headers, body FROM
+             0, 0.0, 0.0, 1.0, 0.0, 0, 0, NULL, lane, headers, body FROM
              (SELECT * FROM jobs WHERE state = 2 LIMIT 1), (WITH RECURSIVE n(value) AS
              (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 5000) SELECT value FROM n)"""
     db.execute(sql)

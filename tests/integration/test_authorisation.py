@@ -233,7 +233,7 @@ WRONG: list[tuple[str, tuple[bytes, ...]]] = [
     *(
         ("alice", (CALL, name, NOTHING))
         for name in (b"jobs", b"failed", b"workers", b"status", b"sweep", b"retry", b"drop",
-                     b"pause", b"resume")
+                     b"pause", b"resume", b"clock.accept")
     ),
     ("wendy", (REQUEST, b"default", b"guarantee", BODY)),
     ("wendy", (REQUEST, b"", b"batch:1", _batch("default"))),
@@ -248,6 +248,7 @@ WRONG: list[tuple[str, tuple[bytes, ...]]] = [
     ("sam", (INFORM, b"", b"worker")),
     ("sam", (b"READY",)),
     ("sam", (CALL, b"pause", msgpack.packb({"queue": "default"}))),
+    ("sam", (CALL, b"clock.accept", NOTHING)),
     ("sam", (b"DISCONNECT",)),
     ("gina", (INFORM, b'[[10, "in"], [10, "default"]]', b"worker")),
     ("gina", (INFORM, b"", b"worker")),

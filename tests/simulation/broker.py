@@ -58,7 +58,7 @@ class BrokerProcess(Process):
         #: Messages that the next turn sends before it dies; below 0: it does not.
         self.dies_sending = -1
         self._inbox: list[list[bytes]] = []
-        self._monotonic = self._wall = self._wait = 0.0
+        self._boot = self._jumped = self._wait = 0.0
         self._restless = 0
 
     def start(self) -> None:
@@ -69,9 +69,11 @@ class BrokerProcess(Process):
             self.before()
         self.store = open_store(self.disk, self.clock)
         self.core = BrokerCore(self.limits, LeastRecentlyUsed(), WeightedFair, version="sim")
-        self.core.recover(self.store.open(), self.clock.now(), WeightedFair)
+        recovered = self.store.open()
+        self.keeper, self._jumped = recovered.keeper, 0.0
+        self.core.recover(recovered, self._tell(), WeightedFair)
         self.core.state.write(Announce({}), lambda _: None)
-        self._monotonic, self._wall = self.clock.monotonic(), self.clock.now()
+        self._boot = self.keeper.boot
         self._wait = 0.0
         self.network.listen()
         self.world.tell(self.name, "starts", f"epoch {self.core.state.epoch}")
@@ -110,9 +112,8 @@ class BrokerProcess(Process):
             self.start()
 
     def _turn(self) -> None:
-        core, clock = self.core, self.clock
-        self._notice_gap()
-        now = clock.now()
+        core = self.core
+        now = self._notice_gap()
         inbox, self._inbox = self._inbox, []
         for frames in inbox:
             self.network.told(self.name, f"gets from {frames[0].decode()}", frames[1:])
@@ -122,9 +123,9 @@ class BrokerProcess(Process):
             self._send()
             self._commit()
             self._send()
-            core.decide(clock.now(), judge=False)
+            core.decide(self._tell(), judge=False)
         self._send()
-        now = clock.now()
+        now = self._tell()
         self._wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)
         self._watch(inbox)
         self.wake(max(int(self._wait * 1000) / 1000 + (0.001 if self._wait else 0.0), TURN))
@@ -135,17 +136,25 @@ class BrokerProcess(Process):
         if self._restless > RESTLESS:
             raise Violation(f"the broker takes {RESTLESS} turns in a row in which nothing comes")
 
-    def _notice_gap(self) -> None:
-        then, self._monotonic = self._monotonic, self.clock.monotonic()
-        last, self._wall = self._wall, self.clock.now()
-        away = self._monotonic - then
-        jump = self._wall - last - away
-        stalled = jump if abs(jump) > 1.0 else 0.0
+    def _tell(self) -> float:
+        """Read the clocks; return store time."""
+        now = self.keeper.advance(self.clock.now(), self.clock.boottime())
+        self._jump()
+        return now
+
+    def _jump(self) -> None:
+        seconds, self._jumped = self.keeper.jumped - self._jumped, self.keeper.jumped
+        if seconds:
+            self.world.tell(self.name, "lets time count", f"{seconds:.1f}")
+            self.core.shift(self.keeper.now, seconds)
+
+    def _notice_gap(self) -> float:
+        now = self._tell()
+        away, self._boot = self.keeper.boot - self._boot, self.keeper.boot
         if away - self._wait > self.limits.heartbeat_interval:
-            stalled += away
-        if stalled:
-            self.world.tell(self.name, "was away or its clock jumped", f"{stalled:.1f}")
-            self.core.shift(self._wall, stalled)
+            self.world.tell(self.name, "was away", f"{away:.1f}")
+            self.core.shift(now, away)
+        return now
 
     def _commit(self) -> None:
         entries, settle = self.core.take_batch()
@@ -155,6 +164,7 @@ class BrokerProcess(Process):
             kinds = " ".join(type(entry).__name__ for entry in entries)
             self.world.tell(self.name, f"commit {self.disk.commits + 1}:", kinds)
         self.store.submit(entries)
+        self._jump()
         for verdicts in self.store.finished():
             settle(verdicts)
         self.look()
@@ -169,4 +179,4 @@ class BrokerProcess(Process):
             trouble = self.network.send(message.key.identity, message.frames)
             if trouble:
                 reachable = trouble == "full"
-                self.core.not_sent(message, self.clock.now(), reachable=reachable)
+                self.core.not_sent(message, self._tell(), reachable=reachable)

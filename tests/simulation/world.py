@@ -81,12 +81,20 @@ class HostClock:
     def __init__(self, world: World) -> None:
         self._world = world
         self.wall = EPOCH
+        #: How often the machine was started.
+        self.boots = 1
 
     def now(self) -> float:
         return self._world.now + self.wall
 
     def monotonic(self) -> float:
         return self._world.now + 1000.0
+
+    def boottime(self) -> float:
+        return self._world.now + 1000.0
+
+    def boot_id(self) -> str:
+        return f"boot-{self.boots}"
 
 
 class Process:

@@ -21,7 +21,7 @@ from tests.broker_harness import TASK, Broker, chunks, row
 SILENT = {
     entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
     entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents, entries.Announce,
-    entries.FindKin, entries.ListGraph, entries.ReadInputs,
+    entries.FindKin, entries.ListGraph, entries.ReadInputs, entries.KeepTime,
 }  # fmt: skip
 
 
@@ -63,8 +63,23 @@ def test_a_failed_job_that_is_queued_again_waits_from_then(broker: Broker) -> No
     broker.clock.time += 5.0
     broker.call("retry", ids=[job_id])
     answer = row(started=broker.clock.now() + 0.25, ran=1.0)
+    broker.clock.time += 1.25
     broker.answer(b"worker", broker.dispatched[1], [answer])
     assert broker.events()[-1]["wait_us"] == 250_000
+
+
+@pytest.mark.parametrize("wrong", [400 * 86_400.0, -365 * 86_400.0])
+def test_a_wait_is_of_the_brokers_clock_however_wrong_the_workers_is(broker, wrong) -> None:
+    broker.submit()
+    broker.clock.time += 2.0
+    broker.worker()
+    leased = broker.clock.now()
+    broker.clock.time += 1.5
+    answer = row(started=leased + 0.5 + wrong, ran=1.0)
+    broker.answer(b"worker", broker.dispatched[0], [answer])
+    event = broker.events()[-1]
+    assert event["wait_us"] == (2_500_000 if wrong > 0 else 2_000_000)
+    assert event["started_us"] == int((leased + 0.5 + wrong) * 1e6)
 
 
 def test_jobs_of_several_tasks_keep_their_own(broker: Broker) -> None:

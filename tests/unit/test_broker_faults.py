@@ -96,12 +96,26 @@ def test_the_broker_pauses_dispatch_when_there_is_no_space(broker: Broker) -> No
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-def test_a_clock_that_jumps_judges_nobody_and_spares_nobody(broker: Broker, jump: float) -> None:
-    """Deadlines move with it: a live worker keeps its job, a dead one loses it in time."""
+def test_a_wall_clock_that_is_set_judges_nobody_and_spares_nobody(
+    broker: Broker, jump: float
+) -> None:
+    """A live worker keeps its job, a dead one loses it in time."""
     broker.worker()
     broker.submit()
-    broker.clock.time += jump
-    broker.core.shift(broker.clock.now(), jump)
+    broker.clock.wrong = jump
+    broker.tell(b"worker", Heartbeat(broker.new_id(), "1"))
+    broker.wait(10.0)
+    assert broker.core.state.counters["lease_lost"] == 0
+    broker.wait(10.0)
+    assert broker.core.state.counters["lease_lost"] == 1
+
+
+def test_a_broker_that_was_stopped_judges_nobody_and_spares_nobody(broker: Broker) -> None:
+    """Deadlines move by that time: a live worker keeps its job, a dead one loses it in time."""
+    broker.worker()
+    broker.submit()
+    broker.clock.time += 3600.0
+    broker.core.shift(broker.now(), 3600.0)
     broker.tell(b"worker", Heartbeat(broker.new_id(), "1"))
     broker.wait(10.0)
     assert broker.core.state.counters["lease_lost"] == 0

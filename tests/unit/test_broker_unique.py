@@ -327,6 +327,11 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     db.execute("DROP TABLE limiters")
     db.execute("DROP TABLE events")
     db.execute("DROP INDEX jobs_expires")
+    db.execute("DROP INDEX jobs_eta")
+    db.execute("DROP INDEX jobs_due")
+    db.execute("CREATE INDEX jobs_due ON jobs (due) WHERE state = 1")
+    for table in ("jobs", "failed"):
+        db.execute(f"ALTER TABLE {table} DROP COLUMN eta")
     for table in (
         "graphs",
         "nodes",

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 COMMANDS = [
     "demo", "broker", "worker", "beat", "dev", "gateway", "emp", "call", "ping", "status", "queues",
-    "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "schedules",
-    "schedule", "unschedule", "fsck", "backup", "publish", "subscribe", "keys", "plugins",
-    "settings", "version",
+    "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "clock",
+    "schedules", "schedule", "unschedule", "fsck", "backup", "publish", "subscribe", "keys",
+    "plugins", "settings", "version",
 ]  # fmt: skip
 
 HELLO = """

@@ -33,6 +33,12 @@ class StoppedClock:
     def monotonic(self) -> float:
         return self.time
 
+    def boottime(self) -> float:
+        return self.time
+
+    def boot_id(self) -> str:
+        return "boot"
+
 
 # States
 

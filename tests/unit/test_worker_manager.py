@@ -32,6 +32,12 @@ class StillClock:
     def monotonic(self):
         return 0.0
 
+    def boottime(self):
+        return 0.0
+
+    def boot_id(self):
+        return "boot"
+
 
 class NotingPool:
     """A pool in which nothing runs unless the test says so."""

@@ -39,7 +39,7 @@ logger = logging.getLogger("eventmq.store")
 
 _BLOCKED = STATE_CODES[JobState.BLOCKED]
 
-_INSERT = f"INSERT INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({', '.join('?' * 16)})"
+_INSERT = f"INSERT INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({', '.join('?' * 17)})"
 
 #: The output of a node that is there for failures: nothing waits for it.
 HANDLER = -1
@@ -265,10 +265,10 @@ class Graphs:
                     continue
                 job.body = pack([job.body, value])
             _start(job, entry)
-            sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, body = ?, crc = ?
+            sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, eta = ?, body = ?, crc = ?
                      WHERE seq = ?"""
             code, crc = STATE_CODES[job.state], tables.row(job)[-2]
-            db.execute(sql, (code, job.rank, job.due, job.body, crc, job.seq))
+            db.execute(sql, (code, job.rank, job.due, job.eta, job.body, crc, job.seq))
             delayed = job.state is JobState.DELAYED
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
             self._tell(job, entry)
@@ -336,7 +336,9 @@ def _reason(row: Finished, *, caused: bool) -> str:
 def _start(job: Job, entry: Follow) -> None:
     """Give a job that waits no more its time and its place in the queue."""
     headers = parse_headers(job.headers)
-    due = max(headers.eta, entry.at + headers.countdown if headers.countdown else 0.0)
+    due = entry.at + headers.countdown if headers.countdown else 0.0
+    job.eta = headers.eta if headers.eta - entry.ahead > max(due, entry.at) else 0.0
+    due = job.eta - entry.ahead if job.eta else due
     delayed = due > entry.at
     job.due = due if delayed else entry.at
     job.state = JobState.DELAYED if delayed else JobState.QUEUED

@@ -90,36 +90,36 @@ class Operations:
 
     def expire(self, entry: Expire) -> tuple[list[Job], float | None]:
         """End jobs that have waited for too long."""
-        tables, now = self.tables, entry.now
+        tables, now, wall = self.tables, entry.now, entry.now + entry.ahead
         sql = f"""SELECT {BARE_COLUMNS} FROM jobs WHERE expires > 0 AND expires <= ?
                   AND state IN {_WAITING} ORDER BY expires"""
-        with closing(tables.rows(sql, (now,))) as rows:
+        with closing(tables.rows(sql, (wall,))) as rows:
             waiting = (tables.job(row) for row in rows if row[0] not in entry.keep)
             jobs = list(islice(waiting, entry.limit))
         end = transition(JobState.QUEUED, JobState.EXPIRED)
         self.writes.finish(Finish([Finished(job, end, now, entry.ttl, "", b"") for job in jobs]))
         if len(jobs) == entry.limit:
-            return jobs, now
-        return jobs, next_expiry(tables, now)
+            return jobs, wall
+        return jobs, next_expiry(tables, wall)
 
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
         sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, lane)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
-                  created, headers, body, crc, head_crc, unique_key, ? FROM failed
+                  created, headers, body, 0.0, crc, head_crc, unique_key, ? FROM failed
                   WHERE seq = ?"""
         retried = []
         for place, job in enumerate(self._sound(jobs)):
             self._remember(job)
             rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
-            expires = job.expires if job.expires > stamp.at else 0.0
+            expires = job.expires if job.expires > stamp.at + stamp.ahead else 0.0
             number, attempt = stamp.seq + place, job.attempt + 1
             lane = self.tables.lane_id(job.queue, job.headers)
             self.tables.db.execute(sql, (number, rank, attempt, stamp.at, expires, lane, job.seq))
             self._forget_failed(job)
             self.tables.count(self.tables.queue_id(job.queue), waiting=1)
             job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires
-            job.state, job.deaths, job.due = JobState.QUEUED, 0, stamp.at
+            job.state, job.deaths, job.due, job.eta = JobState.QUEUED, 0, stamp.at, 0.0
             retried.append(job)
         return retried
 

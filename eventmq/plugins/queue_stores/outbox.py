@@ -86,13 +86,15 @@ class Outbox:
         return OutboxHead(self._first, self._next, self._journal, self._sealed)
 
     # hot loop: benchmarks/drain.py
-    def append(self, batch: Sequence[Any], verdicts: Sequence[Any], now: float) -> None:
+    def append(
+        self, batch: Sequence[Any], verdicts: Sequence[Any], now: float, ahead: float
+    ) -> None:
         """Write the events of a commit; prune what a journal has, or what there is no room for."""
-        blocks = events_of(batch, verdicts, self._kinship.find)
+        blocks = events_of(batch, verdicts, self._kinship.find, ahead)
         if self._unpruned:
             self._prune()
         if self._end - self._start > (self._cap if self._journal else self._ring):
-            self._make_room(now)
+            self._make_room(now + ahead)
         if self._gaps:
             blocks += self._gaps
             self._gaps.clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from eventmq.entries import Chunk, Found
-from eventmq.job import STATE_CODES, Job, JobState, id_time
+from eventmq.job import STATE_CODES, Job, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.checksums import begin
 from eventmq.plugins.queue_stores.schema import bucket_name
@@ -20,15 +20,14 @@ from eventmq.plugins.queue_stores.tables import (
     readable,
     task_of,
 )
-from eventmq.plugins.queue_stores.writes import SKEW
 from eventmq.wire.bulk import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventmq.clock import Clock
     from eventmq.entries import Claim, Find, ListJobs
     from eventmq.plugins.queue_stores.tables import Tables
+    from eventmq.timekeeping import Timekeeper
 
 __all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
 
@@ -37,7 +36,7 @@ _BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
 
 _CLAIM_ALL = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE lane = ? AND state = 2
   AND (rank, seq) > (?, ?) ORDER BY rank, seq LIMIT ?"""
-_CLAIM = _CLAIM_ALL.replace("queue, ", "", 1).replace("state, ", "", 1)
+_CLAIM = _CLAIM_ALL.replace("queue, ", "", 1).replace("state, ", "", 1).replace("eta, ", "", 1)
 
 #: Bytes of a result that is read with its row in any case.
 _SHORT = 4096
@@ -59,9 +58,9 @@ _SCAN = 20_000
 class Reads:
     """Handlers of `Claim`, `Find` and `ListJobs`."""
 
-    def __init__(self, tables: Tables, clock: Clock) -> None:
+    def __init__(self, tables: Tables, keeper: Timekeeper) -> None:
         self.tables = tables
-        self.clock = clock
+        self.keeper = keeper
 
     def claim(self, entry: Claim) -> tuple[list[Job], bool]:
         """Read the next queued jobs of a lane in rank order."""
@@ -141,19 +140,19 @@ class Reads:
 
     def _find_many(self, ids: list[str]) -> dict[str, Found]:
         found = self._unfinished(ids, JOB_COLUMNS, _FAILED)
-        now = self.clock.now()
+        now = self.keeper.now
         left = [job_id for job_id in ids if job_id not in found]
-        for _, row in self._ended(OUTCOME_COLUMNS, left, now):
+        for _, row in self._ended(OUTCOME_COLUMNS, left):
             found[row[0]] = self.tables.outcome(row, now)
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
     def _find_bare(self, ids: list[str], room: int) -> dict[str, Found]:
         """Look jobs up without their bodies, and read long results while there is room."""
         found = self._unfinished(ids, BARE_COLUMNS, _BARE_FAILED)
-        now, tables = self.clock.now(), self.tables
+        now, tables = self.keeper.now, self.tables
         left = [job_id for job_id in ids if job_id not in found]
         long: dict[str, str] = {}
-        for table, (*row, length) in self._ended(_OUTCOME, left, now):
+        for table, (*row, length) in self._ended(_OUTCOME, left):
             known = found[row[0]] = tables.outcome(tuple(row), now)
             if length and row[3] > now and not known.job.damaged:
                 long[row[0]] = table
@@ -178,12 +177,10 @@ class Reads:
             found[row[1]] = tables.failed(row)
         return found
 
-    def _ended(
-        self, columns: str, ids: list[str], now: float
-    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _ended(self, columns: str, ids: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield (table, row) of those that have ended, one for each id."""
         tables, seen = self.tables, set[str]()
-        places = {i: tables.buckets_of(id_time(i), now, SKEW) for i in ids}
+        places = {i: tables.buckets_of(i) for i in ids}
         for bucket in reversed(tables.buckets):
             some = [i for i in ids if i not in seen and bucket in places[i]]
             for row in self._rows_of(columns, bucket_name(bucket), some):
@@ -210,11 +207,10 @@ class Reads:
             return Found(jobs[0])
         for row in self._rows_of(_FAILED, "failed", [job_id]):
             return self.tables.failed(row)
-        now = self.clock.now()
-        for bucket in self.tables.buckets_of(id_time(job_id), now, SKEW):
+        for bucket in self.tables.buckets_of(job_id):
             table = bucket_name(bucket)
             for row in self._rows_of(OUTCOME_COLUMNS, table, [job_id]):
-                return self.tables.outcome(row, self.clock.now())
+                return self.tables.outcome(row, self.keeper.now)
         return None
 
     def list_jobs(self, entry: ListJobs) -> tuple[list[Found], str]:
@@ -256,7 +252,7 @@ class Reads:
         sql = f"SELECT {columns} FROM {table} {where} ORDER BY id DESC LIMIT {_SCAN}"
         for row in tables.rows(sql, (before,) if before else ()):
             if outcomes:
-                found = tables.outcome(row[:-1], self.clock.now())
+                found = tables.outcome(row[:-1], self.keeper.now)
             else:
                 found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
             yield found.job.id, found

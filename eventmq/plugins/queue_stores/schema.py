@@ -6,8 +6,8 @@ bucket, so that forgetting them is dropping a table. ``attempts`` is the history
 tried again, ``sweeps`` has what operators do with many jobs, step by step, ``limiters`` the token
 buckets of rate limits that are not full. ``events`` has what happened, a row per commit: the number
 of its first event, how many, and how many bytes of events there were ever before. ``graphs``,
-``nodes`` and what follows them are in `eventmq.plugins.queue_stores.graphs`. Times are Unix
-seconds.
+``nodes`` and what follows them are in `eventmq.plugins.queue_stores.graphs`. Times are
+seconds of store time (`eventmq.timekeeping`), but for ``expires`` and ``eta``, which are Unix time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ JOB_CRC = f"""job_crc({_QUEUE}, CAST(headers AS BLOB), CAST(body AS BLOB),
 _CRCS = "head_crc INTEGER NOT NULL, crc INTEGER NOT NULL"
 
 #: Of a job since version 10: what is long comes last, so that nothing else is read over it.
-_CHECKED = f"""{_JOB.partition("headers")[0]}{_CRCS}"""
+_CHECKED = f"""{_JOB.partition("headers")[0]}eta REAL NOT NULL DEFAULT 0, {_CRCS}"""
 _COPIED = _names(_JOB)
 
 #: What takes a file from the version of that place, counted from 1, to the next.
@@ -173,7 +173,8 @@ DROP TABLE jobs;
 ALTER TABLE jobs_now RENAME TO jobs;
 CREATE UNIQUE INDEX jobs_id ON jobs (id);
 CREATE INDEX jobs_ready ON jobs (lane, rank, seq) WHERE state = 2;
-CREATE INDEX jobs_due ON jobs (due) WHERE state = 1;
+CREATE INDEX jobs_due ON jobs (due) WHERE state = 1 AND eta = 0;
+CREATE INDEX jobs_eta ON jobs (eta) WHERE state = 1 AND eta > 0;
 CREATE INDEX jobs_expires ON jobs (expires) WHERE expires > 0;
 CREATE INDEX jobs_unique ON jobs (unique_key, created) WHERE unique_key IS NOT NULL;
 CREATE TABLE failed_now (seq INTEGER PRIMARY KEY, {_CHECKED}, result_crc INTEGER NOT NULL,

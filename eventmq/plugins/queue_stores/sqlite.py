@@ -25,6 +25,7 @@ from eventmq.entries import (
     Finish,
     Follow,
     History,
+    KeepTime,
     ListGraph,
     ListJobs,
     Note,
@@ -45,7 +46,6 @@ from eventmq.plugins.database import (
     DISK_FULL,
     UNREADABLE,
     connect,
-    first_row,
     has_moved,
     lacks_index_space,
     use_log,
@@ -53,6 +53,7 @@ from eventmq.plugins.database import (
 from eventmq.plugins.options import read_options
 from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES, Checkpointer
+from eventmq.plugins.queue_stores.clock import load_clock, save_clock
 from eventmq.plugins.queue_stores.disk import FILE_NAME, DataDirectory
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
@@ -74,7 +75,8 @@ from eventmq.plugins.queue_stores.schedules import schedule_handlers
 from eventmq.plugins.queue_stores.schema import prepare
 from eventmq.plugins.queue_stores.tables import Tables
 from eventmq.plugins.queue_stores.unique import prepare_buckets
-from eventmq.plugins.queue_stores.writes import Mismatch, Writes, id_horizon
+from eventmq.plugins.queue_stores.writes import SKEW, Mismatch, Writes, id_horizon, next_due
+from eventmq.timekeeping import SAVE_EVERY, Reading, Timekeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -148,6 +150,10 @@ class SqliteStore:
         self._dedupe_window = dedupe_window
         self._keep = max(dedupe_window, keep_results)
         self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
+        self._keeper = Timekeeper()
+        #: Wall time at which ids were looked at, and after how many seconds they are again.
+        self._looked_at = 0.0
+        self._look_every = min(SKEW, dedupe_window) / 2
         self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
         self._events = (events_ring, events_cap, events_values)
         self._db: apsw.Connection | None = None
@@ -200,19 +206,24 @@ class SqliteStore:
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             self._checkpointer = Checkpointer(self._path, self._sync_every, vfs=self._vfs)
         db.execute("BEGIN IMMEDIATE")
+        self._keeper = keeper = Timekeeper()
+        clock = self._clock
+        keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), load_clock(db))
         self._tables = tables = Tables(db, self._bucket_seconds)
         prepare_buckets(tables)
         self._writes = writes = Writes(tables, self._dedupe_window)
         writes.unique.release_lonely()
         self._outbox = Outbox(db, *self._events)
         recovered = self._recover(tables)
+        save_clock(db, keeper.record())
         db.execute("COMMIT")
+        keeper.saved()
         if self._home is not None:
             self._note_files(self._home, recovered)
         if self._checkpointer is not None:
             self._checkpointer.start(db)
         writes.epoch = recovered.epoch
-        self._look_at_ids(writes, tables)
+        self._look_at_ids()
         handlers = self._make_handlers(writes) | schedule_handlers(db)
         self._handlers = handlers | _event_handlers(self._outbox)
         return recovered
@@ -234,29 +245,35 @@ class SqliteStore:
             logger.info(what, home.path, recovered.store_id)
 
     def _make_handlers(self, writes: Writes) -> dict[type, Callable[[Any], Any]]:
-        reads = Reads(writes.tables, self._clock)
+        reads = Reads(writes.tables, self._keeper)
         operations = Operations(writes.tables, writes, reads)
         self._graphs = GraphReads(writes.graphs, reads, operations.cancel)
         handlers = _handlers(writes, reads, self._limits, operations)
+        handlers[KeepTime] = lambda _: self._keeper.save_soon()
         return handlers | _graph_handlers(writes, self._graphs)
 
-    def _look_at_ids(self, writes: Writes, tables: Tables) -> None:
-        """Tell which ids need no look-up, and which always do."""
-        now = self._clock.now()
-        horizon = id_horizon(now)
+    def _look_at_ids(self) -> None:
+        """Tell which ids need no look-up, and which always do.
+
+        Ids have the wall time of who made them. What is known of them is worth something for as
+        long as wall time does not go half as far as is looked ahead, or back: then it is anew.
+        """
+        wall, writes, tables = self._keeper.wall, self._writes, self._tables
+        horizon = id_horizon(wall)
         writes.high = highest_id(tables, horizon)
-        writes.early = ids_between(tables, horizon, id_horizon(now + self._dedupe_window))
+        writes.early = ids_between(tables, horizon, id_horizon(wall + self._dedupe_window))
+        writes.wall = self._looked_at = wall
 
     def _recover(self, tables: Tables) -> Recovered:
         store_id, epoch = identify(tables.db, self._clock.now())
-        (due,) = first_row(tables.db, "SELECT min(due) FROM jobs WHERE state = 1")
+        due = next_due(tables.db, self._keeper.ahead)
         chunks = recover_chunks(tables)
         self._limits = LimitRows(tables)
-        self._limits.prune(self._clock.now())
+        self._limits.prune(self._keeper.now)
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
             next_expiry(tables, 0.0), sweeps(tables), tables.lanes(), self._limits.rows(),
-            self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db),
+            self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db), self._keeper,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -307,6 +324,7 @@ class SqliteStore:
         try:
             if self._home is not None:
                 self._look_at_space(self._home)
+            high = self._tell_time()
             try:
                 return self._transaction(batch)
             except Mismatch:
@@ -319,6 +337,15 @@ class SqliteStore:
         finally:
             self._writes.careful = False
 
+    def _tell_time(self) -> str:
+        """Read the clocks; return the id above which none needs a look-up."""
+        keeper, clock, writes = self._keeper, self._clock, self._writes
+        keeper.advance(clock.now(), clock.boottime())
+        writes.wall = keeper.wall
+        if abs(writes.wall - self._looked_at) > self._look_every:
+            self._look_at_ids()
+        return writes.high
+
     def _transaction(self, batch: Sequence[Write]) -> Sequence[Any]:
         db = self._db
         assert db is not None  # noqa: S101 - checked by the caller
@@ -327,23 +354,30 @@ class SqliteStore:
         graphs = self._writes.graphs
         graphs.reset()
         verdicts = [handlers[type(entry)](entry) for entry in batch]
-        said, now = verdicts, self._clock.now()
+        keeper = self._keeper
+        said, now, ahead = verdicts, keeper.now, keeper.ahead
         if graphs.pending:
-            batch = [*batch, Follow(now)]
-            said = [*verdicts, graphs.follow(Follow(now))]
+            follow = Follow(now, ahead=ahead)
+            batch = [*batch, follow]
+            said = [*verdicts, graphs.follow(follow)]
         self._prune()
-        self._outbox.append(batch, said, now)
+        self._outbox.append(batch, said, now, ahead)
         self._tables.flush_counts()
+        saves = keeper.unsaved_for >= SAVE_EVERY
+        if saves:
+            save_clock(db, keeper.record())
         db.execute("COMMIT")
+        if saves:
+            keeper.saved()
         return verdicts
 
     def _prune(self) -> None:
-        now = self._clock.monotonic()
+        now = self._keeper.now
         if now - self._pruned >= PRUNE_EVERY:
             self._pruned = now
-            before = self._clock.now() - self._keep
+            before = now - self._keep
             self._tables.drop_buckets_before(before)
-            self._limits.prune(self._clock.now())
+            self._limits.prune(now)
             more = self._writes.attempts.prune(before - self._bucket_seconds)
             if self._graphs.prune(before - self._bucket_seconds) or more:
                 self._pruned = float("-inf")  # the rest with the next commits

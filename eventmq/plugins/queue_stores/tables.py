@@ -35,8 +35,8 @@ _HEAD_COLUMNS = (
 )
 
 #: The columns that `Tables.job` reads, in order; and without the body.
-JOB_COLUMNS = f"{_HEAD_COLUMNS}, body, crc"
-BARE_COLUMNS = f"{_HEAD_COLUMNS}, NULL, head_crc"
+JOB_COLUMNS = f"{_HEAD_COLUMNS}, body, eta, crc"
+BARE_COLUMNS = f"{_HEAD_COLUMNS}, NULL, eta, head_crc"
 
 #: The columns that `Tables.row` writes.
 INSERT_COLUMNS = f"{JOB_COLUMNS}, head_crc"
@@ -68,6 +68,8 @@ class Tables:
         self.db = db
         self.bucket_seconds = bucket_seconds
         self.buckets = buckets(db)
+        #: Bucket -> its least and greatest id, where that was looked up and is still so.
+        self._ends: dict[int, tuple[str, str]] = {}
         self._queues: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         self._names: dict[str, int] = {}
@@ -87,6 +89,7 @@ class Tables:
         self._names.clear()
         self._lanes.clear()
         self._deltas.clear()
+        self._ends.clear()
         self._begun = ("", 0, 0)
         self.buckets = buckets(self.db)
         sql = "SELECT value FROM meta WHERE key = 'failed_bytes'"
@@ -206,7 +209,8 @@ class Tables:
         return (
             job.seq, job.id, self.queue_id(job.queue), job.rank, STATE_CODES[job.state],
             job.attempt, job.delivery, job.deaths, job.due, job.expires, job.created,
-            job.headers, job.body, crc32(job_id, crc32(job.body, begun)), crc32(job_id, begun),
+            job.headers, job.body, job.eta,
+            crc32(job_id, crc32(job.body, begun)), crc32(job_id, begun),
         )  # fmt: skip
 
     def job(self, row: tuple[Any, ...]) -> Job:
@@ -218,10 +222,10 @@ class Tables:
                 self._begun = headers, queue, begin(name, headers)
             begun, body = self._begun[2], row[12]
             begun, body = (begun, b"") if body is None else (crc32(body, begun), body)
-            if crc32(row[1].encode(), begun) == row[13]:
+            if crc32(row[1].encode(), begun) == row[14]:
                 return Job(
                     row[1], name, headers, body, row[0], row[3], _STATES[row[4]],
-                    row[5], row[6], row[8], row[9], row[10], row[7],
+                    row[5], row[6], row[8], row[9], row[10], row[7], eta=row[13],
                 )  # fmt: skip
         except (KeyError, TypeError, AttributeError):  # values of another kind
             pass
@@ -307,6 +311,7 @@ class Tables:
         number = int(at // self.bucket_seconds)
         if not self.buckets or number != self.buckets[-1]:
             self._add_bucket(number)
+            self._ends.pop(number, None)
         return bucket_name(number)
 
     def _add_bucket(self, number: int) -> None:
@@ -315,16 +320,26 @@ class Tables:
             self.db.execute(bucket_index(number))
             self.buckets = sorted([*self.buckets, number])
 
-    def buckets_of(self, made: float | None, now: float, skew: float) -> list[int]:
+    def buckets_of(self, job_id: str) -> list[int]:
         """Return the buckets that may have the outcome of an id, newest first.
 
-        Args:
-            made: Unix time that the id carries, None if it carries none.
-            now: Unix time; a later ``made`` is not believed.
-            skew: Seconds that the clock of who made the id may have been ahead.
+        Ids begin with the wall time of who made them, buckets are of store time: which bucket has
+        an id is not to be computed from either. But the ends of a bucket's ids are known.
         """
-        oldest = int((made - skew) // self.bucket_seconds) if made and made <= now else 0
-        return [bucket for bucket in reversed(self.buckets) if bucket >= oldest]
+        found = self.buckets[-1:]  # more is written to it, so that its ends would not stay so
+        for bucket in reversed(self.buckets[:-1]):
+            least, greatest = self._ends.get(bucket) or self._look_at_ends(bucket)
+            if least <= job_id <= greatest:
+                found.append(bucket)
+        return found
+
+    def _look_at_ends(self, bucket: int) -> tuple[str, str]:
+        """Return the least and the greatest id of a bucket, ("~", "") of an empty one."""
+        name = bucket_name(bucket)
+        sql = f"SELECT (SELECT min(id) FROM {name}), (SELECT max(id) FROM {name})"
+        least, greatest = first_row(self.db, sql)
+        ends = self._ends[bucket] = ("~", "") if least is None else (least, greatest)
+        return ends
 
     def drop_buckets_before(self, at: float) -> None:
         """Forget the outcomes of all buckets that ended before ``at``."""
@@ -332,6 +347,7 @@ class Tables:
             if (number + 1) * self.bucket_seconds < at:
                 self.db.execute(f"DROP TABLE {bucket_name(number)}")
                 self.buckets.remove(number)
+                self._ends.pop(number, None)
 
 
 def readable(sql: str) -> str:

@@ -27,7 +27,7 @@ __all__ = ["Uniqueness", "prepare_buckets"]
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 
 _INSERT = f"""INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, unique_key, lane)
-  VALUES ({", ".join("?" * 17)})"""
+  VALUES ({", ".join("?" * 18)})"""
 
 
 def prepare_buckets(tables: Tables) -> None:
@@ -119,7 +119,7 @@ class Uniqueness:
         row = list(self.tables.row(job))
         state = JobState.DELAYED if hold else place.state
         row[3], row[4] = place.rank, STATE_CODES[state]
-        row[8] = place.due + HELD if hold else place.due
+        row[8], row[13] = place.due + HELD if hold else place.due, place.eta
         lane = self.tables.lane_id(job.queue, job.headers)
         self.tables.db.execute(_INSERT, (*row, rule.key, lane))
         delayed = state is JobState.DELAYED

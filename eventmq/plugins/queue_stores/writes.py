@@ -9,7 +9,7 @@ from zlib import crc32
 
 from eventmq.entries import Verdict, unique_rule
 from eventmq.graph import PAGED, flags_of
-from eventmq.job import STATE_CODES, JobState, id_time
+from eventmq.job import HELD, STATE_CODES, JobState, id_time
 from eventmq.plugins.database import change_many, first_row
 from eventmq.plugins.queue_stores.attempts import Attempts
 from eventmq.plugins.queue_stores.checksums import NEVER, begin, begin_outcome, data_crc
@@ -25,7 +25,9 @@ from eventmq.plugins.queue_stores.unique import Uniqueness
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
+
+    import apsw
 
     from eventmq.entries import (
         Admit,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
 
-__all__ = ["SKEW", "Mismatch", "Writes", "id_horizon"]
+__all__ = ["SKEW", "Mismatch", "Writes", "id_horizon", "next_due"]
 
 #: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
 SKEW = 86_400.0
@@ -49,7 +51,7 @@ _CODES = dict(STATE_CODES)
 _QUEUED = STATE_CODES[JobState.QUEUED]
 _DELAYED = STATE_CODES[JobState.DELAYED]
 
-_MARKS = ", ".join("?" * 15)
+_MARKS = ", ".join("?" * 16)
 _INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({_MARKS}, ?)"
 _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, {FAILED_COLUMNS}, size)
   VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -76,6 +78,8 @@ class Writes:
         self.graphs = Graphs(tables, self.finish)
         #: Number of this opening; set by the store.
         self.epoch = 0
+        #: Guarded wall time; set by the store.
+        self.wall = 0.0
         #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
         self.early: set[str] = set()
         #: No version 7 id above this one was ever admitted, so it needs no look-up.
@@ -97,8 +101,8 @@ class Writes:
             return {}
         high, early = self.high, self.early
         places: dict[tuple[str, str], tuple[int, int, int]] = {}
-        now = jobs[0].created
-        sane, window = id_horizon(now), self.dedupe_window
+        wall = self.wall
+        sane, window = id_horizon(wall), self.dedupe_window
         refused: dict[int, Verdict] = {}
         rows: list[tuple[Any, ...]] = []
         keyed: list[int] = []
@@ -106,10 +110,10 @@ class Writes:
             job_id = j.id
             if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
                 high = job_id  # above all ids ever admitted: needs no look-up
-            elif (state := self._finished_state(job_id, now)) is not None:
+            elif (state := self._finished_state(job_id)) is not None:
                 refused[i] = Verdict("same_id", state)
                 continue
-            elif sane <= job_id < id_horizon(now + window):
+            elif sane <= job_id < id_horizon(wall + window):
                 early.add(job_id)
             if "unique:" in j.headers and unique_rule(j.headers) is not None:
                 keyed.append(i)
@@ -121,7 +125,7 @@ class Writes:
             begun = place[2]
             rows.append((
                 j.seq, job_id, place[0], j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
-                j.expires, j.created, j.headers, j.body, crc32(coded, crc32(j.body, begun)),
+                j.expires, j.created, j.headers, j.body, j.eta, crc32(coded, crc32(j.body, begun)),
                 crc32(coded, begun), place[1],
             ))  # fmt: skip
         self.high = high
@@ -143,13 +147,13 @@ class Writes:
 
     def _taken(self, jobs: Sequence[Job]) -> str:
         """Return the id of a job that is there or was, "" for none; note what is the highest."""
-        now, high = jobs[0].created, self.high
-        sane, far = id_horizon(now), id_horizon(now + self.dedupe_window)
+        high = self.high
+        sane, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
         for job in jobs:
             job_id = job.id
             if high < job_id < sane and id_time(job_id) is not None and job_id not in self.early:
                 high = job_id
-            elif self._finished_state(job_id, now) is not None or self._waits(job_id):
+            elif self._finished_state(job_id) is not None or self._waits(job_id):
                 return job_id
             elif sane <= job_id < far:
                 self.early.add(job_id)
@@ -178,11 +182,11 @@ class Writes:
             delayed = n if state is JobState.DELAYED else 0
             self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
 
-    def _finished_state(self, job_id: str, now: float) -> str | None:
+    def _finished_state(self, job_id: str) -> str | None:
         db = self.tables.db
         if first_row(db, "SELECT 1 FROM failed WHERE id = ?", (job_id,)):
             return JobState.FAILED.value
-        for bucket in self.tables.buckets_of(id_time(job_id), now, SKEW):
+        for bucket in self.tables.buckets_of(job_id):
             sql = f"SELECT state FROM outcomes_{bucket} WHERE id = ?"
             row = first_row(db, sql, (job_id,))
             if row:
@@ -333,7 +337,7 @@ class Writes:
         db = self.tables.db
         failures = {attempt.job_id: attempt for attempt in entry.attempts}
         sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, attempt = ?, delivery = ?,
-                 deaths = ? WHERE seq = ?"""
+                 deaths = ?, eta = ? WHERE seq = ?"""
         stale: dict[int, Verdict] = {}
         for place, job in enumerate(entry.jobs):
             row = first_row(db, "SELECT state FROM jobs WHERE seq = ?", (job.seq,))
@@ -343,9 +347,8 @@ class Writes:
             was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
             self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
             code = _DELAYED if now else _QUEUED
-            db.execute(
-                sql, (code, job.rank, job.due, job.attempt, job.delivery, job.deaths, job.seq)
-            )
+            values = (code, job.rank, job.due, job.attempt, job.delivery, job.deaths, job.eta)
+            db.execute(sql, (*values, job.seq))
             if job.id in failures:
                 self.attempts.add(failures[job.id])
         return stale
@@ -372,18 +375,50 @@ class Writes:
     def promote(self, entry: Promote) -> tuple[list[Job], float | None]:
         """Queue delayed jobs whose time has come."""
         db = self.tables.db
-        sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND due <= ? ORDER BY due LIMIT ?"
         jobs: list[Job] = []
         size = 0
-        with closing(self.tables.rows(sql, (entry.now, entry.limit))) as rows:
+        with closing(self._due(entry)) as rows:
             for row in rows:
-                jobs.append(self.tables.job(row))
-                size += len(jobs[-1].body)
-                if size > entry.max_bytes:
+                job = self.tables.job(row)
+                if job.eta:
+                    ready = max(entry.since, min(entry.now, job.eta - entry.ahead))
+                    job.rank += int((ready - job.due) * 1_000_000)
+                    job.due = ready
+                jobs.append(job)
+                size += len(job.body)
+                if size > entry.max_bytes or len(jobs) == entry.limit:
                     break
-        db.executemany("UPDATE jobs SET state = 2 WHERE seq = ?", [(job.seq,) for job in jobs])
+        sql = "UPDATE jobs SET state = 2, rank = ?, due = ? WHERE seq = ?"
+        db.executemany(sql, [(job.rank, job.due, job.seq) for job in jobs])
         for job in jobs:
             job.state = JobState.QUEUED
             self.tables.count(self.tables.queue_id(job.queue), 1, -1)
-        (due,) = first_row(db, "SELECT min(due) FROM jobs WHERE state = 1")
-        return jobs, due
+        return jobs, next_due(db, entry.ahead)
+
+    def _due(self, entry: Promote) -> Generator[tuple[Any, ...]]:
+        """Yield the rows of delayed jobs that are due, those by store time first."""
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta = 0 AND due <= ?
+                  ORDER BY due LIMIT ?"""
+        with closing(self.tables.rows(sql, (entry.now, entry.limit))) as rows:
+            yield from rows
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta > 0 AND eta <= ?
+                  AND due < ? ORDER BY eta LIMIT ?"""
+        wall = entry.now + entry.ahead
+        with closing(self.tables.rows(sql, (wall, HELD, entry.limit))) as rows:
+            yield from rows
+
+
+def next_due(db: apsw.Connection, ahead: float) -> float | None:
+    """Return the store time at which the first delayed job is due, None for none.
+
+    Args:
+        db: Of the store.
+        ahead: Seconds by which wall time is ahead of store time.
+    """
+    sql = "SELECT min(due) FROM jobs WHERE state = 1 AND eta = 0"
+    (due,) = first_row(db, sql)
+    sql = "SELECT min(eta) FROM jobs WHERE state = 1 AND eta > 0 AND due < ?"
+    (eta,) = first_row(db, sql, (HELD,))
+    return min(
+        (at for at in (due, None if eta is None else eta - ahead) if at is not None), default=None
+    )

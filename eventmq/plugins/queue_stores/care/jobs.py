@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "add_functions"]
 
 _INTEGERS = ("seq", "queue", "rank", "state", "attempt", "delivery", "deaths")
-_REALS = ("due", "expires", "created")
+_REALS = ("due", "expires", "created", "eta")
 
 #: State code -> column of its count in ``queues``.
 _COUNTED = {0: "blocked", 1: "delayed", 2: "waiting"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import EventMQError
+from eventmq.errors import EventMQError, ProtocolError
 from eventmq.operations import Operation
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.care.check import Check, text_of
+from eventmq.plugins.queue_stores.clock import load_clock
 from eventmq.plugins.schedule_stores.table import read_row
 from eventmq.wire.bulk import unpack
 
@@ -109,7 +110,23 @@ def _wrong_card(db: apsw.Connection) -> Iterator[str]:
             yield key
 
 
+def _unreadable_clock(db: apsw.Connection) -> Iterator[str]:
+    try:
+        load_clock(db)
+    except ProtocolError as error:
+        yield str(error)
+
+
+def _forget_clock(db: apsw.Connection) -> None:
+    db.execute("DELETE FROM meta WHERE key = 'clock'")
+
+
 CHECKS = (
+    Check(
+        "clock", "meta", "what is kept of the clocks is damaged: {some}", _unreadable_clock,
+        "no broker can start on this store; a repaired one goes on with the wall clock, so set it",
+        mend=_forget_clock,
+    ),
     Check(
         "card", "meta", "{n} things are missing that a store says of itself: {some}", _wrong_card,
         "peers take it for another store: clients send nothing again, a journal begins anew",

@@ -1,0 +1,374 @@
+"""Store time and guarded wall time: what a broker and a beat go by instead of the wall clock.
+
+*Store time* counts seconds and never steps: while a broker runs it grows by the machine's boot
+time, which counts sleep. It has the size of Unix time, since it begins with the wall time at which
+the store was made. *Guarded wall time* is the wall clock, except that a step of more than `STEP`
+seconds counts only after it has stood for `SETTLED` seconds.
+
+Pure state machines: what runs them reads the clocks (`eventmq.clock`) and says what they show. All
+figures are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = [
+    "AT_ONCE", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "ClockRecord", "GuardedWall",
+    "Reading", "StoreTime", "Timekeeper",
+]  # fmt: skip
+
+#: Seconds by which the wall clock may differ from boot time without having stepped: more than a
+#: time service slews, less than a time zone or a wrong minute.
+STEP = 60.0
+
+#: Seconds for which a step has to stand before it counts.
+SETTLED = 600.0
+
+#: Seconds that a machine that was off adds to store time at once, and by which the wall clock may
+#: be later than the stored value after another boot.
+AT_ONCE = 3600.0
+
+#: Seconds of one run without a step after which the rest is added.
+STEADY = 3600.0
+
+#: Seconds after which a commit takes the clocks along.
+SAVE_EVERY = 1.0
+
+
+class Reading(NamedTuple):
+    """What the clocks of a machine show."""
+
+    #: Unix time.
+    wall: float
+    #: Since the machine was started, its sleep included.
+    boot: float
+    #: Which start of the machine that was; "" where the system does not say.
+    boot_id: str = ""
+
+
+class ClockRecord(NamedTuple):
+    """What a store keeps of its clocks."""
+
+    #: Store time, and what is to be added to it once the wall clock has proved steady.
+    store: float
+    unconfirmed: float
+    #: The reading at that time, and guarded wall time.
+    wall: float
+    guarded: float
+    boot: float
+    boot_id: str
+
+    @classmethod
+    def of(cls, values: Any) -> ClockRecord:
+        """Return the record of a list that was stored.
+
+        Raises:
+            ValueError: It is none.
+        """
+        try:
+            *numbers, boot_id = values
+            store, unconfirmed, wall, guarded, boot = map(float, numbers)
+        except (TypeError, ValueError):
+            raise ValueError("the record of the store's clocks cannot be read") from None
+        return cls(store, unconfirmed, wall, guarded, boot, str(boot_id))
+
+    def same_boot(self, reading: Reading) -> bool:
+        """Return whether the machine has not been started anew since this was stored."""
+        return bool(self.boot_id) and self.boot_id == reading.boot_id
+
+    @property
+    def known_wall(self) -> float:
+        """The latest wall time that store time accounts for.
+
+        The later of both: a clock that was back for a moment would otherwise make the way to the
+        right time look like time that has passed, and a step that did not count yet would be
+        added a second time.
+        """
+        return max(self.wall, self.guarded)
+
+
+class StoreTime:
+    """Seconds that never step.
+
+    Args:
+        reading: Of the clocks now.
+        last: What the store kept, None for a new store: its time begins as the wall time.
+    """
+
+    __slots__ = (
+        "_base", "_begin", "_boot", "_rest", "_steady_offset", "_steady_since", "now",
+        "unconfirmed",
+    )  # fmt: skip
+
+    def __init__(self, reading: Reading, last: ClockRecord | None = None) -> None:
+        wall, boot, _ = reading
+        self.unconfirmed = 0.0 if last is None else last.unconfirmed
+        if last is None:
+            now = wall
+        elif last.same_boot(reading):
+            now = last.store + max(0.0, boot - last.boot)
+        else:
+            passed = max(0.0, wall - last.known_wall)
+            now = last.store + min(passed, AT_ONCE)
+            self.unconfirmed += max(0.0, passed - AT_ONCE)
+        self.now = now
+        self._base, self._boot = now - boot, boot
+        #: What was unconfirmed at the start, and the wall clock beside boot time then.
+        self._rest, self._begin = self.unconfirmed, wall - boot
+        self._steady_offset, self._steady_since = wall - boot, boot
+
+    def advance(self, wall: float, boot: float) -> float:
+        """Take a reading; return the seconds that were confirmed by it, mostly 0.0."""
+        if boot > self._boot:
+            self._boot = boot
+            self.now = self._base + boot
+        if not self._rest:
+            return 0.0
+        offset = wall - boot
+        if abs(offset - self._steady_offset) > STEP:
+            self._steady_offset, self._steady_since = offset, boot
+            # A clock that is put back says that so much less time has passed while it was off.
+            step = offset - self._begin
+            self.unconfirmed = max(0.0, self._rest + step) if step < -STEP else self._rest
+        return self.confirm() if boot - self._steady_since >= STEADY else 0.0
+
+    def confirm(self) -> float:
+        """Add what is unconfirmed; return how much that was."""
+        confirmed, self.unconfirmed, self._rest = self.unconfirmed, 0.0, 0.0
+        self._base += confirmed
+        self.now = self._base + self._boot
+        return confirmed
+
+    def steady_in(self) -> float:
+        """Return the seconds until the rest is added if the wall clock stays steady."""
+        return max(0.0, self._steady_since + STEADY - self._boot) if self.unconfirmed else 0.0
+
+
+class GuardedWall:
+    """Wall time in which a step counts only after it has stood for a while.
+
+    Args:
+        reading: Of the clocks now.
+        last: What a store kept, None to begin with the reading.
+    """
+
+    __slots__ = ("_candidate", "_offset", "_since", "now", "step")
+
+    def __init__(self, reading: Reading, last: ClockRecord | None = None) -> None:
+        wall, boot, _ = reading
+        #: Seconds by which the wall clock is ahead of guarded time, 0.0 unless a step is pending.
+        self.step = 0.0
+        self._candidate = self._since = 0.0
+        self._offset = wall - boot
+        if last is not None and last.same_boot(reading):
+            self._offset = last.guarded - last.boot
+        elif last is not None and not last.guarded <= wall <= last.guarded + AT_ONCE:
+            self._offset = last.guarded - boot
+        self.now = self._offset + boot
+        self.advance(wall, boot)
+
+    def advance(self, wall: float, boot: float) -> float:
+        """Take a reading; return the seconds of a step that counts from now on, mostly 0.0."""
+        offset = wall - boot
+        step = offset - self._offset
+        if -STEP <= step <= STEP:
+            self._offset, self.now, self.step = offset, wall, 0.0
+            return 0.0
+        if not self.step or abs(offset - self._candidate) > STEP:
+            self._candidate, self._since = offset, boot
+        self.step = step
+        if boot - self._since >= SETTLED:
+            return self.accept(boot)
+        self.now = self._offset + boot
+        return 0.0
+
+    def accept(self, boot: float) -> float:
+        """Let a pending step count; return its seconds."""
+        step, self.step = self.step, 0.0
+        if step:
+            self._offset += step
+            self.now = self._offset + boot
+        return step
+
+    def expect(self, guarded: float, wall: float, boot: float) -> None:
+        """Go on from what another process takes for the guarded time now."""
+        self._offset, self.step = guarded - boot, 0.0
+        self.advance(wall, boot)
+
+    def counts_in(self, boot: float) -> float:
+        """Return the seconds until a pending step counts if it stands, 0.0 where there is none."""
+        return max(0.0, self._since + SETTLED - boot) if self.step else 0.0
+
+
+class Timekeeper:
+    """Both times of a store, and what they say to people.
+
+    In one thread: the store advances it in its commits, the broker's runner in its ticks. Before
+    `start`, both times are 0.0.
+    """
+
+    __slots__ = (
+        "_accepts", "_boot_id", "_saved", "_stepping", "_wall", "ahead", "boot", "jumped",
+        "notices", "settled", "store_time", "wall_time",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.store_time: StoreTime | None = None
+        self.wall_time: GuardedWall | None = None
+        #: Seconds by which guarded wall time is ahead of store time.
+        self.ahead = 0.0
+        #: Seconds in all by which store time grew without boot time, since `start`.
+        self.jumped = 0.0
+        #: Store time at which wall time stepped the last time.
+        self.settled = float("-inf")
+        self.boot = 0.0
+        #: Sentences for the log; who reads them empties the list.
+        self.notices: list[str] = []
+        self._boot_id = ""
+        self._wall = 0.0
+        self._saved = float("-inf")
+        self._stepping = 0.0
+        self._accepts = False
+
+    def start(self, reading: Reading, last: ClockRecord | None) -> None:
+        """Go on from what the store kept, or begin with it."""
+        self.store_time, self.wall_time = StoreTime(reading, last), GuardedWall(reading, last)
+        self._wall, self.boot, self._boot_id = reading
+        self._saved = float("-inf")
+        self.ahead = self.wall_time.now - self.store_time.now
+        if last is not None:
+            if abs(self.ahead - (last.guarded - last.store)) > 1.0:
+                self.settled = self.store_time.now
+            if self.store_time.unconfirmed:
+                self._say_unconfirmed(self.store_time.unconfirmed)
+        self._look_at_step()
+
+    def advance(self, wall: float, boot: float) -> float:
+        """Take a reading; return store time."""
+        store, guarded = self.store_time, self.wall_time
+        assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
+        self._wall, self.boot = wall, boot
+        confirmed, step = store.advance(wall, boot), guarded.advance(wall, boot)
+        if self._accepts:
+            self._accepts = False
+            confirmed += store.confirm()
+            step += guarded.accept(boot)
+        if confirmed or step or guarded.step != self._stepping:
+            self._note(confirmed, step)
+        self.ahead = guarded.now - store.now
+        return store.now
+
+    @property
+    def now(self) -> float:
+        """Store time of the last reading."""
+        return 0.0 if self.store_time is None else self.store_time.now
+
+    @property
+    def wall(self) -> float:
+        """Guarded wall time of the last reading."""
+        return 0.0 if self.wall_time is None else self.wall_time.now
+
+    # An operator
+
+    def accept(self) -> dict[str, float]:
+        """Believe the wall clock from the next reading on; return what that changes.
+
+        Returns:
+            ``unconfirmed``, added to store time, and ``step``, of wall time.
+        """
+        status = self.status()
+        self._accepts = True
+        return {"unconfirmed": status["unconfirmed"], "step": status["step"]}
+
+    def status(self) -> dict[str, float]:
+        """Return what people are told.
+
+        Returns:
+            ``unconfirmed`` and ``steady_in``: what waits to be added to store time, and until
+            when; ``step`` and ``counts_in``: a step of the wall clock that does not count yet, and
+            until when. All 0.0 where the clock is as it should be.
+        """
+        store, guarded = self.store_time, self.wall_time
+        if store is None or guarded is None:
+            return dict.fromkeys(("unconfirmed", "steady_in", "step", "counts_in"), 0.0)
+        return {
+            "unconfirmed": store.unconfirmed, "steady_in": store.steady_in(),
+            "step": guarded.step, "counts_in": guarded.counts_in(self.boot),
+        }  # fmt: skip
+
+    # What a store keeps
+
+    def record(self) -> ClockRecord:
+        """Return what is to be stored of the last reading."""
+        store, guarded = self.store_time, self.wall_time
+        assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
+        return ClockRecord(
+            store.now, store.unconfirmed, self._wall, guarded.now, self.boot, self._boot_id
+        )
+
+    @property
+    def unsaved_for(self) -> float:
+        """Seconds since a record was stored; infinite if something has to be."""
+        return self.boot - self._saved
+
+    def save_soon(self) -> None:
+        """Let the next commit store a record, however soon that is."""
+        self._saved = float("-inf")
+
+    def saved(self) -> None:
+        """Note that the record of the last reading is stored."""
+        self._saved = self.boot
+
+    # Words
+
+    def _note(self, confirmed: float, step: float) -> None:
+        if confirmed:
+            self.jumped += confirmed
+            text = f"{_span(confirmed)} that the machine was off now count as passed"
+            self.notices.append(text)
+        if step:
+            text = f"the wall clock has stepped by {_signed(step)}, and that counts now"
+            self.notices.append(text)
+            self._stepping = 0.0
+        if confirmed or step:
+            self.settled = self.now
+            self.save_soon()
+        self._look_at_step()
+
+    def _look_at_step(self) -> None:
+        """Say that a step has begun, has changed, or was taken back."""
+        assert self.wall_time is not None  # noqa: S101 - the caller has started it
+        step, known = self.wall_time.step, self._stepping
+        if not step and known:
+            text = f"the wall clock is back after a step of {_signed(known)}, which never counted"
+            self.notices.append(text)
+        elif step and (not known or abs(step - known) > STEP):
+            text = (
+                f"the wall clock steps by {_signed(step)}, to {self._wall:.0f}: that counts in "
+                f"{SETTLED / 60:.0f} minutes unless it goes back; "
+                '"eventmq clock accept" lets it count now'
+            )
+            self.notices.append(text)
+        elif step:
+            return  # the same step, some microseconds further
+        self._stepping = step
+
+    def _say_unconfirmed(self, seconds: float) -> None:
+        self.notices.append(
+            f"the machine was off, and {_span(seconds)} of that do not count yet: they do once the "
+            f"wall clock was steady for {STEADY / 60:.0f} minutes, or at "
+            '"eventmq clock accept"'
+        )
+
+
+def _span(seconds: float) -> str:
+    """Return a span as people read it."""
+    for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.1f} seconds"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{_span(abs(seconds))}"

@@ -1,0 +1,305 @@
+"""Store time and guarded wall time: every sentence of the page "Two clocks"."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventmq.timekeeping import (
+    AT_ONCE,
+    SETTLED,
+    STEADY,
+    STEP,
+    ClockRecord,
+    GuardedWall,
+    Reading,
+    StoreTime,
+    Timekeeper,
+)
+
+WALL, BOOT = 1_800_000_000.0, 5_000.0
+YEAR, DAY, WEEK = 365 * 86_400.0, 86_400.0, 7 * 86_400.0
+
+#: How far a wall clock may be set, forth and back.
+STEPS = st.one_of(
+    st.floats(STEP + 1, 500 * DAY), st.floats(-500 * DAY, -STEP - 1), st.floats(-STEP, STEP)
+)
+
+
+def record(**changes) -> ClockRecord:
+    """Return what a store kept when all its clocks agreed."""
+    return ClockRecord(WALL, 0.0, WALL, WALL, BOOT, "a")._replace(**changes)
+
+
+# Store time
+
+
+def test_the_time_of_a_new_store_begins_with_the_wall_clock_and_goes_on_with_boot_time() -> None:
+    time = StoreTime(Reading(WALL, BOOT, "a"))
+    time.advance(WALL + 5, BOOT + 5)
+    assert time.now == WALL + 5
+
+
+@given(st.lists(st.tuples(st.floats(0, DAY), STEPS), max_size=20))
+def test_store_time_is_boot_time_whatever_the_wall_clock_does(steps) -> None:
+    time, boot = StoreTime(Reading(WALL, BOOT, "a")), BOOT
+    for seconds, step in steps:
+        boot += seconds
+        time.advance(WALL + step, boot)
+        assert time.now == pytest.approx(WALL + boot - BOOT, abs=1e-5)
+
+
+@given(STEPS, st.floats(0, 10 * YEAR))
+def test_with_the_same_boot_id_it_grows_by_the_boot_time_that_passed(step, away) -> None:
+    reading = Reading(WALL + step, BOOT + away, "a")
+    time = StoreTime(reading, record())
+    assert time.now == pytest.approx(WALL + away, abs=1e-5)
+    assert time.unconfirmed == 0.0
+
+
+@pytest.mark.parametrize("boot_id", ["b", ""])
+@given(passed=st.floats(-YEAR, YEAR))
+def test_with_another_boot_id_it_grows_by_wall_time_by_an_hour_at_most(boot_id, passed) -> None:
+    """What is more than that is unconfirmed; a clock that is back adds nothing."""
+    time = StoreTime(Reading(WALL + passed, 3.0, boot_id), record())
+    assert time.now == pytest.approx(WALL + min(max(0.0, passed), AT_ONCE))
+    assert time.unconfirmed == pytest.approx(max(0.0, passed - AT_ONCE), abs=1e-5)
+
+
+def test_where_the_system_has_no_boot_id_every_start_counts_as_another_boot() -> None:
+    last = record(boot_id="")
+    time = StoreTime(Reading(WALL + DAY, BOOT + DAY, ""), last)
+    assert (time.now, time.unconfirmed) == (WALL + AT_ONCE, DAY - AT_ONCE)
+
+
+def test_further_starts_add_to_what_is_unconfirmed() -> None:
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.advance(WALL + WEEK + 300, 310.0)
+    kept = keeper.record()
+    assert kept.unconfirmed == WEEK - AT_ONCE
+    again = StoreTime(Reading(WALL + WEEK + 300 + DAY, 10.0, "c"), kept)
+    assert again.unconfirmed == pytest.approx(WEEK + DAY - 2 * AT_ONCE)
+
+
+def test_the_time_of_a_step_that_did_not_count_yet_is_not_added_twice() -> None:
+    """The step after a week off is pending when the broker is killed with its machine."""
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.advance(WALL + WEEK + 60, 70.0)
+    assert keeper.wall == WALL + 60
+    again = StoreTime(Reading(WALL + WEEK + 90, 10.0, "c"), keeper.record())
+    assert again.now == pytest.approx(keeper.now + 30)
+    assert again.unconfirmed == WEEK - AT_ONCE
+
+
+def test_a_clock_that_was_back_when_the_machine_died_does_not_make_time_pass() -> None:
+    last = record(wall=WALL - YEAR)  # for a moment; guarded time knew better
+    time = StoreTime(Reading(WALL + 20, 3.0, "b"), last)
+    assert (time.now, time.unconfirmed) == (WALL + 20, 0.0)
+
+
+def test_the_rest_is_added_at_once_after_an_hour_of_one_run_with_a_steady_clock() -> None:
+    time = StoreTime(Reading(WALL + WEEK, 10.0, "b"), record())
+    assert time.advance(WALL + WEEK + STEADY - 1, 10.0 + STEADY - 1) == 0.0
+    assert time.steady_in() == 1.0
+    assert time.advance(WALL + WEEK + STEADY, 10.0 + STEADY) == WEEK - AT_ONCE
+    assert time.now == WALL + WEEK + STEADY
+    assert (time.unconfirmed, time.steady_in()) == (0.0, 0.0)
+
+
+@given(st.floats(1, STEADY - 1), st.floats(61, YEAR))
+def test_a_step_begins_the_hour_anew(at, step) -> None:
+    time = StoreTime(Reading(WALL + WEEK, 10.0, "b"), record())
+    time.advance(WALL + WEEK + at + step, 10.0 + at)
+    assert time.advance(WALL + WEEK + STEADY + step, 10.0 + STEADY) == 0.0
+    end = STEADY + at + 0.001
+    assert time.advance(WALL + WEEK + end + step, 10.0 + end) == WEEK - AT_ONCE
+
+
+@given(st.floats(0, 1000), st.floats(WEEK, YEAR))
+def test_a_clock_that_is_put_back_takes_back_what_is_unconfirmed(at, step) -> None:
+    """It was wrong when the machine was started; what it said then is not added an hour later."""
+    time = StoreTime(Reading(WALL + 60 + step, 10.0, "b"), record())
+    assert time.unconfirmed == pytest.approx(60 + step - AT_ONCE)
+    time.advance(WALL + 60 + at, 10.0 + at)
+    assert time.unconfirmed == 0.0
+    end = at + STEADY + 0.001
+    assert time.advance(WALL + 60 + end, 10.0 + end) == 0.0
+    assert time.now == pytest.approx(WALL + AT_ONCE + end)
+
+
+def test_a_clock_that_was_put_back_for_a_moment_takes_nothing_back() -> None:
+    time = StoreTime(Reading(WALL + WEEK, 10.0, "b"), record())
+    time.advance(WALL - YEAR, 20.0)
+    assert time.unconfirmed == 0.0
+    time.advance(WALL + WEEK + 20, 30.0)
+    assert time.unconfirmed == WEEK - AT_ONCE
+    assert time.advance(WALL + WEEK + 20 + STEADY, 30.0 + STEADY) == WEEK - AT_ONCE
+
+
+def test_a_clock_that_is_put_forth_adds_nothing_to_what_is_unconfirmed() -> None:
+    time = StoreTime(Reading(WALL + WEEK, 10.0, "b"), record())
+    time.advance(WALL + YEAR, 20.0)
+    assert time.advance(WALL + YEAR + STEADY, 20.0 + STEADY) == WEEK - AT_ONCE
+
+
+def test_the_hour_is_of_one_run() -> None:
+    """A restart of the broker begins it anew, also on the same boot."""
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.advance(WALL + WEEK + STEADY - 1, 10.0 + STEADY - 1)
+    kept = keeper.record()
+    time = StoreTime(Reading(WALL + WEEK + STEADY, 10.0 + STEADY, "b"), kept)
+    assert time.advance(WALL + WEEK + STEADY + 1, 11.0 + STEADY) == 0.0
+    assert time.unconfirmed == WEEK - AT_ONCE
+
+
+# Guarded wall time
+
+
+@given(st.floats(-STEP, STEP))
+def test_what_a_time_service_corrects_is_followed_at_once(step) -> None:
+    guarded = GuardedWall(Reading(WALL, BOOT))
+    guarded.advance(WALL + 10 + step, BOOT + 10)
+    assert (guarded.now, guarded.step) == (WALL + 10 + step, 0.0)
+
+
+@given(st.one_of(st.floats(61, YEAR), st.floats(-YEAR, -61)), st.floats(1, SETTLED - 1))
+def test_a_step_counts_once_it_has_stood_for_ten_minutes(step, at) -> None:
+    guarded = GuardedWall(Reading(WALL, BOOT))
+    assert guarded.advance(WALL + 10 + step, BOOT + 10) == 0.0
+    assert guarded.advance(WALL + 10 + at + step, BOOT + 10 + at) == 0.0
+    assert guarded.now == pytest.approx(WALL + 10 + at, abs=1e-5)
+    assert guarded.counts_in(BOOT + 10 + at) == pytest.approx(SETTLED - at, abs=1e-5)
+    counted = guarded.advance(WALL + 10 + SETTLED + step, BOOT + 10.001 + SETTLED)
+    assert counted == pytest.approx(step, abs=0.01)
+    assert guarded.now == pytest.approx(WALL + 10 + SETTLED + step, abs=1e-5)
+
+
+@given(st.one_of(st.floats(61, YEAR), st.floats(-YEAR, -61)))
+def test_a_step_that_is_taken_back_never_counts(step) -> None:
+    guarded = GuardedWall(Reading(WALL, BOOT))
+    guarded.advance(WALL + 10 + step, BOOT + 10)
+    guarded.advance(WALL + 500, BOOT + 500)
+    assert guarded.advance(WALL + 5000 + step, BOOT + 5000) == 0.0
+    assert guarded.now == pytest.approx(WALL + 5000, abs=1e-5)
+
+
+def test_another_step_begins_the_ten_minutes_anew() -> None:
+    guarded = GuardedWall(Reading(WALL, BOOT))
+    guarded.advance(WALL + DAY, BOOT)
+    guarded.advance(WALL + SETTLED + YEAR, BOOT + SETTLED)
+    assert guarded.now == WALL + SETTLED
+    assert guarded.advance(WALL + 2 * SETTLED + YEAR, BOOT + 2 * SETTLED) == YEAR
+
+
+@pytest.mark.parametrize("later", [0.0, 1800.0, AT_ONCE])
+def test_after_another_boot_a_clock_that_went_on_for_an_hour_at_most_is_believed(later) -> None:
+    guarded = GuardedWall(Reading(WALL + later, 3.0, "b"), record())
+    assert (guarded.now, guarded.step) == (WALL + later, 0.0)
+
+
+@pytest.mark.parametrize("later", [AT_ONCE + 1, WEEK, -61.0, -YEAR])
+def test_after_another_boot_any_other_clock_counts_after_ten_minutes(later) -> None:
+    guarded = GuardedWall(Reading(WALL + later, 3.0, "b"), record())
+    assert (guarded.now, guarded.step) == (WALL, later)
+    assert guarded.advance(WALL + later + SETTLED, 3.0 + SETTLED) == later
+    assert guarded.now == WALL + later + SETTLED
+
+
+@given(STEPS, st.floats(0, YEAR))
+def test_after_a_restart_on_the_same_boot_a_step_is_a_step(step, away) -> None:
+    guarded = GuardedWall(Reading(WALL + away + step, BOOT + away, "a"), record())
+    expected = WALL + away + (step if abs(step) <= STEP else 0.0)
+    assert guarded.now == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_beat_takes_the_difference_to_its_broker_for_a_step() -> None:
+    guarded = GuardedWall(Reading(WALL + DAY, BOOT))
+    guarded.expect(WALL, WALL + DAY, BOOT)
+    assert (guarded.now, guarded.step) == (WALL, DAY)
+    assert guarded.advance(WALL + DAY + SETTLED, BOOT + SETTLED) == DAY
+    guarded.expect(WALL + DAY + SETTLED + 30, WALL + DAY + SETTLED, BOOT + SETTLED)
+    assert (guarded.now, guarded.step) == (WALL + DAY + SETTLED, 0.0)
+
+
+# Both
+
+
+def started(last: ClockRecord | None, reading: Reading) -> Timekeeper:
+    keeper = Timekeeper()
+    keeper.start(reading, last)
+    return keeper
+
+
+def test_an_operator_lets_everything_count_with_the_next_reading() -> None:
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    assert keeper.accept() == {"unconfirmed": WEEK - AT_ONCE, "step": WEEK}
+    keeper.advance(WALL + WEEK + 1, 11.0)
+    assert (keeper.now, keeper.wall, keeper.ahead) == (WALL + WEEK + 1, WALL + WEEK + 1, 0.0)
+    assert keeper.jumped == WEEK - AT_ONCE
+    assert not any(keeper.status().values())
+
+
+def test_to_accept_a_steady_clock_changes_nothing() -> None:
+    keeper = started(None, Reading(WALL, BOOT, "a"))
+    assert not any(keeper.accept().values())
+    keeper.advance(WALL + 1, BOOT + 1)
+    assert (keeper.now, keeper.wall, keeper.jumped) == (WALL + 1, WALL + 1, 0.0)
+
+
+def test_the_status_says_what_waits_and_for_how_long() -> None:
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.advance(WALL + WEEK + 100, 110.0)
+    assert keeper.status() == {
+        "unconfirmed": WEEK - AT_ONCE, "steady_in": STEADY - 100, "step": WEEK,
+        "counts_in": SETTLED - 100,
+    }  # fmt: skip
+    assert not any(Timekeeper().status().values())
+
+
+def test_each_step_is_told_once_when_it_comes_and_once_when_it_counts_or_goes() -> None:
+    keeper = started(None, Reading(WALL, BOOT, "a"))
+    for second in range(5):
+        keeper.advance(WALL + 400 * DAY + second * 1.0001, BOOT + second)
+    keeper.advance(WALL + 5, BOOT + 5)
+    for second in (6, 6 + SETTLED, 7 + SETTLED):
+        keeper.advance(WALL - YEAR + second, BOOT + second)
+    begin = ["the wall clock steps by +400.0 days", "the wall clock is back after a step of +400"]
+    begin += ["the wall clock steps by -365.0 days", "the wall clock has stepped by -365.0 days"]
+    assert [text[: len(start)] for text, start in zip(keeper.notices, begin, strict=True)] == begin
+
+
+def test_time_that_was_confirmed_is_told_and_wanted_on_disk_at_once() -> None:
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.saved()
+    assert keeper.unsaved_for == 0.0
+    keeper.notices.clear()
+    keeper.accept()
+    keeper.advance(WALL + WEEK, 10.0)
+    assert keeper.unsaved_for == float("inf")
+    assert keeper.notices[0] == "7.0 days that the machine was off now count as passed"
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), STEPS, st.booleans(), st.booleans()), max_size=15))
+def test_store_time_never_goes_back_over_steps_restarts_and_boots(steps) -> None:
+    wall, boot, boots = WALL, BOOT, 1
+    keeper = started(None, Reading(wall, boot, "boot1"))
+    for seconds, step, restart, reboot in steps:
+        before, elapsed = keeper.now, keeper.now - WALL
+        wall, boot = wall + seconds + step, boot + seconds
+        if not restart:
+            keeper.advance(wall, boot)
+            assert keeper.now - before >= seconds - 1e-4
+            continue
+        kept = keeper.record()
+        if reboot:
+            boot, boots = 3.0, boots + 1
+        keeper = started(ClockRecord.of(list(kept)), Reading(wall, boot, f"boot{boots}"))
+        assert before <= keeper.now <= before + AT_ONCE + 1e-4
+        assert keeper.now - WALL >= elapsed
+
+
+@pytest.mark.parametrize("values", [None, [], ["x"] * 6, [1.0] * 3])
+def test_a_record_that_cannot_be_read_is_refused(values) -> None:
+    with pytest.raises(ValueError, match="record of the store's clocks"):
+        ClockRecord.of(values)
