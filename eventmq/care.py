@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["BackedUp", "Finding", "Repaired", "StoreCare"]
+__all__ = ["BackedUp", "Finding", "Lost", "Repaired", "Salvaged", "StoreCare"]
 
 
 class Finding(NamedTuple):
@@ -44,6 +44,30 @@ class BackedUp(NamedTuple):
     size: int
 
 
+class Lost(NamedTuple):
+    """Something that could not be read of a damaged store."""
+
+    #: The table or file where it was.
+    table: str
+    #: The row, the page and between which rows it was, or the range.
+    where: str
+    #: Of the job, or the name of the schedule or queue; "" where it is not known.
+    id: str
+    why: str
+
+
+class Salvaged(NamedTuple):
+    """What was copied of a damaged store."""
+
+    #: The file of the new store.
+    path: str
+    #: Table -> rows.
+    copied: Mapping[str, int]
+    lost: Sequence[Lost]
+    #: What is not as it should be in the new store.
+    left: Sequence[Finding]
+
+
 class StoreCare(Protocol):
     """Checks, repairs and copies the files of a store that is not opened here. May block."""
 
@@ -64,4 +88,11 @@ class StoreCare(Protocol):
 
         A broker may run, and a broker that is started on that folder goes on from that moment.
         Raises `StoreError` where a store is in the folder already, unless ``replace`` is said.
+        """
+
+    def salvage(self, destination: Path) -> Salvaged:
+        """Copy what can be read of a damaged store into a new one, in a folder that is empty.
+
+        The store itself is only read. Raises `StoreError`, leaving nothing behind, while a broker
+        has it open, or where the folder has something in it or cannot be written.
         """

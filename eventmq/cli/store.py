@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from eventmq.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.care import Finding, StoreCare
+    from eventmq.care import Finding, Salvaged, StoreCare
     from eventmq.cli.target import Target
 
 __all__ = ["COMMANDS"]
@@ -26,26 +27,42 @@ _COLUMNS = ("check", "where", "found", "means", "help", "repairable")
 _STORE = click.option("--store", metavar="URL", help="As for the broker: a name, or a URL.")
 
 
-@click.command(cls=Command, exits={FAILED: "something is found, or the store cannot be read"})
+@click.command(
+    cls=Command, exits={FAILED: "something is found or lost, or the store cannot be read"}
+)
 @click.argument("data_dir", required=False)
+@click.option("--data-dir", "named", metavar="DIR", help="The same as DATA_DIR.")
 @_STORE
 @click.option(
     "--repair", is_flag=True,
     help="Put right what can be put right without a loss, after copying the files. The broker "
     "must have ended.",
 )  # fmt: skip
+@click.option(
+    "--salvage", metavar="DEST",
+    help="Copy what can be read of a damaged store into a new one in DEST, an empty folder, and "
+    "list what cannot. The broker must have ended.",
+)  # fmt: skip
 @takes_json
 @takes_app()
 def fsck(
-    target: Target, data_dir: str | None, store: str | None, repair: bool, as_json: bool
-) -> int:
+    target: Target, data_dir: str | None, *, named: str | None, store: str | None, repair: bool,
+    salvage: str | None, as_json: bool,
+) -> int:  # fmt: skip
     """Check the store in a data directory, and say what is wrong with it.
 
-    Checks the file, and what the broker relies on: counts, lanes, leases, graphs, outcomes and
-    events. It only reads, of one moment, also while a broker runs; then the log of the file grows
-    for so long. Without DATA_DIR it is that of the settings, .eventmq.
+    Checks the file, the checksums of its rows, and what the broker relies on: counts, lanes,
+    leases, graphs, outcomes and events. It only reads, of one moment, also while a broker runs;
+    then the log of the file grows for so long. Without DATA_DIR it is that of the settings,
+    .eventmq.
     """
-    care = _care(target, data_dir, store)
+    if data_dir and named:
+        raise click.UsageError("name the data directory once, as DATA_DIR or with --data-dir")
+    if repair and salvage:
+        raise click.UsageError("--repair changes the store, --salvage copies it: say one of them")
+    care = _care(target, data_dir or named, store)
+    if salvage:
+        return _tell_copied(care.salvage(Path(salvage)), as_json=as_json)
     if not repair:
         return _tell(care.check(), as_json=as_json)
     repaired = care.repair()
@@ -69,6 +86,32 @@ def _tell(findings: Sequence[Finding], *, as_json: bool) -> int:
         if not findings:
             click.echo("the store is in order")
     return FAILED if findings else DONE
+
+
+def _tell_copied(done: Salvaged, *, as_json: bool) -> int:
+    """Say what is in a new store, and what is not."""
+    code = FAILED if done.lost or done.left else DONE
+    if as_json:
+        made = done._asdict()
+        for key in ("lost", "left"):
+            made[key] = [row._asdict() for row in made[key]]
+        show_object(made, as_json=True)
+        return code
+    lost = Counter(row.table for row in done.lost)
+    tables = sorted({*done.copied, *lost})
+    rows = [
+        {"table": table, "copied": done.copied.get(table, 0), "lost": lost[table]}
+        for table in tables
+    ]
+    show_rows(rows, ("table", "copied", "lost"), as_json=False)
+    for row in done.lost:
+        name = f" {printable(row.id)}" if row.id else ""
+        click.echo(f"{paint('lost', 'red')}: {row.table}{name} ({row.where}): {printable(row.why)}")
+    click.echo(f"the new store: {done.path}", err=True)
+    if done.left:
+        click.echo("it is not in order in every way:", err=True)
+        _tell(done.left, as_json=False)
+    return code
 
 
 @click.command(

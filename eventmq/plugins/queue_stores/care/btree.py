@@ -16,6 +16,7 @@ from eventmq.plugins.queue_stores.checksums import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from mmap import mmap
 
 __all__ = ["BadPage", "File", "Row"]
 
@@ -58,12 +59,14 @@ class BadPage(NamedTuple):
         why: What is wrong with it.
         after: The number of the last row before it, None where that is not known.
         before: The number of the first row behind it, None where that is not known.
+        inner: Other pages are below it.
     """
 
     page: int
     why: str
     after: int | None = None
     before: int | None = None
+    inner: bool = False
 
 
 class File:
@@ -73,7 +76,7 @@ class File:
         data: All of it; the log has been moved into it.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | mmap) -> None:
         self.data = data
         self.size = _page_size(data)
         reserved = data[20] if len(data) > _HEADER and data[20] in {0, 8} else 0
@@ -128,7 +131,8 @@ class File:
             try:
                 node = _Node(self, number)
             except _Damaged as error:
-                damage(BadPage(number, str(error), after, before))
+                inner = bool(self._below.get(number))
+                damage(BadPage(number, str(error), after, before, inner))
             else:
                 for place in range(node.cells):
                     try:
@@ -228,7 +232,7 @@ class _Node:
         return local + self.file.chain(first, length - here)
 
 
-def _page_size(data: bytes) -> int:
+def _page_size(data: bytes | mmap) -> int:
     size = int.from_bytes(data[16:18], "big")
     size = _MOST if size == 1 else size
     sound = _LEAST <= size <= _MOST and size & (size - 1) == 0

@@ -13,6 +13,7 @@ from eventmq.plugins.queue_stores.care import events, graphs, jobs, leases, sums
 from eventmq.plugins.queue_stores.care.check import RESTORE, run
 from eventmq.plugins.queue_stores.care.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.care.files import check_log, check_pages
+from eventmq.plugins.queue_stores.care.salvage import salvage
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.log import PATIENCE
 from eventmq.plugins.queue_stores.reading import open_to_read, version_of
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.care import BackedUp
+    from eventmq.care import BackedUp, Salvaged
 
-__all__ = ["CHECKS", "SqliteCare", "check_rows"]
+__all__ = ["CHECKS", "SqliteCare", "check_rows", "mend_rows"]
 
 #: Our own rules, in the order in which what breaks them is told and mended.
 CHECKS = (*sums.CHECKS, *jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
@@ -131,7 +132,7 @@ class SqliteCare:
             if any(f.check == "indexes" and f.repairable for f in found):
                 db.execute("REINDEX")
             for _ in range(_ROUNDS):
-                done += _mend_rows(db)
+                done += mend_rows(db)
             db.execute("COMMIT")
             checkpoint(db, "TRUNCATE")
         return list(dict.fromkeys(done))
@@ -145,6 +146,11 @@ class SqliteCare:
             version_of(db, self.path)
             return back_up(db, self.path, destination, replace=replace)
 
+    def salvage(self, destination: Path) -> Salvaged:
+        """See `StoreCare.salvage`."""
+        self._must_exist()
+        return salvage(self.path, destination, durable=self._durable, mend=_mend_all)
+
 
 def check_rows(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what breaks our own rules in a database of the current version."""
@@ -152,7 +158,7 @@ def check_rows(db: apsw.Connection) -> Iterator[Finding]:
     yield from run(CHECKS, db)
 
 
-def _mend_rows(db: apsw.Connection) -> list[str]:
+def mend_rows(db: apsw.Connection) -> list[str]:
     """Mend what can be mended; return what that was."""
     found = {(finding.check, finding.where): finding for finding in check_rows(db)}
     mends: dict[tuple[str, str], Callable[[apsw.Connection], None]] = {
@@ -164,6 +170,14 @@ def _mend_rows(db: apsw.Connection) -> list[str]:
             mend(db)
             done.append(f"{key[0]}: {found[key].found}")
     return done
+
+
+def _mend_all(db: apsw.Connection) -> list[Finding]:
+    """Mend a store in its transaction; return what is left."""
+    jobs.add_functions(db)
+    for _ in range(_ROUNDS):
+        mend_rows(db)
+    return list(check_rows(db))
 
 
 def _old(version: int) -> Finding:

@@ -1,0 +1,349 @@
+"""What can be read of a damaged store is in the new one, and what cannot is listed."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from eventmq.cli.program import program
+from eventmq.entries import Admit, Find
+from eventmq.errors import StoreError
+from eventmq.graph import Group, Signature
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.database import connect
+from eventmq.plugins.queue_stores.care.btree import File
+from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.schema import buckets
+from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.testing import FakeClock
+from tests.broker_harness import Broker, chunks, row
+from tests.broker_harness import FakeClock as Clock
+from tests.faults.pages import PAGE, leaves, nodes, overwrite
+from tests.faults.script import Script, Stuck, finish, run_script
+from tests.unit.test_broker_graphs import submit
+
+if TYPE_CHECKING:
+    from eventmq.care import Salvaged
+
+_TASK = "task:shop.add,content-type:msgpack"
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return a data directory with 200 waiting jobs, and their ids."""
+    folder = tmp_path_factory.mktemp("waiting") / "data"
+    clock = FakeClock()
+    store = SqliteStore(folder, clock, reserve=0)
+    store.open()
+    ids = IdFactory(clock).new_many(200)
+    store.submit([Admit([
+        Job(job_id, "mail", _TASK, job_id.encode() * 9, n + 1) for n, job_id in enumerate(ids)
+    ])])  # fmt: skip
+    assert store.finished() == [[{}]]
+    store.close()
+    return folder, ids
+
+
+@pytest.fixture
+def folder(waiting: tuple[Path, list[str]], tmp_path: Path) -> Path:
+    return shutil.copytree(waiting[0], tmp_path / "data")
+
+
+@pytest.fixture
+def ids(waiting: tuple[Path, list[str]]) -> list[str]:
+    return waiting[1]
+
+
+def salvaged(folder: Path) -> Salvaged:
+    """Salvage a store into a folder beside it; nothing changes in its own."""
+    before = {each.name: each.read_bytes() for each in folder.glob("queue*")}
+    done = SqliteCare(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
+    assert {each.name: each.read_bytes() for each in folder.glob("queue*")} == before
+    assert [each.name for each in (folder.parent / "new").iterdir()] == [FILE_NAME]
+    return done
+
+
+def drained(folder: Path, queue: str = "mail") -> dict[str, bytes]:
+    """Let a broker on a store give everything to a worker; return the bodies by id."""
+    broker, ran, done = Broker(folder), dict[str, bytes](), 0
+    broker.worker(queues=f'[[10, "{queue}"]]')
+    while done < len(broker.dispatched):
+        [(chunk, index)] = chunks(broker.dispatched[done : done + 1])
+        ran.update({entry.id: index.payload(chunk.body, entry) for entry in index.entries})
+        done += 1
+        broker.answer(b"worker", chunk, [row(place) for place in range(len(index.entries))])
+        broker.ready(b"worker", 1, received=done)
+    assert all(each["waiting"] == 0 for each in broker.call("queues"))
+    broker.close()
+    assert SqliteCare(folder / FILE_NAME, durable=True).check() == []
+    return ran
+
+
+def ids_on(path: Path, page: int) -> list[str]:
+    """Return the ids of the jobs whose rows begin on a page."""
+    file = File(path.read_bytes())
+    file._below.clear()
+    return [row.values[1] for row in file.rows(page, lambda _: None)]
+
+
+@pytest.mark.parametrize("content", [bytes(PAGE), b"\xff" * PAGE], ids=["zeros", "garbage"])
+def test_all_but_the_jobs_of_a_damaged_page_are_there_and_these_are_named(
+    folder: Path, ids: list[str], content: bytes
+) -> None:
+    """A broker drains the new store; the old one is refused."""
+    path = folder / FILE_NAME
+    page = leaves(path, "jobs")[3]
+    there = ids_on(path, page)
+    assert 3 < len(there) < 20
+    overwrite(path, page, content)
+    done = salvaged(folder)
+    assert {lost.id for lost in done.lost if lost.id} == set(there)
+    assert [lost.table for lost in done.lost if not lost.id] == ["jobs"]
+    assert (done.copied["jobs"], done.left) == (200 - len(there), [])
+    ran = drained(Path(done.path).parent)
+    assert ran == {job_id: job_id.encode() * 9 for job_id in ids if job_id not in there}
+
+
+@pytest.mark.parametrize("name", ["jobs", "jobs_id", "jobs_ready"])
+def test_nothing_is_lost_with_a_page_that_others_are_below(
+    folder: Path, ids: list[str], name: str
+) -> None:
+    """The pages below it are found by the pointer map; an index is made anew."""
+    path = folder / FILE_NAME
+    for page in nodes(path, name):
+        overwrite(path, page, b"\xff" * PAGE)
+    done = salvaged(folder)
+    assert (done.lost, done.left, done.copied["jobs"]) == ([], [], 200)
+    assert set(drained(Path(done.path).parent)) == set(ids)
+
+
+def test_nothing_is_lost_with_a_damaged_index(folder: Path, ids: list[str]) -> None:
+    path = folder / FILE_NAME
+    for page in leaves(path, "jobs_id"):
+        overwrite(path, page, bytes(PAGE))
+    done = salvaged(folder)
+    assert (done.lost, done.left) == ([], [])
+    assert set(drained(Path(done.path).parent)) == set(ids)
+
+
+@pytest.mark.parametrize("page", [1, 2], ids=["header", "pointer map"])
+def test_nothing_is_lost_with_a_page_that_is_known(folder: Path, page: int) -> None:
+    """The first page says where the tables are; the second one, what is above each page."""
+    path = folder / FILE_NAME
+    leaves(path, "jobs")  # now all is in the file
+    overwrite(path, page, bytes(PAGE))
+    done = salvaged(folder)
+    assert done.copied["jobs"] == 200
+    assert len(drained(Path(done.path).parent)) == 200
+
+
+def test_what_is_left_of_a_file_that_was_cut_off_is_there(folder: Path, ids: list[str]) -> None:
+    path = folder / FILE_NAME
+    data = path.read_bytes()
+    path.write_bytes(data[: -8 * PAGE + 100])
+    done = salvaged(folder)
+    named = {lost.id for lost in done.lost if lost.table == "jobs" and lost.id}
+    ran = drained(Path(done.path).parent)
+    assert 100 < len(ran) < 200
+    assert named | set(ran) == set(ids)
+    assert not named & set(ran)
+    assert ran == {job_id: job_id.encode() * 9 for job_id in ran}
+    assert done.lost
+
+
+def test_names_of_queues_are_read_from_their_index(folder: Path, ids: list[str]) -> None:
+    """Without them no job could be handed out."""
+    path = folder / FILE_NAME
+    overwrite(path, leaves(path, "queues")[0], bytes(PAGE))
+    done = salvaged(folder)
+    assert [lost.table for lost in done.lost] == ["queues"]
+    assert set(drained(Path(done.path).parent)) == set(ids)
+
+
+def test_what_was_altered_is_left_out_and_named(folder: Path, ids: list[str]) -> None:
+    with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
+        db.execute("UPDATE jobs SET body = x'00' WHERE seq = 7")
+        db.execute("UPDATE jobs SET headers = CAST(x'ff' || headers AS TEXT) WHERE seq = 8")
+    done = salvaged(folder)
+    assert [(lost.table, lost.where, lost.id) for lost in done.lost] == [
+        ("jobs", "row 7", ids[6]), ("jobs", "row 8", ids[7]),
+    ]  # fmt: skip
+    assert done.lost[0].why == "its checksum is wrong"
+    assert len(drained(Path(done.path).parent)) == 198
+
+
+def test_what_stands_in_the_log_is_there(tmp_path: Path) -> None:
+    """The broker was killed: nothing of it was moved into the file."""
+    script = Script(tmp_path / "live")
+    run_script(script, 60)
+    shutil.copytree(tmp_path / "live", tmp_path / "data")
+    confirmed, clock = set(script.promises.confirmed), script.clock
+    script.close()
+    (tmp_path / "data" / f"{FILE_NAME}-shm").unlink(missing_ok=True)
+    done = SqliteCare(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    assert (done.lost, done.left) == ([], [])
+    again = Script(tmp_path / "new", clock)
+    again.join("second")
+    finish(again)
+    again.store.submit([Find(sorted(confirmed))])
+    [[found]] = again.store.finished()
+    assert set(found) == confirmed
+    again.close()
+
+
+def test_a_lease_is_dropped_and_its_delivery_counts(tmp_path: Path) -> None:
+    """The job is queued again; what its worker still answers belongs to another store."""
+    broker = Broker(tmp_path / "data")
+    job_id, _ = broker.submit()
+    broker.worker()
+    assert len(broker.dispatched) == 1
+    broker.close()
+    done = SqliteCare(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    assert done.lost == []
+    other = Broker(tmp_path / "new")
+    assert other.core.state.store_id != broker.core.state.store_id
+    other.worker()
+    [(_, index)] = chunks(other.dispatched)
+    assert [(entry.id, entry.delivery) for entry in index.entries] == [(job_id, 2)]
+    other.close()
+
+
+def test_what_waited_for_a_lost_job_is_cancelled(tmp_path: Path) -> None:
+    """It never runs without the result of that job."""
+    broker = Broker(tmp_path / "data")
+    a, b, c = map(Signature, "abc")
+    ids = submit(broker, Group((a, b)) | c)
+    broker.close()
+    with closing(connect(tmp_path / "data" / FILE_NAME, busy=0.0)) as db:
+        db.execute("UPDATE jobs SET body = x'00' WHERE id = ?", (ids[0],))
+    done = SqliteCare(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    assert [lost.id for lost in done.lost] == [ids[0]]
+    other = Broker(tmp_path / "new")
+    other.turn()
+    other.worker()
+    [(_, index)] = chunks(other.dispatched)
+    assert [entry.id for entry in index.entries] == [ids[1]]
+    [[_, state, _, data]] = other.call("get", ids=[ids[2]])
+    assert (state, f"job {ids[0]} was lost" in str(data)) == ("cancelled", True)
+    other.close()
+
+
+# Refusals
+
+
+def test_a_store_that_a_broker_has_open_is_refused(folder: Path) -> None:
+    store = SqliteStore(folder, FakeClock(), reserve=0)
+    store.open()
+    with pytest.raises(StoreError, match="in use by another broker"):
+        SqliteCare(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
+    store.close()
+    assert not (folder.parent / "new").exists()
+
+
+def test_a_folder_with_something_in_it_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "mine").write_text("mine")
+    with pytest.raises(StoreError, match="is not empty"):
+        SqliteCare(folder / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["mine"]
+
+
+def test_a_store_of_another_version_is_refused_and_leaves_nothing(folder: Path) -> None:
+    with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
+        db.execute("PRAGMA user_version = 3")
+    with pytest.raises(StoreError, match="has store version 3"):
+        SqliteCare(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
+    assert not (folder.parent / "new").exists()
+
+
+# The command
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(program, ["fsck", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_says_what_was_copied_and_what_is_lost(folder: Path, tmp_path: Path) -> None:
+    path = folder / FILE_NAME
+    code, said, told = run(str(folder), "--salvage", str(tmp_path / "whole"))
+    assert (code, "lost:" in said) == (0, False)
+    assert str(tmp_path / "whole" / FILE_NAME) in told
+    page = leaves(path, "jobs")[3]
+    there = ids_on(path, page)
+    overwrite(path, page, bytes(PAGE))
+    code, said, _ = run("--data-dir", str(folder), "--salvage", str(tmp_path / "part"))
+    assert code == 1
+    assert f"jobs    {200 - len(there)}     {len(there) + 1}" in said
+    assert f"lost: jobs {there[0]} (row " in said
+    code, said, _ = run(str(folder), "--json", "--salvage", str(tmp_path / "json"))
+    found = json.loads(said)
+    assert (code, found["copied"]["jobs"]) == (1, 200 - len(there))
+    assert {row["id"] for row in found["lost"] if row["id"]} == set(there)
+    assert run(str(tmp_path / "part"))[:2] == (0, "the store is in order\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--repair", "--salvage", "x"), ("a", "--data-dir", "b")], ids=str
+)
+def test_what_contradicts_itself_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+# Chance
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_is_damaged_a_job_is_there_as_it_was_or_its_loss_is_said(
+    worked: tuple[Path, Any], seed: int, tmp_path: Path
+) -> None:
+    """Up to ten pages of a store in which jobs of all kinds wait, run, and have ended."""
+    check_salvage(worked, seed, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("worked")
+    script = Script(folder / "data")
+    run_script(script, 100)
+    script.close()
+    return folder / "data", script
+
+
+def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged:
+    """Damage a copy of a store by chance, salvage it, and let a broker drain what there is."""
+    source, script = worked
+    data = bytearray((source / FILE_NAME).read_bytes())
+    chance = random.Random(seed)
+    for _ in range(chance.choice((1, 1, 2, 10))):
+        place = chance.randrange(len(data) // PAGE) * PAGE
+        size = chance.choice((1, 16, PAGE))
+        place += chance.randrange(PAGE - size + 1)
+        data[place : place + size] = chance.choice((bytes(size), chance.randbytes(size)))
+    (folder / "data").mkdir()
+    (folder / "data" / FILE_NAME).write_bytes(data)
+    done = SqliteCare(folder / "data" / FILE_NAME, durable=True).salvage(folder / "new")
+    again = Script(folder / "new", Clock(script.clock.time))
+    again.join("second")
+    try:
+        finish(again)
+    except Stuck:
+        assert done.left, "what cannot end has to be said"
+    assert again.promises.altered == []
+    db = again.store._db
+    tables = ["jobs", "failed", *(f"outcomes_{n}" for n in buckets(db))]
+    there = {job_id for table in tables for (job_id,) in db.execute(f"SELECT id FROM {table}")}
+    again.close()
+    missing = set(script.promises.confirmed) - there - {lost.id for lost in done.lost}
+    # Which job it was is not known where its page is gone, or its id itself was altered.
+    unknown = [lost for lost in done.lost if lost.id not in script.promises.intended]
+    assert not missing or unknown, (missing, done.lost)
+    return done
