@@ -16,6 +16,7 @@ __all__ = [
     "Act",
     "Acted",
     "BeginSweep",
+    "ForgetQueues",
     "ListFailed",
     "Operation",
     "Pause",
@@ -131,6 +132,18 @@ class Pause(NamedTuple):
 
     queue: str
     paused: bool
+
+
+class ForgetQueues(NamedTuple):
+    """Forget queues that are empty and not paused. Verdict: names of those that are forgotten.
+
+    A queue that is not stored at all counts as forgotten. Its name stays as long as outcomes of its
+    jobs are kept; with 100,000 names that stay no other queue is forgotten.
+    """
+
+    queues: Sequence[str]
+    #: Store time.
+    at: float
 
 
 class ListFailed(NamedTuple):

@@ -61,10 +61,13 @@ class Admission:
         self.waits = waits
         self.volatile = volatile
         self.unique = Uniqueness(state, waits)
+        #: Queues that the message names first, and by whom, until its jobs are admitted.
+        self._new_queues: dict[str, Peer] = {}
 
     def request(self, peer: Peer, message: Request) -> None:
         """Admit the job or the batch of a REQUEST."""
         state = self.state
+        self._new_queues.clear()
         if state.closing:
             state.error(peer, message.id, "closing", "this broker is going away")
             return
@@ -73,16 +76,17 @@ class Admission:
             self._batch(peer, message, headers.batch)
             return
         self._check_sizes(message.id, message.queue, message.body)
+        make = self._maker(peer, message.queue, message.headers, headers)
         volatile = headers.guarantee is False
         refusal = self.volatile.refusal(headers) if volatile else None
-        refusal = refusal or self._refusal(message.queue, 1, message.headers, headers)
+        refusal = refusal or self._refusal(peer, message.queue, 1, message.headers, headers)
         if refusal:
             state.error(peer, message.id, *refusal)
             return
-        make = self._maker(peer, message.queue, message.headers, headers)
         job = make(message.id, message.body, self._take_seqs(1))
         arrival = self._arrival(peer, message.id, headers, job)
         if volatile:
+            self._begin_queues()
             refusal = self.volatile.admit(job)
             self._receipt(arrival, {0: refusal} if refusal else {})
         else:
@@ -122,22 +126,28 @@ class Admission:
             msg = f"an id or queue name has at most {limits.max_id} characters"
             raise ProtocolError(msg, code="too-large")
 
-    def _refusal(self, queue: str, n: int, text: str, headers: Headers) -> tuple[str, str] | None:
+    def _refusal(
+        self, peer: Peer, queue: str, n: int, text: str, headers: Headers
+    ) -> tuple[str, str] | None:
         return (
-            self._queue_refusal(queue, n)
+            self._queue_refusal(peer, queue, n)
             or self._lane_refusal(queue, text)
             or self._learn(text, headers)
         )
 
-    def _queue_refusal(self, name: str, n: int) -> tuple[str, str] | None:
+    def _queue_refusal(self, peer: Peer, name: str, n: int) -> tuple[str, str] | None:
         state, limits = self.state, self.state.limits
         name = name or limits.default_queue
         queue = state.queues.get(name)
         if queue is None:
             if limits.unknown_queue == "refuse":
                 return "unknown-queue", f"no worker ever served the queue {name!r}"
-            if len(state.queues) >= limits.max_queues:
-                return "queue-full", f"the broker has its {limits.max_queues} queues"
+            if name in self._new_queues:
+                return None
+            refusal = state.queue_refusal(name, peer, "client", len(self._new_queues))
+            if refusal:
+                return "queue-full", refusal
+            self._new_queues[name] = peer
             return None
         length = (
             queue.counts.waiting + queue.counts.delayed + queue.counts.blocked + len(queue.arriving)
@@ -234,7 +244,7 @@ class Admission:
         for _, place, _ in rows:
             per_template[place] += 1
         refusals = [
-            self._refusal(queue, n, text, known)
+            self._refusal(peer, queue, n, text, known)
             for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
         jobs: list[Job] = []
@@ -250,6 +260,7 @@ class Admission:
                 places.append(i)
             else:
                 refused[i] = refusal
+        self._begin_queues()
         if any(h.guarantee is False for h in headers):
             jobs, places = self.volatile.sift(jobs, places, refused)
         arrival = _Arrival(peer, message.id, True, True, jobs, places, refused)  # noqa: FBT003
@@ -258,8 +269,15 @@ class Admission:
         else:
             self._receipt(arrival, refused)
 
+    def _begin_queues(self) -> None:
+        for name, peer in self._new_queues.items():
+            self.state.begin_queues((name,), peer)
+        self._new_queues.clear()
+
     def _admit(self, arrival: _Arrival) -> None:
         state = self.state
+        if self._new_queues:
+            self._begin_queues()
         limited = state.limiters.of
         queue, text, waits = None, "", False
         for job in arrival.jobs:

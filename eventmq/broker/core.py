@@ -14,6 +14,7 @@ from eventmq.broker.calls import Calls
 from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.events import Events
 from eventmq.broker.expiry import Expiry
+from eventmq.broker.forgetting import Forgetting
 from eventmq.broker.graph_admission import GraphAdmission
 from eventmq.broker.graphs import Graphs
 from eventmq.broker.operations import Operations
@@ -119,6 +120,7 @@ class BrokerCore:
         self.promotion = Promotion(state, self.dispatch.damage)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
+        self.forgetting = Forgetting(state)
         self.topics = Topics(state)
         self.schedules = Schedules(state)
         self.strangers = Strangers(state)
@@ -313,6 +315,7 @@ class BrokerCore:
             self.parking.tick()
             self.expiry.tick()
             self.retention.tick()
+            self.forgetting.tick()
             state.prune_limiters()
             self.volatile.tick(admits)
             self.streams.tick()

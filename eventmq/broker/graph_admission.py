@@ -46,6 +46,7 @@ class GraphAdmission(Admission):
             super().request(peer, message)
             return
         self._check_sizes(message.id, "", message.body)
+        self._new_queues.clear()
         graph = self._graph(peer, message, headers.nodes)
         if isinstance(graph, _Graph):
             self._admit_graph(graph)
@@ -64,7 +65,7 @@ class GraphAdmission(Admission):
         for _, place, _ in rows:
             sizes[place] += 1
         for (queue, text), n, known in zip(templates, sizes, headers, strict=True):
-            refusal = self._refusal(queue, n, text, known)
+            refusal = self._refusal(peer, queue, n, text, known)
             if refusal is not None:
                 return refusal
         longest = self.state.limits.max_id
@@ -92,6 +93,7 @@ class GraphAdmission(Admission):
     def _admit_graph(self, graph: _Graph) -> None:
         state = self.state
         state.graphs = True
+        self._begin_queues()
         for name in {job.queue for job in graph.jobs}:
             state.busy[name] = state.queue(name)
 

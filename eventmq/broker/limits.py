@@ -24,6 +24,11 @@ class Limits:
         max_queue_length: Jobs that one queue keeps; more are refused with ``queue-full``.
         max_queues: Queues that the broker knows; a job for another is refused with
             ``queue-full``.
+        max_new_queues: Queues that one peer, or the peers with one key, have named first, as long
+            as they are not served by others nor forgotten; a job for another is refused with
+            ``queue-full``.
+        empty_queue_ttl: A queue that is empty and not served by a worker is forgotten after this
+            time; not one that is paused or has limits.
         max_lanes: Tasks by queue of which jobs wait; a job of a further one is refused with
             ``too-many-lanes``. What waits already is not counted again.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
@@ -84,6 +89,8 @@ class Limits:
     max_keys: int = 10_000
     max_queue_length: int = 10_000_000
     max_queues: int = 10_000
+    max_new_queues: int = 1000
+    empty_queue_ttl: float = 600.0
     max_lanes: int = 100_000
     max_peers: int = 10_000
     max_message_rate: float = 0.0

@@ -77,6 +77,11 @@ class Peer:
     dismissed: bool = False
 
     @property
+    def maker(self) -> object:
+        """What it is counted as where it names queues: its key's owner, else the connection."""
+        return self.key if self.grant is None else self.grant.owner
+
+    @property
     def may_be_silent(self) -> bool:
         """Whether it is a client of the document, which sends no HEARTBEATs, and is owed one."""
         silent = self.features is None and self.role in {"", "client"} and not self.stranded

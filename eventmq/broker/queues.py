@@ -54,9 +54,11 @@ class Queue:
         "aside",
         "counts",
         "given",
+        "idle_since",
         "lanes",
         "limited",
         "limiter",
+        "maker",
         "name",
         "running",
         "served_at",
@@ -91,6 +93,10 @@ class Queue:
         self.given = 0
         #: When a worker last served this queue.
         self.served_at = now
+        #: When it was first seen to be empty and not served, 0.0 while it is neither.
+        self.idle_since = 0.0
+        #: Who has named it first, None where that does not count any more.
+        self.maker: object = None
         #: Grows whenever a job joins, so that sessions know when to look again.
         self.version = 0
 

@@ -81,11 +81,11 @@ class Sessions:
         if len(queues) > limits.max_inform_queues:
             msg = f"a worker serves at most {limits.max_inform_queues} queues"
             raise ProtocolError(msg, code="bad-queues")
-        new = sum(name not in state.queues for _, name in queues)
-        if len(state.queues) + new > limits.max_queues:
-            msg = f"the broker has its {limits.max_queues} queues"
-            raise ProtocolError(msg, code="bad-queues")
         features = None if message.features is None else self._read_features(message.features)
+        new = list(dict.fromkeys(name for _, name in queues if name not in state.queues))
+        if new and (refusal := state.queue_refusal(new[-1], peer, "worker", len(new) - 1)):
+            raise ProtocolError(refusal, code="bad-queues")
+        state.begin_queues(new, peer)
         peer.role, peer.features, peer.left = message.role, features, False
         if message.role == "worker":
             self._worker(peer, queues, features)
@@ -163,7 +163,10 @@ class Sessions:
             session.free = session.slots = 0
             session.informed_at = state.now
         for _, name in session.queues:
-            state.queue(name).served_at = state.now
+            queue = state.queue(name)
+            queue.served_at = state.now
+            if queue.maker != peer.maker:
+                state.disown(queue)  # who named it first had a reason to
         self.parking.session_changed(session)
 
     def session_id(self, peer: Peer, features: Features | None) -> str:

@@ -64,6 +64,8 @@ class State:
     store_id: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
+    #: How many of them who has named first, and nothing else has shown to be wanted.
+    made: Counter[object] = field(default_factory=Counter)
     census: Census = field(default_factory=Census)
     #: Queues that may have something to dispatch or to claim.
     busy: dict[str, Queue] = field(default_factory=dict)
@@ -215,6 +217,54 @@ class State:
             queue.limiter = self.limiters.of_queues.get(name)
             self.queues[name] = queue
         return queue
+
+    def queue_refusal(self, name: str, peer: Peer, told: str, more: int) -> str:
+        """Return why a peer may not begin a queue, "" where it may.
+
+        Args:
+            name: Of a queue that there is not.
+            peer: Who names it.
+            told: What the peer is, for the text.
+            more: How many it begins with the same message, beside this one.
+        """
+        limits = self.limits
+        ends = f"queues that stay empty and are not served go after {limits.empty_queue_ttl:g} s"
+        if limits.unknown_queue == "refuse":
+            ends = "with unknown_queue = refuse none is forgotten"
+        if len(self.queues) + more >= limits.max_queues:
+            return (
+                f"the queue {name!r} would be one more than the {limits.max_queues} queues of this "
+                f"broker (setting max_queues); {ends}"
+            )
+        if self.made[peer.maker] + more >= limits.max_new_queues:
+            return (
+                f"the queue {name!r} would be one more than the {limits.max_new_queues} that one "
+                f"{told} may begin (setting max_new_queues); {ends}"
+            )
+        return ""
+
+    def begin_queues(self, names: Iterable[str], peer: Peer) -> None:
+        """Make the queues that a peer names first; `queue_refusal` has nothing against them."""
+        maker = peer.maker
+        for name in names:
+            if name not in self.queues:
+                self.queue(name).maker = maker
+                self.made[maker] += 1
+
+    def disown(self, queue: Queue) -> None:
+        """Count a queue no more to who has named it first."""
+        maker, queue.maker = queue.maker, None
+        if maker is not None:
+            self.made[maker] -= 1
+            if self.made[maker] <= 0:
+                del self.made[maker]
+
+    def forget_queue(self, queue: Queue) -> None:
+        """Forget a queue that is not used."""
+        self.disown(queue)
+        del self.queues[queue.name]
+        for session in self.sessions.values():
+            session.blocked.pop(queue.name, None)  # its version begins anew
 
     def joined(self, job: Job) -> None:
         """Put a queued job that is on disk, not leased, into its window, or leave it there."""

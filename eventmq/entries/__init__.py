@@ -45,7 +45,15 @@ from eventmq.entries.keys import LaneKey, UniqueRule, lane_of, unique_rule
 from eventmq.entries.outbox import Announce, EventRow, OutboxHead, ReadEvents, SealEvents
 from eventmq.entries.reads import Claim, Find, Found, History, ListJobs
 from eventmq.entries.recovery import LaneHead, QueueCounts, Recovered
-from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
+from eventmq.operations import (
+    Act,
+    BeginSweep,
+    ForgetQueues,
+    ListFailed,
+    Pause,
+    PruneFailed,
+    SweepSlice,
+)
 from eventmq.schedule import (
     AdvanceSchedules,
     LoadSchedules,
@@ -128,6 +136,7 @@ Write = (
     | BeginSweep
     | SweepSlice
     | Pause
+    | ForgetQueues
     | ListFailed
     | PruneFailed
     | LoadSchedules

@@ -130,6 +130,26 @@ class Settings:
     max_queue_length: int = _set(
         10_000_000, at_least(1), "Unfinished jobs of one queue; more are refused.", unit="jobs"
     )
+    max_queues: int = _set(
+        10_000,
+        at_least(1),
+        "Queues that a broker knows; jobs for others are refused.",
+        unit="queues",
+    )
+    max_new_queues: int = _set(
+        1000,
+        at_least(1),
+        "Queues that one client begins, or the clients with one key, as long as no worker serves "
+        "them; jobs for others are refused.",
+        unit="queues",
+    )
+    empty_queue_ttl: float = _set(
+        600.0,
+        at_least(60),
+        "A queue that is empty, and that no worker serves, is forgotten after this time; not one "
+        "that is paused, has limits or has failed jobs.",
+        unit="s",
+    )
     max_peers: int = _set(10_000, at_least(1), "Peers that a broker serves.", unit="peers")
     max_message_rate: float = _set(
         0.0,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from eventmq.entries import Expire, Found
     from eventmq.job import Job
-    from eventmq.operations import Act, BeginSweep, Pause, Stamp, SweepSlice
+    from eventmq.operations import Act, BeginSweep, ForgetQueues, Pause, Stamp, SweepSlice
     from eventmq.plugins.queue_stores.reads import Reads
     from eventmq.plugins.queue_stores.tables import Tables
     from eventmq.plugins.queue_stores.writes import Writes
@@ -48,7 +48,7 @@ _SWEEP = "SELECT id, operation, at, bound, cursor, touched, done FROM sweeps"
 
 
 class Operations:
-    """Handlers of `Act`, `Expire`, `BeginSweep`, `SweepSlice` and `Pause`."""
+    """Handlers of `Act`, `Expire`, `BeginSweep`, `SweepSlice`, `Pause` and `ForgetQueues`."""
 
     def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
         self.tables = tables
@@ -218,6 +218,10 @@ class Operations:
         key = self.tables.queue_id(entry.queue)
         sql = "UPDATE queues SET paused = ? WHERE id = ?"
         self.tables.db.execute(sql, (entry.paused, key))
+
+    def forget_queues(self, entry: ForgetQueues) -> list[str]:
+        """Forget queues that are empty and not paused."""
+        return self.tables.forget_queues(entry.queues, entry.at)
 
 
 def _suits(action: str, state: JobState) -> bool:

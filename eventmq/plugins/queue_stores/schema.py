@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 #: Stored in ``PRAGMA user_version``.
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 #: First bytes of the file, for ``file`` and for us: "EVMQ".
 APPLICATION_ID = 0x45564D51
@@ -197,6 +197,10 @@ ALTER TABLE held ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
 UPDATE held SET crc = data_crc(id_crc(id), content_type, result);
 ALTER TABLE trees ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
 UPDATE trees SET crc = data_crc(barrier, '', tree);
+""",
+    """
+ALTER TABLE queues ADD COLUMN gone REAL NOT NULL DEFAULT 0;
+CREATE INDEX queues_gone ON queues (gone) WHERE gone > 0;
 """,
 )
 

@@ -41,7 +41,15 @@ from eventmq.entries import (
 )
 from eventmq.errors import PluginError, ProtocolError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
-from eventmq.operations import Act, BeginSweep, ListFailed, Pause, PruneFailed, SweepSlice
+from eventmq.operations import (
+    Act,
+    BeginSweep,
+    ForgetQueues,
+    ListFailed,
+    Pause,
+    PruneFailed,
+    SweepSlice,
+)
 from eventmq.plugins.database import (
     DISK_FULL,
     UNREADABLE,
@@ -377,6 +385,7 @@ class SqliteStore:
             self._pruned = now
             before = now - self._keep
             self._tables.drop_buckets_before(before)
+            self._tables.drop_queues_before(before - self._bucket_seconds)
             self._limits.prune(now)
             more = self._writes.attempts.prune(before - self._bucket_seconds)
             if self._graphs.prune(before - self._bucket_seconds) or more:
@@ -453,6 +462,7 @@ def _handlers(
         BeginSweep: operations.begin_sweep,
         SweepSlice: operations.sweep_slice,
         Pause: operations.pause,
+        ForgetQueues: operations.forget_queues,
         ListFailed: failures.list_failed,
         PruneFailed: failures.prune,
     }

@@ -19,7 +19,7 @@ from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_index, bucket
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Sequence
 
     import apsw
 
@@ -58,6 +58,10 @@ _NO_QUEUE = "damaged"
 #: Names and lanes whose numbers are remembered.
 _CACHED = 10_000
 
+#: Rows of forgotten queues that are kept, and that one commit drops.
+MAX_GONE = 100_000
+GONE_SLICE = 20_000
+
 _STATES = {code: state for state, code in STATE_CODES.items()}
 
 
@@ -84,7 +88,8 @@ class Tables:
 
     def reload(self) -> None:
         """Read the caches again: at open and after a rollback."""
-        self._queue_names = dict(self.db.execute("SELECT id, name FROM queues"))
+        live = self.db.execute("SELECT id, name FROM queues WHERE gone = 0")
+        self._queue_names = dict(live)
         self._queues = {name: key for key, name in self._queue_names.items()}
         self._names.clear()
         self._lanes.clear()
@@ -98,22 +103,84 @@ class Tables:
     # Names
 
     def queue_id(self, name: str) -> int:
-        """Return the number of a queue, making it if it is new."""
+        """Return the number of a queue, making it if it is new.
+
+        One that was forgotten has its old number again: outcomes of its jobs may have it.
+        """
         found = self._queues.get(name)
         if found is None:
-            self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,))
-            found = self.db.last_insert_rowid()
+            found = self.known_queue(name)
+            if found < 0:
+                self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,))
+                found = self.db.last_insert_rowid()
+            else:
+                self.db.execute("UPDATE queues SET gone = 0 WHERE id = ?", (found,))
             self._queues[name] = found
             self._queue_names[found] = name
         return found
 
     def known_queue(self, name: str) -> int:
-        """Return the number of a queue, or -1 if it was never used."""
-        return self._queues.get(name, -1)
+        """Return the number of a queue, or -1 if it was never used, or long ago."""
+        found = self._queues.get(name)
+        if found is None:
+            row = first_row(self.db, "SELECT id FROM queues WHERE name = ?", (name,))
+            found = row[0] if row else -1
+        return found
 
     def queue_name(self, key: int) -> str:
-        """Return the name of a queue's number."""
-        return self._queue_names[key]
+        """Return the name of a queue's number, also of one that was forgotten.
+
+        Raises:
+            KeyError: There is none.
+        """
+        found = self._queue_names.get(key)
+        if found is None:
+            row = first_row(self.db, "SELECT name FROM queues WHERE id = ?", (_whole(key),))
+            if row is None:
+                raise KeyError(key)
+            found = str(row[0])
+        return found
+
+    def forget_queues(self, names: Sequence[str], at: float) -> list[str]:
+        """Forget those queues that are empty and not paused; return their names.
+
+        Their rows stay as long as outcomes may have their numbers; see `drop_queues_before`.
+        """
+        (gone,) = first_row(self.db, "SELECT count(*) FROM queues WHERE gone > 0")
+        forgotten = []
+        for name in names:
+            key = self._queues.get(name)
+            if key is not None and (gone >= MAX_GONE or not self._forget_queue(name, key, at)):
+                continue
+            gone += key is not None
+            forgotten.append(name)
+        self._lanes.clear()
+        self._begun = ("", 0, 0)
+        return forgotten
+
+    def _forget_queue(self, name: str, key: int, at: float) -> bool:
+        if any(self._deltas.get(key, ())):  # of this commit, and not written yet
+            return False
+        sql = """UPDATE queues SET gone = ? WHERE id = ? AND waiting = 0 AND delayed = 0
+                 AND failed = 0 AND blocked = 0 AND paused = 0"""
+        before = self.db.total_changes()
+        self.db.execute(sql, (at, key))
+        if self.db.total_changes() == before:
+            return False
+        sql = """DELETE FROM lanes WHERE queue = ?
+                 AND NOT EXISTS (SELECT 1 FROM jobs WHERE lane = lanes.id AND state = 2)"""
+        self.db.execute(sql, (key,))
+        del self._queues[name], self._queue_names[key]
+        return True
+
+    def drop_queues_before(self, at: float) -> None:
+        """Drop the rows of queues that were forgotten before ``at``.
+
+        The highest number stays: what is made next has one that no outcome has.
+        """
+        sql = """DELETE FROM queues WHERE id IN (SELECT id FROM queues WHERE gone > 0 AND gone < ?
+                 AND id < (SELECT max(id) FROM queues) ORDER BY gone LIMIT ?)"""
+        self.db.execute(sql, (at, GONE_SLICE))
 
     def lane_id(self, queue: str, headers: str) -> int:
         """Return the number of the lane of a job, making it if it is new."""
@@ -148,7 +215,7 @@ class Tables:
             first = first_row(self.db, sql, (number,))
             if first is not None:
                 lane = LaneKey(task, key)
-                found.append(LaneHead(self._queue_names[queue], lane, first))
+                found.append(LaneHead(self.queue_name(queue), lane, first))
         return found
 
     def name_id(self, name: str) -> int:
@@ -197,7 +264,7 @@ class Tables:
 
     def counts(self) -> dict[str, QueueCounts]:
         """Return the counts of all queues."""
-        sql = "SELECT name, waiting, delayed, failed, paused, blocked FROM queues"
+        sql = "SELECT name, waiting, delayed, failed, paused, blocked FROM queues WHERE gone = 0"
         rows = self.db.execute(sql)
         return {name: QueueCounts(w, d, f, bool(p), b) for name, w, d, f, p, b in rows}
 
@@ -284,10 +351,11 @@ class Tables:
          started, ran, worker, crc) = row  # fmt: skip
         label = self.name(task)
         try:
-            begun = begin_outcome(begin(self._queue_names[queue], label), state, content_type)
+            name = self.queue_name(queue)
+            begun = begin_outcome(begin(name, label), state, content_type)
             if crc is None or crc == outcome_crc(begun, job_id, result):
                 job = Job(
-                    job_id, self._queue_names[queue], _headers(label), b"", 0, 0, _STATES[state],
+                    job_id, name, _headers(label), b"", 0, 0, _STATES[state],
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
                 kept = result if until > now else None

@@ -24,6 +24,7 @@ from eventmq.operations import (
     Act,
     Acted,
     BeginSweep,
+    ForgetQueues,
     ListFailed,
     Operation,
     Pause,
@@ -264,6 +265,37 @@ class OperationTests(StoreHarness):
             "new": QueueCounts(paused=True),
         }
         self.commit(store, Pause("q", False))  # noqa: FBT003
+        _, recovered = self.reopen(store)
+        assert recovered.counts["q"] == QueueCounts(waiting=1)
+
+    def test_an_empty_queue_is_forgotten_and_comes_back(self) -> None:
+        """Outcomes keep its name; one with a job, or a failed one, or that is paused stays."""
+        store = self.begin()
+        now = self.clock.now()
+        (old,) = self.admitted(store, 1, queue="old")
+        self.finish(store, self.end(old, JobState.SUCCEEDED))
+        self.admitted(store, 1, queue="full")
+        self.commit(store, Pause("paused", True))  # noqa: FBT003
+        names = ["old", "full", "paused", "never"]
+        assert self.commit(store, ForgetQueues(names, now)) == [["old", "never"]]
+        assert self.find(store, old)[old.id].job.queue == "old"
+        (new,) = self.admitted(store, 1, queue="new")
+        store, recovered = self.reopen(store)
+        assert sorted(recovered.counts) == ["full", "new", "paused"]
+        assert self.find(store, old, new)[old.id].job.queue == "old"
+        self.admitted(store, 1, queue="old")
+        store, recovered = self.reopen(store)
+        assert recovered.counts["old"] == QueueCounts(waiting=1)
+
+    def test_a_queue_that_gets_a_job_in_the_same_commit_is_not_forgotten(self) -> None:
+        """Whatever comes first in it."""
+        store = self.begin()
+        job = self.job(queue="q")
+        forget = ForgetQueues(["q"], self.clock.now())
+        assert self.commit(store, Admit([job]), forget) == [{}, []]
+        self.finish(store, self.end(job, JobState.SUCCEEDED))
+        job = self.job(queue="q")
+        assert self.commit(store, forget, Admit([job])) == [["q"], {}]
         _, recovered = self.reopen(store)
         assert recovered.counts["q"] == QueueCounts(waiting=1)
 

@@ -1,0 +1,107 @@
+"""Queues that are empty, and that no worker serves, are forgotten after some time.
+
+A queue comes back with its next job, with its next worker, or when it is paused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.operations import ForgetQueues
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.broker.queues import Queue
+    from eventmq.broker.state import State
+
+__all__ = ["Forgetting"]
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Queues that are looked at in one turn, and so at most forgotten by one commit.
+SLICE = 1000
+
+#: Seconds between two such turns.
+EVERY = 1.0
+
+
+class Forgetting:
+    """Looks for queues that are not used.
+
+    Args:
+        state: Of the broker.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._names: list[str] = []
+        self._looked = float("-inf")
+        self._busy = False
+
+    def tick(self) -> None:
+        """Look at some queues, if it is time."""
+        state, now = self.state, self.state.now
+        if self._busy or abs(now - self._looked) < EVERY or now < state.hold_until:
+            return
+        if state.limits.unknown_queue == "refuse":
+            return  # only workers begin queues there, and what they served is to be taken
+        self._looked = now
+        if not self._names:
+            self._names = list(state.queues)
+        names, self._names = self._names[:SLICE], self._names[SLICE:]
+        idle = [name for name in names if self._is_due(name)]
+        if idle:
+            transient = {name for name, _ in state.volatile.counts()}
+            idle = [name for name in idle if name not in transient]
+        if idle:
+            self._busy = True
+            state.write(ForgetQueues(idle, now), self._forgotten, self._undone)
+
+    def _is_due(self, name: str) -> bool:
+        """Return whether a queue was not used for long enough; note since when."""
+        queue, now = self.state.queues.get(name), self.state.now
+        if queue is None:
+            return False
+        if self._is_used(queue):
+            queue.idle_since = 0.0
+            return False
+        if not queue.idle_since or queue.idle_since > now:
+            queue.idle_since = now
+        return now - queue.idle_since >= self.state.limits.empty_queue_ttl
+
+    def _is_used(self, queue: Queue) -> bool:
+        state, counts = self.state, queue.counts
+        return bool(
+            counts.waiting
+            or counts.delayed
+            or counts.blocked
+            or counts.failed
+            or counts.paused
+            or queue.running
+            or queue.arriving
+            or queue.aside
+            or queue.lanes
+            or queue.limiter is not None
+            or queue.name in state.busy
+            or queue.name in state.volatile.windows
+            or queue.name == state.limits.default_queue
+            or abs(state.now - queue.served_at) <= state.limits.liveness
+        )
+
+    def _forgotten(self, names: Sequence[str]) -> None:
+        state = self.state
+        self._busy = False
+        count = 0
+        for name in names:
+            queue = state.queues.get(name)
+            if queue is not None and not self._is_used(queue):
+                state.forget_queue(queue)
+                count += 1
+        state.counters["queues_forgotten"] += count
+        if count:
+            logger.debug("%d queues were empty and not served, and are forgotten", count)
+
+    def _undone(self) -> None:
+        self._busy = False
