@@ -158,6 +158,7 @@ class Wiring:
             heartbeat=self.settings.heartbeat_interval,
             liveness=self.settings.liveness,
             role=self.role,
+            legacy=self.settings.legacy_broker,
         )
 
     def _transport(self) -> Transport:

@@ -8,14 +8,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from eventmq.client.errands import Notice, Outgoing, Parcel, Question
-from eventmq.errors import MessageTooLarge, ProtocolError
+from eventmq.errors import MessageTooLarge, ProtocolError, SerializationError
 from eventmq.wire.commands import Heartbeat, Inform
 
 if TYPE_CHECKING:
     from eventmq.client.errands import Errand
     from eventmq.wire.features import Features
 
-__all__ = ["Connection", "Phase"]
+__all__ = ["LOST", "Connection", "Phase"]
+
+#: What `Connection.trouble` says of a connection that is not there any more.
+LOST = "the connection was lost"
+
+#: Why a broker that is there cannot be used.
+UNANSWERED = (
+    "connected, and INFORM is not answered; a router of EventMQ 0.3 answers none of a client: see "
+    "the setting legacy_broker"
+)
 
 
 class Phase(enum.Enum):
@@ -47,6 +56,7 @@ class Connection:
         trouble: For people: why it does not answer, as far as is known.
         role: What we inform as.
         retry_at: When a socket whose handshake failed is replaced: libzmq does not try again.
+        warned: It was logged that no receipts come.
     """
 
     index: int
@@ -64,6 +74,7 @@ class Connection:
     trouble: str = ""
     role: str = "client"
     retry_at: float = 0.0
+    warned: bool = False
 
     @property
     def ready(self) -> bool:
@@ -91,14 +102,44 @@ class Connection:
             if type(errand) is Parcel:
                 extension = errand.needs or ("batch" if errand.count else "")
             if extension and not self.speaks(extension):
-                msg = f"broker {self.address} lacks the protocol extension {extension!r}"
-                return ProtocolError(msg, code="no-extension")
+                return ProtocolError(self._lack(extension), code="no-extension")
+        if self.features is None and not _is_text(errand.frames[-1]):
+            return SerializationError(self._unreadable(errand))
         longest = len(errand.frames[-1])
         if longest <= self.max_frame or not self.max_frame:
             return None
         msg = f"a body of {longest} bytes is longer than the {self.max_frame} bytes "
         msg += f"that broker {self.address} takes"
         return MessageTooLarge(msg, job_id=errand.id if type(errand) is Parcel else None)
+
+    def _lack(self, extension: str) -> str:
+        """Return why something cannot be asked of this broker."""
+        if self.features is not None:
+            return f"broker {self.address} lacks the protocol extension {extension!r}"
+        msg = f"broker {self.address} is a legacy one, without FEATURES: "
+        if extension == "call":
+            return f"{msg}it answers no questions, so states and results of jobs cannot be read"
+        what = "many jobs in one message" if extension == "batch" else f"a {extension}"
+        return (
+            f"{msg}it does not know the protocol extension {extension!r}; submit jobs one by "
+            f"one instead of {what}"
+        )
+
+    def _unreadable(self, errand: Errand) -> str:
+        """Return why a message would end this broker."""
+        what = f"the body of job {errand.id}" if type(errand) is Parcel else "the body"
+        return (
+            f"{what} is not UTF-8, and broker {self.address} is a legacy one, without FEATURES, "
+            "which may end when it reads that: use serializer='json', or app.send_raw() with the "
+            "text that its workers know"
+        )
+
+    def assume(self) -> None:
+        """Take the broker for there, and for one without FEATURES, without asking it."""
+        self.phase = Phase.READY
+        self.features = None
+        self.unsent.clear()
+        self.inform, self.inform_id = Outgoing([]), ""
 
     def begin_inform(self, message_id: str, features: str) -> None:
         """Forget what was queued and put an INFORM in its place."""
@@ -118,8 +159,19 @@ class Connection:
             self.since = now
         self.waiting += 1
 
+    @property
+    def absence(self) -> str:
+        """For people: why it is not ready."""
+        if not self.inform.sent or self.ready or self.trouble not in {"", LOST}:
+            return self.trouble or "no connection"
+        if self.role != "client":
+            return "connected, and INFORM is not answered"
+        return UNANSWERED
+
     def next_beat(self, interval: float) -> float | None:
         """Return when the next HEARTBEAT or INFORM is due, None if nothing waits for it."""
+        if self.ready and self.features is None and self.role == "client":
+            return None  # the document asks for none of a client, and no answer is waited for
         if self.ready:
             return self.said + interval if self.waiting else None
         return self.inform.sent + interval if self.inform.sent else None
@@ -128,3 +180,11 @@ class Connection:
         """Return when its silence means that it is dead, None if nothing is expected of it."""
         expected = self.waiting if self.ready else self.inform.sent
         return max(self.heard, self.since) + liveness if expected else None
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -81,6 +81,7 @@ class Parcel(Errand):
         twins: Later ones with the same id, which are settled together with this one.
         needs: The protocol extension that the broker must have, "" for none.
         asks: It asks for the end of its job as well, see `eventmq.client.promises`.
+        confirmed: False if it was settled without a receipt: the broker gives none.
     """
 
     count: int = 0
@@ -90,6 +91,7 @@ class Parcel(Errand):
     twins: list[Parcel] = field(default_factory=list)
     needs: str = ""
     asks: bool = False
+    confirmed: bool = True
 
     def failure(self, reason: str) -> EventMQError:
         """Return the exception for having been given up."""

@@ -38,12 +38,14 @@ class Origin:
         broker: Index of the broker that took them, or `NOWHERE` if it is not known.
         store: Id of its store.
         sent: False while they are part of a batch that was not sent.
+        confirmed: False if the broker gave no receipt for them, because it gives none.
     """
 
     task: str = ""
     broker: int = NOWHERE
     store: str = ""
     sent: bool = True
+    confirmed: bool = True
 
 
 class Job(Generic[T]):
@@ -105,6 +107,15 @@ class Job(Generic[T]):
         return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
 
     # Questions
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a broker has said that it keeps the job.
+
+        False of one in a batch that was not sent, and of one that was sent to a legacy broker,
+        which gives no receipts: it may be lost, and nothing can be asked about it.
+        """
+        return self.origin.sent and self.origin.confirmed
 
     @property
     def state(self) -> str:

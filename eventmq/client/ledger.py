@@ -89,6 +89,7 @@ class Ledger:
             for twin in errand.twins:
                 twin.refused, twin.sent = errand.refused, errand.sent
                 twin.broker, twin.store = errand.broker, errand.store
+                twin.confirmed = errand.confirmed
                 self._end(twin, error)
 
     def _end(self, errand: Errand, error: Exception | None) -> None:
@@ -150,9 +151,12 @@ class Ledger:
 
     def _reason(self, errand: Errand) -> str:
         if errand.at != NOWHERE:
-            address = self._connections[errand.at].address
-            return f"no answer from broker {address} in time"
-        said = (f"{c.address} ({c.trouble or 'no connection'})" for c in self._connections)
+            connection = self._connections[errand.at]
+            if connection.features is None and not errand.sent:
+                what = f"{connection.address} ({connection.absence})"
+                return f"nothing could be sent to broker {what} in time"
+            return f"no answer from broker {connection.address} in time"
+        said = (f"{c.address} ({c.absence})" for c in self._connections)
         return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
 
     def abandon(self, reason: str) -> None:

@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from eventmq.client.answers import credit_frames, read_answer, read_row, take_rows
-from eventmq.client.connection import Connection, Phase
+from eventmq.client.connection import LOST, Connection, Phase
 from eventmq.client.errands import NOWHERE, Errand, Notice, Outgoing, Parcel, Question
 from eventmq.client.ledger import Ledger
 from eventmq.client.promises import Promises
@@ -41,15 +41,12 @@ from eventmq.wire.results import ENDED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["LOST", "ClientMachine"]
+__all__ = ["ClientMachine"]
 
 logger = logging.getLogger(__name__)
 
 #: Operations that the broker keeps answering until it is told to ``forget`` them.
 _LASTING = frozenset({"get", "stream", "subscribe"})
-
-#: What `Connection.trouble` says of a connection that is not there any more.
-LOST = "the connection was lost"
 
 #: Seconds between two handshakes with a broker that refuses.
 RETRY = 1.0
@@ -65,6 +62,8 @@ class ClientMachine:
         heartbeat: Seconds between signs of life while something is waited for.
         liveness: A broker that was silent for so long, while something is waited for, is dead.
         role: What it informs as: ``client`` or ``scheduler``.
+        legacy: The brokers are routers of EventMQ 0.3: a client sends them no INFORM, which they
+            would not answer, and takes each for there. Schedulers they do answer.
     """
 
     def __init__(
@@ -76,6 +75,7 @@ class ClientMachine:
         heartbeat: float = 3.0,
         liveness: float = 15.0,
         role: str = "client",
+        legacy: bool = False,
     ) -> None:
         self.connections = [Connection(i, at, role=role) for i, at in enumerate(addresses)]
         #: Indexes of brokers whose socket is to be closed and opened anew.
@@ -89,6 +89,7 @@ class ClientMachine:
         self._heartbeat = heartbeat
         self._liveness = liveness
         self._promises = Promises(heartbeat)
+        self._legacy = legacy and role == "client"
         self._ids = count(1)
         self._prefix = session[:8] or "client"
 
@@ -180,6 +181,8 @@ class ClientMachine:
                 message.sent = connection.said = now
                 if type(message) is Parcel:
                     message.broker, message.store = index, connection.store
+                    if connection.features is None:
+                        self._unconfirmed(connection, message)
                 elif type(message) is Notice:
                     self._ledger.settle(message, None)
             unsent.popleft()
@@ -220,7 +223,8 @@ class ClientMachine:
                 self._drop(connection, now, connection.trouble)
                 continue
             if dead_at is not None and now >= dead_at:
-                self._drop(connection, now, f"it was silent for {self._liveness:g} s")
+                silent = f"it was silent for {self._liveness:g} s"
+                self._drop(connection, now, silent if connection.ready else connection.absence)
                 continue
             beat_at = connection.next_beat(self._heartbeat)
             if beat_at is None or now < beat_at:
@@ -305,7 +309,23 @@ class ClientMachine:
 
     def _inform(self, connection: Connection, now: float) -> None:
         self._leave(connection, now)
+        if self._legacy:
+            connection.assume()
+            self._place_all(now)
+            return
         connection.begin_inform(self.message_id(), self._features)
+
+    def _unconfirmed(self, connection: Connection, parcel: Parcel) -> None:
+        """Settle a job that was sent to a broker without FEATURES, from which no receipt comes."""
+        parcel.confirmed = False
+        self._ledger.settle(parcel, None)
+        if not connection.warned:
+            connection.warned = True
+            logger.warning(
+                "broker %s is a legacy one, without FEATURES: it gives no receipts, so a job "
+                "counts as submitted when it was sent, may be lost, and its result cannot be read",
+                connection.address,
+            )
 
     def refused(self, index: int, trouble: str, now: float) -> None:
         """Note that a handshake failed, and why: for the error of what waits for the broker."""

@@ -70,6 +70,7 @@ class ClientRunner:
         heartbeat: Seconds between signs of life.
         liveness: Seconds of silence after which a broker is dead.
         role: What it informs as: ``client`` or ``scheduler``.
+        legacy: The brokers are routers of EventMQ 0.3, which answer no client.
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class ClientRunner:
         heartbeat: float = 3.0,
         liveness: float = 15.0,
         role: str = "client",
+        legacy: bool = False,
     ) -> None:
         self.clock = clock
         self._role = role
+        self._legacy = legacy
         self._transport = transport
         self._name = name
         self._heartbeat = heartbeat
@@ -115,6 +118,7 @@ class ClientRunner:
             heartbeat=self._heartbeat,
             liveness=self._liveness,
             role=self._role,
+            legacy=self._legacy,
         )
         loop = IoLoop(machine, self.clock, context)
         loop.keys = keys

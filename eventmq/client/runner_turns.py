@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from eventmq.client.machine import LOST
+from eventmq.client.connection import LOST
 from eventmq.client.runner_sockets import BrokerSockets
 from eventmq.client.runner_waits import Bell
 from eventmq.wire.socket import new_context

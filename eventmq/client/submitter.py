@@ -301,8 +301,9 @@ class Submitter:
 
 
 def _place(origin: Origin, parcel: Parcel) -> None:
-    """Note which broker took a job."""
+    """Note which broker took a job, and whether it has said so."""
     origin.broker, origin.store, origin.sent = parcel.broker, parcel.store, True
+    origin.confirmed = parcel.confirmed
 
 
 def _nest(

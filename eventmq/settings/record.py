@@ -68,6 +68,12 @@ class Settings:
     )
     default_queue: str = _set("default", TEXT, "Queue of tasks that name none.")
     submit_timeout: float = _set(5.0, POSITIVE, "How long to wait for a receipt.", unit="s")
+    legacy_broker: bool = _set(
+        False,  # noqa: FBT003 - the default of a field
+        FLAG,
+        "The broker is a router of EventMQ 0.3, which answers no client: jobs are sent without "
+        "waiting for it, and their results cannot be read.",
+    )
     broker_key: str = _set(
         "",
         PATH,

@@ -132,9 +132,12 @@ class Task(Signing, Generic[P, R]):
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, and return after the broker's receipt.
 
+        A legacy broker gives none: then it returns when the job was sent, and `Job.confirmed` is
+        False.
+
         Raises:
             TypeError: The function does not take these arguments.
-            SerializationError: They cannot be encoded.
+            SerializationError: They cannot be encoded, or a legacy broker could not read them.
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.
         """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eventmq.client.errands import NOWHERE, Errand, Notice, Parcel, Question
+from eventmq.client.machine import ClientMachine
 from eventmq.errors import (
     BrokerUnavailable,
     DuplicateJob,
@@ -17,6 +18,7 @@ from eventmq.errors import (
     QueueFull,
     RateLimited,
     ResultTimeout,
+    SerializationError,
 )
 from eventmq.wire.bulk import encode_batch, pack
 from eventmq.wire.commands import (
@@ -30,9 +32,13 @@ from eventmq.wire.commands import (
     Publish,
     Reply,
     Request,
+    decode,
 )
 from eventmq.wire.features import Features
 from tests.client_harness import FakeBroker, Net
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def parcel(job_id: str = "j1", net: Net | None = None, timeout: float = 5.0) -> Parcel:
@@ -624,6 +630,52 @@ def test_a_plain_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
     assert isinstance(jobs.error, ProtocolError)
     assert isinstance(asked.error, ProtocolError)
     assert job.store == "broker0"
+
+
+def test_a_job_for_a_plain_broker_is_over_when_it_was_sent() -> None:
+    """No receipt comes from there, and nothing says that one was there."""
+    broker = FakeBroker(features=False)
+    net = Net(broker)
+    net.cut.add(0)
+    net.begin(job := parcel())
+    assert not job.over
+    net.cut.clear()
+    net.run()
+    assert job.over
+    assert job.error is None
+    assert not job.confirmed
+
+
+def test_a_body_that_is_no_text_is_not_sent_to_a_plain_broker() -> None:
+    """A router of EventMQ 0.3 ends when it reads it."""
+    net = Net(FakeBroker(features=False))
+    frames = Request("j1", "default", "", b"\x92\xff").frames()
+    job = Parcel(frames, id="j1", deadline=net.now + 5)
+    notice = Notice(Publish("p1", "t", None, b"\xff").frames(), id="p1", deadline=net.now + 5)
+    for errand in (job, notice):
+        net.begin(errand)
+        assert isinstance(errand.error, SerializationError)
+        assert not errand.sent
+
+
+@pytest.mark.parametrize(("role", "sent"), [("client", "Request"), ("scheduler", "Inform")])
+def test_a_broker_that_is_said_to_be_a_legacy_one_is_not_asked_by_clients(
+    role: str, sent: str
+) -> None:
+    """It would not answer their INFORM; that of a scheduler it does."""
+    machine = ClientMachine(["old"], session="s", role=role, legacy=True)
+    machine.opened(0, 1.0)
+    frames = Request("j1", "default", "", b"text").frames()
+    machine.begin(Parcel(frames, id="j1", deadline=9.0), 1.0)
+    machine.tick(4.0, 1.0)
+    said: list[str] = []
+
+    def send(message: Sequence[bytes]) -> bool:
+        said.append(type(decode(message)).__name__)
+        return True
+
+    assert machine.flush(0, send, 4.0)
+    assert said == [sent], "and no HEARTBEAT"
 
 
 # The end
