@@ -1,4 +1,4 @@
-"""Runs a journal, and compacts what it wrote: ``journal``, ``journal compact``."""
+"""Runs a journal, and keeps its files: ``journal``, ``journal compact``, ``journal forget``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from eventmq.cli.command import Command
 from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.moments import read_moment
 from eventmq.cli.target import takes_target
 from eventmq.errors import BrokerUnavailable
 from eventmq_contrib.extras import need
@@ -157,11 +158,39 @@ def compact(out: str, to: str | None) -> int:
     The journal's own files stay as they are. The larger ones count once they are in the file
     manifest.json of their folder; readers may take either.
     """
+    from eventmq.clock import SystemClock
     from eventmq_contrib.journal.compaction import Compaction
 
     need("pyarrow.parquet", user="eventmq journal")
-    source = Path(out)
-    compaction = Compaction(source, Path(to) if to else source.parent / "compacted")
-    n, files = compaction.run()
+    compaction = Compaction(Path(out), Path(to) if to else None)
+    n, files = compaction.run(SystemClock().now())
     click.echo(f"compacted {n} files into {files}")
+    return DONE
+
+
+@journal.command(cls=Command, exits={FAILED: "there is no journal, or it cannot be written"})
+@click.option(
+    "--before", metavar="WHEN", callback=read_moment,
+    help="Remove the files of hours that ended before then: 52w ago, or 2025-11-20; none unless "
+    "said.",
+)  # fmt: skip
+@click.option(
+    "--out", "--dir", "out", metavar="DIR", default="journal", show_default=True,
+    help="The folder of the journal.",
+)  # fmt: skip
+@click.option(
+    "--to", metavar="DIR", help="The folder of the larger files; else compacted, beside it."
+)
+def forget(before: float | None, out: str, to: str | None) -> int:
+    """Remove the oldest files, and note that the journal begins later.
+
+    Only so an audit knows that nothing else is missing. The journal may be at work. Without
+    --before nothing is removed: what is missing at the beginning counts as forgotten from then on.
+    """
+    from eventmq_contrib.journal.retention import forget as forget_files
+
+    n, begins = forget_files(Path(out), Path(to) if to else None, before=before)
+    click.echo(f"removed {n} files")
+    for broker, first in begins.items():
+        click.echo(f"the events of the broker {broker} begin with {first}")
     return DONE

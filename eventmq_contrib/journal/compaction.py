@@ -7,37 +7,61 @@ replaced as a whole, so that a compaction which is killed leaves what was there 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import defaultdict
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
 from eventmq.events import FileName
-from eventmq_contrib.journal.folder import sync_folder
-from eventmq_contrib.journal.parquet import arrow_schema, is_whole
+from eventmq_contrib.journal.catalog import (
+    COMPACTED,
+    MANIFEST,
+    Catalog,
+    FolderPlace,
+    hour_start,
+    in_order,
+)
+from eventmq_contrib.journal.inspection import disagreements, facts_of
+from eventmq_contrib.journal.parquet import arrow_schema, write_tables
+from eventmq_contrib.journal.seals import seal_of, sync_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["MANIFEST", "Compaction"]
+    from eventmq_contrib.journal.catalog import JournalFile
 
-#: Names the files that count.
-MANIFEST = "manifest.json"
+__all__ = ["Compaction", "write_manifest"]
+
+logger = logging.getLogger("eventmq.journal")
+
+_HOUR = timedelta(hours=1)
 
 
 class Compaction:
-    """Compacts the files of hours in which nothing is written any more.
+    """Compacts the files of hours that have ended.
+
+    What a journal seals of such an hour later on joins the large file in the next compaction.
 
     Args:
         journal: Folder of the journal.
-        target: Folder of the large files; made where it is missing.
+        target: Folder of the large files, made where it is missing; ``compacted`` beside the
+            journal unless said.
     """
 
-    def __init__(self, journal: Path, target: Path) -> None:
-        self._journal, self._target = journal, target
+    def __init__(self, journal: Path, target: Path | None = None) -> None:
+        self._journal, self._target = journal, target or journal.absolute().parent / COMPACTED
+        #: Path of a large file -> its entry of the manifest.
+        self._entries: dict[str, dict[str, Any]] = {}
 
-    def run(self) -> tuple[int, int]:
+    def run(self, now: float) -> tuple[int, int]:
         """Compact what is new; return how many files became how many.
+
+        Args:
+            now: Unix time: hours that end later are left alone.
 
         Raises:
             StoreError: There is no journal, or a file cannot be read or written.
@@ -46,96 +70,109 @@ class Compaction:
             msg = f"there is no journal in {self._journal}: name its folder with --out"
             raise StoreError(msg)
         try:
-            return self._run()
+            return self._run(now)
         except OSError as error:
             raise StoreError(f"cannot compact {self._journal}: {error}") from error
 
-    def _run(self) -> tuple[int, int]:
-        manifest = self._read()
-        self._forget(manifest)
-        known = {(entry["hour"], entry["broker"]): entry["of"] for entry in manifest["files"]}
-        hours = self._hours()
-        open_hours = {broker: hour for hour, broker in sorted(hours)}
+    def _run(self, now: float) -> tuple[int, int]:
+        place = FolderPlace(self._target)
+        text = place.text(MANIFEST)
+        catalog = Catalog.read(FolderPlace(self._journal), place, sealed=True)
+        listed = [] if text is None else json.loads(text)["files"]
+        self._entries = {f"{place.name}/{entry['path']}": entry for entry in listed}
+        catalog.check(catalog.current())
+        for file in catalog.gone:  # others have its events
+            self._entries.pop(file.path, None)
+        hours: dict[tuple[str, str], list[JournalFile]] = defaultdict(list)
+        for file in catalog.current():
+            if (hour_start(file) + _HOUR).timestamp() <= now:
+                hours[file.hour, file.broker].append(file)
         taken = made = 0
-        for (hour, broker), files in sorted(hours.items()):
-            names = [list(name[1:]) for name, _ in files]
-            few = len(files) == 1 and (hour, broker) not in known
-            if few or hour == open_hours[broker] or known.get((hour, broker)) == names:
-                continue
-            others = [e for e in manifest["files"] if (e["hour"], e["broker"]) != (hour, broker)]
-            manifest["files"] = [*others, self._merge(hour, files)]
-            self._write(manifest)
-            taken, made = taken + len(files), made + 1
+        for _, files in sorted(hours.items()):
+            for run in _runs(files):
+                taken, made = taken + self._merge(run), made + 1
         return taken, made
 
-    def _forget(self, manifest: dict[str, Any]) -> None:
-        """Leave out files that somebody has removed, with the day they were of."""
-        there = [each for each in manifest["files"] if (self._target / each["path"]).is_file()]
-        if len(there) < len(manifest["files"]):
-            manifest["files"] = there
-            self._write(manifest)
+    def _merge(self, files: Sequence[JournalFile]) -> int:
+        """Write files whose numbers follow each other as one; return how many were not large."""
+        of: list[list[int]] = []
+        for file in files:
+            of += self._entries[file.path]["of"] if file.large else [[file.first, file.last]]
+        small = [file for file in files if not file.large]
+        self._write(files, of)
+        return len(small)
 
-    def _hours(self) -> dict[tuple[str, str], list[tuple[FileName, Path]]]:
-        """Return the sealed files by (hour, broker), each in the order of their numbers."""
-        hours: dict[tuple[str, str], list[tuple[FileName, Path]]] = defaultdict(list)
-        for path in self._journal.glob("date=*/hour=*/*.parquet"):
-            name = FileName.parse(path.name)
-            if name is not None:
-                hour = path.parent.relative_to(self._journal).as_posix()
-                hours[hour, name.broker].append((name, path))
-        for files in hours.values():
-            files.sort()
-        return hours
-
-    def _merge(self, hour: str, files: list[tuple[FileName, Path]]) -> dict[str, Any]:
-        """Write the events of some files as one, and return its entry of the manifest."""
-        import pyarrow.parquet as pq
-
-        schema = arrow_schema()
-        names = [name for name, _ in files]
-        name = FileName(names[0].broker, names[0].first, max(each.last for each in names))
+    def _write(self, files: Sequence[JournalFile], of: list[list[int]]) -> None:
+        """Write a large file, and the manifest with it."""
+        name = FileName(files[0].broker, files[0].first, files[-1].last)
+        hour = files[0].hour
         folder = self._target / hour
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f"_{name}"
-        rows = 0
-        with draft.open("wb") as file:
-            with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-                for _, path in files:
-                    if not is_whole(path):
-                        raise StoreError(f"{path} is torn: move it away; the others are unharmed")
-                    table = _completed(pq.ParquetFile(path).read(), schema)
-                    writer.write_table(table)
-                    rows += table.num_rows
-            file.flush()
-            os.fsync(file.fileno())
+        write_tables(draft, _tables(files))
+        seal = seal_of(name, hour, draft.read_bytes())
         draft.replace(folder / str(name))
         sync_folder(folder)
-        return {
+        for file in files:
+            self._entries.pop(file.path, None)
+        self._entries[f"{self._target.absolute()}/{hour}/{name}"] = {
             "path": f"{hour}/{name}", "hour": hour, "broker": name.broker, "first": name.first,
-            "last": name.last, "rows": rows, "of": [list(each[1:]) for each in names],
+            "last": name.last, "rows": name.last - name.first + 1, "of": sorted(of),
+            "bytes": seal.size, "sha256": seal.sha256,
         }  # fmt: skip
+        write_manifest(self._target, list(self._entries.values()))
 
-    # The manifest
 
-    def _read(self) -> dict[str, Any]:
-        path = self._target / MANIFEST
-        try:
-            manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {"version": 1, "files": []}
-        except ValueError as error:
-            msg = f"{path} is not the manifest of a compaction: name another folder with --to"
-            raise StoreError(msg) from error
-        return manifest
+def _runs(files: Sequence[JournalFile]) -> Iterator[list[JournalFile]]:
+    """Yield files of one hour in groups that are to be one file: those with something new.
 
-    def _write(self, manifest: dict[str, Any]) -> None:
-        draft = self._target / f"_{MANIFEST}"
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._target / MANIFEST)
-        sync_folder(self._target)
+    Files that have events in common are left as they are: which of them is right is not known here.
+    """
+    groups: list[list[JournalFile]] = []
+    reach = -1
+    for file in sorted(files, key=in_order):
+        if file.first <= reach:
+            groups[-1].append(file)
+            logger.warning("%s is not compacted: others have events of it, too", file.path)
+            reach = max(reach, file.last)
+            continue
+        if file.first != reach + 1:
+            groups.append([])
+        groups[-1].append(file)
+        reach = file.last
+    for group in groups:
+        mixed = any(one.last >= other.first for one, other in pairwise(group))
+        if not mixed and not all(file.large for file in group):
+            yield group
+
+
+def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
+    """Yield the events of files, each seen to be what was sealed.
+
+    Raises:
+        StoreError: One is not.
+    """
+    import pyarrow.parquet as pq
+
+    schema = arrow_schema()
+    for file in files:
+        facts = facts_of(file.path, known=file.sha256)
+        for wrong in disagreements(file, facts):
+            raise StoreError(wrong)
+        if file.sha256 and facts.sha256 != file.sha256:
+            raise StoreError(f"{file.path} was altered after it was written: move it away")
+        yield _completed(pq.ParquetFile(file.path).read(), schema)
+
+
+def write_manifest(target: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Write the manifest of a folder of large files, whole or not at all."""
+    draft = target / f"_{MANIFEST}"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump({"version": 1, "files": sorted(entries, key=lambda e: e["path"])}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(target / MANIFEST)
+    sync_folder(target)
 
 
 def _completed(table: Any, schema: Any) -> Any:

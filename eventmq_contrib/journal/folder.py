@@ -1,7 +1,7 @@
 """The folder of a journal: whose it is, what is sealed in it, and how a file gets its name.
 
 A file is written under a name that no reader looks at, synced, renamed, and its folder is synced.
-Only then it counts: how far a journal is, the names of its files say.
+Only then it counts: how far a journal is, the names of its files say. The seal log then notes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
 from eventmq.events import FileName, partition
-from eventmq_contrib.journal.parquet import is_whole, write_events
+from eventmq_contrib.journal.parquet import encode_events, is_whole
+from eventmq_contrib.journal.seals import SealLog, seal_of, sync_folder
 
 try:
     import fcntl
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from eventmq.events import EventColumns
 
-__all__ = ["JournalFolder", "sync_folder"]
+__all__ = ["JournalFolder"]
 
 logger = logging.getLogger("eventmq.journal")
 
@@ -48,6 +49,7 @@ class JournalFolder:
         self._lock: int | None = None
         #: Made once per folder, so that a broker knows who it tells its events.
         self.id = ""
+        self._logs: dict[str, SealLog] = {}
 
     # Opening
 
@@ -137,43 +139,52 @@ class JournalFolder:
         return sorted((name, path) for name, path in found if name and name.broker == broker_id)
 
     def checkpoint(self, broker_id: str) -> int:
-        """Return the highest number of a broker that is sealed, 0 for none.
+        """Return the highest number of a broker that is sealed, 0 for none; open its seal log.
 
         Raises:
-            StoreError: The file that says so is torn.
+            StoreError: The file that says so is torn, or the log cannot be written.
         """
         files = self.sealed(broker_id)
-        if not files:
-            return 0
-        name, path = max(files, key=lambda item: item[0].last)
-        if not is_whole(path):
+        name, path = max(files, key=lambda item: item[0].last, default=(None, None))
+        if path is not None and not is_whole(path):
             msg = (
                 f"{path} is torn, and it is the newest: move it away, and the broker's events "
                 "are taken again as far as it has them"
             )
             raise StoreError(msg)
-        return name.last
+        log = SealLog(self.path, broker_id)
+        try:
+            log.open(files)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._logs[broker_id] = log
+        return name.last if name is not None else 0
 
     # Sealing
 
     def seal(self, broker_id: str, events: EventColumns) -> FileName:
         """Write events of one hour, with numbers that follow each other, as one file for ever.
 
+        `checkpoint` was asked about this broker before.
+
         Raises:
             StoreError: It cannot be written. The events are where they were.
         """
         numbers = events.values["seq"]
         name = FileName(broker_id, numbers[0], numbers[-1])
-        folder = self.path / partition(events.values["ts_us"][0])
+        hour = partition(events.values["ts_us"][0])
+        folder = self.path / hour
+        data = encode_events(events.values)
         try:
             self._make(folder)
             draft = folder / f"_{name}"
             with draft.open("wb") as file:
-                write_events(file, events.values)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(folder / str(name))
             sync_folder(folder)
+            self._logs[broker_id].append(seal_of(name, hour, data))
         except OSError as error:
             raise self._unwritable(error) from error
         return name
@@ -183,12 +194,3 @@ class JournalFolder:
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
             sync_folder(self.path)
-
-
-def sync_folder(path: Path) -> None:
-    """Make sure that the names in a folder are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

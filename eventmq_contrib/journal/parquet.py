@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from eventmq.events import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["arrow_schema", "is_whole", "read_rows", "write_events"]
+__all__ = ["arrow_schema", "encode_events", "is_whole", "read_rows", "write_events", "write_tables"]
 
 #: First and last bytes of a Parquet file.
 _MAGIC = b"PAR1"
@@ -31,11 +32,10 @@ def arrow_schema() -> Any:
     return pa.schema(fields, metadata={"eventmq.schema_version": str(SCHEMA_VERSION)})
 
 
-def write_events(file: BinaryIO, values: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of events as one Parquet file.
+def encode_events(values: Mapping[str, Sequence[Any]]) -> memoryview:
+    """Return columns of events as the bytes of one Parquet file, with a checksum of each page.
 
     Args:
-        file: Open for writing; it stays open.
         values: As in `eventmq.events.EventColumns`.
     """
     import pyarrow as pa
@@ -44,7 +44,38 @@ def write_events(file: BinaryIO, values: Mapping[str, Sequence[Any]]) -> None:
     schema = arrow_schema()
     arrays = [pa.array(values[field.name], type=field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema)
-    pq.write_table(table, file, compression="zstd", use_dictionary=_FEW)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=_FEW, write_page_checksum=True)
+    return memoryview(sink.getvalue())
+
+
+def write_events(file: BinaryIO, values: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns of events as one Parquet file.
+
+    Args:
+        file: Open for writing; it stays open.
+        values: As in `eventmq.events.EventColumns`.
+    """
+    file.write(encode_events(values))
+
+
+def write_tables(path: Path, tables: Iterable[Any]) -> None:
+    """Write tables of events as one synced Parquet file, with a checksum of each page.
+
+    Args:
+        path: Of the file.
+        tables: Each a `pyarrow.Table` with all columns, in their order.
+    """
+    import pyarrow.parquet as pq
+
+    with path.open("wb") as file:
+        with pq.ParquetWriter(
+            file, arrow_schema(), compression="zstd", use_dictionary=_FEW, write_page_checksum=True
+        ) as writer:
+            for table in tables:
+                writer.write_table(table)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from eventmq_contrib.spark.evidence import Evidence
+
 __all__ = ["SHOWN", "Look", "spark", "takes_journal"]
 
 #: Rows that are shown at most: the rest is for --out.
@@ -95,6 +97,19 @@ class Look:
                     session, self.journal, since=self.since, until=self.until, queue=self.queue,
                     task=self.task,
                 )  # fmt: skip
+
+    @contextlib.contextmanager
+    def evidence(self) -> Iterator[Evidence]:
+        """Give all events and what was found about the files, in a session as for `events`.
+
+        Raises:
+            JournalError: There is no journal.
+            SparkFailed: Spark does not start, or does not finish.
+        """
+        from eventmq_contrib.spark.evidence import gather
+
+        with self.spark() as session:
+            yield gather(session, self.journal)
 
     @contextlib.contextmanager
     def spark(self) -> Iterator[SparkSession]:

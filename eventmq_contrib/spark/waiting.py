@@ -85,9 +85,9 @@ class Events:
 
     def between(self, after: Mapping[str, int], upto: Mapping[str, int]) -> Iterable[Slice]:
         """Return what has the events after some numbers and up to others, by broker and number."""
-        from eventmq_contrib.spark.source.files import journal_files, plan
+        from eventmq_contrib.spark.source.files import plan, sealed_files
 
-        return plan(journal_files(self.journal), after, upto)
+        return plan(sealed_files(self.journal), after, upto)
 
     def of(self, part: Slice, after: int | None) -> News:
         """Return what a part brings.

@@ -356,10 +356,22 @@ def frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
     return spark.createDataFrame(table, schema=EVENTS)
 
 
-def write_journal(folder: Path, rows: Sequence[Row], *, size: int = 65_536) -> None:
-    """Write rows as the sealed files of a journal: by broker and hour, numbers in order."""
+def write_journal(
+    folder: Path, rows: Sequence[Row], *, size: int = 65_536, sealed: bool = False
+) -> None:
+    """Write rows as the sealed files of a journal: by broker and hour, numbers in order.
+
+    Args:
+        folder: Of the journal.
+        rows: In any order.
+        size: Rows of a file at most.
+        sealed: With seal logs, as a journal makes them.
+    """
     from eventmq.events import HOUR_US, FileName, partition
     from eventmq_contrib.journal.parquet import write_events
+    from eventmq_contrib.journal.seals import SealLog, seal_of
+
+    logs: dict[str, SealLog] = {}
 
     def end(part: list[Row]) -> None:
         name = FileName(part[0]["broker_id"], part[0]["seq"], part[-1]["seq"])
@@ -367,6 +379,12 @@ def write_journal(folder: Path, rows: Sequence[Row], *, size: int = 65_536) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             write_events(file, {name: [row.get(name) for row in part] for name in _names()})
+        if sealed:
+            if name.broker not in logs:
+                logs[name.broker] = SealLog(folder, name.broker)
+                logs[name.broker].open([])
+            hour = partition(part[0]["ts_us"])
+            logs[name.broker].append(seal_of(name, hour, path.read_bytes()))
 
     part: list[Row] = []
     for row in sorted(rows, key=lambda row: (row["broker_id"], row["seq"])):

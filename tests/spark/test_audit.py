@@ -81,6 +81,8 @@ def test_the_audit_counts_and_lists_them(events: DataFrame, told: list[Row]) -> 
     assert whole.as_dict() == {
         "jobs": len(expected), **{name: counts[name] for name in STATES},
         "double_leased": len(double), "missing_events": sum(map(len, missing)),
+        "orphans": 0, "unknown_kinds": 0, "conflicts": 0, "damaged": 0, "proven": False,
+        "orphan_ids": (), "damage": (), "unproven": whole.unproven,
         "stuck_ids": whole.stuck_ids, "lost_ids": whole.lost_ids,
         "double_leased_ids": whole.double_leased_ids,
     }  # fmt: skip
@@ -206,7 +208,7 @@ def journal(tmp_path: Path) -> Path:
     victim = other.job(waits, at=4.0)
     begun = next(row["seq"] for row in other.rows if row["job_id"] == victim.id)
     other.lose(begun + 3, begun + 4)
-    write_journal(tmp_path / "journal", [*one.rows, *other.rows])
+    write_journal(tmp_path / "journal", [*one.rows, *other.rows], sealed=True)
     return tmp_path / "journal"
 
 
@@ -221,14 +223,15 @@ def test_the_command_prints_one_object_and_fails_where_something_is_wrong(
     found = json.loads(done.stdout)
     assert list(found) == [
         "jobs", "succeeded", "failed", "cancelled", "expired", "waiting", "running", "stuck",
-        "lost", "unknown", "double_leased", "missing_events", "stuck_ids", "lost_ids",
-        "double_leased_ids",
+        "lost", "unknown", "double_leased", "orphans", "missing_events", "unknown_kinds",
+        "conflicts", "damaged", "proven", "stuck_ids", "lost_ids", "double_leased_ids",
+        "orphan_ids", "damage", "unproven",
     ]  # fmt: skip
     assert (found["missing_events"], found["stuck"], found["waiting"]) == (2, 1, 1)
     assert found["stuck_ids"] == ["one-00000030"]
     assert "other-00000030" in found["lost_ids"]
     assert done.return_value == 1
-    for path in journal.rglob("other-*.parquet"):
+    for path in [*journal.rglob("other-*.parquet"), *journal.rglob("other.jsonl")]:
         path.unlink()
     done = run("--journal", journal, "--out", tmp_path / "table")
     assert (done.return_value, done.stdout) == (0, "")

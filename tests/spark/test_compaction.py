@@ -6,11 +6,16 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
+from eventmq_contrib.journal import compaction
+from eventmq_contrib.journal.catalog import Catalog, FolderPlace
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.parquet import read_rows
+from eventmq_contrib.journal.retention import forget
 from tests.broker_harness import Broker
 from tests.spark.journal_harness import command, drained, failure
 
@@ -36,46 +41,125 @@ def hourly(broker: Broker, out: Path, hours: int) -> None:
         broker.clock.time += 3600.0
 
 
+@pytest.fixture
+def now(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the command is that of the broker."""
+    monkeypatch.setattr(SystemClock, "now", lambda _: broker.clock.time)
+
+
 def compacted(out: Path) -> list[dict[str, Any]]:
     manifest = json.loads((out / "manifest.json").read_text())
     rows = [row for entry in manifest["files"] for row in read_rows(out / entry["path"])]
     return sorted(rows, key=lambda row: row["seq"])
 
 
-def test_hours_that_have_ended_are_compacted(broker: Broker, tmp_path: Path) -> None:
-    """Beside the journal, whose own files stay; the newest hour has not ended."""
+@pytest.mark.usefixtures("now")
+def test_each_hour_that_has_ended_is_compacted(broker: Broker, tmp_path: Path) -> None:
+    """Beside the journal, whose own files stay; also one with one file, and none that goes on."""
     out = tmp_path / "journal"
-    hourly(broker, out, 3)
+    hourly(broker, out, 2)
+    broker.submit()
+    drained(broker, out)
+    broker.clock.time += 3600.0
+    broker.submit()
+    drained(broker, out)
     before = sorted(out.glob("date=*/hour=*/*"))
     result = command("journal", "compact", "--out", str(out))
-    assert (result.exit_code, result.stdout) == (0, "compacted 4 files into 2\n")
+    assert (result.exit_code, result.stdout) == (0, "compacted 5 files into 3\n")
     assert sorted(out.glob("date=*/hour=*/*")) == before
     rows = compacted(tmp_path / "compacted")
-    assert [row["seq"] for row in rows] == list(range(1, 9))
-    small = [row for path in before[:4] for row in read_rows(path)]
+    assert [row["seq"] for row in rows] == list(range(1, 10))
+    small = [row for path in before[:5] for row in read_rows(path)]
     assert rows == sorted(small, key=lambda row: row["seq"])
+
+
+def test_what_an_hour_gets_later_joins_its_large_file(broker: Broker, tmp_path: Path) -> None:
+    """Also where the small files are gone: a clock was put back, or the journal had been away."""
+    out, target = tmp_path / "journal", tmp_path / "large"
+    hourly(broker, out, 1)
+    assert Compaction(out, target).run(broker.clock.time) == (2, 1)
+    for path in out.glob("date=*/hour=*/*"):
+        if not path.name.endswith("-3-4.parquet"):
+            path.unlink()
+    broker.clock.time -= 3600.0
+    broker.submit()
+    drained(broker, out)
+    broker.clock.time += 3600.0
+    assert Compaction(out, target).run(broker.clock.time) == (1, 1)
+    assert [row["seq"] for row in compacted(target)] == [1, 2, 3, 4, 5]
+    assert len(json.loads((target / "manifest.json").read_text())["files"]) == 1
+
+
+def test_a_large_file_has_no_hole(broker: Broker, tmp_path: Path) -> None:
+    """Its name says what is inside; between its numbers the clock was in another hour."""
+    out, target = tmp_path / "journal", tmp_path / "large"
+    for step in (0.0, 3600.0, -3600.0):
+        broker.clock.time += step
+        broker.submit()
+        drained(broker, out)
+    broker.clock.time += 9999.0
+    assert Compaction(out, target).run(broker.clock.time) == (3, 3)
+    files = Catalog.read(FolderPlace(out), FolderPlace(target)).files()
+    assert [(file.first, file.last, file.large) for file in files] == [
+        (1, 1, True), (2, 2, True), (3, 3, True),
+    ]  # fmt: skip
+
+
+def test_files_that_have_events_in_common_are_left_alone(broker: Broker, tmp_path: Path) -> None:
+    """Which of them is right is for the audit to say."""
+    out, target = tmp_path / "journal", tmp_path / "large"
+    hourly(broker, out, 1)
+    [path] = out.glob("date=*/hour=*/*-1-2.parquet")
+    rows = pq.ParquetFile(path).read()
+    pq.write_table(rows[1:], path.with_name(path.name.replace("-1-2.", "-2-2.")))
+    assert Compaction(out, target).run(broker.clock.time) == (0, 0)
 
 
 def test_compaction_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
     out, target = tmp_path / "journal", tmp_path / "large"
     hourly(broker, out, 2)
-    assert Compaction(out, target).run() == (2, 1)
-    assert Compaction(out, target).run() == (0, 0)
-    hourly(broker, out, 2)
-    assert Compaction(out, target).run() == (4, 2)
+    assert Compaction(out, target).run(broker.clock.time) == (4, 2)
+    assert Compaction(out, target).run(broker.clock.time) == (0, 0)
+    hourly(broker, out, 1)
+    assert Compaction(out, target).run(broker.clock.time) == (2, 1)
     assert [row["seq"] for row in compacted(target)] == list(range(1, 13))
 
 
-def test_days_that_were_removed_are_forgotten(broker: Broker, tmp_path: Path) -> None:
-    """From the journal and from what was compacted; what is left is as it was."""
-    out, target = tmp_path / "journal", tmp_path / "large"
+def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) -> None:
+    """The journal begins later from then on; its newest file stays, since it says how far it is."""
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    begun = broker.clock.time // 3600 * 3600
     hourly(broker, out, 3)
-    assert Compaction(out, target).run() == (4, 2)
+    assert Compaction(out).run(broker.clock.time) == (6, 3)
+    store = broker.core.state.store_id
+    assert forget(out, before=begun + 3599.0) == (0, {store: 1})
+    assert forget(out, before=begun + 3600.0) == (3, {store: 5})
+    assert [row["seq"] for row in compacted(target)] == list(range(5, 13))
+    assert len(list(out.glob("date=*/hour=*"))) == 2
+    assert Compaction(out).run(broker.clock.time) == (0, 0)
+    assert forget(out, before=broker.clock.time + 9999.0) == (4, {store: 9})
+    assert [file[1:3] for file in Catalog.read(FolderPlace(out)).files()] == [(9, 12)]
+
+
+@pytest.mark.usefixtures("now")
+def test_what_was_removed_by_hand_is_missing_until_it_is_said(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """A compaction does not hide it."""
+    out = tmp_path / "journal"
+    hourly(broker, out, 3)
+    Compaction(out).run(broker.clock.time)
     first = min(path.relative_to(out).parent for path in out.glob("date=*/hour=*/*"))
-    for folder in (out, target):
+    for folder in (out, tmp_path / "compacted"):
         shutil.rmtree(folder / first)
-    assert Compaction(out, target).run() == (0, 0)
-    assert [row["seq"] for row in compacted(target)] == list(range(5, 9))
+    with pytest.raises(StoreError, match="lacks its beginning: the events 1 to 4 of the broker"):
+        Compaction(out).run(broker.clock.time)
+    result = command("journal", "forget", "--out", str(out))
+    store = broker.core.state.store_id
+    said = f"removed 0 files\nthe events of the broker {store} begin with 5\n"
+    assert (result.exit_code, result.stdout) == (0, said)
+    assert Compaction(out).run(broker.clock.time) == (0, 0)
+    assert [row["seq"] for row in compacted(tmp_path / "compacted")] == list(range(5, 13))
 
 
 def test_a_compaction_that_is_killed_leaves_what_was_there(
@@ -88,12 +172,12 @@ def test_a_compaction_that_is_killed_leaves_what_was_there(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Compaction, "_write", killed)
+        patch.setattr(compaction, "write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
-            Compaction(out, target).run()
+            Compaction(out, target).run(broker.clock.time)
     assert not (target / "manifest.json").exists()
-    assert Compaction(out, target).run() == (4, 2)
-    assert len(compacted(target)) == 8
+    assert Compaction(out, target).run(broker.clock.time) == (6, 3)
+    assert len(compacted(target)) == 12
 
 
 def test_a_torn_file_is_not_compacted(broker: Broker, tmp_path: Path) -> None:
@@ -101,8 +185,18 @@ def test_a_torn_file_is_not_compacted(broker: Broker, tmp_path: Path) -> None:
     hourly(broker, out, 2)
     first = min(out.glob("date=*/hour=*/*"))
     first.write_bytes(first.read_bytes()[:-3])
-    with pytest.raises(StoreError, match="is torn: move it away"):
-        Compaction(out, tmp_path / "large").run()
+    with pytest.raises(StoreError, match="is torn or cannot be read"):
+        Compaction(out, tmp_path / "large").run(broker.clock.time)
+
+
+def test_a_file_that_was_altered_is_not_compacted(broker: Broker, tmp_path: Path) -> None:
+    """Else the large one would be right, and would hide it."""
+    out = tmp_path / "journal"
+    hourly(broker, out, 1)
+    first = min(out.glob("date=*/hour=*/*"))
+    pq.write_table(pq.ParquetFile(first).read(), first)
+    with pytest.raises(StoreError, match="was altered after it was written"):
+        Compaction(out, tmp_path / "large").run(broker.clock.time)
 
 
 def test_there_must_be_a_journal_to_compact(tmp_path: Path) -> None:
@@ -111,4 +205,4 @@ def test_there_must_be_a_journal_to_compact(tmp_path: Path) -> None:
     assert "there is no journal in" in said
     (tmp_path / "manifest.json").write_text("[")
     with pytest.raises(StoreError, match="is not the manifest of a compaction"):
-        Compaction(tmp_path, tmp_path).run()
+        Compaction(tmp_path, tmp_path).run(0.0)

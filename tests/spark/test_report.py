@@ -144,7 +144,7 @@ def test_what_parts_share_is_what_each_has_on_its_own(events: DataFrame) -> None
     queue = "email"
     found = report(events, choice=Choice(queue=queue))
     told = audit(events, listed=MOST, queue=queue)
-    assert found["audit"] == {**told.as_dict(), "sound": told.clean}
+    assert found["audit"] == {**told.as_dict(), "sound": told.sound}
     known = numbers(events)
     [level] = slo(events.where(events.queue == queue), Objective(), known=known).collect()
     assert {name: found["slo"][0][name] for name in level.asDict()} == level.asDict()

@@ -27,9 +27,10 @@ def made_up(name: str) -> dict[str, Any]:
     """A report in which everything that can have a name has this one."""
     audit = dict.fromkeys(
         ("succeeded", "failed", "cancelled", "expired", "waiting", "running", "stuck", "lost",
-         "unknown", "double_leased", "missing_events"), 3,
+         "unknown", "double_leased", "missing_events", "orphans", "damaged"), 3,
     )  # fmt: skip
-    ids = {f"{what}_ids": (name,) * 7 for what in ("stuck", "lost", "double_leased")}
+    ids = {f"{what}_ids": (name,) * 7 for what in ("stuck", "lost", "double_leased", "orphan")}
+    files = {"damage": (f"{name} was altered",), "unproven": (name,), "proven": False}
     times = [START + 10 * n for n in range(6)]
     series = {name: [1.0, 2.0, None, 4.0, 0.0, 5.0], "other": [1.0] * 6}
     full = {name: [1.0, 2.0, 0.0, 4.0, 0.0, 5.0]}
@@ -37,7 +38,7 @@ def made_up(name: str) -> dict[str, Any]:
     return {
         "events": 100, "brokers": 1, "first": START, "last": START + 60, "seconds": 60.0,
         "target_p95": 1.0, "min_history": 4, "clocks": [sentence(name, "b", 0.0, 3.0)],
-        "audit": {"jobs": 33, "sound": False, **audit, **ids},
+        "audit": {"jobs": 33, "sound": False, **audit, **ids, **files},
         "timeline": {
             "times": times, "width": 10.0, "ended": {"succeeded": full[name]}, "came": full,
             "waited": {"p50": series[name]}, "ran": {"p50": series[name]}, "ages": series,
@@ -144,7 +145,11 @@ def test_the_page_says_what_is_wrong_and_what_is_not() -> None:
     bad = read(page(report, title="EventMQ", made=START)).text
     assert "Not every job is accounted for: 3 lost, 3 leased twice at once, 3 events missing" in bad
     assert "the clock of shop.send is at least 3 s ahead of that of the broker b" in bad
-    report["audit"] |= {"sound": True, "lost": 0, "double_leased": 0, "missing_events": 0}
+    report["audit"] |= {"sound": True, "proven": True}
+    report["audit"] |= dict.fromkeys(
+        ("lost", "double_leased", "missing_events", "orphans", "damaged"), 0
+    )
+    report["audit"] |= dict.fromkeys(("damage", "unproven"), ())
     report |= {"anomalies": [], "failures": [], "more_anomalies": 0}
     good = " ".join(read(page(report, title="EventMQ", made=START)).text.split())
     assert "Every job is accounted for. Of 33 jobs, 3 succeeded, 3 failed" in good

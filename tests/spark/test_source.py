@@ -209,7 +209,10 @@ def test_bad_input_is_named(
         spark.read.format("eventmq").load(str(tmp_path / "none")).count()
     with pytest.raises(PySparkException, match="a journal has no table 'jobs'"):
         spark.read.format("eventmq").option("table", "jobs").load(str(tmp_path)).count()
-    assert spark.read.format("eventmq").load(str(tmp_path)).count() == 0
+    with pytest.raises(PySparkException, match="has no events yet"):
+        spark.read.format("eventmq").load(str(tmp_path)).count()
+    with pytest.raises(PySparkException, match="read it with eventmq_contrib.spark.read_journal"):
+        spark.read.format("eventmq").load("s3a://bucket/journal").count()
     nowhere = {"broker": "tcp://127.0.0.1:9", "timeout": "0.2", "table": "queues"}
     with pytest.raises(PySparkException, match="no broker could be reached in time"):
         spark.read.format("eventmq").options(**nowhere).load().count()

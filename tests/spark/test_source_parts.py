@@ -15,18 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventmq.errors import BrokerUnavailable, SettingsError, StoreError
-from eventmq.events import SCHEMA_VERSION, FileName
+from eventmq.events import SCHEMA_VERSION
 from eventmq.job import id_time
+from eventmq_contrib.journal.catalog import JournalFile, in_order
 from eventmq_contrib.spark.causes import cause_of
 from eventmq_contrib.spark.source import stream as stream_module
 from eventmq_contrib.spark.source.connect import connected
 from eventmq_contrib.spark.source.files import (
     Slice,
     bundles,
-    journal_files,
     latest,
     plan,
     read_slice,
+    sealed_files,
 )
 from eventmq_contrib.spark.source.ids import derived_id, derived_ids, unix_ms
 from eventmq_contrib.spark.source.options import (
@@ -164,25 +165,25 @@ def test_ids_begin_with_the_time_that_is_said() -> None:
 
 
 @st.composite
-def folders(draw: st.DrawFn) -> list[tuple[FileName, str]]:
+def folders(draw: st.DrawFn) -> list[JournalFile]:
     """Files of two brokers, whose numbers may overlap, and may leave some out."""
     files = []
     for broker in "ab":
         first = 1
         for _ in range(draw(st.integers(0, 6))):
             last = first + draw(st.integers(0, 20))
-            files.append((FileName(broker, first, last), f"{broker}{first}-{last}"))
+            files.append(JournalFile(broker, first, last, f"{broker}{first}-{last}", ""))
             first = max(1, last + draw(st.integers(-10, 5)))
-    return sorted(files, key=lambda each: (each[0].broker, each[0].first, -each[0].last))
+    return sorted(files, key=in_order)
 
 
-def numbers(files: list[tuple[FileName, str]]) -> set[tuple[str, int]]:
-    return {(name.broker, n) for name, _ in files for n in range(name.first, name.last + 1)}
+def numbers(files: list[JournalFile]) -> set[tuple[str, int]]:
+    return {(file.broker, n) for file in files for n in range(file.first, file.last + 1)}
 
 
 @given(folders(), st.integers(1, 30))
 def test_each_event_is_read_once_however_batches_are_cut(
-    files: list[tuple[FileName, str]], most: int
+    files: list[JournalFile], most: int
 ) -> None:
     """Also where files overlap; a batch has no more than it may, and the last one the rest."""
     read: list[tuple[str, int]] = []
@@ -215,7 +216,7 @@ def test_small_files_are_read_together() -> None:
 def test_no_broker_gets_more_than_an_hour_ahead_of_another() -> None:
     """Else a watermark would leave out what the other has."""
     files = [
-        (FileName(broker, 1 + 10 * hour, 10 + 10 * hour), f"hour={hour:02}/{broker}")
+        JournalFile(broker, 1 + 10 * hour, 10 + 10 * hour, broker, f"hour={hour:02}")
         for broker in "ab"
         for hour in range(3)
     ]
@@ -255,10 +256,11 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
     hour.mkdir(parents=True)
     for name in ("b-1-2.parquet", "_b-3-4.parquet", "notes.txt"):
         (hour / name).write_bytes(b"PAR1")
-    [(name, path)] = journal_files(str(tmp_path))
-    assert name == FileName("b", 1, 2)
+    [file] = sealed_files(str(tmp_path))
+    path = file.path
+    assert file[:3] == ("b", 1, 2)
     schema = pa.schema([("seq", pa.int64()), ("kind", pa.string())])
-    [part] = plan([(name, path)], {})
+    [part] = plan([file], {})
     with pytest.raises(StoreError, match=r"b-1-2\.parquet is torn, or no file of a journal"):
         list(read_slice(part, schema))
     pq.write_table(pa.table({"x": [1]}), path)
@@ -271,14 +273,14 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"b-1-2\.parquet is of a newer EventMQ"):
         list(read_slice(part, schema))
     with pytest.raises(StoreError, match="there is no journal in"):
-        journal_files(str(tmp_path / "none"))
+        sealed_files(str(tmp_path / "none"))
 
 
 def test_columns_that_an_older_version_did_not_write_are_null(tmp_path: Path) -> None:
     """And only the numbers of the slice are read, of the kinds that are wanted."""
     path = tmp_path / "b-1-4.parquet"
     pq.write_table(pa.table({"seq": [1, 2, 3, 4], "kind": ["x", "failed", "failed", "y"]}), path)
-    [part] = plan([(FileName("b", 1, 4), str(path))], {"b": 2})
+    [part] = plan([JournalFile("b", 1, 4, str(path), "")], {"b": 2})
     schema = pa.schema([("seq", pa.int64()), ("queue", pa.string())])
     [batch] = read_slice(part, schema, ("failed",))
     assert batch.to_pylist() == [{"seq": 3, "queue": None}]

@@ -21,7 +21,10 @@ __all__ = ["command"]
 
 @click.command(
     "audit", cls=Command,
-    exits={FAILED: "jobs are lost or double-leased, or events are missing; or it cannot be read"},
+    exits={
+        FAILED: "jobs are lost, double-leased or orphans, events are missing or altered, or it is "
+        "not proven that none is; or it cannot be read"
+    },
 )  # fmt: skip
 @click.option(
     "--stuck-after", type=click.FloatRange(min=0), default=STUCK_AFTER, show_default=True,
@@ -38,21 +41,30 @@ def command(look: Look, stuck_after: float, listed: int) -> int:
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
     worker was not heard of for long; lost, if it has not ended and an event after its first one is
     missing; unknown, if the broker had to drop events after its first one. Events that are missing
-    although no gap tells of them are damage. No job may have two workers at once.
+    although no gap tells of them are damage. No job may have two workers at once, and none may
+    have events that was never admitted.
+
+    Every file is compared with its name, its folder, its footer and the seal log, by checksums.
+    "damage" names what is wrong. Where the seal log of a broker is missing, it is not proven that
+    nothing is missing or altered, and "unproven" says so.
 
     --since and --until choose jobs by their first event, --queue and --task choose jobs; events
     that are missing are always looked for in the whole journal. A host whose clock is not that of
     the broker is named on stderr.
     """
-    with look.events(whole=True) as events:
+    with look.evidence() as evidence:
+        events = evidence.events
         found = audit(
             events, stuck_after=stuck_after, listed=listed, queue=look.queue, task=look.task,
-            since=look.since, until=look.until,
+            since=look.since, until=look.until, evidence=evidence,
         )  # fmt: skip
         if look.out is not None:
             look.show(events.sparkSession.createDataFrame([found.as_dict()], found.columns()))
         else:
-            show_object(found.as_dict(), as_json=look.as_json)
+            shown = found.as_dict()
+            if not look.as_json:
+                shown |= {name: "\n".join(shown[name]) for name in ("damage", "unproven")}
+            show_object(shown, as_json=look.as_json)
         for row in apart(events).collect():
             said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
             click.echo(f"warning: {said}", err=True)

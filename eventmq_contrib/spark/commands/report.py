@@ -56,9 +56,9 @@ def command(look: Look, title: str, within: float, target: float, target_p95: fl
 
     need("jinja2", user="eventmq spark report")
     choice = Choice(since=look.since, until=look.until, queue=look.queue, task=look.task)
-    with look.events(whole=True) as events:
+    with look.evidence() as evidence:
         found = report(
-            events, choice=choice, target_p95=target_p95,
+            evidence.events, evidence=evidence, choice=choice, target_p95=target_p95,
             objective=Objective(share=target / 100, within=within),
             say=lambda part: click.echo(f"making {part}", err=True),
         )  # fmt: skip

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.events import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, Row
 
-__all__ = ["Numbers", "numbers"]
+__all__ = ["Numbers", "gaps", "numbers"]
 
 #: Numbers in a block, as a power of two: those of a full file.
 _BITS = 16
@@ -45,19 +45,26 @@ class Numbers(NamedTuple):
         return max(self.last_missing, self.last_dropped)
 
 
-def numbers(events: DataFrame) -> list[Numbers]:
+def numbers(
+    events: DataFrame, bounds: Mapping[str, tuple[int, int]] | None = None
+) -> list[Numbers]:
     """Return what is known of the numbers of each broker, by their ids.
 
     Args:
         events: All events of some time, each of them once.
+        bounds: Broker -> the first and the last number that are to be there at least, where that
+            is known.
     """
     blocks = sorted(_blocks(events).collect())
     last: dict[str, int] = {}
     for block in blocks:
         last[block.broker_id] = max(last.get(block.broker_id, 0), block.last_us)
     found: dict[str, Row] = {}
-    if _between(blocks) or _torn(blocks):
-        absent = _absent(events, blocks, _merged(events))
+    holes = [*_between(blocks), *_at_ends(blocks, bounds or {})]
+    for broker_id, _, _ in holes:
+        last.setdefault(broker_id, 0)
+    if holes or _torn(blocks):
+        absent = _absent(events, blocks, holes, gaps(events))
         found = {row.broker_id: row for row in absent.collect()}
     return [
         Numbers(broker_id, last_us, *(found[broker_id][1:] if broker_id in found else (0, 0, 0)))
@@ -72,6 +79,20 @@ def _between(blocks: Sequence[Row]) -> list[tuple[str, int, int]]:
         for one, other in pairwise(blocks)
         if one.broker_id == other.broker_id and other.first > one.last + 1
     ]
+
+
+def _at_ends(
+    blocks: Sequence[Row], bounds: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the ranges of numbers that are missing before the first block and after the last."""
+    for broker_id, (first, last) in bounds.items():
+        there = [row for row in blocks if row.broker_id == broker_id]
+        begin = min((row.first for row in there), default=last + 1)
+        end = max((row.last for row in there), default=last)
+        if first < begin:
+            yield broker_id, first, begin - 1
+        if end < last:
+            yield broker_id, end + 1, last
 
 
 def _torn(blocks: Sequence[Row]) -> list[tuple[str, int]]:
@@ -95,8 +116,12 @@ def _blocks(events: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _merged(events: DataFrame) -> list[tuple[str, int, int]]:
-    """Return the gaps that events tell of, those that touch each other as one."""
+def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
+    """Return the gaps that events tell of, those that touch each other as one.
+
+    Returns:
+        Broker, first and last number, in their order.
+    """
     rows = events.where(events.kind == Kind.GAP.value)
     told = rows.select("broker_id", "gap_first", "gap_last").dropna().distinct().collect()
     merged: list[tuple[str, int, int]] = []
@@ -109,15 +134,16 @@ def _merged(events: DataFrame) -> list[tuple[str, int, int]]:
 
 
 def _absent(
-    events: DataFrame, blocks: Sequence[Row], gaps: Sequence[tuple[str, int, int]]
-) -> DataFrame:
+    events: DataFrame, blocks: Sequence[Row], between: Sequence[tuple[str, int, int]],
+    told: Sequence[tuple[str, int, int]],
+) -> DataFrame:  # fmt: skip
     """Return a row per broker that lacks numbers: (broker, missing, last missing, last dropped)."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     session = events.sparkSession
     kind = "broker_id string, gap_first long, gap_last long"
-    known = F.broadcast(session.createDataFrame(list(gaps), kind))
-    holes = _holes(events, blocks).alias("hole")
+    known = F.broadcast(session.createDataFrame(list(told), kind))
+    holes = _holes(events, blocks, between).alias("hole")
     meets = (
         (F.col("hole.broker_id") == known.broker_id)
         & (known.gap_first <= F.col("hole.last")) & (known.gap_last >= F.col("hole.first"))
@@ -141,13 +167,15 @@ def _absent(
     )  # fmt: skip
 
 
-def _holes(events: DataFrame, blocks: Sequence[Row]) -> DataFrame:
+def _holes(
+    events: DataFrame, blocks: Sequence[Row], between: Sequence[tuple[str, int, int]]
+) -> DataFrame:
     """Return the ranges of numbers that are not there: (broker, first, last)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     session = events.sparkSession
-    holes = session.createDataFrame(_between(blocks), "broker_id string, first long, last long")
+    holes = session.createDataFrame(list(between), "broker_id string, first long, last long")
     torn = _torn(blocks)
     if not torn:
         return holes

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from eventmq_contrib.spark.evidence import Evidence
+
 __all__ = ["MOST", "Choice", "report"]
 
 #: Rows of a table of the page; of more only how many they are.
@@ -74,6 +76,7 @@ class Choice:
 def report(
     events: DataFrame, *, choice: Choice | None = None, target_p95: float = 1.0,
     objective: Objective | None = None, say: Callable[[str], None] = lambda _: None,
+    evidence: Evidence | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what there is to say of a journal.
 
@@ -83,6 +86,7 @@ def report(
         target_p95: Seconds that 95 % of the jobs of a queue may wait at most.
         objective: What is wanted of each queue; else that 95 % start within 2 s.
         say: Told of each part before it is made, for a run that takes minutes.
+        evidence: What was found about the files of the journal, for its audit.
 
     Raises:
         StoreError: There is no event.
@@ -97,7 +101,7 @@ def report(
     each = executions(some, few=found.pop("silent") <= FEW).select(*_OF_RUNS)
     with _kept(each) as runs, _kept(lives(some, "queue")) as jobs:
         parts: Mapping[str, Callable[[], dict[str, Any]]] = {
-            "the audit": lambda: {"audit": _audited(events, choice, jobs)},
+            "the audit": lambda: {"audit": _audited(events, choice, jobs, evidence)},
             "clocks": lambda: {"clocks": _clocks(events)},
             "what happened when": lambda: {
                 "timeline": timeline(some, first, last, runs=runs, jobs=jobs, known=known)
@@ -150,14 +154,16 @@ def _cut(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: list(rows[:MOST]), f"more_{name}": max(0, len(rows) - MOST)}
 
 
-def _audited(events: DataFrame, choice: Choice, jobs: DataFrame) -> dict[str, Any]:
+def _audited(
+    events: DataFrame, choice: Choice, jobs: DataFrame, evidence: Evidence | None
+) -> dict[str, Any]:
     # Jobs of some time are told of by events of any time.
     timeless = choice.since is None and choice.until is None
     found = audit(
         events, listed=MOST, queue=choice.queue, task=choice.task, since=choice.since,
-        until=choice.until, jobs=jobs if timeless else None,
+        until=choice.until, jobs=jobs if timeless else None, evidence=evidence,
     )  # fmt: skip
-    return {**found.as_dict(), "sound": found.clean}
+    return {**found.as_dict(), "sound": found.sound}
 
 
 def _clocks(events: DataFrame) -> list[str]:

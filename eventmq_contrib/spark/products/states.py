@@ -46,10 +46,10 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
 
     Returns:
         ``broker_id, job_id``, those columns, ``first_seq``, ``first_us`` and ``last_us`` (times of
-        the first and last event), ``last`` (see `kind_of`), ``ends`` and ``leases``: how many
-        events end it, and how many tell of a lease; ``ready_us`` and ``gone_us``, the last times at
-        which it became ready and ended, null where it did not; ``runs``, how many events tell that
-        it was begun.
+        the first and last event), ``first`` and ``last`` (see `kind_of`), ``ends`` and ``leases``:
+        how many events end it, and how many tell of a lease; ``ready_us`` and ``gone_us``, the last
+        times at which it became ready and ended, null where it did not; ``runs``, how many events
+        tell that it was begun.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
@@ -58,7 +58,7 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
     code = F.col("seq") * _ROOM + F.array_position(F.array(*map(F.lit, _KINDS)), rows.kind)
     return rows.groupBy("broker_id", "job_id", *more).agg(
         F.min("seq").alias("first_seq"), F.min("ts_us").alias("first_us"),
-        F.max("ts_us").alias("last_us"), F.max(code).alias("last"),
+        F.max("ts_us").alias("last_us"), F.min(code).alias("first"), F.max(code).alias("last"),
         F.sum(ended(rows.kind).cast("int")).alias("ends"),
         F.count("leased_us").alias("leases"),
         F.max(F.when(rows.kind.isin([kind.value for kind in READY]), rows.ts_us)).alias("ready_us"),

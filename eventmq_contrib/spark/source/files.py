@@ -6,18 +6,28 @@ find out. What two files both have is read of the first.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.errors import StoreError
-from eventmq.events import FileName
-from eventmq_contrib.spark.journal import check_version
+from eventmq.errors import SettingsError, StoreError
+from eventmq_contrib.journal.catalog import Catalog, FolderPlace
+from eventmq_contrib.spark.journal import check_version, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-__all__ = ["Slice", "bundles", "holes", "journal_files", "latest", "plan", "read_slice"]
+    from eventmq_contrib.journal.catalog import JournalFile
+
+__all__ = [
+    "Slice",
+    "bundles",
+    "folder_here",
+    "holes",
+    "latest",
+    "plan",
+    "read_slice",
+    "sealed_files",
+]
 
 #: Rows of one batch that goes to Spark, and of the small files that one of its tasks reads.
 _BATCH_ROWS = 65_536
@@ -32,99 +42,94 @@ class Slice(NamedTuple):
     broker: str
 
 
-def journal_files(folder: str) -> list[tuple[FileName, str]]:
-    """Return the sealed files of a journal with their paths, by broker and number.
+def sealed_files(journal: str) -> list[JournalFile]:
+    """Return the files of a journal, by broker and number; none where none is sealed yet.
 
     Raises:
-        StoreError: There is no such folder.
+        StoreError: There is no such folder, its beginning is missing, or a file is foreign.
+        SettingsError: It is an address.
     """
-    if not Path(folder).is_dir():
-        raise StoreError(
-            f"there is no journal in {folder}: name the folder that eventmq journal writes"
+    catalog = Catalog.read(FolderPlace(folder_here(journal)))
+    files = catalog.current()
+    catalog.check(files)
+    return files
+
+
+def folder_here(journal: str) -> Path:
+    """Return the folder of a journal.
+
+    Raises:
+        SettingsError: It is an address, whose files only Spark itself reads.
+    """
+    folder = folder_of(journal)
+    if folder is None:
+        msg = (
+            f"the format reads folders, not {journal}: eventmq_contrib.spark.read_journal reads it"
         )
-    found = []
-    for hour in _hours(folder):
-        with os.scandir(hour) as entries:
-            for entry in entries:
-                name = FileName.parse(entry.name)
-                if name is not None:
-                    found.append((name, entry.path))
-    # Of two that begin together the longer one comes first.
-    return sorted(found, key=lambda each: (each[0].broker, each[0].first, -each[0].last))
+        raise SettingsError(msg)
+    return folder
 
 
-def _hours(folder: str) -> Iterator[str]:
-    for date in _folders(folder, "date="):
-        yield from _folders(date, "hour=")
-
-
-def _folders(folder: str, begin: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.path for entry in entries if entry.name.startswith(begin)]
-
-
-def holes(files: Iterable[tuple[FileName, str]], after: Mapping[str, int]) -> set[tuple[str, int]]:
+def holes(files: Iterable[JournalFile], after: Mapping[str, int]) -> set[tuple[str, int]]:
     """Return broker and number where numbers are missing between files that are not read yet.
 
     Args:
-        files: As from `journal_files`.
+        files: As from `sealed_files`.
         after: Number per broker up to which they were read.
     """
     found, reach = set(), dict(after)
-    for name, _ in files:
-        there = reach.get(name.broker, name.first - 1)
-        if name.first > there + 1:
-            found.add((name.broker, there + 1))
-        reach[name.broker] = max(there, name.last)
+    for file in files:
+        there = reach.get(file.broker, file.first - 1)
+        if file.first > there + 1:
+            found.add((file.broker, there + 1))
+        reach[file.broker] = max(there, file.last)
     return found
 
 
-def latest(
-    files: Sequence[tuple[FileName, str]], after: Mapping[str, int], most: int = 0
-) -> dict[str, int]:
+def latest(files: Sequence[JournalFile], after: Mapping[str, int], most: int = 0) -> dict[str, int]:
     """Return the last number per broker, after some more events at most.
 
     Hour by hour over all brokers, so that none of them is more than an hour behind the others.
 
     Args:
-        files: As from `journal_files`.
+        files: As from `sealed_files`.
         after: Number per broker up to which they were read.
         most: Events, or 0 for all.
     """
     end = dict(after)
-    for name, _ in sorted(files, key=lambda each: os.path.dirname(each[1])):  # noqa: PTH120 - many
-        begin = end.get(name.broker, 0)
-        if name.last <= begin:
+    for file in sorted(files, key=lambda each: each.hour):
+        begin = end.get(file.broker, 0)
+        if file.last <= begin:
             continue
         if not most:
-            end[name.broker] = name.last
+            end[file.broker] = file.last
             continue
         left = most - sum(number - after.get(broker, 0) for broker, number in end.items())
         if left > 0:
-            end[name.broker] = min(name.last, max(begin, name.first - 1) + left)
+            end[file.broker] = min(file.last, max(begin, file.first - 1) + left)
     return end
 
 
 def plan(
-    files: Sequence[tuple[FileName, str]],
+    files: Sequence[JournalFile],
     after: Mapping[str, int],
     upto: Mapping[str, int] | None = None,
 ) -> list[Slice]:
     """Return what has the events after some numbers and up to others, each once.
 
     Args:
-        files: As from `journal_files`.
+        files: As from `sealed_files`.
         after: Number per broker; a broker that is not in it is read from its beginning.
         upto: Number per broker, and no other broker; None for all.
     """
     slices = []
     done = dict(after)
-    for name, path in files:
-        first = max(name.first, done.get(name.broker, 0) + 1)
-        last = name.last if upto is None else min(name.last, upto.get(name.broker, 0))
+    for file in files:
+        first = max(file.first, done.get(file.broker, 0) + 1)
+        last = file.last if upto is None else min(file.last, upto.get(file.broker, 0))
         if first <= last:
-            slices.append(Slice(path, first, last, name.broker))
-            done[name.broker] = last
+            slices.append(Slice(file.path, first, last, file.broker))
+            done[file.broker] = last
     return slices
 
 
@@ -159,7 +164,7 @@ def read_slice(part: Slice, schema: Any, kinds: Sequence[str] = ()) -> Iterator[
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(part.path)
+        file = pq.ParquetFile(part.path, page_checksum_verification=True)
         names = [name for name in schema.names if name in file.schema_arrow.names]
         table = file.read(columns=list(dict.fromkeys([*names, "seq", "kind"])))
         seq = table.column("seq")

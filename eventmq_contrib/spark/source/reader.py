@@ -69,18 +69,23 @@ class JournalReader:
         """Return one piece per large file, or some small ones.
 
         Raises:
-            StoreError: There is no journal.
+            StoreError: There is no journal, it has no events, it lacks its beginning, or a file is
+                not what its name says.
         """
-        from eventmq_contrib.spark.source.files import bundles, journal_files, plan
+        from eventmq_contrib.journal.inspection import check_file
+        from eventmq_contrib.spark.journal import journal_files
+        from eventmq_contrib.spark.source.files import bundles, folder_here, plan
 
-        return pieces(bundles(plan(journal_files(self.folder), {})))
+        files = journal_files(folder_here(self.folder))
+        for file in files:
+            check_file(file)
+        return pieces(bundles(plan(files, {})))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the events of one piece."""
         from eventmq_contrib.spark.source.files import read_slice
 
-        # Of a journal without a file Spark makes one partition itself, of None.
-        for part in partition.value or ():
+        for part in partition.value:
             yield from read_slice(part, arrow_type(self.schema), self.kinds)
 
 

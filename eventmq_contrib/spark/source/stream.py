@@ -13,10 +13,10 @@ from eventmq.errors import SettingsError
 from eventmq_contrib.spark.source.files import (
     bundles,
     holes,
-    journal_files,
     latest,
     plan,
     read_slice,
+    sealed_files,
 )
 from eventmq_contrib.spark.source.reader import arrow_type, pieces
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from eventmq.events import FileName
+    from eventmq_contrib.journal.catalog import JournalFile
     from eventmq_contrib.spark.source.options import Streaming
 
 __all__ = ["PATIENCE", "JournalStream"]
@@ -58,7 +58,7 @@ class JournalStream:
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
-        return {} if self.start == "earliest" else latest(journal_files(self.folder), {})
+        return {} if self.start == "earliest" else latest(sealed_files(self.folder), {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return how much one batch takes."""
@@ -70,19 +70,19 @@ class JournalStream:
         """Return up to where the next batch goes."""
         files = self._in_order(start)
         if self._target is not None:
-            files = [each for each in files if each[0].first <= self._target.get(each[0].broker, 0)]
+            files = [each for each in files if each.first <= self._target.get(each.broker, 0)]
         most = getattr(limit, "max_rows", 0)
         end = latest(files, start, most)
         if self._target is None:
             return end
         return {broker: min(seq, self._target.get(broker, seq)) for broker, seq in end.items()}
 
-    def _in_order(self, start: dict[str, int]) -> list[tuple[FileName, str]]:
+    def _in_order(self, start: dict[str, int]) -> list[JournalFile]:
         """Return the files without those behind numbers that may come yet.
 
         What is missing at the first look is not waited for: nobody copies, or all the time.
         """
-        files, now = journal_files(self.folder), time.monotonic()
+        files, now = sealed_files(self.folder), time.monotonic()
         found, known = holes(files, start), self._holes
         self._holes = {
             hole: now - PATIENCE if known is None else known.get(hole, now) for hole in found
@@ -92,22 +92,20 @@ class JournalStream:
             if now - since < PATIENCE:
                 open_[broker] = number
         return [
-            (name, path)
-            for name, path in files
-            if name.broker not in open_ or name.first < open_[name.broker]
+            file for file in files if file.broker not in open_ or file.first < open_[file.broker]
         ]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note what there is now, where the query is to end."""
-        self._target = latest(journal_files(self.folder), {})
+        self._target = latest(sealed_files(self.folder), {})
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return how far the journal is, for the status of the query."""
-        return latest(journal_files(self.folder), {})
+        return latest(sealed_files(self.folder), {})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return one piece per large file, or some small ones."""
-        return pieces(bundles(plan(journal_files(self.folder), start, end)))
+        return pieces(bundles(plan(sealed_files(self.folder), start, end)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the events of one piece."""

@@ -1,0 +1,394 @@
+"""Which files have which events of a journal: one planner for all that read one.
+
+A file's name says whose events it has and the first and last number. Large files that a compaction
+made stand for those that they were made of. What reads names and small texts is a `Place`: a
+folder here, or an address that Spark knows; nothing here opens a file of events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from eventmq.errors import StoreError
+from eventmq.events import FileName
+from eventmq_contrib.journal.seals import BEGIN, SEALS, SealRecord, parse_begins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = [
+    "COMPACTED",
+    "MANIFEST",
+    "Catalog",
+    "FolderPlace",
+    "JournalError",
+    "JournalFile",
+    "Place",
+    "apart",
+    "covered",
+    "hour_start",
+    "in_order",
+]
+
+#: Names the large files that count.
+MANIFEST = "manifest.json"
+
+#: Folder of the large files, beside the journal.
+COMPACTED = "compacted"
+
+_HOUR = timedelta(hours=1)
+
+
+class JournalError(StoreError):
+    """A journal is missing, empty or not whole, or a file in it is torn or not of a journal."""
+
+
+class JournalFile(NamedTuple):
+    """A file of events.
+
+    Attributes:
+        broker: Whose events.
+        first: Number of the first.
+        last: Number of the last.
+        path: Where it is: a path here, or an address.
+        hour: Its folder, as from `eventmq.events.partition`.
+        size: Its length in bytes as it was written, -1 where nothing says so.
+        sha256: Of its bytes as they were written, "" where nothing says so.
+        large: Whether a compaction made it.
+    """
+
+    broker: str
+    first: int
+    last: int
+    path: str
+    hour: str
+    size: int = -1
+    sha256: str = ""
+    large: bool = False
+
+
+class Place(Protocol):
+    """Where a journal is. ``name`` is what people call it."""
+
+    name: str
+
+    def paths(self) -> list[str]:
+        """Return where the Parquet files of all hours are, below it.
+
+        Raises:
+            JournalError: There is no such place.
+        """
+
+    def text(self, name: str) -> str | None:
+        """Return what is in a file of the place, None where there is none."""
+
+    def logs(self) -> dict[str, bytes]:
+        """Return the seal logs by broker."""
+
+    def beside(self, name: str) -> Place | None:
+        """Return the place of another name beside this one, None where there can be none."""
+
+
+class FolderPlace:
+    """A folder of this machine.
+
+    Args:
+        folder: Its path.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder).absolute()
+        self.name = str(self.folder)
+
+    def paths(self) -> list[str]:
+        """See `Place`."""
+        if not self.folder.is_dir():
+            msg = (
+                f"there is no journal in {self.folder}: name its folder, or begin one with "
+                '"eventmq journal"'
+            )
+            raise JournalError(msg)
+        found = []
+        for date in _entries(self.name, "date="):
+            for hour in _entries(date, "hour="):
+                found += [path for path in _entries(hour) if path.endswith(".parquet")]
+        return sorted(found)
+
+    def text(self, name: str) -> str | None:
+        """See `Place`."""
+        try:
+            return (self.folder / name).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise JournalError(f"cannot read {self.folder / name}: {error}") from error
+
+    def logs(self) -> dict[str, bytes]:
+        """See `Place`."""
+        paths = (self.folder / SEALS).glob("[!_.]*.jsonl")
+        try:
+            return {path.stem: path.read_bytes() for path in paths}
+        except OSError as error:
+            raise JournalError(f"cannot read the seal logs of {self.name}: {error}") from error
+
+    def beside(self, name: str) -> Place | None:
+        """See `Place`."""
+        return FolderPlace(self.folder.parent / name)
+
+
+def _entries(folder: str, begin: str = "") -> list[str]:
+    """Return the paths in a folder whose names begin so, and are of nothing that is written yet."""
+    try:
+        with os.scandir(folder) as entries:
+            return [e.path for e in entries if e.name.startswith(begin) and e.name[0] not in "_."]
+    except (FileNotFoundError, NotADirectoryError):  # a day that is being removed, or no folder
+        return []
+
+
+class Large(NamedTuple):
+    """A file that a compaction made, and the numbers of the files that it was made of."""
+
+    file: JournalFile
+    of: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """What is in a journal, by names.
+
+    Attributes:
+        name: Of the journal, for people.
+        own: Files that the journal sealed, by broker and number.
+        large: Files that a compaction made and that are there.
+        gone: Files that the manifest names and that are not there.
+        foreign: Parquet files whose names are not of a journal.
+        logs: What the seal logs say, by broker.
+        begins: From which number on events are kept, where some were forgotten, by broker.
+    """
+
+    name: str
+    own: Sequence[JournalFile]
+    large: Sequence[Large] = ()
+    gone: Sequence[JournalFile] = ()
+    foreign: Sequence[str] = ()
+    logs: Mapping[str, SealRecord] = field(default_factory=dict)
+    begins: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, place: Place, large: Place | None = None, *, sealed: bool = False) -> Catalog:
+        """Look at a place: a journal with what was compacted beside it, or only the latter.
+
+        A journal may be at work meanwhile: what its log said before the files were listed must be
+        among them, and what they are is looked up in the log as it is thereafter.
+
+        Args:
+            place: Of the journal, or of its compacted files.
+            large: Of the compacted files; the folder ``compacted`` beside the journal unless said.
+            sealed: Read what the seal logs say of each file, not only where they begin and end.
+
+        Raises:
+            JournalError: There is none, or the manifest or a log cannot be read.
+        """
+        manifest = place.text(MANIFEST)
+        if manifest is not None:
+            there, gone = _compacted(place, manifest)
+            return cls(name=place.name, own=(), large=there, gone=gone)
+        before = _records(place, sealed=sealed)
+        begins = _begins(place)
+        large = large or place.beside(COMPACTED)
+        manifest = None if large is None else large.text(MANIFEST)
+        paths = place.paths()
+        there, gone = ([], []) if large is None or manifest is None else _compacted(large, manifest)
+        logs = before
+        if sealed:
+            logs = _records(place, sealed=True)
+            for broker, record in logs.items():
+                _as_before(record, before.get(broker))
+        own, foreign = [], []
+        for path in paths:
+            found = _file_at(path, logs)
+            if found is None:
+                foreign.append(path)
+            else:
+                own.append(found)
+        # Two journals beside each other may share the folder of what was compacted.
+        brokers = {file.broker for file in own} | set(logs)
+        if own or logs:
+            there = [each for each in there if each.file.broker in brokers]
+            gone = [each for each in gone if each.broker in brokers]
+        return cls(
+            name=place.name, own=sorted(own, key=in_order), large=there, gone=gone,
+            foreign=foreign, logs=logs, begins=begins,
+        )  # fmt: skip
+
+    def current(self) -> list[JournalFile]:
+        """Return the files that are read, by broker and number: large ones first of all."""
+        replaced = {(each.file.broker, *numbers) for each in self.large for numbers in each.of}
+        own = (file for file in self.own if file[:3] not in replaced)
+        return sorted([*(each.file for each in self.large), *own], key=in_order)
+
+    def files(self, *, since: float | None = None, until: float | None = None) -> list[JournalFile]:
+        """Return the files that have the events of some time, by broker and number.
+
+        Args:
+            since: Unix time in seconds: files of hours before it are left out.
+            until: Unix time in seconds: files of hours after it are left out.
+
+        Raises:
+            JournalError: A file is foreign, the beginning is missing, or there are no events.
+        """
+        files = self.current()
+        self.check(files)
+        if not files:
+            msg = f"the journal {self.name} has no events yet: eventmq journal seals them after a "
+            raise JournalError(msg + "minute, or as --seal-after says")
+        return [file for file in files if _is_of_time(file, since, until)]
+
+    def check(self, files: Iterable[JournalFile]) -> None:
+        """See that nothing is foreign, and nothing missing at the beginning.
+
+        Raises:
+            JournalError: Something is.
+        """
+        if self.foreign:
+            msg = f"{self.foreign[0]} is not a file of a journal, by its name: move it away"
+            raise JournalError(msg)
+        first: dict[str, int] = {}
+        for file in files:
+            first[file.broker] = min(file.first, first.get(file.broker, file.first))
+        for broker, record in sorted(self.logs.items()):
+            begin = max(record.head, self.begins.get(broker, 0))
+            there = first.get(broker, record.last + 1)
+            if record.head and there > begin:
+                msg = (
+                    f"the journal {self.name} lacks its beginning: the events {begin} to "
+                    f"{there - 1} of the broker {broker} were sealed and are gone; put their files "
+                    "back, or, if they are to be gone: eventmq journal forget"
+                )
+                raise JournalError(msg)
+        for file in self.gone:
+            if not covered(file, self.current()):
+                msg = f"{file.path} is gone, and it is in the manifest of a compaction: put it back"
+                raise JournalError(f"{msg}, or, if it is to be gone: eventmq journal forget")
+
+
+def in_order(file: JournalFile) -> tuple[str, int, int]:
+    """Return by what files are sorted: of two that begin together the longer one comes first."""
+    return file.broker, file.first, -file.last
+
+
+def apart(files: Iterable[JournalFile]) -> tuple[list[JournalFile], list[JournalFile]]:
+    """Return the files whose events no other has, and those that have some in common.
+
+    Args:
+        files: As from `Catalog.files`.
+    """
+    groups: list[list[JournalFile]] = []
+    reach = 0
+    for file in sorted(files, key=in_order):
+        if not groups or groups[-1][0].broker != file.broker or file.first > reach:
+            groups.append([])
+            reach = 0
+        groups[-1].append(file)
+        reach = max(reach, file.last)
+    single = [group[0] for group in groups if len(group) == 1]
+    return single, [file for group in groups if len(group) > 1 for file in group]
+
+
+def hour_start(file: JournalFile) -> datetime:
+    """Return when the hour of a file begins, which is in its path.
+
+    Raises:
+        JournalError: It is in no folder of an hour.
+    """
+    try:
+        return datetime.strptime(f"{file.hour} +0000", "date=%Y-%m-%d/hour=%H %z")
+    except ValueError as error:
+        msg = f"{file.path} is in no folder of an hour: move it away"
+        raise JournalError(msg) from error
+
+
+def _is_of_time(file: JournalFile, since: float | None, until: float | None) -> bool:
+    hour = hour_start(file)
+    late = until is not None and hour.timestamp() >= until
+    return not late and not (since is not None and (hour + _HOUR).timestamp() <= since)
+
+
+def covered(file: JournalFile, files: Iterable[JournalFile]) -> bool:
+    """Return whether others have all events of a file."""
+    after = file.first - 1
+    for each in sorted(files, key=in_order):
+        if each.broker == file.broker and each.first <= after + 1:
+            after = max(after, each.last)
+    return after >= file.last
+
+
+# What the small texts say
+
+
+def _records(place: Place, *, sealed: bool) -> dict[str, SealRecord]:
+    read = SealRecord.parse if sealed else SealRecord.brief
+    return {broker: read(broker, data) for broker, data in place.logs().items()}
+
+
+def _as_before(record: SealRecord, before: SealRecord | None) -> None:
+    """Expect only the files that a log had before they were listed."""
+    valid = set() if before is None else before.valid
+    record.valid &= valid
+    record.last = max((last for _, last in record.valid), default=0)
+    record.head = min((first for first, _ in record.valid), default=0)
+
+
+def _begins(place: Place) -> dict[str, int]:
+    try:
+        return parse_begins(place.text(f"{SEALS}/{BEGIN}"))
+    except ValueError as error:
+        msg = f"{SEALS}/{BEGIN} of {place.name} does not say where the journal begins: remove it, "
+        raise JournalError(msg + 'and say it again with "eventmq journal forget"') from error
+
+
+def _file_at(path: str, logs: Mapping[str, SealRecord]) -> JournalFile | None:
+    pure = PurePosixPath(path)
+    name = FileName.parse(pure.name)
+    if name is None:
+        return None
+    hour = "/".join(pure.parts[-3:-1])
+    record = logs.get(name.broker)
+    seal = None if record is None else record.seals.get((name.first, name.last))
+    if seal is None or seal.hour != hour:
+        return JournalFile(*name, path, hour)
+    return JournalFile(*name, path, hour, seal.size, seal.sha256)
+
+
+@lru_cache(maxsize=4)
+def _listed(manifest: str) -> list[dict[str, Any]]:
+    """Return the entries of a manifest; a stream looks at the same one again and again."""
+    entries: list[dict[str, Any]] = json.loads(manifest)["files"]
+    return entries
+
+
+def _compacted(place: Place, manifest: str) -> tuple[list[Large], list[JournalFile]]:
+    """Return the files that a manifest names: those that are there, and those that are not."""
+    try:
+        files = [
+            Large(
+                JournalFile(
+                    e["broker"], e["first"], e["last"], f"{place.name}/{e['path']}", e["hour"],
+                    e.get("bytes", -1), e.get("sha256", ""), large=True,
+                ),
+                tuple((first, last) for first, last in e["of"]),
+            )
+            for e in _listed(manifest)
+        ]  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"{place.name}/{MANIFEST} is not the manifest of a compaction: move it away"
+        raise JournalError(msg) from error
+    paths = set(place.paths())
+    there = [each for each in files if each.file.path in paths]
+    return there, [each.file for each in files if each.file.path not in paths]

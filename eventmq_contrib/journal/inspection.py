@@ -1,0 +1,366 @@
+"""Whether the files of a journal are what was sealed: names, footers, checksums and the seal log.
+
+What a file says of itself, its `Facts`, is read here from folders, and elsewhere by Spark from
+addresses. What they must be, and what is missing, is judged without opening anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.events import COLUMNS, SCHEMA_VERSION, FileName, partition
+from eventmq_contrib.journal.catalog import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from eventmq_contrib.journal.catalog import Catalog, JournalFile
+    from eventmq_contrib.journal.seals import SealRecord
+
+__all__ = ["Facts", "Inspection", "check_file", "check_version", "facts_of", "inspect", "judge"]
+
+#: Columns without which a row is no event. Others may be missing: then they are null.
+_NEEDED = ("broker_id", "seq", "ts_us", "kind")
+
+_VERSION_KEY = b"eventmq.schema_version"
+
+#: Files that are read at once: reading and checksums need no lock of Python.
+_THREADS = 4
+
+
+class Facts(NamedTuple):
+    """What a file says of itself.
+
+    Attributes:
+        rows: How many events it has.
+        first: Their least number.
+        last: Their greatest number.
+        brokers: The least and the greatest of their brokers.
+        times: The first and the last of their times, in microseconds.
+        version: Of their schema.
+        size: Its length in bytes, -1 where that was not looked at.
+        sha256: Of its bytes, "" where that was not looked at.
+        wrong: Why it cannot be read, "" where it can.
+    """
+
+    rows: int = 0
+    first: int = 0
+    last: int = 0
+    brokers: tuple[str, str] = ("", "")
+    times: tuple[int, int] = (0, 0)
+    version: int = SCHEMA_VERSION
+    size: int = -1
+    sha256: str = ""
+    wrong: str = ""
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What was found about the files of a journal.
+
+    Attributes:
+        sound: Files that can be read, with the broker and the numbers that are in them.
+        damage: What is wrong, as sentences that name files and numbers.
+        unproven: Why it cannot be said that nothing is missing or altered, as sentences.
+        bounds: First and last number that is to be there, by broker.
+        doubtful: Paths of the files of which something is wrong.
+        suspect: Broker, first and last number of files that are damaged.
+        missing: Broker, first and last number of what no sound file has.
+    """
+
+    sound: list[JournalFile] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    unproven: list[str] = field(default_factory=list)
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
+    suspect: list[tuple[str, int, int]] = field(default_factory=list)
+    missing: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+# What a file says
+
+
+def facts_of(path: str, *, known: str | None = None) -> Facts:
+    """Return what a file of this machine says of itself.
+
+    Args:
+        path: Of the file.
+        known: Look at all of its bytes: its SHA-256, "" where none is known. Where it is another
+            one, each page and each number is looked at as well.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if known is None:
+            return _footer(pq.ParquetFile(path), path)
+        data = Path(path).read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        facts = _footer(file, path)._replace(size=len(data), sha256=digest)
+        if digest != known and not facts.wrong:
+            facts = facts._replace(wrong=_content(file, facts))
+    except (pa.ArrowException, OSError) as error:
+        return Facts(wrong=f"{path} is torn or cannot be read ({_line(error)})")
+    return facts
+
+
+def _footer(file: Any, path: str) -> Facts:
+    """Return what the footer says; where that leaves something out, the columns are read."""
+    footer = file.metadata
+    wrong = _foreign(file.schema_arrow, path)
+    if wrong:
+        return Facts(rows=footer.num_rows, wrong=wrong)
+    version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, SCHEMA_VERSION))
+    if not footer.num_rows:
+        return Facts(version=version)
+    bounds = [_bounds(file, name) for name in ("seq", "broker_id", "ts_us")]
+    return Facts(footer.num_rows, *bounds[0], bounds[1], bounds[2], version)
+
+
+def _foreign(schema: Any, path: str) -> str:
+    """Return why these are no columns of events, "" where they are."""
+    for name in _NEEDED:
+        if name not in schema.names:
+            return f"{path} has no events, it lacks the column {name}"
+    for column in COLUMNS:
+        if column.name in schema.names and str(schema.field(column.name).type) != column.type:
+            kind = schema.field(column.name).type
+            return f"{path} has the column {column.name} as {kind}, not {column.type}"
+    return ""
+
+
+def _bounds(file: Any, name: str) -> tuple[Any, Any]:
+    import pyarrow.compute as pc
+
+    footer = file.metadata
+    place = file.schema_arrow.names.index(name)
+    groups = [footer.row_group(n).column(place).statistics for n in range(footer.num_row_groups)]
+    if all(each is not None and each.has_min_max for each in groups):
+        return min(each.min for each in groups), max(each.max for each in groups)
+    found = pc.min_max(file.read(columns=[name]).column(name)).as_py()
+    return found["min"], found["max"]
+
+
+def _content(file: Any, facts: Facts) -> str:
+    """Read everything; return what is wrong with it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        seq = file.read().column("seq").combine_chunks()
+    except (pa.ArrowException, OSError) as error:
+        return f"a page is damaged ({_line(error)})"
+    follows = pc.all(pc.equal(pc.subtract(seq[1:], seq[:-1]), 1)).as_py()
+    if len(seq) > 1 and not follows:
+        return f"its {facts.rows} events do not have numbers that follow each other"
+    return ""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+# What it must say
+
+
+def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
+    """Yield what of a file is not as its name and its folder say.
+
+    Args:
+        file: Which.
+        facts: What it says of itself.
+    """
+    if facts.version > SCHEMA_VERSION:
+        yield (
+            f"{file.path} is of a newer EventMQ: its events have schema version {facts.version}, "
+            f"this one knows up to {SCHEMA_VERSION}; update this one"
+        )
+        return
+    if facts.wrong:
+        path = "" if facts.wrong.startswith(file.path) else f"{file.path}: "
+        yield f"{path}{facts.wrong}: move it away, the others are unharmed"
+        return
+    if not facts.rows:
+        yield f"{file.path} is empty: move it away"
+        return
+    rows = file.last - file.first + 1
+    if facts.rows != rows:
+        yield f"{file.path} has {facts.rows} events, not {rows} as its name says"
+    if (facts.first, facts.last) != (file.first, file.last):
+        yield f"{file.path} has the events {facts.first} to {facts.last}, not those of its name"
+    for broker in dict.fromkeys(facts.brokers):
+        if broker != file.broker:
+            yield f"{file.path} has events of the broker {broker}, not of that of its name"
+    hours = {partition(each) for each in facts.times}
+    if hours != {file.hour}:
+        yield f"{file.path} has events of {' and '.join(sorted(hours))}, not of its folder's hour"
+
+
+def check_file(file: JournalFile) -> None:
+    """See that a file of this machine is what its name says, by its footer.
+
+    Raises:
+        JournalError: It is torn, foreign or of a newer EventMQ, or its name is wrong.
+    """
+    for wrong in disagreements(file, facts_of(file.path)):
+        raise JournalError(wrong)
+
+
+def check_version(path: Path | str, said: Mapping[bytes, bytes] | None) -> None:
+    """See that a file's columns mean what they mean here.
+
+    Args:
+        path: Of the file.
+        said: Its metadata.
+
+    Raises:
+        JournalError: It is of a newer EventMQ.
+    """
+    version = int((said or {}).get(_VERSION_KEY, SCHEMA_VERSION))
+    if version > SCHEMA_VERSION:
+        msg = (
+            f"{path} is of a newer EventMQ: its events have schema version {version}, this one "
+            f"knows up to {SCHEMA_VERSION}; update this one"
+        )
+        raise JournalError(msg)
+
+
+# All of them
+
+
+def inspect(catalog: Catalog) -> Inspection:
+    """Read every file of a folder, and judge the journal.
+
+    Args:
+        catalog: As from `Catalog.read`, with what the seal logs say of each file.
+    """
+    files = [*(each.file for each in catalog.large), *catalog.own]
+    with ThreadPoolExecutor(_THREADS, "inspection") as pool:
+        facts = list(pool.map(lambda file: facts_of(file.path, known=file.sha256), files))
+    return judge(catalog, {file.path: each for file, each in zip(files, facts, strict=True)})
+
+
+def judge(catalog: Catalog, facts: Mapping[str, Facts]) -> Inspection:
+    """Return what is wrong with a journal, and what cannot be known.
+
+    Args:
+        catalog: As from `Catalog.read`, with what the seal logs say of each file.
+        facts: What each file says of itself, by its path.
+    """
+    found = Inspection()
+    found.damage += [
+        f"{path} is not a file of a journal, by its name: move it away" for path in catalog.foreign
+    ]
+    current = catalog.current()
+    read = {file.path for file in current}
+    for file in (*(each.file for each in catalog.large), *catalog.own):
+        said = facts[file.path]
+        wrong = [*disagreements(file, said), *_altered(file, said)]
+        wrong += _unsealed(file, catalog.logs.get(file.broker))
+        found.damage += wrong
+        if wrong:
+            found.doubtful.add(file.path)
+            found.suspect += {file[:3], (file.broker, said.first, said.last)}
+        known = said.version <= SCHEMA_VERSION
+        if file.path in read and known and said.rows and not said.wrong:
+            there = file._replace(broker=said.brokers[0], first=said.first, last=said.last)
+            found.sound.append(there)
+    brokers = {file.broker for file in (*current, *found.sound)} | set(catalog.logs)
+    for broker in sorted(brokers):
+        _judge_broker(found, broker, catalog)
+    return found
+
+
+def _altered(file: JournalFile, facts: Facts) -> Iterator[str]:
+    """Yield that a file is not what was sealed, where that is known."""
+    if file.sha256 and facts.sha256 and file.sha256 != facts.sha256:
+        length = (
+            "" if file.size == facts.size else f", of {facts.size} bytes instead of {file.size}"
+        )
+        yield f"{file.path} was altered after it was written: its checksum is another one{length}"
+
+
+def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
+    """Yield that a file was not sealed by the journal, where its log says so."""
+    if record is None or file.large or file.sha256 or file.last <= record.unproven:
+        return
+    if file.first <= record.last:
+        yield f"{file.path} is not in the seal log: this journal has not sealed it there"
+
+
+def _judge_broker(found: Inspection, broker: str, catalog: Catalog) -> None:
+    record = catalog.logs.get(broker)
+    ranges = _ranges([file for file in found.sound if file.broker == broker])
+    begin, end = (ranges[0][0], ranges[-1][1]) if ranges else (1, 0)
+    if record is None:
+        found.unproven.append(
+            f"there is no seal log of the broker {broker}: whether files are missing at the "
+            "beginning or the end, or were altered, cannot be known"
+        )
+    else:
+        found.damage += record.damage
+        kept = catalog.begins.get(broker, 0)
+        if kept or (record.valid and not record.unproven):
+            begin = kept or record.begin
+        end = max(end, record.last)
+        if record.unproven and record.unproven >= kept:
+            found.unproven.append(
+                f"the events of the broker {broker} up to {record.unproven} were sealed while "
+                "there was no seal log"
+            )
+        newer = [f for f in catalog.own if f[0] == broker and f.first > record.last]
+        newer = [file for file in newer if not file.sha256]
+        if len(newer) > 1 and record.unproven <= record.last:
+            numbers = f"{newer[0].first} to {newer[-1].last}"
+            found.unproven.append(
+                f"{len(newer)} files of the broker {broker} are newer than its seal log, with the "
+                f"events {numbers}: copy the log again, or start the journal once"
+            )
+        found.damage += _gone(broker, record, kept, catalog, ranges)
+    for file in catalog.current():
+        if file.broker == broker and file.large and not file.sha256:
+            found.unproven.append(f"no checksum is known of {file.path}: compact again")
+    found.bounds[broker] = (begin, end)
+    found.missing += [(broker, *each) for each in _without(ranges, begin, end)]
+
+
+def _gone(
+    broker: str, record: SealRecord, kept: int, catalog: Catalog, ranges: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """Yield which sealed files are gone, of those whose events no other file has."""
+    there = {file[1:3] for file in catalog.own if file.broker == broker}
+    for numbers in sorted(record.valid - there):
+        seal = record.seals[numbers]
+        if seal.last >= kept and _without(ranges, max(seal.first, kept), seal.last):
+            name = FileName(broker, seal.first, seal.last)
+            yield f"{catalog.name}/{seal.hour}/{name} was sealed and is gone"
+
+
+def _ranges(files: Sequence[JournalFile]) -> list[tuple[int, int]]:
+    """Return which numbers files have, those that touch each other as one."""
+    found: list[tuple[int, int]] = []
+    for file in sorted(files, key=lambda each: each.first):
+        if found and file.first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], file.last))
+        else:
+            found.append((file.first, file.last))
+    return found
+
+
+def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """Return what of some numbers is in none of the ranges."""
+    found = []
+    for begin, end in ranges:
+        if begin > last:
+            break
+        if begin > first:
+            found.append((first, begin - 1))
+        first = max(first, end + 1)
+    if first <= last:
+        found.append((first, last))
+    return found

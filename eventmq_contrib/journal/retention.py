@@ -1,0 +1,101 @@
+"""Forgets the oldest files of a journal, and notes where it begins from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eventmq.errors import StoreError
+from eventmq_contrib.journal.catalog import COMPACTED, MANIFEST, Catalog, FolderPlace, hour_start
+from eventmq_contrib.journal.compaction import write_manifest
+from eventmq_contrib.journal.seals import write_begins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventmq_contrib.journal.catalog import JournalFile
+
+__all__ = ["forget"]
+
+_HOUR = timedelta(hours=1)
+
+
+def forget(
+    journal: Path, target: Path | None = None, *, before: float | None = None
+) -> tuple[int, dict[str, int]]:
+    """Remove the files of hours that ended before some time, and note where the journal begins.
+
+    The newest file of each broker stays: its name says how far the journal is. The beginning is
+    noted before anything is removed, so that this can be killed and begun again.
+
+    Args:
+        journal: Folder of the journal, which may be at work.
+        target: Folder of the large files; ``compacted`` beside the journal unless said.
+        before: Unix time; None to remove nothing, and to accept the beginning as it is.
+
+    Returns:
+        How many files were removed, and the first number that is kept, by broker.
+
+    Raises:
+        StoreError: There is no journal, or it cannot be written.
+    """
+    target = target or journal.absolute().parent / COMPACTED
+    place = FolderPlace(target)
+    catalog = Catalog.read(FolderPlace(journal), place)
+    files = [*catalog.own, *(each.file for each in catalog.large)]
+    cuts = {broker: _cut(broker, files, catalog, before) for broker in _brokers(files, catalog)}
+    old = [file for file in files if file.last < cuts[file.broker]]
+    kept = [file for file in files if file.last >= cuts[file.broker]]
+    begins = dict(catalog.begins)
+    for broker, cut in cuts.items():
+        first = min((file.first for file in kept if file.broker == broker), default=cut)
+        begins[broker] = max(first, begins.get(broker, 0))
+    try:
+        write_begins(journal, begins)
+        _strike(place, {file.path for file in (*old, *catalog.gone)})
+        for file in old:
+            Path(file.path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # there is something else in it
+                Path(file.path).parent.rmdir()
+                Path(file.path).parent.parent.rmdir()
+    except OSError as error:
+        raise StoreError(f"cannot remove files of {journal}: {error}") from error
+    return len(old), {broker: begins[broker] for broker in cuts}
+
+
+def _brokers(files: Iterable[JournalFile], catalog: Catalog) -> list[str]:
+    return sorted({file.broker for file in files} | set(catalog.logs))
+
+
+def _cut(broker: str, files: Iterable[JournalFile], catalog: Catalog, before: float | None) -> int:
+    """Return the number such that the files that end before it are forgotten."""
+    some = [file for file in files if file.broker == broker]
+    if not some:
+        return catalog.logs[broker].last + 1
+    late = [
+        file.first
+        for file in some
+        if before is None or (hour_start(file) + _HOUR).timestamp() > before
+    ]
+    newest = max((file for file in some if not file.large), key=_last, default=None)
+    if newest is not None:
+        late.append(newest.first)
+    return min(late, default=max(file.last for file in some) + 1)
+
+
+def _last(file: JournalFile) -> int:
+    return file.last
+
+
+def _strike(place: FolderPlace, paths: set[str]) -> None:
+    """Take files off the manifest."""
+    text = place.text(MANIFEST)
+    if text is None:
+        return
+    entries = json.loads(text)["files"]
+    left = [entry for entry in entries if f"{place.name}/{entry['path']}" not in paths]
+    if len(left) < len(entries):
+        write_manifest(place.folder, left)

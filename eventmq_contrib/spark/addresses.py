@@ -1,0 +1,194 @@
+"""A journal at an address that Spark knows, as ``s3a://bucket/journal``: what is there, by Spark.
+
+Only DataFrames are used, so that it is the same on a cluster and with Spark Connect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from eventmq_contrib.journal.catalog import Catalog, JournalError, covered
+from eventmq_contrib.journal.inspection import Facts, disagreements
+from eventmq_contrib.journal.seals import SEALS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from eventmq_contrib.journal.catalog import JournalFile
+
+__all__ = ["CHECKED", "AddressPlace", "as_pattern"]
+
+#: Of Spark's reader of Parquet: a page whose checksum is another one is an error.
+CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
+
+#: Files of events by their place below a journal.
+_HOURS = "date=*/hour=*/*.parquet"
+
+#: Characters that mean something in a path that Spark reads.
+_PATTERN = re.compile(r"[][{}*?\\]")
+
+
+class AddressPlace:
+    """An address; see `eventmq_contrib.journal.catalog.Place`.
+
+    Args:
+        spark: Looks at it.
+        address: Of a journal.
+    """
+
+    def __init__(self, spark: SparkSession, address: str) -> None:
+        self._spark = spark
+        self.name = address.rstrip("/")
+
+    def paths(self) -> list[str]:
+        """See `Place`."""
+        files = self._binary(_HOURS)
+        if files is not None:
+            return sorted(map(unquote, files.inputFiles()))
+        if self._binary("*", there=True) is None:
+            msg = f"there is no journal at {self.name}: name its address with --journal"
+            raise JournalError(msg)
+        return []
+
+    def text(self, name: str) -> str | None:
+        """See `Place`."""
+        rows = self._texts(name)
+        return rows[0][1] if rows else None
+
+    def logs(self) -> dict[str, bytes]:
+        """See `Place`."""
+        rows = self._texts(f"{SEALS}/*.jsonl")
+        return {name.removesuffix(".jsonl"): text.encode() for name, text in rows}
+
+    def beside(self, name: str) -> AddressPlace | None:
+        """See `Place`."""
+        parent, _, _ = self.name.rpartition("/")
+        return None if parent.endswith("/") else AddressPlace(self._spark, f"{parent}/{name}")
+
+    def _pattern(self, name: str) -> str:
+        return f"{as_pattern(self.name)}/{name}"
+
+    def _texts(self, pattern: str) -> list[tuple[str, str]]:
+        """Return names and texts of files, none where there are none."""
+        with _absent():
+            rows = self._spark.read.option("wholetext", "true").text(self._pattern(pattern))
+            found = rows.selectExpr("_metadata.file_name", "value").collect()
+            return [(unquote(name), text) for name, text in found]
+        return []
+
+    def _binary(self, pattern: str, *, there: bool = False) -> DataFrame | None:
+        """Return the files of a pattern, None where there are none."""
+        with _absent():
+            reader = self._spark.read.format("binaryFile")
+            if not there:
+                return reader.load(self._pattern(pattern))
+            return reader.option("recursiveFileLookup", "true").load(as_pattern(self.name))
+        return None
+
+    # What is in the files
+
+    def check_stream(self) -> None:
+        """See that a stream of the files that the journal sealed, as Spark finds them, has all.
+
+        Raises:
+            JournalError: A file is empty or foreign, or the beginning is missing: also where it is
+                only in files that were compacted, which such a stream does not see.
+        """
+        catalog = Catalog.read(self)
+        catalog.check(catalog.own)
+        for large, _ in catalog.large:
+            if not covered(large, catalog.own):
+                msg = (
+                    f"a stream by an address reads what the journal sealed, and of {large.path} "
+                    "those files are gone: put them back, or read the journal as a folder"
+                )
+                raise JournalError(msg)
+        if catalog.own:
+            for path, size, _ in self._digests(catalog.own, whole=False).collect():
+                if not size:
+                    raise JournalError(f"{path} is empty: move it away")
+
+    def check_files(self, files: Sequence[JournalFile]) -> None:
+        """See that files are what their names say.
+
+        Raises:
+            JournalError: One is torn, empty, foreign or of a newer EventMQ, or its name is wrong.
+        """
+        facts = self.facts(files)
+        for file in files:
+            for wrong in disagreements(file, facts[file.path]):
+                raise JournalError(wrong)
+
+    def facts(self, files: Sequence[JournalFile], *, whole: bool = False) -> dict[str, Facts]:
+        """Return what files say of themselves, by their paths.
+
+        Args:
+            files: Which.
+            whole: Look at all of their bytes.
+        """
+        if not files:
+            return {}
+        found = {unquote(row.path): _facts(row) for row in self._bounds(files).collect()}
+        none = Facts(wrong="it is empty or torn, or no file of a journal")
+        facts = {file.path: found.get(file.path, none) for file in files}
+        if whole:
+            for path, size, digest in self._digests(files, whole=True).collect():
+                facts[path] = facts[path]._replace(size=size, sha256=digest)
+        return facts
+
+    def _bounds(self, files: Sequence[JournalFile]) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        from eventmq_contrib.spark.schema import events_type
+
+        # What cannot be read has too few rows then, and is named; else nobody would hear which.
+        reader = self._spark.read.schema(events_type()).options(**CHECKED)
+        reader = reader.option("ignoreCorruptFiles", "true")
+        rows = reader.parquet(*(as_pattern(file.path) for file in files))
+        path = f.col("_metadata.file_path").alias("path")
+        bounds: list[Column] = [
+            each(name).alias(f"{word}_{name}")
+            for name in ("seq", "broker_id", "ts_us", "schema_version")
+            for word, each in (("least", f.min), ("most", f.max))
+        ]
+        return rows.groupBy(path).agg(f.count("*").alias("n"), f.count("kind").alias("k"), *bounds)
+
+    def _digests(self, files: Sequence[JournalFile], *, whole: bool) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        reader = self._spark.read.format("binaryFile")
+        rows = reader.load([as_pattern(file.path) for file in files])
+        return rows.select("path", "length", f.sha2("content", 256) if whole else f.lit(""))
+
+
+def _facts(row: Any) -> Facts:
+    bounds = (row.least_seq, row.least_broker_id, row.least_ts_us, row.most_schema_version)
+    if None in bounds or row.k < row.n:
+        return Facts(rows=row.n, wrong="it has no events, columns of them are missing")
+    return Facts(
+        row.n, row.least_seq, row.most_seq, (row.least_broker_id, row.most_broker_id),
+        (row.least_ts_us, row.most_ts_us), row.most_schema_version,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _absent() -> Iterator[None]:
+    """Pass over that there is no such file or folder."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+
+
+def as_pattern(path: str) -> str:
+    """Return a path or an address as Spark reads it: not quoted, but a pattern."""
+    quoted = _PATTERN.sub(r"\\\g<0>", path)
+    return quoted if "://" in path else f"file://{quoted}"

@@ -1,0 +1,98 @@
+"""What an audit needs of a journal: its events, and what was found about its files.
+
+Other readers end with the first file that is damaged. This goes on with what can be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventmq_contrib.extras import need
+from eventmq_contrib.journal.catalog import Catalog, FolderPlace, JournalError, apart
+from eventmq_contrib.journal.inspection import Inspection, inspect, judge
+from eventmq_contrib.spark.addresses import AddressPlace
+from eventmq_contrib.spark.journal import events_of, folder_of, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from eventmq_contrib.journal.catalog import JournalFile
+
+__all__ = ["Evidence", "gather"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a journal.
+
+    Attributes:
+        events: All that can be read, each of them once.
+        files: What was found about the files.
+    """
+
+    events: DataFrame
+    files: Inspection
+
+    def conflicts(self, most: int) -> tuple[int, list[str]]:
+        """Return how many events are not the same in all files that have them, and sentences.
+
+        Args:
+            most: Sentences at most.
+        """
+        _, shared = apart(self.files.sound)
+        if not shared:
+            return 0, []
+        found = self._conflicts(shared).persist()
+        try:
+            rows = found.orderBy("broker_id", "seq").take(most)
+            return found.count(), [
+                f"the event {row.seq} of the broker {row.broker_id} is not the same in "
+                f"{' and '.join(sorted(row.files))}"
+                for row in rows
+            ]
+        finally:
+            found.unpersist()
+
+    def _conflicts(self, files: Sequence[JournalFile]) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        rows = rows_of(
+            self.events.sparkSession, files, doubtful=self.files.doubtful,
+            more=("_metadata.file_name",),
+        )  # fmt: skip
+        content = f.xxhash64(f.to_json(f.struct(*(c for c in rows.columns if c != "file_name"))))
+        keyed = rows.select("broker_id", "seq", content.alias("content"), "file_name")
+        found = keyed.groupBy("broker_id", "seq").agg(
+            f.count_distinct("content").alias("n"), f.collect_set("file_name").alias("files")
+        )
+        return found.where(found.n > 1)
+
+
+def gather(spark: SparkSession, journal: str | Path) -> Evidence:
+    """Look at all files of a journal, and return what can be read of it.
+
+    Args:
+        spark: Reads the events, and the files where they are at an address.
+        journal: Its folder, or an address that Spark knows.
+
+    Raises:
+        JournalError: There is no journal, or it never had an event.
+    """
+    folder = folder_of(journal)
+    need("pyarrow.parquet", user="eventmq spark")
+    place = AddressPlace(spark, str(journal)) if folder is None else FolderPlace(folder)
+    catalog = Catalog.read(place, sealed=True)
+    files = [*(each.file for each in catalog.large), *catalog.own]
+    if not files and not any(record.last for record in catalog.logs.values()):
+        if catalog.foreign or catalog.gone:
+            catalog.check(files)
+        raise JournalError(f"the journal {catalog.name} has no events yet: there is nothing to see")
+    if isinstance(place, AddressPlace):
+        found = judge(catalog, place.facts(files, whole=True))
+    else:
+        found = inspect(catalog)
+    return Evidence(events_of(spark, found.sound, doubtful=found.doubtful), found)

@@ -1,0 +1,377 @@
+"""The audit as a proof: whatever is done to the files of a journal is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from eventmq.events import FileName
+from eventmq_contrib.journal.catalog import Catalog, FolderPlace
+from eventmq_contrib.journal.inspection import inspect
+from eventmq_contrib.spark.command import spark as group
+from eventmq_contrib.spark.products.audit import audit_journal
+from tests.broker_harness import Broker, row
+from tests.spark.journal_harness import drained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from eventmq_contrib.journal.inspection import Inspection
+
+    #: Damages a journal; returns what the audit must name.
+    Plant = Callable[[Path], str]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a journal made of a broker's events: six files over two hours, 46 events."""
+    folder = tmp_path_factory.mktemp("sound")
+    broker = Broker(folder / "data")
+    try:
+        for hour in range(2):
+            worker = b"worker%d" % hour
+            broker.worker(worker)
+            for _ in range(11 + hour):
+                broker.submit()
+                broker.answer(worker, broker.dispatched[-1], [row(started=broker.clock.now())])
+                broker.ready(worker, 1, len(broker.dispatched))
+                broker.clock.time += 1.0
+            drained(broker, folder / "journal", rows=10)
+            broker.clock.time += 3600.0
+    finally:
+        broker.close()
+    assert [file[1:3] for file in files_of(folder / "journal")] == [
+        (1, 10), (11, 20), (21, 22), (23, 32), (33, 42), (43, 46),
+    ]  # fmt: skip
+    return folder / "journal"
+
+
+@pytest.fixture
+def journal(sound: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(sound, tmp_path / "journal")
+    return tmp_path / "journal"
+
+
+def files_of(journal: Path) -> list[Any]:
+    return Catalog.read(FolderPlace(journal)).current()
+
+
+def path_of(journal: Path, first: int) -> Path:
+    """Return the file that begins with a number."""
+    [path] = [Path(file.path) for file in files_of(journal) if file.first == first]
+    return path
+
+
+def looked_at(journal: Path) -> Inspection:
+    return inspect(Catalog.read(FolderPlace(journal), sealed=True))
+
+
+def command(journal: Path | str, *more: str) -> tuple[int, dict[str, Any]]:
+    given = ["audit", "--journal", str(journal), "--json", *more]
+    done = CliRunner().invoke(group, given, standalone_mode=False)
+    assert done.exception is None, done.output
+    return done.return_value, json.loads(done.stdout)
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Write a file again with other rows, as whoever means to alter it: its checksums are right."""
+    table = change(pq.ParquetFile(path).read())
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+
+
+def replaced(table: pa.Table, name: str, values: Any) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(name), pa.array(values, table[name].type))
+
+
+def edited(name: str, place: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+    """Return what puts another value into one row."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        values = table[name].to_pylist()
+        values[place] = value
+        return replaced(table, name, values)
+
+    return edit
+
+
+# Each of these is one way to damage a journal
+
+
+def first_file_deleted(journal: Path) -> str:
+    path_of(journal, 1).unlink()
+    return "the events 1 to 10 of the broker"
+
+
+def first_files_deleted(journal: Path) -> str:
+    for first in (1, 11, 21):
+        path_of(journal, first).unlink()
+    return "the events 1 to 22 of the broker"
+
+
+def last_file_deleted(journal: Path) -> str:
+    path_of(journal, 43).unlink()
+    return "the events 43 to 46 of the broker"
+
+
+def last_files_deleted(journal: Path) -> str:
+    for first in (33, 43):
+        path_of(journal, first).unlink()
+    return "-33-42.parquet was sealed and is gone"
+
+
+def middle_file_deleted(journal: Path) -> str:
+    path_of(journal, 11).unlink()
+    return "the events 11 to 20 of the broker"
+
+
+def all_files_deleted(journal: Path) -> str:
+    for file in files_of(journal):
+        Path(file.path).unlink()
+    return "the events 1 to 46 of the broker"
+
+
+def last_row_cut(journal: Path) -> str:
+    rewrite(path_of(journal, 43), lambda table: table[:-1])
+    return "-43-46.parquet has 3 events, not 4 as its name says"
+
+
+def first_row_cut(journal: Path) -> str:
+    rewrite(path_of(journal, 1), lambda table: table[1:])
+    return "-1-10.parquet has 9 events, not 10 as its name says"
+
+
+def row_doubled(journal: Path) -> str:
+    rewrite(path_of(journal, 11), lambda t: pa.concat_tables([t[:5], t[4:5], t[6:]]))
+    return "-11-20.parquet was altered"
+
+
+def numbers_shifted(journal: Path) -> str:
+    rewrite(
+        path_of(journal, 43), lambda t: replaced(t, "seq", pc.add(t["seq"], 5).combine_chunks())
+    )
+    return "-43-46.parquet has the events 48 to 51, not those of its name"
+
+
+def range_renamed(journal: Path) -> str:
+    path = path_of(journal, 43)
+    path.rename(path.with_name(path.name.replace("-43-46", "-47-50")))
+    return "-47-50.parquet has the events 43 to 46, not those of its name"
+
+
+def name_widened(journal: Path) -> str:
+    path = path_of(journal, 43)
+    path.rename(path.with_name(path.name.replace("-43-46", "-43-47")))
+    return "-43-47.parquet has 4 events, not 5 as its name says"
+
+
+def other_content(journal: Path) -> str:
+    rewrite(path_of(journal, 11), edited("run_us", 3, 77))
+    return "-11-20.parquet was altered"
+
+
+def end_of_another_job(journal: Path) -> str:
+    rewrite(path_of(journal, 11), edited("job_id", 1, "nobody"))
+    return "-11-20.parquet was altered"
+
+
+def unknown_kind(journal: Path) -> str:
+    rewrite(path_of(journal, 11), edited("kind", 1, "vanished"))
+    return "have the unknown kind 'vanished'"
+
+
+def second_end(journal: Path) -> str:
+    def end(table: pa.Table) -> pa.Table:
+        row = table.to_pylist()[1]
+        return pa.concat_tables([
+            table[:2], pa.Table.from_pylist([{**row, "seq": row["seq"] + 1}], table.schema),
+            table[3:],
+        ])  # fmt: skip
+
+    rewrite(path_of(journal, 11), end)
+    return "-11-20.parquet was altered"
+
+
+def end_before_beginning(journal: Path) -> str:
+    def swap(table: pa.Table) -> pa.Table:
+        kinds, ids = table["kind"].to_pylist(), table["job_id"].to_pylist()
+        kinds[:2], ids[:2] = kinds[1::-1], ids[1::-1]
+        return replaced(replaced(table, "kind", kinds), "job_id", ids)
+
+    rewrite(path_of(journal, 11), swap)
+    return "-11-20.parquet was altered"
+
+
+def byte_flipped(journal: Path) -> str:
+    path = path_of(journal, 23)
+    chunk = pq.read_metadata(path).row_group(0).column(4)
+    assert chunk.path_in_schema == "job_id"
+    data = bytearray(path.read_bytes())
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[begin + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+    return "-23-32.parquet: a page is damaged"
+
+
+def footer_flipped(journal: Path) -> str:
+    """In the name of a column that may be missing: the rest can be read as before."""
+    path = path_of(journal, 23)
+    data = path.read_bytes()
+    place = data.rindex(b"\x05queue") if b"\x05queue" in data else data.rindex(b"queue")
+    path.write_bytes(data[:place] + data[place:].replace(b"queue", b"quoue", 1))
+    return "-23-32.parquet was altered"
+
+
+def truncated(journal: Path) -> str:
+    path = path_of(journal, 23)
+    path.write_bytes(path.read_bytes()[:-9])
+    return "-23-32.parquet is torn"
+
+
+def emptied(journal: Path) -> str:
+    path_of(journal, 23).write_bytes(b"")
+    return "-23-32.parquet is torn"
+
+
+def without_rows(journal: Path) -> str:
+    rewrite(path_of(journal, 23), lambda table: table[:0])
+    return "-23-32.parquet is empty"
+
+
+def of_another_hour(journal: Path) -> str:
+    path = path_of(journal, 23)
+    hour = path.parent.with_name("hour=03")
+    hour.mkdir()
+    path.rename(hour / path.name)
+    return "-23-32.parquet has events of date="
+
+
+def times_moved(journal: Path) -> str:
+    later = 7_200_000_000
+    rewrite(
+        path_of(journal, 23),
+        lambda t: replaced(t, "ts_us", pc.add(t["ts_us"], later).combine_chunks()),
+    )
+    return "not of its folder's hour"
+
+
+def of_another_broker(journal: Path) -> str:
+    path = path_of(journal, 43)
+    path.rename(path.with_name("0123456789abcdef-43-46.parquet"))
+    return "not of that of its name"
+
+
+def another_broker_inside(journal: Path) -> str:
+    rewrite(path_of(journal, 23), lambda t: replaced(t, "broker_id", ["other"] * 10))
+    return "-23-32.parquet has events of the broker other"
+
+
+def copied_under_another_name(journal: Path) -> str:
+    path = path_of(journal, 43)
+    shutil.copy(path, path.with_name(path.name.replace("-43-46", "-47-50")))
+    return "-47-50.parquet has the events 43 to 46, not those of its name"
+
+
+def copied_to_another_hour(journal: Path) -> str:
+    path = path_of(journal, 1)
+    hour = path.parent.with_name("hour=03")
+    hour.mkdir()
+    shutil.copy(path, hour / path.name)
+    return f"{hour / path.name} is not in the seal log"
+
+
+def overlap_with_other_content(journal: Path) -> str:
+    path = path_of(journal, 11)
+    other = path.with_name(path.name.replace("-11-20", "-12-14"))
+    shutil.copy(path, other)
+    rewrite(other, lambda table: edited("job_id", 0, "other")(table[1:4]))
+    return f"the event 12 of the broker {FileName.parse(path.name).broker} is not the same in"  # type: ignore[union-attr]
+
+
+def newer_version(journal: Path) -> str:
+    said = {"eventmq.schema_version": "99"}
+    rewrite(path_of(journal, 23), lambda table: table.replace_schema_metadata(said))
+    return "-23-32.parquet is of a newer EventMQ"
+
+
+def foreign_file(journal: Path) -> str:
+    path = path_of(journal, 23)
+    pq.write_table(pa.table({"a": [1]}), path.with_name("part-0000.parquet"))
+    return "part-0000.parquet is not a file of a journal, by its name"
+
+
+def foreign_columns(journal: Path) -> str:
+    pq.write_table(pa.table({"a": [1]}), path_of(journal, 23))
+    return "-23-32.parquet has no events, it lacks the column broker_id"
+
+
+def log_line_removed(journal: Path) -> str:
+    [log] = (journal / "_seals").glob("*.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:2] + lines[3:]))
+    return "line 3 of the seal log"
+
+
+def log_edited(journal: Path) -> str:
+    [log] = (journal / "_seals").glob("*.jsonl")
+    log.write_text(log.read_text().replace('"last": 46', '"last": 45'))
+    return "of the seal log"
+
+
+PLANTS: list[Plant] = [
+    first_file_deleted, first_files_deleted, last_file_deleted, last_files_deleted,
+    middle_file_deleted, all_files_deleted, last_row_cut, first_row_cut, row_doubled,
+    numbers_shifted, range_renamed, name_widened, other_content, end_of_another_job, unknown_kind,
+    second_end, end_before_beginning, byte_flipped, footer_flipped, truncated, emptied,
+    without_rows, of_another_hour, times_moved, of_another_broker, another_broker_inside,
+    copied_under_another_name, copied_to_another_hour, overlap_with_other_content, newer_version,
+    foreign_file, foreign_columns, log_line_removed, log_edited,
+]  # fmt: skip
+
+#: Those with which the whole audit is asked.
+ASKED: list[Plant] = [
+    first_file_deleted, last_file_deleted, all_files_deleted, last_row_cut, numbers_shifted,
+    other_content, end_of_another_job, unknown_kind, byte_flipped, footer_flipped, emptied,
+    copied_under_another_name, overlap_with_other_content, newer_version, log_edited,
+]  # fmt: skip
+
+#: What is found in the events, by Spark.
+BY_EVENTS: list[Plant] = [unknown_kind, overlap_with_other_content]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_the_files_show_each_damage(journal: Path, plant: Plant) -> None:
+    """Without Spark: by names, footers, checksums and the seal log."""
+    said = plant(journal)
+    found = looked_at(journal)
+    ranges = [f"the events {a} to {b} of the broker {broker}" for broker, a, b in found.missing]
+    assert found.damage
+    if plant not in BY_EVENTS:
+        assert any(said in each for each in (*found.damage, *ranges)), (*found.damage, *ranges)
+
+
+@pytest.mark.parametrize("plant", ASKED, ids=lambda plant: plant.__name__)
+def test_the_audit_names_each_damage(spark: SparkSession, journal: Path, plant: Plant) -> None:
+    said = plant(journal)
+    code, found = command(journal)
+    assert code == 1
+    assert any(said in each for each in found["damage"]), found["damage"]
+    assert found["damaged"] >= len(found["damage"]) >= 1
+
+
+def test_a_whole_journal_is_clean_and_that_is_proven(spark: SparkSession, journal: Path) -> None:
+    code, found = command(journal)
+    assert (code, found["proven"], found["damage"], found["unproven"]) == (0, True, [], [])
+    assert (found["jobs"], found["succeeded"]) == (23, 23)
+    assert audit_journal(spark, journal).clean
