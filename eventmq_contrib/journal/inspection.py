@@ -45,6 +45,7 @@ class Facts(NamedTuple):
         size: Its length in bytes, -1 where that was not looked at.
         sha256: Of its bytes, "" where that was not looked at.
         wrong: Why it cannot be read, "" where it can.
+        odd: What is wrong with its numbers, "" where nothing is, or that was not looked at.
     """
 
     rows: int = 0
@@ -56,6 +57,7 @@ class Facts(NamedTuple):
     size: int = -1
     sha256: str = ""
     wrong: str = ""
+    odd: str = ""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,8 @@ def facts_of(path: str, *, known: str | None = None) -> Facts:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         facts = _footer(file, path)._replace(size=len(data), sha256=digest)
         if digest != known and not facts.wrong:
-            facts = facts._replace(wrong=_content(file, facts))
+            wrong, odd = _content(file)
+            facts = facts._replace(wrong=wrong, odd=odd)
     except (pa.ArrowException, OSError) as error:
         return Facts(wrong=f"{path} is torn or cannot be read ({_line(error)})")
     return facts
@@ -146,19 +149,19 @@ def _bounds(file: Any, name: str) -> tuple[Any, Any]:
     return found["min"], found["max"]
 
 
-def _content(file: Any, facts: Facts) -> str:
-    """Read everything; return what is wrong with it."""
+def _content(file: Any) -> tuple[str, str]:
+    """Read everything; return why it cannot be read, and what is wrong with its numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
         seq = file.read().column("seq").combine_chunks()
     except (pa.ArrowException, OSError) as error:
-        return f"a page is damaged ({_line(error)})"
+        return f"a page is damaged ({_line(error)})", ""
     follows = pc.all(pc.equal(pc.subtract(seq[1:], seq[:-1]), 1)).as_py()
     if len(seq) > 1 and not follows:
-        return f"its {facts.rows} events do not have numbers that follow each other"
-    return ""
+        return "", f"its {len(seq)} events do not have numbers that follow each other"
+    return "", ""
 
 
 def _line(error: Exception) -> str:
@@ -188,6 +191,8 @@ def disagreements(file: JournalFile, facts: Facts) -> Iterator[str]:
     if not facts.rows:
         yield f"{file.path} is empty: move it away"
         return
+    if facts.odd:
+        yield f"{file.path}: {facts.odd}"
     rows = file.last - file.first + 1
     if facts.rows != rows:
         yield f"{file.path} has {facts.rows} events, not {rows} as its name says"
@@ -307,7 +312,7 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog) -> None:
         kept = catalog.begins.get(broker, 0)
         if kept or (record.valid and not record.unproven):
             begin = kept or record.begin
-        end = max(end, record.last)
+        end = max(end, record.end)
         if record.unproven and record.unproven >= kept:
             found.unproven.append(
                 f"the events of the broker {broker} up to {record.unproven} were sealed while "

@@ -75,6 +75,7 @@ class SealRecord:
         begin: The first number that was ever sealed, 0 for none.
         head: The first number of the files that are to be there, 0 for none.
         last: The last number of the files that are to be there, 0 for none.
+        end: The last number that was ever sealed, 0 for none.
         unproven: Up to this number files were sealed while there was no log; 0 for none.
         damage: What is wrong with the log itself, as sentences.
     """
@@ -84,6 +85,7 @@ class SealRecord:
     begin: int = 0
     head: int = 0
     last: int = 0
+    end: int = 0
     unproven: int = 0
     damage: list[str] = field(default_factory=list)
     #: Checksum of the last line, and how many bytes are whole lines.
@@ -145,6 +147,7 @@ class SealRecord:
         self.begin = min(self.begin or seal.first, seal.first)
         self.head = min(self.head or seal.first, seal.first)
         self.last = max(self.last, seal.last)
+        self.end = max(self.end, seal.last)
 
     def _restart(self, after: int) -> None:
         self.valid = {numbers for numbers in self.valid if numbers[1] <= after}

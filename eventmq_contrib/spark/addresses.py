@@ -76,7 +76,7 @@ class AddressPlace:
     def _texts(self, pattern: str) -> list[tuple[str, str]]:
         """Return names and texts of files, none where there are none."""
         with _absent():
-            rows = self._spark.read.option("wholetext", "true").text(self._pattern(pattern))
+            rows = self._spark.read.text(self._pattern(pattern), wholetext=True)
             found = rows.selectExpr("_metadata.file_name", "value").collect()
             return [(unquote(name), text) for name, text in found]
         return []

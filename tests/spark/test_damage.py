@@ -12,12 +12,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from eventmq.events import FileName
-from eventmq_contrib.journal.catalog import Catalog, FolderPlace
+from eventmq_contrib.journal.catalog import Catalog, FolderPlace, JournalError, hour_start
+from eventmq_contrib.journal.compaction import Compaction
+from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.inspection import inspect
+from eventmq_contrib.journal.retention import forget
+from eventmq_contrib.spark import EventMQDataSource, read_journal
 from eventmq_contrib.spark.command import spark as group
 from eventmq_contrib.spark.products.audit import audit_journal
+from eventmq_contrib.spark.source.files import sealed_files
 from tests.broker_harness import Broker, row
 from tests.spark.journal_harness import drained
 
@@ -214,13 +220,7 @@ def end_before_beginning(journal: Path) -> str:
 
 
 def byte_flipped(journal: Path) -> str:
-    path = path_of(journal, 23)
-    chunk = pq.read_metadata(path).row_group(0).column(4)
-    assert chunk.path_in_schema == "job_id"
-    data = bytearray(path.read_bytes())
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    data[begin + chunk.total_compressed_size - 1] ^= 1
-    path.write_bytes(data)
+    byte_flipped_in(path_of(journal, 23))
     return "-23-32.parquet: a page is damaged"
 
 
@@ -375,3 +375,162 @@ def test_a_whole_journal_is_clean_and_that_is_proven(spark: SparkSession, journa
     assert (code, found["proven"], found["damage"], found["unproven"]) == (0, True, [], [])
     assert (found["jobs"], found["succeeded"]) == (23, 23)
     assert audit_journal(spark, journal).clean
+
+
+# What cannot be known, and what is no damage
+
+
+def unproven(journal: Path) -> list[str]:
+    found = looked_at(journal)
+    assert (found.damage, found.missing) == ([], [])
+    return found.unproven
+
+
+def test_without_a_seal_log_nothing_is_proven(spark: SparkSession, journal: Path) -> None:
+    """As of a journal of before: nothing is found, and that is no proof."""
+    shutil.rmtree(journal / "_seals")
+    code, found = command(journal)
+    assert (code, found["proven"], found["damaged"]) == (1, False, 0)
+    [said] = found["unproven"]
+    assert said.startswith("there is no seal log of the broker")
+
+
+def reopened(journal: Path) -> None:
+    """Start a journal on the folder, and stop it."""
+    broker = files_of(journal)[0].broker
+    folder = JournalFolder(journal)
+    folder.open()
+    folder.checkpoint(broker)
+    folder.close()
+
+
+def test_files_from_before_the_log_stay_unproven_until_they_are_forgotten(journal: Path) -> None:
+    """A journal that goes on does not make them proven."""
+    shutil.rmtree(journal / "_seals")
+    reopened(journal)
+    [said] = unproven(journal)
+    assert said.endswith("up to 46 were sealed while there was no seal log")
+    hour = path_of(journal, 23).parent
+    assert forget(journal, before=hour_start(files_of(journal)[-1]).timestamp())[0] == 3
+    assert hour.is_dir()
+    assert unproven(journal) == [said]
+
+
+def test_the_file_of_a_journal_that_was_killed_is_looked_at_without_the_log(journal: Path) -> None:
+    """One may be newer than the log, whole or with a line that was not finished; not two."""
+    [log] = (journal / "_seals").glob("*.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-1]) + lines[-1][:20])
+    assert unproven(journal) == []
+    reopened(journal)
+    assert log.read_text() == "".join(lines)
+    log.write_text("".join(lines[:-1]))
+    path = path_of(journal, 43)
+    whole = path.read_bytes()
+    byte_flipped_in(path)
+    assert "a page is damaged" in looked_at(journal).damage[0]
+    path.write_bytes(whole)
+    log.write_text("".join(lines[:-2]))
+    [said] = unproven(journal)
+    assert "2 files of the broker" in said
+    assert "copy the log again, or start the journal once" in said
+    reopened(journal)
+    assert "up to 46 were sealed while" in unproven(journal)[0]
+
+
+def test_a_journal_whose_newest_file_is_gone_goes_on_and_says_so(
+    journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it takes again is noted again; what it does not get stays missing."""
+    path = path_of(journal, 43)
+    whole = path.read_bytes()
+    path.unlink()
+    reopened(journal)
+    assert "files with the events 43 to 46" in caplog.text
+    found = looked_at(journal)
+    assert found.damage == []
+    assert [each[1:] for each in found.missing] == [(43, 46)]
+    path.write_bytes(whole)
+    reopened(journal)
+    assert unproven(journal) == []
+    assert list(looked_at(journal).bounds.values()) == [(1, 46)]
+
+
+def test_a_compacted_journal_is_proven_without_its_small_files(
+    spark: SparkSession, journal: Path
+) -> None:
+    """And damage to the large ones is found."""
+    assert Compaction(journal).run(2e9) == (6, 2)
+    for first in (1, 11, 21, 23, 33):
+        for path in journal.rglob(f"*-{first}-*.parquet"):
+            path.unlink()
+    code, found = command(journal)
+    assert (code, found["jobs"], found["damage"]) == (0, 23, [])
+    large = path_of(journal, 1)
+    assert large.parts[-4] == "compacted"
+    data = large.read_bytes()
+    byte_flipped_in(large)
+    assert "a page is damaged" in looked_at(journal).damage[0]
+    large.write_bytes(data)
+    rewrite(large, edited("run_us", 3, 77))
+    assert "was altered" in looked_at(journal).damage[0]
+    large.unlink()
+    found_now = looked_at(journal)
+    assert [each[1:] for each in found_now.missing] == [(1, 22)]
+    assert len(found_now.damage) == 3
+
+
+def test_what_was_forgotten_is_not_missing(journal: Path) -> None:
+    last = hour_start(files_of(journal)[-1]).timestamp()
+    [(_, begin)] = forget(journal, before=last)[1].items()
+    assert (begin, unproven(journal)) == (23, [])
+    path_of(journal, 23).unlink()
+    assert "the events 23 to 32" in " ".join(
+        f"the events {a} to {b}" for _, a, b in looked_at(journal).missing
+    )
+
+
+def byte_flipped_in(path: Path) -> None:
+    chunk = pq.read_metadata(path).row_group(0).column(4)
+    assert chunk.path_in_schema == "job_id"
+    data = bytearray(path.read_bytes())
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[begin + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+
+
+# Who else reads a journal
+
+
+def test_tables_refuse_a_journal_without_its_beginning(spark: SparkSession, journal: Path) -> None:
+    """And a file that is not what its name says; by each way to read."""
+    spark.dataSource.register(EventMQDataSource)
+    first_file_deleted(journal)
+    said = "lacks its beginning: the events 1 to 10 of the broker"
+    with pytest.raises(JournalError, match=said):
+        read_journal(spark, journal)
+    with pytest.raises(PySparkException, match=said):
+        spark.read.format("eventmq").load(str(journal)).count()
+    with pytest.raises(JournalError, match=said):
+        sealed_files(str(journal))
+    forget(journal)
+    assert read_journal(spark, journal).count() == 36
+    last_row_cut(journal)
+    said = "-43-46.parquet has 3 events, not 4 as its name says"
+    with pytest.raises(JournalError, match=said):
+        read_journal(spark, journal)
+    with pytest.raises(PySparkException, match=said):
+        spark.read.format("eventmq").load(str(journal)).count()
+
+
+def test_a_damaged_page_ends_a_table_by_each_way_to_read(
+    spark: SparkSession, journal: Path
+) -> None:
+    """Only what is read is looked at: other columns are as they were."""
+    spark.dataSource.register(EventMQDataSource)
+    byte_flipped_in(path_of(journal, 23))
+    source = spark.read.format("eventmq").load(str(journal))
+    for events in (read_journal(spark, journal), source):
+        with pytest.raises(Exception, match=r"-23-32\.parquet"):
+            events.select("job_id").collect()
+    assert read_journal(spark, journal).select("seq").count() == 46

@@ -15,6 +15,7 @@ from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.spark import EventMQDataSource
 from eventmq_contrib.spark.journal import JournalError, journal_files, read_journal
 from eventmq_contrib.spark.schema import EVENTS
+from eventmq_contrib.spark.source.files import plan, sealed_files
 from tests.spark.histories import START_US, frame, story, write_journal
 
 if TYPE_CHECKING:
@@ -95,6 +96,43 @@ def test_compacted_files_stand_for_those_they_were_made_of(
     assert keys(read_journal(spark, journal)) == [("b", n) for n in range(1, 301)]
     only = read_journal(spark, tmp_path / "compacted")
     assert keys(only) == [("b", n) for n in range(1, 201)]
+
+
+def test_each_way_to_read_takes_what_was_compacted(spark: SparkSession, tmp_path: Path) -> None:
+    """Where the small files are gone, and also where a stream had begun with them."""
+    journal, out = tmp_path / "journal", tmp_path / "live"
+    for hour in range(3):
+        first = hour * 100 + 1
+        rows = numbered("b", range(first, first + 100), at=START_US + hour * HOUR_US)
+        write_journal(journal, rows, size=10)
+    seen: list[int] = []
+
+    def stream() -> int:
+        source = spark.readStream.format("eventmq").option("maxEventsPerTrigger", "130")
+        query = source.load(str(journal)).writeStream.option("checkpointLocation", str(out))
+        query = query.foreachBatch(lambda rows, _: seen.extend(row.seq for row in rows.collect()))
+        query.trigger(availableNow=True).start().awaitTermination()
+        return len(seen)
+
+    spark.dataSource.register(EventMQDataSource)
+    for path in journal.rglob("hour=10/*"):
+        path.rename(tmp_path / path.name)
+    assert stream() == 200
+    for path in tmp_path.glob("b-*.parquet"):
+        (journal / "date=2026-11-21" / "hour=10").mkdir(exist_ok=True)
+        path.rename(journal / "date=2026-11-21" / "hour=10" / path.name)
+    assert Compaction(journal).run(START + 3 * 3600) == (30, 3)
+    for path in journal.rglob("*.parquet"):
+        if path.name != "b-291-300.parquet":
+            path.unlink()
+    everything = [("b", n) for n in range(1, 301)]
+    assert keys(read_journal(spark, journal)) == everything
+    assert keys(spark.read.format("eventmq").load(str(journal))) == everything
+    assert [(p.first, p.last) for p in plan(sealed_files(str(journal)), {"b": 150})] == [
+        (151, 200), (201, 300),
+    ]  # fmt: skip
+    assert stream() == 300
+    assert sorted(seen) == list(range(1, 301))
 
 
 def test_compacted_files_of_another_journal_do_not_count(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_bad_input_is_named(
         spark.read.format("eventmq").option("table", "jobs").load(str(tmp_path)).count()
     with pytest.raises(PySparkException, match="has no events yet"):
         spark.read.format("eventmq").load(str(tmp_path)).count()
-    with pytest.raises(PySparkException, match="read it with eventmq_contrib.spark.read_journal"):
+    with pytest.raises(PySparkException, match="the format reads folders, not s3a"):
         spark.read.format("eventmq").load("s3a://bucket/journal").count()
     nowhere = {"broker": "tcp://127.0.0.1:9", "timeout": "0.2", "table": "queues"}
     with pytest.raises(PySparkException, match="no broker could be reached in time"):
