@@ -195,7 +195,7 @@ def test_the_columns_are_written_plainly_and_compaction_keeps_them(
     assert "RLE_DICTIONARY" in encodings["kind"]
     assert "RLE_DICTIONARY" not in {*encodings["arguments"], *encodings["result"]}
     small = [event for path in sorted(out.rglob("*.parquet"))[:2] for event in read_rows(path)]
-    assert Compaction(out, tmp_path / "large").run() == (2, 1)
+    assert Compaction(out, tmp_path / "large").run(broker.clock.time) == (2, 1)
     [large] = (tmp_path / "large").rglob("*.parquet")
     assert read_rows(large) == small
     assert [event["result"] is not None for event in small] == [False, True, False, True]
