@@ -10,6 +10,7 @@ import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 from eventmq.entries import Admit, Finish, Finished, Verdict
@@ -117,6 +118,20 @@ def test_without_a_ballast_it_says_how_much_space_would_do(
         recovered = store.open()
         assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
         work_off(store, jobs, clock.now())
+
+
+def test_an_index_that_cannot_grow_is_a_full_disk_only_where_it_is_full(
+    quota: Quota, crashed: Path, clock: FakeClock
+) -> None:
+    """SQLite has one error for both: where there is space, something else is wrong."""
+    error = apsw.IOError("disk I/O error")
+    error.extendedresult = apsw.SQLITE_IOERR_SHMSIZE
+    with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
+        store.open()
+        assert quota.free() > MIB
+        assert isinstance(store._failure(error), StoreError)
+        quota.limit = quota.used() + THREE_BLOCKS
+        assert isinstance(store._failure(error), QueueFull)
 
 
 def test_jobs_end_as_soon_as_there_is_space_again(
