@@ -28,6 +28,7 @@ from tests.faults.memory import LittleMemory
 from tests.faults.network import FAULTS, SERVING, Network
 from tests.faults.races import race
 from tests.faults.shim import FAULTS as FAULTS_OF_CALLS
+from tests.faults.shim import can_fail
 from tests.faults.shortage import FewDescriptors
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def injected(n: int) -> Row:
         cases = [
             (place, fault)
             for place, call in enumerate(calls)
-            for fault, kinds in FAULTS_OF_CALLS.items()
-            if call.kind in kinds
+            for fault in FAULTS_OF_CALLS
+            if can_fail(call, fault)
         ]
         for place, fault in random.sample(cases, min(n, len(cases))):
             run = Path(folder) / "run"

@@ -105,7 +105,7 @@ def check_library(version: str) -> None:
     if series > _LAST_UNSOUND or (series in _SOUND and patch >= _SOUND[series]):
         return
     msg = (
-        f"SQLite {version} can lose committed jobs (its WAL-reset bug): install apsw 3.51.3 or "
+        f"SQLite {version} can lose committed jobs (its WAL-reset bug): install apsw 3.53 or "
         "later, or one with SQLite 3.51.3 and later, 3.50.7 and later of 3.50, or 3.44.6 and "
         "later of 3.44"
     )
@@ -276,8 +276,17 @@ def log_frames(db: apsw.Connection) -> int:
     """Return how many frames (pages) of the log count, for a connection that has read something.
 
     It works for connections that cannot write as well.
+
+    Raises:
+        StoreError: The library is sound, but too old for that.
     """
-    frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    try:
+        frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    except apsw.MisuseError as error:
+        msg = (
+            f"SQLite {library_version()} cannot tell how long a log is: install apsw 3.53 or later"
+        )
+        raise StoreError(msg) from error
     return max(frames, 0)
 
 

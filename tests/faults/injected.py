@@ -19,7 +19,7 @@ from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from tests.broker_harness import FakeClock
 from tests.faults.crashes import FINAL, Lost, states
 from tests.faults.script import Script, finish, run_script
-from tests.faults.shim import FAULTS, Shim
+from tests.faults.shim import Shim, can_fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -163,7 +163,7 @@ def once(place: int, fault: str) -> Callable[[int, Call], str]:
     left = [fault]
 
     def fails(number: int, call: Call) -> str:
-        if left and number >= place and call.kind in FAULTS[fault]:
+        if left and number >= place and can_fail(call, fault):
             return left.pop()
         return ""
 

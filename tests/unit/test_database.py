@@ -77,7 +77,7 @@ def test_a_sound_library_is_accepted(version: str) -> None:
     ["3.7.0", "3.40.1", "3.44.5", "3.45.9", "3.49.2", "3.50.6", "3.51.0", "3.51.2", "nonsense"],
 )
 def test_a_library_that_can_lose_commits_is_refused(version: str) -> None:
-    with pytest.raises(StoreError, match=rf"^SQLite {version} can lose committed jobs.* 3\.51\.3"):
+    with pytest.raises(StoreError, match=rf"^SQLite {version} can lose committed jobs.*apsw 3\.53"):
         check_library(version)
 
 
@@ -260,6 +260,18 @@ def test_readers_learn_the_length_of_the_log(path: Path, db: apsw.Connection) ->
         db.execute("INSERT INTO t VALUES (5)")
         first_row(reader, "SELECT count(*) FROM t")
         assert log_frames(reader) == 2
+
+
+def test_a_library_that_cannot_tell_the_length_says_what_to_install(path: Path) -> None:
+    """It is sound, but before 3.53 there is no checkpoint that does nothing."""
+
+    class Older:
+        def wal_checkpoint(self, *, mode: int) -> tuple[int, int]:
+            raise apsw.MisuseError("not an error")
+
+    older: Any = Older()
+    with pytest.raises(StoreError, match=r"cannot tell how long a log is: install apsw 3\.53"):
+        log_frames(older)
 
 
 def test_a_watched_log_is_counted_and_not_moved(db: apsw.Connection) -> None:
