@@ -46,6 +46,8 @@ class RawBroker:
             if not self.socket.poll(min(200, int(left * 1000) + 1)):
                 continue
             self.peer, *frames = self.socket.recv_multipart()
+            for frame in (self.peer, *frames):
+                frame.decode()  # a router of EventMQ 0.3 ends where it cannot
             if frames[2] == b"INFORM":
                 self.informs.append(frames)
                 self.send(b"ACK", frames[3])

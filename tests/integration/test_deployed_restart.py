@@ -15,6 +15,7 @@ import pytest
 from tests.integration.deployed_peers import (
     LIVENESS,
     TIMEOUT,
+    CommandLine,
     DeployedPeer,
     DocumentWorker,
     JobManager,
@@ -23,6 +24,8 @@ from tests.integration.deployed_peers import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import zmq
 
     from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
     from tests.integration.raw_peer import RawPeer
@@ -50,6 +53,19 @@ def run() -> Iterator[Callable[[DeployedPeer], None]]:
             peer.start()
 
         yield start
+
+
+@pytest.fixture
+def command_line(context: zmq.Context) -> Iterator[Callable[[BrokerProcess], CommandLine]]:
+    """Call it with a broker to get a command line."""
+    with ExitStack() as stack:
+
+        def make(broker: BrokerProcess) -> CommandLine:
+            shell = CommandLine(context, broker["admin"])
+            stack.callback(shell.socket.close, 0)
+            return shell
+
+        yield make
 
 
 def until(true: Callable[[], bool], seconds: float, what: str) -> None:
@@ -89,6 +105,7 @@ def test_all_go_on_after_a_restart_and_no_job_is_lost(
     start_broker: StartBroker,
     connect: Connect,
     run: Callable[[DeployedPeer], None],
+    command_line: Callable[[BrokerProcess], CommandLine],
     away: float,
 ) -> None:
     """After 1, 5 and 20 seconds; the last is longer than the silence in which they give up.
@@ -102,7 +119,8 @@ def test_all_go_on_after_a_restart_and_no_job_is_lost(
     everybody: list[DeployedPeer] = [*managers, scheduler]
     for peer in everybody:
         run(peer)
-    client = connect(broker["main"])
+    client, shell = connect(broker["main"]), command_line(broker)
+    assert shell.ask("STATUS") is not None
     until(lambda: all(peer.got["ACK"] for peer in everybody), 10.0, "all are registered")
     first = schedule(client, 1)
     until(lambda: first in scheduler.schedules, 10.0, "the scheduler has a schedule")
@@ -121,6 +139,7 @@ def test_all_go_on_after_a_restart_and_no_job_is_lost(
     fired = len(scheduler.fired)
     until(lambda: len(scheduler.fired) > fired + 2, 10.0, "the scheduler fires")
     assert [peer.ended for peer in everybody] == ["", "", ""]
+    assert set(shell.ask("ROUTER_SHOW_SCHEDULERS")["connected_schedulers"]), "on its old socket"
     informed = [len([at for at in peer.informs if at < back]) for peer in everybody]
     silence = LIVENESS * TIMEOUT * PACE
     if away * PACE < silence:

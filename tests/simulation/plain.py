@@ -1,9 +1,11 @@
 """A worker that knows the plain protocol only, as deployed software does: no FEATURES.
 
-It informs once, offers each free slot by a READY, answers jobs by REPLY and repeats nothing. Every
-message is a sign of life to it, those too that it does not understand, as an ERROR. When nothing
-has come for a while it begins anew, with another routing id. A DISCONNECT makes it do so at once,
-unless it still waits for the ACK of its INFORM.
+It informs once, and offers its slots by a READY each when it gets the first HEARTBEAT, and again
+after each ACK that follows, those too that are busy: what comes for them waits. It answers jobs by
+REPLY, says READY after each, and repeats nothing. Every message is a sign of life to it, those too
+that it does not understand, as an ERROR. When nothing has come for a while it begins anew, with
+another routing id. A DISCONNECT makes it do so at once, unless it still waits for the ACK of its
+INFORM.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.job import OutcomeKind
@@ -73,6 +76,8 @@ class PlainWorker(Process):
         self.live()
         self.world.tell(self.name, "starts")
         self._running: set[str] = set()
+        self._waiting: deque[Request] = deque()
+        self._started = False
         self._open()
 
     def _open(self) -> None:
@@ -81,7 +86,7 @@ class PlainWorker(Process):
         made = hashlib.sha256(f"{self.name}-{self._sockets}".encode()).digest()
         self.socket = Socket(self.network, self, str(uuid.UUID(bytes=made[:16], version=4)))
         self._backlog: list[list[bytes]] = []
-        self._known = self._offered = False
+        self._known = False
         self._heard = self._beaten = self.clock.monotonic()
         queues = json.dumps([list(queue) for queue in self.queues])
         self._say(Inform(self._id(), queues, "worker"))
@@ -92,6 +97,7 @@ class PlainWorker(Process):
             super().die()
             self.socket.close()
             self._running.clear()
+            self._waiting.clear()
 
     def terminate(self) -> None:
         """End as by SIGTERM."""
@@ -101,7 +107,7 @@ class PlainWorker(Process):
 
     @property
     def idle(self) -> bool:
-        return not self._running
+        return not self._running and not self._waiting
 
     def _id(self) -> str:
         self._ids += 1
@@ -135,18 +141,28 @@ class PlainWorker(Process):
         match decode(frames):
             case Ack():
                 self._known = True
+                if self._started:
+                    self._offer()
             case Heartbeat():
-                if self._known and not self._offered:
-                    self._offered = True
-                    for _ in range(self.slots - len(self._running)):
-                        self._say(Ready(self._id()))
+                if self._known and not self._started:
+                    self._started = True
+                    self._offer()
             case Request() as request:
-                self._run(request)
+                self._waiting.append(request)
+                self._begin()
             case Disconnect():
                 assert self._known, "a job manager that waits for an ACK dies of a DISCONNECT"
                 self._say(Kbai(self._id(), "KBYE"))
                 return True
         return False
+
+    def _offer(self) -> None:
+        for _ in range(self.slots):
+            self._say(Ready(self._id()))
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._running) < self.slots:
+            self._run(self._waiting.popleft())
 
     def _run(self, request: Request) -> None:
         known = self.auditor.job(request.id)
@@ -172,4 +188,5 @@ class PlainWorker(Process):
             result = json.dumps({"value": f"{job_id}/1"}).encode()
             self._say(Reply(self._id(), result, job_id))
         self._say(Ready(self._id()))
+        self._begin()
         self.wake()
