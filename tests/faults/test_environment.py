@@ -219,12 +219,12 @@ def test_a_restored_backup_has_another_id_and_the_error_says_so(shell: Shell) ->
     start = ("broker", *HERE[:2], "--data-dir", "copy")
     code, error = shell.error(*start, "--expect-store", original)
     assert 1 == code
-    assert f"is a backup of the store {original}, which gets an id of its own" in error
+    assert f"is a copy of the store {original}, which gets an id of its own" in error
     restored = make_store(shell, "copy")
     assert original != restored
     code, error = shell.error(*start, "--expect-store", original)
     assert 1 == code
-    assert f"has the id {restored} (it was restored from a backup of the store {original})" in error
+    assert f"has the id {restored} (it was a copy of the store {original})" in error
     broker = shell.start(*start, "--expect-store", restored)
     assert restored == broker.ready()["store"]
     assert 0 == broker.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from contextlib import closing
@@ -109,6 +110,25 @@ def test_all_but_the_jobs_of_a_damaged_page_are_there_and_these_are_named(
     assert (done.copied["jobs"], done.left) == (200 - len(there), [])
     ran = drained(Path(done.path).parent)
     assert ran == {job_id: job_id.encode() * 9 for job_id in ids if job_id not in there}
+
+
+def test_the_new_store_is_for_its_owner_only_and_has_an_id_of_its_own(folder: Path) -> None:
+    """Whatever the umask is; who expects the old one is told that this is a copy of it."""
+    with closing(connect(folder / FILE_NAME, busy=1.0)) as db:
+        [(store_id,)] = db.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchall()
+    before = os.umask(0)
+    try:
+        made = Path(salvaged(folder).path)
+    finally:
+        os.umask(before)
+    assert ("0o600", "0o700") == tuple(
+        oct(path.stat().st_mode & 0o777) for path in (made, made.parent)
+    )
+    with (
+        closing(SqliteStore(made.parent, FakeClock(), reserve=0, expect_store=store_id)) as store,
+        pytest.raises(StoreError, match=f"is a copy of the store {store_id}, which gets an id"),
+    ):
+        store.open()
 
 
 @pytest.mark.parametrize("name", ["jobs", "jobs_id", "jobs_ready"])

@@ -45,7 +45,7 @@ def check_expected(db: apsw.Connection, where: str, expected: str) -> None:
         expected: The id.
 
     Raises:
-        StoreError: It has another id, or will get one because it is a backup.
+        StoreError: It has another id, or will get one because it is a backup or was salvaged.
     """
     if not expected:
         return
@@ -55,16 +55,16 @@ def check_expected(db: apsw.Connection, where: str, expected: str) -> None:
     if "copied" in meta:
         of = f" of the store {restored}" if restored else ""
         msg = (
-            f"the store {where} is a backup{of}, which gets an id of its own when a broker first "
+            f"the store {where} is a copy{of}, which gets an id of its own when a broker first "
             f"opens it: start the broker once without expect_store ({expected}), and then expect "
             "the id that its ready line says"
         )
         raise StoreError(msg)
     if found != expected:
-        of = f" (it was restored from a backup of the store {restored})" if restored else ""
+        has = f"the id {found}" if found else "no id"
+        of = f" (it was a copy of the store {restored})" if restored else ""
         msg = (
-            f"the store {where} has the id {found or 'of none'}{of}, and expect_store says "
-            f"{expected}: see that the right disk is mounted and --data-dir is right, or expect "
-            "this id"
+            f"the store {where} has {has}{of}, and expect_store says {expected}: see that the "
+            "right disk is mounted and --data-dir is right, or expect this id"
         )
         raise StoreError(msg)

@@ -30,6 +30,7 @@ from eventmq.plugins.database import (
     connect,
     first_row,
 )
+from eventmq.plugins.private_files import make_private_file, make_private_folder
 from eventmq.plugins.queue_stores.care.btree import BadPage, File
 from eventmq.plugins.queue_stores.checksums import FUNCTIONS
 from eventmq.plugins.queue_stores.disk import DataDirectory
@@ -126,7 +127,7 @@ def salvage(path: Path, folder: Path, *, durable: bool, mend: Mend) -> Salvaged:
     if os.access(path.parent, os.W_OK):
         home.open()  # no broker may write meanwhile; where nobody can write, none does
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         return _Salvage(path, folder).run(mend, durable=durable)
     except BaseException as error:
         for each in folder.glob("*"):
@@ -153,6 +154,8 @@ class _Salvage:
         self.copied: Counter[str] = Counter()
         #: Numbers of rows that were copied, of the tables that an index names.
         self.numbers: dict[str, set[int]] = {table: set() for table in _NAMED_BY}
+        #: Id of the store that is copied, "" where it cannot be read.
+        self._source_id = ""
         #: Barriers that cannot hand on what they should, and why.
         self.broken: dict[int, str] = {}
         #: Table or index -> its first page; and the tables whose rows have no numbers.
@@ -201,9 +204,10 @@ class _Salvage:
         """Copy the database, with its log moved into it: all else is done to the copy."""
         log = self.path.with_name(f"{self.path.name}-wal")
         beside = self.copy.with_name(f"{self.copy.name}-wal")
-        self.copy.touch(mode=0o600)
+        make_private_file(self.copy)
         shutil.copyfile(self.path, self.copy)
         if log.exists() and log.stat().st_size:
+            make_private_file(beside)
             shutil.copyfile(log, beside)
             try:
                 self._move_log()
@@ -233,7 +237,7 @@ class _Salvage:
             file.write(header)
 
     def _new_store(self) -> apsw.Connection:
-        self.target.touch(mode=0o600)
+        make_private_file(self.target)
         db = connect(self.target, busy=_PATIENCE)
         db.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         prepare(db, str(self.target))
@@ -330,7 +334,7 @@ class _Salvage:
                 self._note_broken(table, row)
                 if not judge.is_kept:
                     continue
-            if table == "meta" and row["key"] in _NOT_COPIED:
+            if table == "meta" and self._is_of_source(row):
                 continue
             if change(db, insert, [row[name] for name in names]):
                 self.copied[table] += 1
@@ -340,6 +344,12 @@ class _Salvage:
                 self._lose(table, f"row {number}", "another one has the same id", _id_of(row))
         if table in _NAMES:
             self._read_names(file, db, table)
+
+    def _is_of_source(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row of ``meta`` is what a copy must not say; note whose copy this is."""
+        if row["key"] == "store_id":
+            self._source_id = str(row["value"])
+        return row["key"] in _NOT_COPIED
 
     def _note_broken(self, table: str, row: Mapping[str, Any]) -> None:
         """Note that a barrier lacks something that it should hand on."""
@@ -447,7 +457,8 @@ class _Salvage:
     def _finish(self, db: apsw.Connection, mend: Mend) -> Sequence[Finding]:
         """Give the store what is its own; return what is not as it should be."""
         db.execute("BEGIN")
-        made = (("store_id", secrets.token_hex(8)), ("copied", time.time()))
+        made = [("store_id", secrets.token_hex(8)), ("copied", time.time())]
+        made += [("copied_from", self._source_id)] if self._source_id else []
         db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', ?)", (int(time.time()),))
         for key, gone in (("live", 0), ("gone", 1)):
