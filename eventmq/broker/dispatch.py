@@ -390,7 +390,8 @@ class Dispatch:
             for job in jobs:
                 self.state.joined(job)
 
-        self.state.write(Finish(rows), lambda verdict: self.outcomes.finished(rows, verdict), undo)
+        entry = Finish(rows, ahead=self.state.keeper.ahead)
+        self.state.write(entry, lambda verdict: self.outcomes.finished(rows, verdict), undo)
 
     # Sending
 

@@ -92,6 +92,8 @@ class Finish(NamedTuple):
     rows: Sequence[Finished]
     #: Unix time at which they were handed to their worker, 0.0 if they were not; for their events.
     leased: float = 0.0
+    #: Seconds by which wall time is ahead of store time, where jobs expired that were not leased.
+    ahead: float = 0.0
 
 
 class Attempt(NamedTuple):

@@ -214,33 +214,43 @@ def _promoted(entry: Promote, verdict: tuple[Sequence[Job], float | None]) -> It
 def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
     rows = entry.rows
     if len(rows) == 1 and not verdict:
-        return (_end(rows[0], entry.leased),)
+        return (_end(rows[0], entry.leased, entry.ahead),)
     if verdict:
         rows = [row for place, row in enumerate(rows) if place not in verdict]
-    return _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {}) if rows else ()
+    if not rows:
+        return ()
+    return _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {}, entry.ahead)
 
 
 def _expired(entry: Expire, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
     for block in _changed(_EXPIRED, verdict[0], entry.now):
-        _put_unready(block, verdict[0])
+        _put_unready(block, verdict[0], entry.ahead)
         yield block
 
 
-def _put_unready(block: Block, jobs: Sequence[Job]) -> None:
+def _put_unready(block: Block, jobs: Sequence[Job], ahead: float) -> None:
     """Say when jobs that expired before they were ready would have become so."""
-    due = {job.id: _unready(job) for job in jobs}
+    due = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
     if any(due.values()):
         block.put(Field.DUE, [due[job_id] for job_id in block.ids])
 
 
-def _unready(job: Job) -> float:
-    """Return when a job that expired would have become ready, 0.0 if it was before."""
+def _unready(job: Job, at: float, ahead: float) -> float:
+    """Return when a job that expired would have become ready, 0.0 if it was before.
+
+    Args:
+        job: As it was.
+        at: When it ended; as what is returned, in store time.
+        ahead: Seconds by which wall time, in which jobs expire, is ahead of that.
+    """
     if job.due >= HELD:
-        return job.expires  # when is not known; not before that
-    return job.due if (job.eta or job.due) >= job.expires else 0.0
+        return at  # when is not known; not before that
+    if not job.due or (job.eta or job.due + ahead) < job.expires:
+        return 0.0
+    return job.eta - ahead if job.eta else job.due
 
 
-def _end(row: Finished, leased: float) -> Block:
+def _end(row: Finished, leased: float, ahead: float) -> Block:
     """Return what `_ended` says of one job, in a quarter of its time."""
     job, state, at, _, _, result, started, ran, worker = row
     common: dict[int, Any] = {
@@ -257,26 +267,28 @@ def _end(row: Finished, leased: float) -> Block:
         common[Field.STARTED], common[Field.RAN] = started, ran
     if state is JobState.FAILED:
         common[Field.ERROR_TYPE], common[Field.FINGERPRINT] = fingerprint(result)
-    elif state is JobState.EXPIRED and (due := _unready(job)):
+    elif state is JobState.EXPIRED and (due := _unready(job, at, ahead)):
         common[Field.DUE] = due
     return Block(common, [job.id], {})
 
 
 # hot loop: benchmarks/drain.py
-def _ended(rows: Sequence[Finished], more: Mapping[int, Any]) -> Iterator[Block]:
+def _ended(
+    rows: Sequence[Finished], more: Mapping[int, Any], ahead: float = 0.0
+) -> Iterator[Block]:
     jobs, states, ats, _, _, results, starts, runs, workers = zip(*rows, strict=True)
     if states.count(states[0]) != len(rows) or workers.count(workers[0]) != len(rows):
         groups: dict[tuple[JobState, str], list[Finished]] = {}
         for row in rows:
             groups.setdefault((row.state, row.worker), []).append(row)
         for some in groups.values():
-            yield from _ended(some, more)
+            yield from _ended(some, more, ahead)
         return
     groups_of_jobs = list(_groups(jobs))
     if len(groups_of_jobs) > 1:
         by_id = {id(row.job): row for row in rows}
         for _, some_jobs in groups_of_jobs:
-            yield from _ended([by_id[id(job)] for job in some_jobs], more)
+            yield from _ended([by_id[id(job)] for job in some_jobs], more, ahead)
         return
     common = groups_of_jobs[0][0]
     common.update(more)
@@ -294,7 +306,7 @@ def _ended(rows: Sequence[Finished], more: Mapping[int, Any]) -> Iterator[Block]
     if kind == _FAILED:
         _put_errors(block, results)
     elif kind == _EXPIRED:
-        _put_unready(block, jobs)
+        _put_unready(block, jobs, ahead)
     yield block
 
 

@@ -22,6 +22,8 @@ from eventmq.testing import FakeClock
 from eventmq.timekeeping import AT_ONCE, SETTLED, STEADY
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from tests.broker_harness import SWIFT, Broker, chunks, row
+from tests.unit.test_broker_graphs import A, B
+from tests.unit.test_broker_graphs import submit as submit_graph
 
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365 * 86_400.0
 STEPS = [400 * DAY, 2 * DAY, -YEAR]
@@ -254,6 +256,29 @@ def test_events_have_guarded_wall_time_and_waits_of_store_time(case: Case) -> No
     assert last["ts_us"] / 1e6 == pytest.approx(broker.clock.now(), abs=0.01)
     assert last["ts_us"] - first["ts_us"] == pytest.approx((2 * DAY + SETTLED + 10) * 1e6, abs=1e4)
     assert last["wait_us"] / 1e6 == pytest.approx(SETTLED + 10, abs=0.01)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_job_that_expires_was_ready_or_not_whatever_the_wall_clock_says(
+    case: Case, step: float
+) -> None:
+    """It is ready by store time and expires by wall time: they are compared as they are then."""
+    broker = case.broker
+    broker.step(step)
+    broker.go(SETTLED + 10, every=10.0)
+    wall = broker.clock.now()
+    waited, _ = broker.submit(headers=f"countdown:10,expires:{wall + 20:.3f}")
+    late, _ = broker.submit(headers=f"countdown:40,expires:{wall + 20:.3f}")
+    at, _ = broker.submit(headers=f"eta:{wall + 40:.3f},expires:{wall + 20:.3f}")
+    first, then = submit_graph(broker, A | B, b=f",expires:{wall + 20:.3f}")
+    broker.go(25.0)
+    assert first in broker.serve()  # the other one has expired when it is released
+    broker.go(1.0)
+    due = {e["job_id"]: e.get("due_us", 0) for e in broker.events() if e["kind"] == "expired"}
+    assert due.keys() == {waited, late, at, then}
+    assert due[waited] == 0
+    assert due[late] / 1e6 == due[at] / 1e6 == pytest.approx(wall + 40, abs=0.01)
+    assert due[then] / 1e6 == pytest.approx(wall + 25, abs=1.0)
 
 
 def test_people_read_wall_times(case: Case) -> None:
