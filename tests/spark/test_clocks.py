@@ -92,7 +92,7 @@ def test_the_audit_warns_of_clocks_and_the_command_shows_them(
 ) -> None:
     """A clock is no reason to fail."""
     rows = skewed(story(Random(5), "wrong", jobs=40, damage=False).rows)
-    write_journal(tmp_path, rows)
+    write_journal(tmp_path, rows, sealed=True)
     shown = CliRunner().invoke(group, ["clocks", "--journal", str(tmp_path), "--json"])
     assert [(row["host"], row["clock"]) for row in json.loads(shown.stdout)] == [
         ("host2", "behind"), ("host1", "ahead"), ("host0", "right"),
