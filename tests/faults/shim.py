@@ -78,6 +78,8 @@ class Shim(apsw.VFS):
         self.fault: Callable[[int, Call], str] = lambda _, __: ""
         #: The calls that failed.
         self.failed: list[Call] = []
+        #: How often the log was begun anew, and how often before the database was synced.
+        self.begun = self.begun_early = 0
         self._writes: dict[str, int] = {}
         self._synced: dict[str, int] = {}
 
@@ -120,8 +122,12 @@ class Shim(apsw.VFS):
         """Take no notice of what the log has so far: the transaction that wrote it was undone."""
         self._synced["log"] = self._writes.get("log", 0)
 
-    def wrote(self, file: str) -> None:
+    def wrote(self, file: str, offset: int) -> None:
         """Note that a file has something that is not synced."""
+        if (file, offset) == ("log", 0):
+            self.begun += 1
+            moved = self._writes.get("database", 0) > self._synced.get("database", 0)
+            self.begun_early += moved
         self._writes[file] = self._writes.get(file, 0) + 1
 
     def write_count(self, file: str) -> int:
@@ -149,7 +155,7 @@ class _File(apsw.VFSFile):
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         fault = self._shim.enter("write", self._file)
-        self._shim.wrote(self._file)
+        self._shim.wrote(self._file, offset)
         if not fault:
             super().xWrite(data, offset)
             return

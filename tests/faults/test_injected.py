@@ -339,3 +339,35 @@ def test_what_the_thread_meets_is_known_to_the_next_commit(
     assert shim.failed
     assert all(call.moves for call in shim.failed)
     assert (error is not None) == ends
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_the_log_is_begun_anew_only_when_the_database_is_synced(
+    folder: Path, planted: bool
+) -> None:
+    """Else a crash of the machine would take along what was moved; a thread that does not sync is
+    found.
+    """
+    shim = Shim()
+    with patch.object(checkpoint, "WAKE_FRAMES", 4):
+        store = SqliteStore(folder, FakeClock(), reserve=0, vfs=shim.name)
+        store.open()
+        mover: Any = store._checkpointer
+        if planted:
+            mover._db.execute("PRAGMA synchronous = OFF")
+        shim.begun = shim.begun_early = 0
+        new_id = IdFactory(FakeClock()).new
+        try:
+            for number in range(1, 3000):
+                job = Job(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
+                store.submit([Admit([job])])
+                assert store.finished() == [[{}]]
+                if shim.begun >= 10:
+                    break
+                with mover._moves:  # what it has begun it ends before the next commit
+                    pass
+        finally:
+            store.close()
+            shim.unregister()
+    assert shim.begun >= 10
+    assert (shim.begun_early > 0) == planted
