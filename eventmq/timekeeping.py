@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "AT_ONCE", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "ClockRecord", "GuardedWall",
-    "Reading", "StoreTime", "Timekeeper",
+    "Reading", "StoreTime", "Timekeeper", "say_seconds",
 ]  # fmt: skip
 
 #: Seconds by which the wall clock may differ from boot time without having stepped: more than a
@@ -328,7 +328,7 @@ class Timekeeper:
             text = f"{_span(confirmed)} that the machine was off now count as passed"
             self.notices.append(text)
         if step:
-            text = f"the wall clock has stepped by {_signed(step)}, and that counts now"
+            text = f"the wall clock has stepped by {say_seconds(step)}, and that counts now"
             self.notices.append(text)
             self._stepping = 0.0
         if confirmed or step:
@@ -341,11 +341,13 @@ class Timekeeper:
         assert self.wall_time is not None  # noqa: S101 - the caller has started it
         step, known = self.wall_time.step, self._stepping
         if not step and known:
-            text = f"the wall clock is back after a step of {_signed(known)}, which never counted"
+            text = (
+                f"the wall clock is back after a step of {say_seconds(known)}, which never counted"
+            )
             self.notices.append(text)
         elif step and (not known or abs(step - known) > STEP):
             text = (
-                f"the wall clock steps by {_signed(step)}, to {self._wall:.0f}: that counts in "
+                f"the wall clock steps by {say_seconds(step)}, to {self._wall:.0f}: that counts in "
                 f"{SETTLED / 60:.0f} minutes unless it goes back; "
                 '"eventmq clock accept" lets it count now'
             )
@@ -370,5 +372,6 @@ def _span(seconds: float) -> str:
     return f"{seconds:.1f} seconds"
 
 
-def _signed(seconds: float) -> str:
+def say_seconds(seconds: float) -> str:
+    """Return a step as people read it, as in ``+2.0 days``."""
     return f"{'-' if seconds < 0 else '+'}{_span(abs(seconds))}"

@@ -44,10 +44,14 @@ class Broker:
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.order: list[tuple[str, float]] = []
+        #: When that was in boot time.
+        self.boots: list[float] = []
         self.states: dict[str, str] = {}
         self.bodies: dict[str, bytes] = {}
         self.refused = 0
         self.down = False
+        #: Its guarded time, None where it does not say it.
+        self.time: float | None = None
 
     def take(self, order: Any) -> None:
         if order.id in self.states:
@@ -56,6 +60,7 @@ class Broker:
         self.states[order.id] = "queued"
         self.bodies[order.id] = order.body
         self.order.append((order.id, self.clock.now()))
+        self.boots.append(self.clock.boottime())
 
 
 #: When a `Store` moves schedules on.
@@ -91,6 +96,11 @@ class Gate:
             return verdicts
 
         return receipts
+
+    def now(self):
+        if self.broker.down:
+            raise BrokerUnavailable("no broker")
+        return self.broker.time
 
     def unfinished(self, ids):
         if self.broker.down:

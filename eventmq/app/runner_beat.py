@@ -115,6 +115,18 @@ class BrokerGate:
             return _verdict(order, error)
         return True
 
+    def now(self) -> float | None:
+        """Ask for the broker's time; a plain broker does not say it."""
+        if self._plain:
+            return None
+        try:
+            return float(self._app.ask("ping")["now"])
+        except ProtocolError as error:
+            if error.code != "no-extension":
+                raise
+            self._plain = True
+            return None
+
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         """Ask for the states of jobs; a plain broker does not know them."""
         if self._plain:

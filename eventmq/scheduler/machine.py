@@ -18,12 +18,12 @@ from eventmq.schedule import slot_id
 from eventmq.scheduler.plan import Entry, Firing, Shot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventmq.interfaces import Trigger
     from eventmq.schedule import Progress, Schedule
 
-__all__ = ["AGAIN", "MOST_SHOTS", "TOLERANCE", "Machine"]
+__all__ = ["AGAIN", "AHEAD", "MOST_SHOTS", "TOLERANCE", "Machine"]
 
 logger = logging.getLogger("eventmq.scheduler")
 
@@ -37,8 +37,8 @@ MOST_SHOTS = 100
 #: Seconds until what could not be done is tried again, and until a job is looked at again.
 AGAIN = 1.0
 
-#: Seconds that a schedule's last slot may be ahead of the clock without a word about it.
-_AHEAD = 60.0
+#: Seconds that a schedule's last slot may be ahead of the clock: other beats' clocks differ.
+AHEAD = 60.0
 
 
 class Machine:
@@ -62,7 +62,7 @@ class Machine:
 
     def replace(self, schedules: Iterable[Schedule], now: float) -> None:
         """Take schedules as they are in the store now; the others stay as they are."""
-        ahead: list[Schedule] = []
+        ahead: list[tuple[float, str]] = []
         for schedule in schedules:
             known = self.entries.get(schedule.name)
             if known is not None and known.schedule.version == schedule.version:
@@ -74,14 +74,30 @@ class Machine:
                 self.drop([schedule.name])
                 continue
             self.entries[schedule.name] = entry
+            if (seconds := (schedule.last_slot or 0.0) - now) > AHEAD:
+                ahead.append((seconds, schedule.name))
+                schedule.last_slot = now
             self._expect(entry)
-            if (schedule.last_slot or 0.0) > now + _AHEAD and entry.slot is not None:
-                ahead.append(schedule)
-        if ahead:
-            far = max(ahead, key=lambda schedule: schedule.last_slot or 0.0)
-            text = "%d schedules have fired for slots ahead of the clock, %r for one in %.0f s: "
-            text += "was the clock put back? they fire again after that"
-            logger.warning(text, len(ahead), far.name, (far.last_slot or 0.0) - now)
+        _say_ahead(ahead)
+
+    def went_back(self, now: float, slack: float = 0.0) -> None:
+        """Let schedules fire from now on that have fired for later slots: time was put back.
+
+        Slots that come again have the ids of before, which the broker refuses for as long as it
+        knows them.
+
+        Args:
+            now: Unix time.
+            slack: Seconds that a slot may be ahead all the same.
+        """
+        ahead: list[tuple[float, str]] = []
+        for entry in self.entries.values():
+            schedule = entry.schedule
+            if (seconds := (schedule.last_slot or 0.0) - now) > slack:
+                ahead.append((seconds, schedule.name))
+                schedule.last_slot = now
+                self._expect(entry)
+        _say_ahead(ahead)
 
     def drop(self, names: Iterable[str]) -> None:
         """Forget schedules that are in the store no more."""
@@ -277,6 +293,14 @@ class Machine:
         """Try a due schedule again soon: something could not be reached."""
         if self.entries.get(entry.schedule.name) is entry:
             self._push(entry, now + AGAIN)
+
+
+def _say_ahead(ahead: Sequence[tuple[float, str]]) -> None:
+    if ahead:
+        seconds, name = max(ahead)
+        text = "%d schedules have fired for slots ahead of the clock, %r for one in %.0f s: "
+        text += "they go on from now"
+        logger.warning(text, len(ahead), name, seconds)
 
 
 def _who(schedule: Schedule) -> tuple[str, str]:

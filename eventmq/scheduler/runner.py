@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
 from eventmq.scheduler.code import synchronise
-from eventmq.scheduler.machine import Machine
+from eventmq.scheduler.machine import AHEAD, Machine
 from eventmq.scheduler.runner_batches import BATCH, Batches
+from eventmq.scheduler.runner_clock import GuardedClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,9 +46,6 @@ CLEARED = 50
 
 #: What passes: the broker or the store is away, or has no space. Then all is tried again.
 _TROUBLE = (BrokerUnavailable, StoreError, SubmitError)
-
-#: Seconds by which two clocks may differ before it is told.
-JUMP = 5.0
 
 
 class BeatRunner:
@@ -84,7 +82,8 @@ class BeatRunner:
         self._declared = declared
         self._app = app
         self._holder = holder
-        self._clock = clock
+        self._clock = GuardedClock(clock)
+        self._compared = False
         self._on_ready = on_ready
         self._batch = batch
         self._store: ScheduleStore | None = None
@@ -92,7 +91,6 @@ class BeatRunner:
         self._leads = False
         self._seen = 0
         self._poll_at = 0.0
-        self._offset = clock.now() - clock.monotonic()
         self._prepare()
 
     def _prepare(self) -> None:
@@ -176,10 +174,14 @@ class BeatRunner:
     def _turn(self) -> float:
         clock = self._clock
         now, monotonic = clock.now(), clock.monotonic()
-        self._look_for_jump(now, monotonic)
         if monotonic >= self._poll_at:
             self._poll(now)
             self._poll_at = monotonic + POLL
+        if self._leads and not self._compared:
+            self._compare()
+            now = clock.now()
+        if clock.take_back():
+            self._machine.went_back(now)
         due = self._machine.wake_at() if self._leads else None
         if due is not None and due <= now:
             self._fire()
@@ -188,12 +190,13 @@ class BeatRunner:
         wait = self._poll_at - monotonic
         return max(0.0, wait if due is None else min(wait, due - now))
 
-    def _look_for_jump(self, now: float, monotonic: float) -> None:
-        jump = now - monotonic - self._offset
-        if abs(jump) > JUMP:
-            self._offset += jump
-            text = "the clock jumped by %.1f s: slots fire by the clock, each of them once"
-            logger.warning(text, jump)
+    def _compare(self) -> None:
+        """Go on from the broker's time, once: a clock that was wrong at the start has stepped."""
+        there = self._gate.now()
+        self._compared = True
+        if there is not None:
+            self._clock.expect(there)
+        self._machine.went_back(self._clock.now(), AHEAD)
 
     # The store
 
@@ -246,7 +249,8 @@ class BeatRunner:
         loaded = store.load(self._seen)
         if loaded.whole:
             self._machine.keep_only(schedule.name for schedule in loaded.schedules)
-        self._machine.replace(loaded.schedules, now)
+        # Before the clock is compared, nothing is ahead of it.
+        self._machine.replace(loaded.schedules, now if self._compared else float("inf"))
         self._machine.drop(loaded.gone)
         self._seen = loaded.revision
 

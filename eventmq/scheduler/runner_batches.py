@@ -16,11 +16,11 @@ from eventmq.scheduler.plan import job_headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.clock import Clock
     from eventmq.interfaces import ScheduleStore
     from eventmq.schedule import Progress, Saved, Schedule
     from eventmq.scheduler.machine import Machine
     from eventmq.scheduler.plan import Entry, Firing
+    from eventmq.scheduler.runner_clock import GuardedClock
 
 __all__ = ["BATCH", "Batches", "Gate", "Order", "Steps"]
 
@@ -61,6 +61,13 @@ class Gate(Protocol):
             BrokerUnavailable: The client was closed.
         """
 
+    def now(self) -> float | None:
+        """Wait for the broker's guarded wall time; None where it does not say it.
+
+        Raises:
+            BrokerUnavailable: It does not answer.
+        """
+
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         """Wait, and say which jobs have not ended. Raises `BrokerUnavailable`."""
 
@@ -91,12 +98,12 @@ class Batches:
         machine: Says what is due.
         store: Keeps how far that is.
         gate: Takes the jobs.
-        clock: Reads time.
+        clock: Tells guarded time.
         size: Schedules of one batch at most.
     """
 
     def __init__(
-        self, machine: Machine, *, store: ScheduleStore, gate: Gate, clock: Clock, size: int
+        self, machine: Machine, *, store: ScheduleStore, gate: Gate, clock: GuardedClock, size: int
     ) -> None:
         self._machine = machine
         self._begin_advance = _advancing(store)

@@ -151,6 +151,10 @@ class BeatProcess(ClientProcess):
         got = set(self.auditor.receipt(plans, parcel))
         return [plan.id in got for plan in plans]
 
+    def now(self) -> float:
+        now: float = self._ask("ping", {})["now"]
+        return now
+
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         rows = self._ask("state", {"ids": list(ids)})
         return {job_id: state in {"queued", "running", "delayed"} for job_id, state in rows}

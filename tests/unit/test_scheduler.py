@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timezone
+from itertools import pairwise
 
 import pytest
 
@@ -309,43 +310,123 @@ def test_jitter_is_the_same_whoever_computes_it(beats):
 # Clocks
 
 
-def test_a_clock_put_back_an_hour_fires_no_slot_twice_and_loses_none(beats, caplog):
+def test_a_clock_that_steps_for_some_seconds_fires_nothing_and_stops_nothing(beats, caplog):
+    beats.add("a", every(seconds=60))
+    beats.add("b", cron("0 3 * * *"))
+    beat = beats.start()
+    beats.run(beat, 301)
+    for step in (400 * 86_400, -365 * 86_400, 2 * 86_400):
+        beats.clock.set_now(beats.clock.now() + step)
+        beats.run(beat, 8)
+        beats.clock.set_now(beats.clock.now() - step)
+        beats.run(beat, 52)
+    assert [60 * n for n in range(1, 9)] == [slot - NOW for slot in beats.slots("a")]
+    assert beats.slots("b") == []
+    assert "the clock steps by +400.0 days" in caplog.text
+    assert "the clock is back after a step of -365.0 days, which never counted" in caplog.text
+
+
+def test_a_clock_put_back_an_hour_fires_no_slot_twice_and_stops_nothing(beats, caplog):
+    """It counts after ten minutes; slots that come again have the ids of before."""
     beats.add("a", every(seconds=60))
     beats.add("b", cron("*/10 * * * *"))
     beat = beats.start()
     beats.run(beat, 1800)
     beats.clock.set_now(beats.clock.now() - 3600)
     beats.run(beat, 7200)
-    assert [NOW + 60 * n for n in range(1, 91)] == beats.slots("a")
-    assert 1 == max(beats.executed("b").values())
-    assert list(range(0, 600 * len(beats.slots("b")), 600)) == [
-        slot - beats.slots("b")[0] for slot in beats.slots("b")
-    ]
-    assert "the clock jumped by -3600.0 s" in caplog.text
+    first = [60 * n for n in range(1, 40)]
+    slots = [slot - NOW for slot in beats.slots("a")]
+    assert first == slots[:39]
+    again = slots[39:]
+    assert -1200 <= again[0] <= -1080
+    assert {60.0} == {round(b - a, 3) for a, b in pairwise(again)}
+    assert max(b - a for a, b in pairwise(beats.broker.boots)) <= 121.0
+    before, after = [600, 1200, 1800], [2400, 3000, 3600, 4200, 4800, 5400]
+    assert [*before, -600, 0, *after] == [slot - NOW for slot in beats.slots("b")]
+    assert 3 == beats.broker.refused
+    assert "the clock has stepped by -60.0 minutes, and that counts now" in caplog.text
 
 
-def test_a_clock_put_forward_an_hour_counts_as_missed(beats, caplog):
+def test_a_clock_put_forward_an_hour_for_good_counts_as_missed(beats, caplog):
     beats.add("a", every(seconds=60))
     beats.add("all", every(seconds=60), misfire="all", window=7200)
     beat = beats.start()
     beats.run(beat, 301)
     beats.clock.set_now(beats.clock.now() + 3600)
-    beats.run(beat, 60)
-    assert [60, 120, 180, 240, 300, 3900, 3960] == [slot - NOW for slot in beats.slots("a")]
-    assert [60 * n for n in range(1, 67)] == [slot - NOW for slot in beats.slots("all")]
-    assert "the clock jumped by 3600.0 s" in caplog.text
+    beats.run(beat, 630)
+    steady = [60 * n for n in range(1, 16)]
+    assert [*steady, 4500] == [slot - NOW for slot in beats.slots("a")]
+    assert [60 * n for n in range(1, 76)] == [slot - NOW for slot in beats.slots("all")]
+    assert "the clock has stepped by +60.0 minutes, and that counts now" in caplog.text
 
 
-def test_a_last_slot_in_the_future_is_told(beats, caplog):
-    """The clock was wrong when it fired: the schedule is silent until then."""
+@pytest.mark.parametrize("away", ["sleep", "reboot", "step"])
+def test_a_month_that_was_missed_is_one_job(beats, away):
+    """Whether the machine slept, or was off with the beat, or the clock was put forth for good."""
+    beats.add("a", every(seconds=60))
+    beat = beats.start()
+    beats.run(beat, 61)
+    month = 30 * 86_400
+    if away == "step":
+        beats.clock.set_now(beats.clock.now() + month)
+        beats.run(beat, 605)
+    elif away == "sleep":
+        beats.clock.sleep(month)
+    else:
+        beats.clock.reboot(month)
+        beat = beats.start()
+    fired = len(beats.slots("a"))
+    beats.run(beat, 121)
+    assert len(beats.slots("a")) - fired <= 3
+    assert beats.slots("a")[-1] >= beats.clock.now() - 61
+
+
+def test_a_last_slot_in_the_future_is_told_and_set_to_now(beats, caplog):
+    """The clock was wrong when it fired."""
     beats.add("a", every(seconds=60))
     beats.clock.advance(3601)
     beats.run(beats.start(), 1)
     beats.clock.set_now(NOW + 10)
-    beats.run(beats.start(), 1)
+    beats.run(beats.start(), 62)
     assert "1 schedules have fired for slots ahead of the clock, 'a' for one in 3590 s" in (
         caplog.text
     )
+    assert NOW + 70 <= beats.slots("a")[-1] <= NOW + 71
+
+
+def test_a_beat_whose_clock_is_a_day_ahead_goes_by_the_brokers_for_ten_minutes(beats, caplog):
+    beats.add("a", every(seconds=60))
+    beats.broker.time = NOW
+    beats.clock.set_now(NOW + 86_400)
+    beat = beats.start()
+    beats.run(beat, 595)
+    assert [60 * n for n in range(1, 10)] == [slot - NOW for slot in beats.slots("a")]
+    assert "the clock steps by +24.0 hours, or is so far from the broker's" in caplog.text
+    beats.run(beat, 30)
+    assert 86_400 + 600 == beats.slots("a")[-1] - NOW
+
+
+def test_a_beat_whose_clock_is_a_year_back_fires_by_the_brokers(beats):
+    """It would be silent for a year, or take what it has fired for what is to come."""
+    beats.add("a", every(seconds=60))
+    beats.run(beats.start(), 121)
+    beats.broker.time = beats.clock.now()
+    beats.clock.set_now(NOW - 365 * 86_400)
+    beats.clock.reboot(0.0)
+    beats.run(beats.start(), 120)
+    assert [60, 120, 180, 240] == [slot - NOW for slot in beats.slots("a")]
+
+
+def test_a_beat_fires_nothing_before_it_knows_the_brokers_time(beats):
+    beats.add("a", every(seconds=60))
+    beat = beats.start()
+    beats.clock.advance(61)
+    beats.broker.down = True
+    beats.turn(beat)
+    assert beats.broker.order == []
+    beats.broker.down = False
+    beats.run(beat, 1)
+    assert 1 == len(beats.slots("a"))
 
 
 # Several
