@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from eventmq.entries import Announce
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.disk import FILE_NAME
+from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.testing import FakeClock
 
@@ -95,6 +97,17 @@ def test_a_store_that_does_nothing_notices_it_too(
     with pytest.raises(StoreError, match="was taken from under the broker") as raised:
         store.verify()
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("harm", ["database deleted", "directory moved", "directory swapped"])
+def test_who_reads_events_notices_it_too(store: SqliteStore, tmp_path: Path, harm: str) -> None:
+    """A journal would wait for events of a broker that writes elsewhere."""
+    commit(store)
+    with closing(OutboxReader(tmp_path / "data")) as reader:
+        reader.read(0, 1 << 20)
+        HARMS[harm][0](tmp_path / "data")
+        with pytest.raises(StoreError, match="was deleted, moved or replaced: begin anew"):
+            reader.read(0, 1 << 20)
 
 
 def test_what_it_does_itself_is_no_loss(store: SqliteStore) -> None:

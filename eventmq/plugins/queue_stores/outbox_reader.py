@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.entries import ReadEvents
 from eventmq.errors import StoreError
-from eventmq.plugins.database import UNREADABLE, first_row
+from eventmq.plugins.database import UNREADABLE, first_row, has_moved
 from eventmq.plugins.queue_stores.outbox import Outbox
 from eventmq.plugins.queue_stores.reading import open_to_read, version_of
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
@@ -45,6 +45,7 @@ class OutboxReader:
         try:
             self._check()
             self._outbox = Outbox(self._db, 0, 0)
+            self._has_moved = has_moved(self._db)
             sql = "SELECT value FROM meta WHERE key = 'store_id'"
             (self.store_id,) = first_row(self._db, sql)
         except BaseException as error:
@@ -64,9 +65,14 @@ class OutboxReader:
         """Return the rows of events after a number, as in `eventmq.entries.ReadEvents`.
 
         Raises:
-            StoreError: The store cannot be read any more.
+            StoreError: The store cannot be read any more, or is not where it was opened.
         """
         try:
+            if self._has_moved():
+                msg = (
+                    f"the store {self._path} was deleted, moved or replaced: begin anew on what is"
+                )
+                raise StoreError(f"{msg} there now")
             self._db.execute("BEGIN")
             try:
                 self._outbox.reload()
