@@ -135,7 +135,8 @@ def connect(
         read_only: Nothing is written.
         immutable: Read a file that cannot change, without locks, index and log.
         create: Make the file if it is not there.
-        statements: Prepared statements that are kept.
+        statements: Prepared statements that are kept; one that was not used in so many
+            executions is forgotten.
         vfs: Name of the file layer of SQLite to use, None for the default one.
 
     Raises:

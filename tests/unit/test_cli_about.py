@@ -3,6 +3,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 from eventmq.settings import Settings, describe
@@ -59,5 +60,6 @@ def test_a_table_in_a_pipe_is_plain_columns(cli: Cli) -> None:
 def test_the_version_names_what_it_stands_on(cli: Cli) -> None:
     said = cli.json("version", "--json")
     assert {"eventmq", "python", "pyzmq", "sqlite"} == set(said)
+    assert apsw.sqlite_lib_version() == said["sqlite"]
     assert version("pyzmq") == said["pyzmq"]
     assert cli.run("version").stdout.startswith(f"eventmq {said['eventmq']} ")

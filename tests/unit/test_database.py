@@ -148,18 +148,28 @@ def _begin(db: apsw.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda folder: SqliteSchedules(folder / "s.sqlite", FakeClock())._db,
-        lambda folder: connect(folder / "x.sqlite", busy=0.25),
-    ],
-)
-def test_no_connection_is_made_without_a_time_to_wait(
-    tmp_path: Path, made: Callable[[Path], apsw.Connection]
-) -> None:
-    with closing(made(tmp_path)) as db:
-        assert db.pragma("busy_timeout") > 0
+def test_every_store_waits_for_locks(tmp_path: Path) -> None:
+    """Each connection was told for how long: else it would fail at the first lock that it meets."""
+    store = SqliteStore(tmp_path, FakeClock(), reserve=0)
+    store.open()
+    results = SqliteResults(tmp_path / "results.sqlite", FakeClock())
+    results.put("job", b"", 60.0)
+    schedules = SqliteSchedules(tmp_path / "schedules.sqlite", FakeClock())
+    events: Any = OutboxReader(tmp_path)
+    checkpointer: Any = store._checkpointer
+    waits = {
+        "store": store._db, "checkpoints": checkpointer._db, "events": events._db,
+        "results": results._home.db, "schedules": schedules._db,
+    }  # fmt: skip
+    try:
+        told = {name: db and db.pragma("busy_timeout") for name, db in waits.items()}
+        assert told == {
+            "store": 5000, "checkpoints": 5000, "events": 5000, "results": 30_000,
+            "schedules": 5000,
+        }  # fmt: skip
+    finally:
+        for each in (events, schedules, results, store):
+            each.close()
 
 
 def test_rows_are_counted_though_no_cursor_knows(db: apsw.Connection) -> None:

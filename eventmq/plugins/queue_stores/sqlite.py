@@ -105,7 +105,8 @@ BUCKETS = 12
 #: Seconds between two looks for buckets that can go.
 PRUNE_EVERY = 60.0
 
-#: Prepared statements that are kept: the store has some 200.
+#: Prepared statements that are kept. One that was not used in so many executions goes, too: what
+#: each commit does stays prepared.
 STATEMENTS = 256
 
 #: Kibibytes of page cache.
