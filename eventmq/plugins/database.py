@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import apsw
+from apsw import sqlite_extra
 
 from eventmq.errors import StoreError
 
@@ -34,14 +36,18 @@ __all__ = [
     "UNREADABLE",
     "add_function",
     "all_rows",
+    "bad_pages",
+    "can_checksum_pages",
     "change",
     "change_many",
     "check_library",
     "checkpoint",
     "connect",
     "copy_database",
+    "explain",
     "first_row",
     "has_moved",
+    "has_page_checksums",
     "lacks_index_space",
     "library_version",
     "log_frames",
@@ -70,6 +76,15 @@ _LAST_UNSOUND = max(_SOUND)
 
 #: Seconds between two tries for a log.
 _AGAIN = 0.005
+
+#: The extension, the file layer that it makes, and the bytes that it takes of each page.
+_EXTENSION, _LAYER, _CHECKSUM_BYTES = "cksumvfs", "cksmvfs", 8
+
+#: Bytes of the header of a file, and which of them says what is taken of each page.
+_HEADER, _RESERVED = 100, 20
+
+#: Held by who loads the extension.
+_LOADING = threading.Lock()
 
 _MODES = {
     "PASSIVE": apsw.SQLITE_CHECKPOINT_PASSIVE,
@@ -124,10 +139,13 @@ def connect(
     create: bool = True,
     statements: int = 100,
     vfs: str | None = None,
+    page_checksums: bool | None = None,
 ) -> apsw.Connection:
     """Open a database. Each statement is a transaction of its own unless one was begun.
 
-    One thread at a time may use the connection; a second one gets an error.
+    One thread at a time may use the connection; a second one gets an error. A database that was
+    made with page checksums is opened with them, whoever opens it: what is written without them
+    would be taken for damage later.
 
     Args:
         path: Of the file, or ``":memory:"``.
@@ -137,10 +155,13 @@ def connect(
         create: Make the file if it is not there.
         statements: Prepared statements that are kept; one that was not used in so many
             executions is forgotten.
-        vfs: Name of the file layer of SQLite to use, None for the default one.
+        vfs: Name of the file layer of SQLite to use, None for the right one.
+        page_checksums: Whether a database that has nothing yet gets them. False reads and writes
+            any other one without them as well.
 
     Raises:
-        StoreError: The library is one that can lose commits.
+        StoreError: The library is one that can lose commits, or it has no page checksums and the
+            database has.
         apsw.Error: The file cannot be opened; see `UNREADABLE`.
     """
     check_library(library_version())
@@ -153,8 +174,84 @@ def connect(
         flags |= apsw.SQLITE_OPEN_URI
         name = f"file:{quote(name)}?immutable=1"
     db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
+    if vfs is None and page_checksums is not False:
+        fresh = bool(page_checksums) and first_row(db, "PRAGMA page_count") == (0,)
+        if fresh or has_page_checksums(db):
+            writes = not (read_only or immutable)
+            db.close()
+            vfs = _checksum_layer(name) if writes or can_checksum_pages() else None
+            db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
+            if fresh:
+                _reserve(db, _CHECKSUM_BYTES)
     set_busy_timeout(db, busy)
     return db
+
+
+# Page checksums: an extension of SQLite's own that apsw ships
+
+
+def can_checksum_pages() -> bool:
+    """Return whether this apsw has the extension; it cannot be loaded out of an archive."""
+    return sqlite_extra.has(_EXTENSION) == "extension"
+
+
+def has_page_checksums(db: apsw.Connection) -> bool:
+    """Return whether each page of a database ends with a checksum."""
+    return _reserve(db, -1) == _CHECKSUM_BYTES
+
+
+def explain(error: Exception) -> str:
+    """Return what an error says, and of a page with another checksum that it is one."""
+    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
+        return "a page is not what was written: its checksum is wrong"
+    return str(error)
+
+
+def bad_pages(path: Path) -> list[int]:
+    """Return the numbers of the pages whose checksums are wrong, none where there are none.
+
+    The file itself is read: no process may write it, and this one may have no connection to it.
+    """
+    found: list[int] = []
+    with path.open("rb") as file, closing(apsw.Connection(":memory:")) as db:
+        header = file.read(_HEADER)
+        if len(header) < _HEADER or header[_RESERVED] != _CHECKSUM_BYTES:
+            return found
+        if not can_checksum_pages():
+            return found
+        _checksum_layer(str(path))
+        sqlite_extra.load(db, _EXTENSION)
+        size = int.from_bytes(header[16:18], "big")
+        size = 65536 if size == 1 else size
+        file.seek(0)
+        for number, page in enumerate(iter(lambda: file.read(size), b""), 1):
+            if first_row(db, "SELECT verify_checksum(?)", (page,)) == (0,):
+                found.append(number)
+    return found
+
+
+def _reserve(db: apsw.Connection, size: int) -> int:
+    """Ask for bytes at the end of each page, -1 for nothing; return how many there are."""
+    asked = ctypes.c_int(size)
+    db.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(asked))
+    return asked.value
+
+
+def _checksum_layer(name: str) -> str:
+    """Return the name of the file layer with checksums, which this loads into the library."""
+    if not can_checksum_pages():
+        msg = (
+            f"the pages of {name} have checksums, and this apsw has no extension for them: install "
+            "apsw from a wheel of PyPI, unpacked"
+        )
+        raise StoreError(msg)
+    with _LOADING:
+        if _LAYER not in apsw.vfs_names():
+            usual = apsw.vfs_names()[0]
+            with closing(apsw.Connection(":memory:")) as db:
+                sqlite_extra.load(db, _EXTENSION)
+            apsw.set_default_vfs(usual)  # it makes itself the default one
+    return _LAYER
 
 
 def set_busy_timeout(db: apsw.Connection, seconds: float) -> None:

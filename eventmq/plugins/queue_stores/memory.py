@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["eventmq_queue_stores"]
 
 #: Settings of stores that have files.
-_IGNORED = frozenset({"directory", "durability", "relaxed_interval", "reserve", "expect_store"})
+_IGNORED = frozenset(
+    {"directory", "durability", "relaxed_interval", "reserve", "page_checksums", "expect_store"}
+)
 
 #: Events are kept as in a file, within less.
 _TAKEN = {

@@ -53,8 +53,11 @@ from eventmq.operations import (
 from eventmq.plugins.database import (
     DISK_FULL,
     UNREADABLE,
+    can_checksum_pages,
     connect,
+    explain,
     has_moved,
+    has_page_checksums,
     lacks_index_space,
     use_log,
 )
@@ -130,6 +133,7 @@ class SqliteStore:
         events_cap: Bytes of events that are kept from then on.
         events_values: Bytes of arguments and results in one row of events, 0 for none.
         expect_store: Id that the store must have; empty: any, and a missing store is made.
+        page_checksums: A new store gets a checksum on each page.
         vfs: Name of the file layer of SQLite under all connections that write, None for the
             default one: a test may fail system calls there.
     """
@@ -148,9 +152,11 @@ class SqliteStore:
         events_cap: int = CAP,
         events_values: int = 0,
         expect_store: str = "",
+        page_checksums: bool = False,
         vfs: str | None = None,
     ) -> None:
         self._clock = clock
+        self._page_checksums = page_checksums
         self._vfs = vfs
         self._expected = expect_store
         self._opened: OpenedFiles | None = None
@@ -176,7 +182,10 @@ class SqliteStore:
         """What looks after the file; None where there is none."""
         if self._home is None:
             return None
-        return SqliteCare(Path(self._path), durable=self._durability == "durable")
+        return SqliteCare(
+            Path(self._path), durable=self._durability == "durable",
+            page_checksums=self._page_checksums,
+        )  # fmt: skip
 
     # Opening and closing
 
@@ -191,8 +200,8 @@ class SqliteStore:
             if self._home is not None and self._is_full(error):
                 raise self._home.full() from error
             msg = (
-                f"cannot open the store {self._path}: {error}; ask eventmq fsck what is wrong, and "
-                "eventmq fsck --salvage DEST copies what can be read"
+                f"cannot open the store {self._path}: {explain(error)}; ask eventmq fsck what is "
+                "wrong, and eventmq fsck --salvage DEST copies what can be read"
             )
             raise StoreError(msg) from error
         except BaseException:
@@ -240,7 +249,15 @@ class SqliteStore:
     def _connect(self) -> apsw.Connection:
         durable = self._durability == "durable"
         logged = self._home is not None and see_to_log(Path(self._path), durable=durable)
-        db = connect(self._path, busy=PATIENCE, statements=STATEMENTS, vfs=self._vfs)
+        wanted = self._page_checksums or None
+        db = connect(
+            self._path, busy=PATIENCE, statements=STATEMENTS, vfs=self._vfs, page_checksums=wanted
+        )
+        if wanted and not has_page_checksums(db):
+            logger.warning(
+                "the store %s was made without page checksums and goes on without: eventmq fsck "
+                "--salvage DEST makes a new one that has them", self._path,
+            )  # fmt: skip
         if logged:
             begin_anew(db)
         return db
@@ -424,7 +441,7 @@ class SqliteStore:
         if self._is_full(error):
             self._make_room()
             return QueueFull("the disk is full")
-        why = str(error) or type(error).__name__  # a MemoryError has no words
+        why = explain(error) or type(error).__name__  # a MemoryError has no words
         failure = StoreError(f"the store {self._path} cannot be written: {why}")
         failure.__cause__ = error
         return failure
@@ -481,6 +498,7 @@ def _event_handlers(outbox: Outbox) -> dict[type, Callable[[Any], Any]]:
 
 #: Options of the factory and their defaults; see the settings page for their meaning.
 OPTIONS: Mapping[str, object] = {
+    "page_checksums": False,
     "directory": ".eventmq",
     "durability": "durable",
     "relaxed_interval": 0.05,
@@ -499,6 +517,12 @@ def make_store(context: PluginContext) -> QueueStore:
     options = read_options(context, OPTIONS)
     if options["durability"] not in _SYNCHRONOUS:
         msg = "queue store sqlite: durability is 'durable' or 'relaxed'"
+        raise PluginError(msg)
+    if options["page_checksums"] and not can_checksum_pages():
+        msg = (
+            "queue store sqlite: page_checksums needs an extension of SQLite that this apsw does "
+            "not have; install apsw from a wheel of PyPI, unpacked"
+        )
         raise PluginError(msg)
     directory = Path(options.pop("directory"))
     return SqliteStore(directory, context.clock, **options)

@@ -12,7 +12,7 @@ from eventmq.plugins.database import UNREADABLE, checkpoint, connect
 from eventmq.plugins.queue_stores.care import events, graphs, jobs, leases, sums
 from eventmq.plugins.queue_stores.care.check import RESTORE, run
 from eventmq.plugins.queue_stores.care.copy import back_up, copy_files
-from eventmq.plugins.queue_stores.care.files import check_log, check_pages
+from eventmq.plugins.queue_stores.care.files import check_log, check_page_sums, check_pages
 from eventmq.plugins.queue_stores.care.salvage import salvage
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.log import PATIENCE
@@ -42,11 +42,13 @@ class SqliteCare:
     Args:
         path: Of the file.
         durable: A commit is synced before the next one is written.
+        page_checksums: A new store that is made here has them.
     """
 
-    def __init__(self, path: Path, *, durable: bool) -> None:
+    def __init__(self, path: Path, *, durable: bool, page_checksums: bool = False) -> None:
         self.path = path
         self._durable = durable
+        self._page_checksums = page_checksums
 
     # Checking
 
@@ -80,9 +82,10 @@ class SqliteCare:
         return StoreError(f"cannot read the store {self.path}: {error}; {RESTORE}")
 
     def _log(self) -> list[Finding]:
-        """Return what is wrong with the log; this process has no connection yet."""
+        """Return what is wrong with log and pages; this process has no connection yet."""
         try:
-            return list(check_log(self.path, durable=self._durable))
+            found = list(check_page_sums(self.path))
+            return [*found, *check_log(self.path, durable=self._durable)]
         except UNREADABLE as error:
             raise self._unreadable(error) from error
 
@@ -110,7 +113,7 @@ class SqliteCare:
         home.open()
         try:
             found = self._all()
-            damaged = any(finding.check == "pages" for finding in found)
+            damaged = any(finding.check in {"pages", "page-checksums"} for finding in found)
             if damaged or not any(finding.repairable for finding in found):
                 return Repaired("", [], found)
             kept = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
@@ -149,7 +152,10 @@ class SqliteCare:
     def salvage(self, destination: Path) -> Salvaged:
         """See `StoreCare.salvage`."""
         self._must_exist()
-        return salvage(self.path, destination, durable=self._durable, mend=_mend_all)
+        return salvage(
+            self.path, destination, _mend_all, durable=self._durable,
+            page_checksums=self._page_checksums,
+        )  # fmt: skip
 
 
 def check_rows(db: apsw.Connection) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.care import BackedUp
 from eventmq.errors import StoreError
-from eventmq.plugins.database import UNREADABLE, connect, copy_database
+from eventmq.plugins.database import UNREADABLE, connect, copy_database, has_page_checksums
 from eventmq.plugins.private_files import make_private_file
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.log import PATIENCE
@@ -86,7 +86,9 @@ def _must_be_closed(final: Path) -> None:
 
 def _copy(db: apsw.Connection, draft: Path) -> int:
     make_private_file(draft)
-    with contextlib.closing(connect(draft, busy=PATIENCE)) as copy:
+    with contextlib.closing(
+        connect(draft, busy=PATIENCE, page_checksums=has_page_checksums(db))
+    ) as copy:
         copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         copy_database(db, copy)
         # A store of its own: it has another future than the one that it was copied from.

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from eventmq.care import Finding
-from eventmq.plugins.database import UNREADABLE, first_row
+from eventmq.plugins.database import UNREADABLE, bad_pages, explain, first_row
 from eventmq.plugins.queue_stores.care.check import RESTORE, first_of
 from eventmq.plugins.queue_stores.log import look_at_log
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["check_log", "check_pages", "read_answer"]
+__all__ = ["check_log", "check_page_sums", "check_pages", "read_answer"]
 
 #: Damage that SQLite is to name at most.
 _MOST = 1000
@@ -42,6 +42,17 @@ def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def check_page_sums(path: Path) -> Iterator[Finding]:
+    """Yield what the checksums of pages say. No broker may have the store open."""
+    bad = bad_pages(path)
+    if bad:
+        some = first_of(map(str, bad))[0]
+        yield Finding(
+            "page-checksums", path.name, f"{len(bad)} pages are not what was written: {some}",
+            "a broker ends when it reads one of them", RESTORE, repairable=False,
+        )  # fmt: skip
+
+
 def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
     """Return what SQLite finds wrong, as sentences, and which indexes do not agree.
 
@@ -52,7 +63,7 @@ def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
     try:
         says = [row[0] for row in db.execute(sql)]
     except UNREADABLE as error:
-        says = [str(error)]
+        says = [explain(error)]
     lines = [line for text in says if text != "ok" for line in text.splitlines()]
     indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
     rest = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]

@@ -107,14 +107,17 @@ class _Column(NamedTuple):
     number: bool
 
 
-def salvage(path: Path, folder: Path, *, durable: bool, mend: Mend) -> Salvaged:
+def salvage(
+    path: Path, folder: Path, mend: Mend, *, durable: bool, page_checksums: bool
+) -> Salvaged:
     """Copy what can be read into a new store in a folder that is empty, or not there.
 
     Args:
         path: Of the database.
         folder: For the new one.
-        durable: Each commit was synced before the next one.
         mend: Puts right what can be put right in a store, and returns the rest.
+        durable: Each commit was synced before the next one.
+        page_checksums: The new store has them.
 
     Raises:
         StoreError: A broker has the store open; the folder has something in it or cannot be
@@ -128,7 +131,7 @@ def salvage(path: Path, folder: Path, *, durable: bool, mend: Mend) -> Salvaged:
         home.open()  # no broker may write meanwhile; where nobody can write, none does
     try:
         make_private_folder(folder)
-        return _Salvage(path, folder).run(mend, durable=durable)
+        return _Salvage(path, folder, page_checksums=page_checksums).run(mend, durable=durable)
     except BaseException as error:
         for each in folder.glob("*"):
             each.unlink()
@@ -146,8 +149,9 @@ def salvage(path: Path, folder: Path, *, durable: bool, mend: Mend) -> Salvaged:
 class _Salvage:
     """One run."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path, *, page_checksums: bool) -> None:
         self.path = path
+        self._page_checksums = page_checksums
         self.copy = folder / "source"
         self.target = folder / path.name
         self.lost: list[Lost] = []
@@ -224,7 +228,7 @@ class _Salvage:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        with contextlib.closing(connect(self.copy, busy=_PATIENCE)) as db:
+        with contextlib.closing(connect(self.copy, busy=_PATIENCE, page_checksums=False)) as db:
             first_row(db, "PRAGMA user_version")  # who has read nothing knows of no log
             checkpoint(db, "TRUNCATE")
 
@@ -238,7 +242,7 @@ class _Salvage:
 
     def _new_store(self) -> apsw.Connection:
         make_private_file(self.target)
-        db = connect(self.target, busy=_PATIENCE)
+        db = connect(self.target, busy=_PATIENCE, page_checksums=self._page_checksums or None)
         db.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         prepare(db, str(self.target))
         ScheduleTable(db)
