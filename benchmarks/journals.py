@@ -1,4 +1,7 @@
-"""Writes made-up events as the sealed files of a journal: what they say is up to each benchmark."""
+"""Writes made-up events as the sealed files of a journal: what they say is up to each benchmark.
+
+With seal logs, so that an audit of them is a proof.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ def write_part(folder: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow.parquet as pq
 
     from eventmq_contrib.journal.parquet import arrow_schema
+    from eventmq_contrib.journal.seals import SealLog, seal_of
 
     schema = arrow_schema()
     seq, at = np.asarray(columns["seq"]), np.asarray(columns["ts_us"])
@@ -41,13 +45,19 @@ def write_part(folder: Path, columns: Mapping[str, Any]) -> None:
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
     broker = table["broker_id"][0].as_py()
+    log = SealLog(folder, broker)
+    folder.mkdir(parents=True, exist_ok=True)
+    log.open([])
     # A file never spans an hour.
     bounds = [0, *(np.flatnonzero(np.diff(at // HOUR_US)) + 1).tolist(), len(at)]
     for begin, end in pairwise(bounds):
         name = FileName(broker, int(seq[begin]), int(seq[end - 1]))
-        path = folder / partition(int(at[begin])) / str(name)
+        hour = partition(int(at[begin]))
+        path = folder / hour / str(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table.slice(begin, end - begin), path, compression="zstd")
+        part = table.slice(begin, end - begin)
+        pq.write_table(part, path, compression="zstd", write_page_checksum=True)
+        log.append(seal_of(name, hour, path.read_bytes()))
 
 
 def _array(values: Any) -> Any:

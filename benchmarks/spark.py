@@ -16,7 +16,7 @@ from benchmarks.look_back import named
 from benchmarks.session import measured_on
 from eventmq.events import HOUR_US
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.audit import audit
+from eventmq_contrib.spark.products.audit import audit, audit_journal
 from eventmq_contrib.spark.products.failures import failures, killers
 from eventmq_contrib.spark.products.slo import Objective, slo
 from eventmq_contrib.spark.products.stats import stats
@@ -104,7 +104,6 @@ def write_clean_journal(folder: Path, events: int) -> None:
 
 #: Name -> makes the table whole and throws it away.
 _TABLES: dict[str, Callable[[DataFrame], object]] = {
-    "audit": audit,
     "stats": lambda events: stats(events).collect(),
     "slo": lambda events: slo(events, Objective()).collect(),
     "failures": lambda events: failures(events).collect(),
@@ -113,8 +112,10 @@ _TABLES: dict[str, Callable[[DataFrame], object]] = {
 
 
 def _all_tables(session: SparkSession, folder: Path) -> dict[str, float]:
-    """Return the seconds of each table."""
-    seconds = {}
+    """Return the seconds of each table; those of the audit with a look at all bytes."""
+    begin = time.perf_counter()
+    audit_journal(session, folder)
+    seconds = {"audit": time.perf_counter() - begin}
     for name, make in _TABLES.items():
         begin = time.perf_counter()
         make(read_journal(session, folder))
@@ -168,8 +169,10 @@ def planted(session: SparkSession, work: Path, figures: Figures) -> None:
     folder = work / "planted"
     write_clean_journal(folder, 2 * _MILLION)
     events = read_journal(session, folder)
-    clean = audit(events)
+    clean = audit_journal(session, folder)
+    assert clean.proven, clean.unproven
     false_alarms = clean.lost + clean.stuck + clean.double_leased + clean.missing_events
+    false_alarms += clean.orphans + clean.damaged
     ids = {name: _chosen(place, begin) for name, (place, begin) in _FAULTS.items()}
     number = F.substring("job_id", len(_PREFIX) + 1, 18).cast("long")
     ended = events.kind != "enqueued"

@@ -238,25 +238,32 @@ def check_version(path: Path | str, said: Mapping[bytes, bytes] | None) -> None:
 # All of them
 
 
-def inspect(catalog: Catalog) -> Inspection:
+def inspect(catalog: Catalog, sealed: Mapping[str, int] | None = None) -> Inspection:
     """Read every file of a folder, and judge the journal.
 
     Args:
         catalog: As from `Catalog.read`, with what the seal logs say of each file.
+        sealed: Up to which number brokers say that their events are sealed, by broker.
     """
     files = [*(each.file for each in catalog.large), *catalog.own]
     with ThreadPoolExecutor(_THREADS, "inspection") as pool:
         facts = list(pool.map(lambda file: facts_of(file.path, known=file.sha256), files))
-    return judge(catalog, {file.path: each for file, each in zip(files, facts, strict=True)})
+    return judge(
+        catalog, {file.path: each for file, each in zip(files, facts, strict=True)}, sealed
+    )
 
 
-def judge(catalog: Catalog, facts: Mapping[str, Facts]) -> Inspection:
+def judge(
+    catalog: Catalog, facts: Mapping[str, Facts], sealed: Mapping[str, int] | None = None
+) -> Inspection:
     """Return what is wrong with a journal, and what cannot be known.
 
     Args:
         catalog: As from `Catalog.read`, with what the seal logs say of each file.
         facts: What each file says of itself, by its path.
+        sealed: Up to which number brokers say that their events are sealed, by broker.
     """
+    sealed = sealed or {}
     found = Inspection()
     found.damage += [
         f"{path} is not a file of a journal, by its name: move it away" for path in catalog.foreign
@@ -275,9 +282,12 @@ def judge(catalog: Catalog, facts: Mapping[str, Facts]) -> Inspection:
         if file.path in read and known and said.rows and not said.wrong:
             there = file._replace(broker=said.brokers[0], first=said.first, last=said.last)
             found.sound.append(there)
-    brokers = {file.broker for file in (*current, *found.sound)} | set(catalog.logs)
+    brokers = {file.broker for file in (*current, *found.sound)} | {
+        *catalog.logs,
+        *filter(sealed.get, sealed),
+    }
     for broker in sorted(brokers):
-        _judge_broker(found, broker, catalog)
+        _judge_broker(found, broker, catalog, sealed.get(broker, 0))
     return found
 
 
@@ -298,7 +308,7 @@ def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
         yield f"{file.path} is not in the seal log: this journal has not sealed it there"
 
 
-def _judge_broker(found: Inspection, broker: str, catalog: Catalog) -> None:
+def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:
     record = catalog.logs.get(broker)
     ranges = _ranges([file for file in found.sound if file.broker == broker])
     begin, end = (ranges[0][0], ranges[-1][1]) if ranges else (1, 0)
@@ -330,6 +340,7 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog) -> None:
     for file in catalog.current():
         if file.broker == broker and file.large and not file.sha256:
             found.unproven.append(f"no checksum is known of {file.path}: compact again")
+    end = max(end, sealed)
     found.bounds[broker] = (begin, end)
     found.missing += [(broker, *each) for each in _without(ranges, begin, end)]
 

@@ -19,7 +19,7 @@ from eventmq_contrib.spark.session import using_spark
 from eventmq_contrib.spark.table import write_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -99,8 +99,11 @@ class Look:
                 )  # fmt: skip
 
     @contextlib.contextmanager
-    def evidence(self) -> Iterator[Evidence]:
+    def evidence(self, sealed: Mapping[str, int] | None = None) -> Iterator[Evidence]:
         """Give all events and what was found about the files, in a session as for `events`.
+
+        Args:
+            sealed: Up to which number brokers say that their events are sealed, by broker.
 
         Raises:
             JournalError: There is no journal.
@@ -109,7 +112,7 @@ class Look:
         from eventmq_contrib.spark.evidence import gather
 
         with self.spark() as session:
-            yield gather(session, self.journal)
+            yield gather(session, self.journal, sealed=sealed)
 
     @contextlib.contextmanager
     def spark(self) -> Iterator[SparkSession]:

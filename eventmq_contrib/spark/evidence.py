@@ -15,7 +15,7 @@ from eventmq_contrib.spark.addresses import AddressPlace
 from eventmq_contrib.spark.journal import events_of, folder_of, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -72,12 +72,15 @@ class Evidence:
         return found.where(found.n > 1)
 
 
-def gather(spark: SparkSession, journal: str | Path) -> Evidence:
+def gather(
+    spark: SparkSession, journal: str | Path, *, sealed: Mapping[str, int] | None = None
+) -> Evidence:
     """Look at all files of a journal, and return what can be read of it.
 
     Args:
         spark: Reads the events, and the files where they are at an address.
         journal: Its folder, or an address that Spark knows.
+        sealed: Up to which number brokers say that their events are sealed, by broker.
 
     Raises:
         JournalError: There is no journal, or it never had an event.
@@ -92,7 +95,7 @@ def gather(spark: SparkSession, journal: str | Path) -> Evidence:
             catalog.check(files)
         raise JournalError(f"the journal {catalog.name} has no events yet: there is nothing to see")
     if isinstance(place, AddressPlace):
-        found = judge(catalog, place.facts(files, whole=True))
+        found = judge(catalog, place.facts(files, whole=True), sealed)
     else:
-        found = inspect(catalog)
+        found = inspect(catalog, sealed)
     return Evidence(events_of(spark, found.sound, doubtful=found.doubtful), found)

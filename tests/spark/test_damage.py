@@ -20,6 +20,7 @@ from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.inspection import inspect
 from eventmq_contrib.journal.retention import forget
+from eventmq_contrib.journal.seals import SealRecord
 from eventmq_contrib.spark import EventMQDataSource, read_journal
 from eventmq_contrib.spark.command import spark as group
 from eventmq_contrib.spark.products.audit import audit_journal
@@ -478,6 +479,63 @@ def test_a_compacted_journal_is_proven_without_its_small_files(
     found_now = looked_at(journal)
     assert [each[1:] for each in found_now.missing] == [(1, 22)]
     assert len(found_now.damage) == 3
+
+
+def test_a_journal_that_was_put_back_with_its_log_is_shown_by_the_broker(journal: Path) -> None:
+    """It agrees with itself; the broker was told of more."""
+    [log] = (journal / "_seals").glob("*.jsonl")
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    last_file_deleted(journal)
+    assert unproven(journal) == []
+    catalog = Catalog.read(FolderPlace(journal), sealed=True)
+    [broker] = catalog.logs
+    found = inspect(catalog, {broker: 46, "other": 3})
+    assert found.missing == [*sorted([(broker, 43, 46), ("other", 1, 3)])]
+
+
+def test_a_journal_at_work_is_no_damage(journal: Path, tmp_path: Path) -> None:
+    """Files are sealed after the log was read first, before they are listed, and thereafter."""
+    later = tmp_path / "later"
+    shutil.copytree(journal, later)
+    [log] = (journal / "_seals").glob("*.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    names = [path_of(journal, first) for first in (23, 33, 43)]
+    for path in names:
+        path.unlink()
+    log.write_text("".join(lines[:-3]))
+
+    def seal(number: int, *, noted: bool = True) -> None:
+        path = names[number]
+        shutil.copy(later / path.relative_to(journal), path)
+        if noted:
+            log.write_text("".join(lines[: number - 2 or None]))
+
+    class AtWork(FolderPlace):
+        def paths(self) -> list[str]:
+            seal(0)
+            seal(1, noted=False)
+            found = super().paths()
+            seal(1)
+            seal(2)
+            return found
+
+    names[0].parent.mkdir(exist_ok=True)
+    found = inspect(Catalog.read(AtWork(journal), sealed=True))
+    assert (found.damage, found.unproven, found.missing) == ([], [], [])
+    assert [file.last for file in found.sound][-1] == 42
+
+
+def test_where_a_log_begins_and_ends_is_known_without_reading_all_of_it(journal: Path) -> None:
+    """A stream looks each second."""
+    [log] = (journal / "_seals").glob("*.jsonl")
+    data = log.read_bytes()
+    for some in (b"", data[:50], data[:300], data[:-30], data):
+        whole, brief = SealRecord.parse("b", some), SealRecord.brief("b", some)
+        assert (brief.head, brief.last) == (whole.head, whole.last)
+    path_of(journal, 43).unlink()
+    reopened(journal)
+    brief = SealRecord.brief("b", log.read_bytes())
+    assert (brief.head, brief.last, brief.end) == (1, 42, 46)
 
 
 def test_what_was_forgotten_is_not_missing(journal: Path) -> None:

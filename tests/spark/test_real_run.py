@@ -7,6 +7,7 @@ were executed; the audit has the journal alone.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,8 @@ def submit(system: System, confirmed: list[Any]) -> None:
         confirmed.extend(work.map([(number,) for number in range(start, start + 100)]))
 
 
-def audit(folder: Path) -> tuple[int, dict[str, Any]]:
-    given = ["audit", "--journal", str(folder), "--json"]
+def audit(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    given = ["audit", "--journal", str(folder), "--json", *more]
     done = CliRunner().invoke(group, given, standalone_mode=False)
     assert done.exception is None, done.output
     assert "the clock of" not in done.stderr, "all of them have the same one"
@@ -89,10 +90,23 @@ def test_after_kills_the_journal_alone_agrees_with_the_clients(
     keeper.wait(DEADLINE)
     journal(system, "--once").wait(DEADLINE)  # what the other had not looked at yet
     with as_users():
-        code, found = audit(system.folder / "journal")
+        code, found = audit(system.folder / "journal", "--broker", system.address)
     assert len({job.id for job in confirmed}) == JOBS
     assert (found["jobs"], found["succeeded"]) == (JOBS, JOBS)
-    assert code == 0, found
+    assert (code, found["proven"], found["damage"]) == (0, True, [])
+
+    # An earlier state of it, log and files, agrees with itself, and not with the broker.
+    earlier = system.folder / "earlier"
+    shutil.copytree(system.folder / "journal", earlier)
+    [log] = (earlier / "_seals").glob("*.jsonl")
+    *lines, last = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines))
+    [path] = earlier.rglob(f"*-{json.loads(last)['first']}-*.parquet")
+    path.unlink()
+    code, found = audit(earlier, "--broker", system.address)
+    first, end = json.loads(last)["first"], json.loads(last)["last"]
+    assert (code, found["missing_events"]) == (1, end - first + 1)
+    assert f"the events {first} to {end} of the broker" in found["damage"][0]
 
     # Then one event goes missing, and the audit must not agree any more.
     path = min((system.folder / "journal").rglob("*.parquet"))

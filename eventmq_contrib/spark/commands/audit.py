@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.exits import DONE, FAILED, NO_BROKER
 from eventmq.cli.output import printable, show_object
+from eventmq.cli.target import Target
 from eventmq_contrib.spark.command import takes_journal
 from eventmq_contrib.spark.products.audit import LISTED, STUCK_AFTER, audit
 from eventmq_contrib.spark.products.clocks import apart, sentence
@@ -19,11 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+#: A number that no event has.
+_NO_EVENT = 2**53
+
+
 @click.command(
     "audit", cls=Command,
     exits={
         FAILED: "jobs are lost, double-leased or orphans, events are missing or altered, or it is "
-        "not proven that none is; or it cannot be read"
+        "not proven that none is; or it cannot be read",
+        NO_BROKER: "the broker of --broker is not reachable",
     },
 )  # fmt: skip
 @click.option(
@@ -34,8 +40,13 @@ __all__ = ["command"]
     "--list", "listed", type=click.IntRange(min=0), default=LISTED, show_default=True, metavar="N",
     help="Ids in a list at most.",
 )  # fmt: skip
+@click.option(
+    "--broker", metavar="URL",
+    help="Ask this broker how far it was told that its events are sealed: up to there they must "
+    "be. It needs a key with the role admin where the broker has keys.",
+)  # fmt: skip
 @takes_journal
-def command(look: Look, stuck_after: float, listed: int) -> int:
+def command(look: Look, stuck_after: float, listed: int, broker: str | None) -> int:
     """Tell whether every job that was accepted ended, or where it is.
 
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
@@ -46,13 +57,14 @@ def command(look: Look, stuck_after: float, listed: int) -> int:
 
     Every file is compared with its name, its folder, its footer and the seal log, by checksums.
     "damage" names what is wrong. Where the seal log of a broker is missing, it is not proven that
-    nothing is missing or altered, and "unproven" says so.
+    nothing is missing or altered, and "unproven" says so. With --broker the end is where the broker
+    was told that it is: only so it is seen that files and seal log were put back to another time.
 
     --since and --until choose jobs by their first event, --queue and --task choose jobs; events
     that are missing are always looked for in the whole journal. A host whose clock is not that of
     the broker is named on stderr.
     """
-    with look.evidence() as evidence:
+    with look.evidence(_sealed(broker)) as evidence:
         events = evidence.events
         found = audit(
             events, stuck_after=stuck_after, listed=listed, queue=look.queue, task=look.task,
@@ -69,3 +81,12 @@ def command(look: Look, stuck_after: float, listed: int) -> int:
             said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
             click.echo(f"warning: {said}", err=True)
     return DONE if found.clean else FAILED
+
+
+def _sealed(url: str | None) -> dict[str, int]:
+    """Return up to which number the events of a broker are sealed, as it was told; by its store."""
+    if url is None:
+        return {}
+    with Target(broker=url).asking() as app:
+        answer = app.ask("events.read", {"after": _NO_EVENT, "bytes": 1})
+    return {answer["store"]: answer["sealed"]}

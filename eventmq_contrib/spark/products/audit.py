@@ -317,12 +317,16 @@ def _missing(ranges: Sequence[tuple[str, int, int]], events: DataFrame) -> list[
     ]
 
 
-def audit_journal(spark: SparkSession, journal: str | Path, **choice: Any) -> Audit:
+def audit_journal(
+    spark: SparkSession, journal: str | Path, *, sealed: Mapping[str, int] | None = None,
+    **choice: Any,
+) -> Audit:  # fmt: skip
     """Return what became of all jobs of a journal, and whether that is proven.
 
     Args:
         spark: Reads it.
         journal: Its folder, or an address that Spark knows.
+        sealed: Up to which number brokers say that their events are sealed, by broker.
         **choice: As for `audit`: ``stuck_after``, ``listed``, ``queue``, ``task``, ``since``,
             ``until``.
 
@@ -331,7 +335,7 @@ def audit_journal(spark: SparkSession, journal: str | Path, **choice: Any) -> Au
     """
     from eventmq_contrib.spark.evidence import gather
 
-    evidence = gather(spark, journal)
+    evidence = gather(spark, journal, sealed=sealed)
     return audit(evidence.events, evidence=evidence, **choice)
 
 
