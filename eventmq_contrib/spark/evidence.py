@@ -90,7 +90,8 @@ def gather(
     place = AddressPlace(spark, str(journal)) if folder is None else FolderPlace(folder)
     catalog = Catalog.read(place, sealed=True)
     files = [*(each.file for each in catalog.large), *catalog.own]
-    if not files and not any(record.last for record in catalog.logs.values()):
+    ends = [*(record.end for record in catalog.logs.values()), *(sealed or {}).values()]
+    if not files and not any(ends):
         if catalog.foreign or catalog.gone:
             catalog.check(files)
         raise JournalError(f"the journal {catalog.name} has no events yet: there is nothing to see")
