@@ -76,7 +76,7 @@ class Followed(NamedTuple):
 
         if self.process.poll() is None:
             in_batch = lambda: batches("offsets") > batches("commits") >= 1  # noqa: E731
-            until(in_batch, "the middle of a batch", 60.0)
+            until(in_batch, "the middle of a batch", PATIENCE - 20.0)
         self.kill()
 
     def kill(self) -> None:
@@ -257,7 +257,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = [place for place, item in enumerate(items) if item.path.parent == HERE]
     ours = sorted((items[place] for place in places), key=turn)
     for item in ours:
-        if "spark" in names_of(item):
+        if names_of(item) & {"spark", *BESIDE}:
             item.add_marker(pytest.mark.timeout(PATIENCE))
     for place, item in zip(places, ours, strict=True):
         items[place] = item
