@@ -20,7 +20,7 @@ from benchmarks.faults.order import receipts_after_syncs
 from benchmarks.faults.results import Row
 from benchmarks.faults.soak import bear
 from benchmarks.faults.storm import Storm
-from tests.faults.corruption import LOST, Store, is_cut
+from tests.faults.corruption import ALTERED, LOST, Store, is_cut
 from tests.faults.crashes import Lost, Tape
 from tests.faults.executors import Cluster
 from tests.faults.injected import calls_of, once, strike
@@ -130,7 +130,7 @@ def corruption(n: int) -> Row:
                 what, (verdict, said) = store.damage(seed)
                 cut = is_cut(what) and verdict == LOST
                 counted[f"{'log' if killed else 'file'}: {'cut off' if cut else verdict}"] += 1
-                if verdict == LOST and not cut:
+                if verdict in {ALTERED, LOST} and not cut:
                     lost += 1
                     print(f"  seed {seed}: {what}: {said}", flush=True)
     logging.disable(logging.NOTSET)

@@ -174,6 +174,7 @@ def connect(
         flags |= apsw.SQLITE_OPEN_URI
         name = f"file:{quote(name)}?immutable=1"
     db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
+    set_busy_timeout(db, busy)
     if vfs is None and page_checksums is not False:
         fresh = bool(page_checksums) and first_row(db, "PRAGMA page_count") == (0,)
         if fresh or has_page_checksums(db):
@@ -181,9 +182,9 @@ def connect(
             db.close()
             vfs = _checksum_layer(name) if writes or can_checksum_pages() else None
             db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
+            set_busy_timeout(db, busy)
             if fresh:
                 _reserve(db, _CHECKSUM_BYTES)
-    set_busy_timeout(db, busy)
     return db
 
 

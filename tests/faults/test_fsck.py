@@ -202,6 +202,7 @@ def test_a_broken_page_is_named_with_its_table(folder: Path) -> None:
     path.write_bytes(data)
     findings = care_of(folder).check()
     assert findings[0].check == "pages"
+    assert "jobs" in findings[0].found
     assert not findings[0].repairable
     assert care_of(folder).repair()[:2] == ("", [])
     assert path.read_bytes()[(page - 1) * 4096 : page * 4096] == bytes(4096)

@@ -12,6 +12,7 @@ from eventmq.entries import Admit
 from eventmq.errors import StoreError
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import connect, first_row
+from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
@@ -48,6 +49,8 @@ def test_a_store_with_a_damaged_page_is_refused(folder: Path, content: bytes) ->
     overwrite(path, leaves(path, "jobs")[2], content)
     with pytest.raises(StoreError, match=r"is damaged in its table jobs: .*--salvage DEST"):
         opened(folder)
+    [pages, *_] = SqliteCare(path, durable=True).check()
+    assert (pages.check, "(table jobs)" in pages.found) == ("pages", True)
     sound = SqliteStore(folder / "other", FakeClock(), reserve=0)
     sound.open()
     sound.close()

@@ -21,6 +21,9 @@ __all__ = ["check_log", "check_page_sums", "check_pages", "read_answer"]
 #: Damage that SQLite is to name at most.
 _MOST = 1000
 
+#: What SQLite says in the place of all that it would have found.
+_GIVEN_UP = ("database disk image is malformed",)
+
 #: What SQLite says of an index that does not agree with its table.
 _OF_INDEX = re.compile(r"(?:row \d+ missing from|wrong # of entries in) index (\S+)")
 
@@ -73,6 +76,13 @@ def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
 def check_pages(db: apsw.Connection) -> Iterator[Finding]:
     """Yield what SQLite finds wrong with the file."""
     rest, indexes = read_answer(db, f"PRAGMA integrity_check({_MOST})")
+    if any(line in _GIVEN_UP for line in rest):  # it met what it cannot go on from: where is that?
+        tables = [
+            (name, *read_answer(db, f"PRAGMA integrity_check({name})")) for name in _tables(db)
+        ]
+        named = [f"{line} (table {name})" for name, lines, _ in tables for line in lines]
+        rest = named or rest
+        indexes = sorted({index for _, _, found in tables for index in found})
     if rest:
         some, n = first_of(rest)
         yield Finding(
@@ -86,6 +96,13 @@ def check_pages(db: apsw.Connection) -> Iterator[Finding]:
             "jobs are not found, or not handed out", "eventmq fsck --repair makes them anew",
             repairable=not rest,
         )  # fmt: skip
+
+
+def _tables(db: apsw.Connection) -> list[str]:
+    try:
+        return [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+    except UNREADABLE:
+        return []
 
 
 def _named(db: apsw.Connection, line: str) -> str:
