@@ -55,7 +55,7 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
 
 
 def workers(state: State) -> dict[str, Any]:
-    """Return what ROUTER_SHOW_WORKERS says."""
+    """Return what ROUTER_SHOW_WORKERS says; ``hb`` is wall time."""
     names = _names(state)
     found: dict[str, dict[str, Any]] = {}
     queues: dict[str, list[list[Any]]] = {}
@@ -64,7 +64,7 @@ def workers(state: State) -> dict[str, Any]:
             name = names[session.id]
             found[name] = {
                 "queues": [list(pair) for pair in session.queues],
-                "hb": session.peer.heard,
+                "hb": session.peer.heard + state.keeper.ahead,
                 "available_slots": max(0, session.room),
             }
             for weight, queue in session.queues:
@@ -77,7 +77,8 @@ def workers(state: State) -> dict[str, Any]:
 def schedulers(state: State) -> dict[str, Any]:
     """Return what ROUTER_SHOW_SCHEDULERS says."""
     found = [peer for peer in state.peers.values() if peer.role == "scheduler"]
-    shown = {_text(peer.key.identity): {"hb": peer.heard} for peer in found}
+    ahead = state.keeper.ahead
+    shown = {_text(peer.key.identity): {"hb": peer.heard + ahead} for peer in found}
     return {"connected_schedulers": shown}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from eventmq.broker import status
 from eventmq.wire.commands import Admin, Inform, Kbai, Ready, Reply, Request
 from eventmq.wire.features import Features
@@ -130,3 +132,16 @@ def test_a_routing_id_that_is_no_text_is_hexadecimal(broker: Broker) -> None:
     for identity in (b"\xff", b"a\nb"):
         broker.tell(identity, Inform("i", "", "scheduler"))
     assert set(ask(broker, "ROUTER_SHOW_SCHEDULERS")["connected_schedulers"]) == {"ff", "610a62"}
+
+
+def test_the_last_message_is_told_in_wall_time(broker: Broker) -> None:
+    """Which people read, and not the broker's own time, in which the wall clock does not step."""
+    broker.tell(b"s", Inform("i", "", "scheduler"))
+    broker.tell(b"w", Inform("i", "", "worker"))
+    heard = broker.clock.time
+    broker.clock.wrong = 30.0
+    for command, key, peer in (
+        ("ROUTER_SHOW_SCHEDULERS", "connected_schedulers", "s"),
+        ("ROUTER_SHOW_WORKERS", "connected_workers", "w"),
+    ):
+        assert ask(broker, command)[key][peer]["hb"] == pytest.approx(heard + 30.0, abs=0.1)
