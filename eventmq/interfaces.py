@@ -328,6 +328,8 @@ class QueueStore(Protocol):
 
     A batch is one transaction: all of it or nothing, and on disk before its verdicts are given.
     Several batches may be in flight; verdicts come in the order of submission. One thread.
+    It keeps a time of its own (`eventmq.timekeeping`): ``Recovered.keeper`` goes on from what was
+    stored; each commit advances it, and stores it where it was not for a second.
     A store with files may have an attribute ``care``, a `StoreCare` or None.
     """
 

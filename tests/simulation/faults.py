@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eventmq.timekeeping import STEP
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Fault
     from tests.simulation.world import Process
 
-__all__ = ["Faults", "rough"]
+__all__ = ["Faults", "rough", "sets_clocks"]
 
 #: What any number of may happen without a job running twice.
 _HARMLESS = frozenset({"jump", "low", "full", "crash_commit", "crash_sending"})
@@ -28,6 +30,17 @@ def rough(faults: Sequence[Fault]) -> bool:
     """
     worse = [fault for fault in faults if fault.what not in _HARMLESS]
     return len(worse) > 1 or any(map(_is_rough, worse))
+
+
+def sets_clocks(faults: Sequence[Fault]) -> bool:
+    """Return whether jobs may start early or late for what goes wrong with clocks.
+
+    A step of the broker's counts neither before it has stood for ten minutes, which no run takes,
+    nor after a restart on the same boot.
+    """
+    jumps = [fault.arguments for fault in faults if fault.what == "jump"]
+    reboots = any(fault.what == "power" for fault in faults)
+    return any(reboots or jump["who"] != "broker" or abs(jump["seconds"]) <= STEP for jump in jumps)
 
 
 def _is_rough(fault: Fault) -> bool:
@@ -109,6 +122,7 @@ class Faults:
         simulation = self.simulation
         simulation.broker.die()
         simulation.disk.lose_power()
+        simulation.broker.clock.reboot()
         simulation.auditor.rolled_back |= bool(simulation.scenario.relaxed)
         self._restart(simulation.broker, after)
 

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["make_faults"]
 
+#: Seconds by which the clock of the broker's machine is set: none counts within a run, but for the
+#: smallest, which a time service might correct.
+_STEPS = (2.0, -2.0, 3600.0, -3600.0, 2 * 86_400.0, 400 * 86_400.0, -365 * 86_400.0)
+
 
 def make_faults(
     draw: Random,
@@ -86,6 +90,8 @@ class _Faults:
 
     def _jump(self) -> tuple[str, dict[str, Any]]:
         who = self.draw.choice([*self.peers, "broker", "broker"])
+        if who == "broker":
+            return "jump", {"who": who, "seconds": self.draw.choice(_STEPS)}
         far = (3600.0, -3600.0) if self.back else (3600.0 if self.far else 20.0, -15.0)
         return "jump", {"who": who, "seconds": self.draw.choice((*far, 2.0, -2.0))}
 

@@ -12,7 +12,7 @@ from tests.simulation.beat import BeatProcess, make_schedule
 from tests.simulation.broker import BrokerProcess
 from tests.simulation.client import ClientProcess
 from tests.simulation.disk import Disk
-from tests.simulation.faults import Faults, rough
+from tests.simulation.faults import Faults, rough, sets_clocks
 from tests.simulation.graphs import needs_of
 from tests.simulation.ledger import check_events
 from tests.simulation.plain import PlainWorker
@@ -64,8 +64,8 @@ class Simulation:
     def __init__(self, scenario: Scenario, *, told: bool = False) -> None:
         self.scenario = scenario
         self.world = world = World(scenario.seed, told=told)
-        clocks = any(fault.what == "jump" for fault in scenario.faults)
-        self.auditor = Auditor(world, twice=rough(scenario.faults), clocks=clocks)
+        twice, clocks = rough(scenario.faults), sets_clocks(scenario.faults)
+        self.auditor = Auditor(world, twice=twice, clocks=clocks)
         self.disk = Disk(world, relaxed=scenario.relaxed)
         limits = Limits(**{**QUICK, **scenario.limits})
         self.broker = BrokerProcess(world, self.disk, limits, self._look)

@@ -81,8 +81,9 @@ class HostClock:
     def __init__(self, world: World) -> None:
         self._world = world
         self.wall = EPOCH
-        #: How often the machine was started.
+        #: How often the machine was started, and when the last time.
         self.boots = 1
+        self._booted = -1000.0
 
     def now(self) -> float:
         return self._world.now + self.wall
@@ -91,10 +92,15 @@ class HostClock:
         return self._world.now + 1000.0
 
     def boottime(self) -> float:
-        return self._world.now + 1000.0
+        return self._world.now - self._booted
 
     def boot_id(self) -> str:
         return f"boot-{self.boots}"
+
+    def reboot(self) -> None:
+        """The machine is started anew."""
+        self.boots += 1
+        self._booted = self._world.now
 
 
 class Process:

@@ -15,9 +15,11 @@ from eventmq.entries import (
     CloseChunk,
     Find,
     Finish,
+    KeepTime,
     LaneKey,
     LimitRow,
     OpenChunk,
+    Promote,
     QueueCounts,
     Requeue,
     SaveLimits,
@@ -26,6 +28,7 @@ from eventmq.entries import (
 from eventmq.errors import StoreError
 from eventmq.job import JobState
 from eventmq.testing.suites.store_harness import StoreHarness, fields
+from eventmq.timekeeping import AT_ONCE
 
 if TYPE_CHECKING:
     from eventmq.entries import Recovered
@@ -117,6 +120,60 @@ class RecoveryTests(StoreHarness):
         states = ["succeeded", "failed", "queued", "queued", "queued", "delayed"]
         expected = {i: Verdict("same_id", state) for i, state in enumerate(states)}
         assert self.commit(store, Admit(again)) == [expected]
+
+    # Time
+
+    @pytest.mark.parametrize("step", [400 * 86_400.0, -365 * 86_400.0])
+    def test_its_time_goes_on_over_a_restart_whatever_the_wall_clock_does(
+        self, step: float
+    ) -> None:
+        """On the same boot by boot time, which counts the machine's sleep."""
+        store, recovered = self.open()
+        begin = recovered.keeper.now
+        self.clock.advance(5.0)
+        self.commit(store, KeepTime())
+        assert recovered.keeper.now == begin + 5.0
+        self.clock.sleep(100.0)
+        self.clock.set_now(self.clock.now() + step)
+        _, recovered = self.reopen(store)
+        assert recovered.keeper.now == begin + 105.0
+        assert recovered.keeper.wall == begin + 105.0
+        assert recovered.keeper.status()["step"] == step
+
+    @pytest.mark.parametrize("off", [60.0, 7 * 86_400.0])
+    def test_after_another_boot_no_more_than_an_hour_has_passed(self, off: float) -> None:
+        """The rest is unconfirmed, and is kept over further boots until it is accepted."""
+        store, recovered = self.open()
+        begin = recovered.keeper.now
+        self.commit(store, KeepTime())
+        hour, rest = min(off, AT_ONCE), max(0.0, off - AT_ONCE)
+        self.clock.reboot(off)
+        store, recovered = self.reopen(store)
+        assert recovered.keeper.now == begin + hour
+        self.clock.reboot(0.0)
+        store, recovered = self.reopen(store)
+        assert recovered.keeper.status()["unconfirmed"] == rest
+        recovered.keeper.accept()
+        self.commit(store, KeepTime())
+        assert recovered.keeper.now == begin + off
+        _, recovered = self.reopen(store)
+        assert recovered.keeper.now == begin + off
+        assert not any(recovered.keeper.status().values())
+
+    def test_jobs_for_a_wall_time_are_ready_by_it_and_rank_by_when_that_was(self) -> None:
+        """Those for a store time are ready by that, however far the two are apart."""
+        store = self.begin()
+        now = self.clock.now()
+        waits = self.delayed(100.0)
+        at = self.delayed(50.0, eta=now + 50.0, rank=int((now + 50.0) * 1e6))
+        self.commit(store, Admit([waits, at]))
+        entry = Promote(now + 10.0, 10, ahead=1000.0, since=now + 5.0)
+        [(jobs, due)] = self.commit(store, entry)
+        assert [job.id for job in jobs] == [at.id]
+        assert (jobs[0].due, jobs[0].rank) == (now + 5.0, int((now + 5.0) * 1e6))
+        assert due == now + 100.0
+        [(jobs, due)] = self.commit(store, Promote(now + 100.0, 10, ahead=-1e9))
+        assert ([job.id for job in jobs], due) == ([waits.id], None)
 
     def test_a_second_owner_is_refused(self) -> None:
         """Two brokers on one data directory would hand every job out twice."""

@@ -42,6 +42,7 @@ _JOB_FIELDS = [
     "expires",
     "created",
     "deaths",
+    "eta",
 ]
 
 
