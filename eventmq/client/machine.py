@@ -154,7 +154,10 @@ class ClientMachine:
         connection.broken = True
         if not connection.retry_at:
             connection.trouble = LOST
-        self._inform(connection, now)
+        if self._legacy:
+            self._leave(connection, now)  # nothing else tells whether it is there
+        else:
+            self._inform(connection, now)
 
     def restored(self, index: int, now: float) -> None:
         """Note that the transport has a connection again: a new socket is wanted.

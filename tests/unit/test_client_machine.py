@@ -678,6 +678,22 @@ def test_a_broker_that_is_said_to_be_a_legacy_one_is_not_asked_by_clients(
     assert said == [sent], "and no HEARTBEAT"
 
 
+def test_a_legacy_broker_whose_connection_is_lost_is_left_until_it_is_back() -> None:
+    """Its jobs go to the next one; a new socket takes it for there again."""
+    machine = ClientMachine(["one", "two"], session="s", legacy=True)
+    for index in (0, 1):
+        machine.opened(index, 1.0)
+    machine.lost(0, 2.0)
+    frames = Request("j1", "default", "", b"text").frames()
+    machine.begin(job := Parcel(frames, id="j1", deadline=9.0), 2.0)
+    assert job.at == 1
+    machine.restored(0, 3.0)
+    assert machine.reopen == [0]
+    machine.opened(0, 3.0)
+    machine.begin(job := Parcel(frames, id="j2", deadline=9.0), 3.0)
+    assert job.at == 0
+
+
 # The end
 
 
