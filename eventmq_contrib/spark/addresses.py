@@ -47,13 +47,15 @@ class AddressPlace:
 
     def paths(self) -> list[str]:
         """See `Place`."""
-        files = self._binary(_HOURS)
-        if files is not None:
-            return sorted(map(unquote, files.inputFiles()))
-        if self._binary("*", there=True) is None:
-            msg = f"there is no journal at {self.name}: name its address with --journal"
-            raise JournalError(msg)
-        return []
+        # With Spark Connect nothing is looked at before the names are asked for.
+        reader = self._spark.read.format("binaryFile")
+        with _absent():
+            return sorted(map(unquote, reader.load(self._pattern(_HOURS)).inputFiles()))
+        with _absent():
+            reader.option("recursiveFileLookup", "true").load(as_pattern(self.name)).inputFiles()
+            return []
+        msg = f"there is no journal at {self.name}: name its address with --journal"
+        raise JournalError(msg)
 
     def text(self, name: str) -> str | None:
         """See `Place`."""
@@ -80,15 +82,6 @@ class AddressPlace:
             found = rows.selectExpr("_metadata.file_name", "value").collect()
             return [(unquote(name), text) for name, text in found]
         return []
-
-    def _binary(self, pattern: str, *, there: bool = False) -> DataFrame | None:
-        """Return the files of a pattern, None where there are none."""
-        with _absent():
-            reader = self._spark.read.format("binaryFile")
-            if not there:
-                return reader.load(self._pattern(pattern))
-            return reader.option("recursiveFileLookup", "true").load(as_pattern(self.name))
-        return None
 
     # What is in the files
 

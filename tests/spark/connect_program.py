@@ -1,4 +1,6 @@
-"""Reads a journal in three ways as a client of Spark Connect, and prints what it found.
+"""Reads a journal in several ways as a client of Spark Connect, and prints what it found.
+
+The folder of the journal is also at an address that only Spark knows.
 
 python -m tests.spark.connect_program ADDRESS JOURNAL
 """
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq_contrib.spark import EventMQDataSource, read_journal
+from eventmq_contrib.spark.evidence import gather
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +29,10 @@ def read(spark: SparkSession, journal: str) -> dict[str, Any]:
         "source": spark.read.format("eventmq").load(journal).count(),
         "journal": read_journal(spark, journal).count(),
     }
+    spark.conf.set("fs.viewfs.mounttable.connect.link./far", Path(journal).parent.as_uri())
+    address = f"viewfs://connect/far/{Path(journal).name}"
+    found["address"] = read_journal(spark, address).count()
+    found["proven"] = gather(spark, address).files.unproven == []
     query.awaitTermination()
     return {**found, "stream": spark.table("seen").count()}
 

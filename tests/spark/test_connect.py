@@ -23,7 +23,7 @@ def test_the_readers_work_with_spark_connect(connect: str, tmp_path: Path) -> No
     The client is a process of its own, since one has either a session of this kind or of the other.
     """
     rows = story(Random(1), "b").rows
-    write_journal(tmp_path / "journal", rows)
+    write_journal(tmp_path / "journal", rows, sealed=True)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_program", connect, str(tmp_path / "journal")],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
@@ -33,4 +33,4 @@ def test_the_readers_work_with_spark_connect(connect: str, tmp_path: Path) -> No
     found = json.loads(done.stdout.splitlines()[-1])
     n = len({(row["broker_id"], row["seq"]) for row in rows})
     assert found.pop("kind") == "pyspark.sql.connect.session"
-    assert found == {"source": n, "journal": n, "stream": n}
+    assert found == {"source": n, "journal": n, "stream": n, "address": n, "proven": True}
