@@ -343,8 +343,8 @@ PLANTS: list[Plant] = [
 #: Those with which the whole audit is asked.
 ASKED: list[Plant] = [
     first_file_deleted, last_file_deleted, all_files_deleted, last_row_cut, numbers_shifted,
-    other_content, end_of_another_job, unknown_kind, byte_flipped, footer_flipped, emptied,
-    copied_under_another_name, overlap_with_other_content, newer_version, log_edited,
+    end_of_another_job, unknown_kind, byte_flipped, footer_flipped, overlap_with_other_content,
+    newer_version,
 ]  # fmt: skip
 
 #: What is found in the events, by Spark.
