@@ -277,7 +277,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a restarted broker waits for no session": Fault(
         bug(Recovery, "run", _patience(1e-9)), _CORE,
-        "test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched",
+        "test_after_a_restart_leased_jobs_wait_for_their_session",
     ),
     "a restarted broker waits for a session for ever": Fault(
         bug(Recovery, "run", _patience(1e9)), _CORE,

@@ -461,6 +461,7 @@ def test_after_a_restart_leased_jobs_wait_for_their_session(broker: Broker) -> N
     [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
     waiting, _ = broker.submit()
     broker.crash()
+    broker.wait(1.0)
     [(_, index)] = chunks(broker.worker(b"w2", "two"))
     assert [entry.id for entry in index.entries] == [waiting]
     broker.worker(b"w1", "one", received=1, held=(1,))
