@@ -37,6 +37,8 @@ from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.opened import OpenedFiles
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.plugins.queue_stores.tables import Tables
+from eventmq.scheduler.machine import Machine
+from eventmq.scheduler.runner_clock import GuardedClock
 from eventmq.timekeeping import StoreTime
 from tests.simulation.teeth import BUGS, bug
 
@@ -169,6 +171,10 @@ def _no_eta(original: Any) -> Any:
     return maker
 
 
+def _unguarded(_: Any) -> Any:
+    return lambda self: self._clock.now()
+
+
 def _weightless(original: Any) -> Any:
     """Take failed jobs of before for nothing."""
 
@@ -256,6 +262,7 @@ def _unlocked(original: Any) -> Any:
     return lock
 
 
+_SCHEDULER = "tests/unit/test_scheduler.py"
 _WALL_CLOCK = "tests/faults/test_wall_clock.py"
 _CORE = "tests/unit/test_broker_core.py"
 _EVENTS = "tests/unit/test_broker_events.py"
@@ -419,6 +426,20 @@ _CLOCKS = {
     ),
 }  # fmt: skip
 FAULTS |= {name: Fault(plant, _WALL_CLOCK, test) for name, (plant, test) in _CLOCKS.items()}
+FAULTS |= {
+    "a beat goes by the wall clock": Fault(
+        bug(GuardedClock, "now", _unguarded), _SCHEDULER,
+        "test_a_clock_that_steps_for_some_seconds_fires_nothing_and_stops_nothing",
+    ),
+    "a schedule that has fired for later slots waits for them": Fault(
+        bug(Machine, "went_back", _nothing), _SCHEDULER,
+        "test_a_clock_put_back_an_hour_fires_no_slot_twice_and_stops_nothing",
+    ),
+    "a beat does not ask for the broker's time": Fault(
+        bug(GuardedClock, "expect", _nothing), _SCHEDULER,
+        "test_a_beat_whose_clock_is_a_day_ahead_goes_by_the_brokers_for_ten_minutes",
+    ),
+}  # fmt: skip
 
 
 class Watch:
