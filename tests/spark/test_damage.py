@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
+from eventmq.errors import StoreError
 from eventmq.events import FileName
 from eventmq_contrib.journal.catalog import Catalog, FolderPlace, JournalError, hour_start
 from eventmq_contrib.journal.compaction import Compaction
@@ -579,6 +580,15 @@ def test_tables_refuse_a_journal_without_its_beginning(spark: SparkSession, jour
         read_journal(spark, journal)
     with pytest.raises(PySparkException, match=said):
         spark.read.format("eventmq").load(str(journal)).count()
+
+
+def test_a_stream_does_not_pass_over_what_was_forgotten_before_it_came(journal: Path) -> None:
+    broker = files_of(journal)[0].broker
+    forget(journal, before=hour_start(files_of(journal)[-1]).timestamp())
+    for read in ({}, {broker: 22}, {broker: 46}):
+        assert [file.first for file in sealed_files(str(journal), read)] == [23, 33, 43]
+    with pytest.raises(StoreError, match=r"the events 12 to 22 of the broker .* were forgotten"):
+        sealed_files(str(journal), {broker: 11})
 
 
 def test_a_damaged_page_ends_a_table_by_each_way_to_read(

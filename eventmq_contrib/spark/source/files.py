@@ -42,16 +42,29 @@ class Slice(NamedTuple):
     broker: str
 
 
-def sealed_files(journal: str) -> list[JournalFile]:
+def sealed_files(journal: str, after: Mapping[str, int] | None = None) -> list[JournalFile]:
     """Return the files of a journal, by broker and number; none where none is sealed yet.
 
+    Args:
+        journal: Its folder.
+        after: Number per broker up to which a stream has read them.
+
     Raises:
-        StoreError: There is no such folder, its beginning is missing, or a file is foreign.
+        StoreError: There is no such folder, its beginning is missing, a file is foreign, or what
+            the stream is to read next was forgotten.
         SettingsError: It is an address.
     """
     catalog = Catalog.read(FolderPlace(folder_here(journal)))
     files = catalog.current()
     catalog.check(files)
+    for broker, number in (after or {}).items():
+        begin = catalog.begins.get(broker, 0)
+        if begin > number + 1:
+            msg = (
+                f"the events {number + 1} to {begin - 1} of the broker {broker} were forgotten "
+                "before this stream had read them: begin another one, with a new checkpoint"
+            )
+            raise StoreError(msg)
     return files
 
 

@@ -82,7 +82,7 @@ class JournalStream:
 
         What is missing at the first look is not waited for: nobody copies, or all the time.
         """
-        files, now = sealed_files(self.folder), time.monotonic()
+        files, now = sealed_files(self.folder, start), time.monotonic()
         found, known = holes(files, start), self._holes
         self._holes = {
             hole: now - PATIENCE if known is None else known.get(hole, now) for hole in found
@@ -105,7 +105,7 @@ class JournalStream:
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return one piece per large file, or some small ones."""
-        return pieces(bundles(plan(sealed_files(self.folder), start, end)))
+        return pieces(bundles(plan(sealed_files(self.folder, start), start, end)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the events of one piece."""
