@@ -193,3 +193,20 @@ def test_many_that_open_a_new_file_at_once_all_succeed(make):
         thread.join(20.0)
     assert failures == []
     assert [make().get(f"job-{n}".encode()) for n in range(8)] == [b"x"] * 8
+
+
+@pytest.mark.parametrize("step", [2 * 86_400.0, 400 * 86_400.0, -365 * 86_400.0])
+def test_a_clock_that_steps_for_some_seconds_drops_no_result(make, tmp_path, step):
+    backend = make()
+    backend.put("job-1", b"kept", 3600.0)
+    backend.clock.advance(100.0)  # so that what may go is looked for
+    backend.clock.set_now(backend.clock.now() + step)
+    backend.put("job-2", b"of the wrong time", 3600.0)
+    backend.clock.advance(8.0)
+    assert backend.get(b"job-1") == b"kept"
+    backend.clock.set_now(backend.clock.now() - step)
+    backend.clock.advance(3000.0)
+    assert [backend.get(b"job-1"), backend.get(b"job-2")] == [b"kept", b"of the wrong time"]
+    backend.clock.advance(600.0)
+    with pytest.raises(ResultUnavailable):
+        backend.get(b"job-1")

@@ -24,6 +24,7 @@ from eventmq.hookspecs import hookimpl
 from eventmq.plugins.database import UNREADABLE, all_rows, change, connect, first_row, use_log
 from eventmq.plugins.options import read_options
 from eventmq.plugins.private_files import make_private_file, make_private_folder
+from eventmq.timekeeping import GuardedWall, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,8 @@ class SqliteResults:
         max_result: int = MAX_RESULT,
     ) -> None:
         self._path = path
-        self._now = clock.now
+        self._clock = clock
+        self._guarded = GuardedWall(Reading(clock.now(), clock.boottime()))
         self._durable = durable
         self._max_bytes = max_bytes
         self._max_result = min(max_result, LARGEST)
@@ -113,6 +115,14 @@ class SqliteResults:
         self._look_at = 0.0
         self._written = 0
         self._home = _Home()
+
+    def _now(self) -> float:
+        """Return the wall time, of which a step counts only after it has stood for a while.
+
+        Threads that do so at once do no harm: a reading is as good as another.
+        """
+        self._guarded.advance(self._clock.now(), self._clock.boottime())
+        return self._guarded.now
 
     def put(self, job_id: str, data: bytes, ttl: float) -> bytes:
         """Keep a result for ``ttl`` seconds; return its reference, made of the job's id.
