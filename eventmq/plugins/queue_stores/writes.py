@@ -92,7 +92,7 @@ class Writes:
     # Admission
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def admit(self, entry: Admit) -> dict[int, Verdict]:
+    def admit(self, entry: Admit) -> dict[int, Verdict]:  # noqa: PLR0912 - a hot loop
         """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
         jobs = entry.jobs
         if self.refuse:
@@ -106,6 +106,9 @@ class Writes:
         refused: dict[int, Verdict] = {}
         rows: list[tuple[Any, ...]] = []
         keyed: list[int] = []
+        text = name = None
+        data, unique = b"", False
+        queue = lane = begun = common = 0
         for i, j in enumerate(jobs):
             job_id = j.id
             if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
@@ -115,18 +118,26 @@ class Writes:
                 continue
             elif sane <= job_id < id_horizon(wall + window):
                 early.add(job_id)
-            if "unique:" in j.headers and unique_rule(j.headers) is not None:
+            if j.headers != text or j.queue != name:  # mostly all are as the one before
+                text, name = j.headers, j.queue
+                unique = "unique:" in text and unique_rule(text) is not None
+                place = None if unique else places.get((name, text))
+                if place is None and not unique:
+                    place = places[name, text] = self._place(j)
+                queue, lane, begun = place or (0, 0, 0)
+                data, common = b"", begun
+            if unique:
                 keyed.append(i)
                 continue
-            place = places.get((j.queue, j.headers))
-            if place is None:
-                place = places[j.queue, j.headers] = self._place(j)
+            body = j.body
+            if body != data:
+                data = body
+                common = crc32(body, begun)
             coded = job_id.encode()
-            begun = place[2]
             rows.append((
-                j.seq, job_id, place[0], j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
-                j.expires, j.created, j.headers, j.body, j.eta, crc32(coded, crc32(j.body, begun)),
-                crc32(coded, begun), place[1],
+                j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
+                j.expires, j.created, text, body, j.eta, crc32(coded, common),
+                crc32(coded, begun), lane,
             ))  # fmt: skip
         self.high = high
         count = change_many(self.tables.db, _INSERT, rows) if rows else 0
