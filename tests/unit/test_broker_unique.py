@@ -346,6 +346,8 @@ def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
     ):
         db.execute(f"DROP TABLE {table}")
     db.execute("ALTER TABLE queues DROP COLUMN blocked")
+    db.execute("DROP INDEX queues_gone")
+    db.execute("ALTER TABLE queues DROP COLUMN gone")
     db.execute("ALTER TABLE chunks DROP COLUMN leased")
     db.execute("ALTER TABLE attempts DROP COLUMN crc")
     for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:
