@@ -106,6 +106,7 @@ def limits_of(settings: Settings) -> Limits:
         max_peers=settings.max_peers,
         max_message_rate=settings.max_message_rate,
         max_unread=settings.max_unread,
+        max_unread_total=settings.max_unread_total,
         window=settings.window,
         heartbeat_interval=settings.heartbeat_interval,
         liveness=settings.liveness,

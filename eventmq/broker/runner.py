@@ -27,6 +27,7 @@ from eventmq.timekeeping import Reading, Timekeeper
 from eventmq.wire.addresses import is_local
 from eventmq.wire.runner_zap import KeyRing
 from eventmq.wire.socket import Link, RouterLink, Unroutable, new_context, open_pub, open_router
+from eventmq.wire.unread import Total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -110,6 +111,7 @@ class BrokerRunner:
         self._links: dict[str, Link] = {}
         self._losses = Losses(self.core.heartbeats.connection_lost)
         self._later = Later()
+        self._total = Total(limits.max_unread_total)
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
         self._wake_read, self._wake_write = _open_pipe()
         self._keeper = Timekeeper()
@@ -163,6 +165,9 @@ class BrokerRunner:
     def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
         self.core.waits.lookups.unread = self._unread
+        self.core.waits.lookups.allowance = self._allowance
+        self.core.waits.lookups.admits = self._admits
+        self.core.state.unread_bytes = lambda: self._total.used
         self._keeper = keeper = recovered.keeper
         if keeper.store_time is None:  # of a store that keeps no time
             clock = self._clock
@@ -207,6 +212,7 @@ class BrokerRunner:
             max_frame=self._limits.max_frame,
             known_by="" if self._door is None else self._door.known_by,
             max_unread=self._limits.max_unread,
+            total=self._total,
         )
 
     def stop(self) -> None:
@@ -407,6 +413,20 @@ class BrokerRunner:
         """Return how many bytes wait for a peer."""
         link = self._links[key.port]
         return link.unread.waiting(key.identity) if isinstance(link, RouterLink) else 0
+
+    def _admits(self, key: Key, size: int, before: int, coming: int) -> bool:
+        """Return whether a message can be sent to a peer; see `Unread.may_come`."""
+        link = self._links[key.port]
+        if not isinstance(link, RouterLink):
+            return True
+        return link.unread.may_come(link.unread.account(key.identity), size, before, coming)
+
+    def _allowance(self) -> int:
+        """Return how many bytes may wait for a peer now."""
+        total = self._total
+        if total.share() < self._limits.max_unread:
+            total.refresh()
+        return min(self._limits.max_unread, total.share())
 
     def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
         self.core.not_sent(message, self._now(), reachable=reachable)

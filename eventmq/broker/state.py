@@ -63,6 +63,8 @@ class State:
     epoch: int = 0
     store_id: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
+    #: Returns how many bytes wait for peers that have not read them; the runner sets it.
+    unread_bytes: Callable[[], int] = field(default=lambda: 0)
     queues: dict[str, Queue] = field(default_factory=dict)
     #: How many of them who has named first, and nothing else has shown to be wanted.
     made: Counter[object] = field(default_factory=Counter)

@@ -249,4 +249,5 @@ class Waits:
             "waited_for": len(self.state.waiters),
             "replies_owed": len(self.state.reply_to),
             "streams": len(self.streams.of),
+            "unread_bytes": self.state.unread_bytes(),
         }

@@ -171,6 +171,12 @@ class Settings:
         "sent to it.",
         unit="bytes",
     )
+    max_unread_total: int = _set(
+        256 * _MIB,
+        at_least(_MIB),
+        "The same for all peers together. One may have half of what is free of it.",
+        unit="bytes",
+    )
     window: int = _set(
         5000, at_least(1), "Jobs of one queue that a broker holds in memory.", unit="jobs"
     )

@@ -100,7 +100,7 @@ CALLS: dict[str, CallSpec] = {
         "client",
         {},
         "map with version epoch store now started clock addresses peers counters queue_limits "
-        "waited_for replies_owed streams and the keys of STATUS",
+        "waited_for replies_owed streams unread_bytes and the keys of STATUS",
         "Say how the broker is; queue_limits has a map by queue, with limits, the jobs that are "
         "running and those that may_start now. clock has seconds: unconfirmed, that the machine "
         "was off and that do not count yet, and steady_in, until they do; step, of the wall clock, "

@@ -22,7 +22,7 @@ from zmq.backend import zmq_poll
 from eventmq.wire import zap
 from eventmq.wire.identity import routing_id
 from eventmq.wire.runner_monitors import HANDSHAKES, event_fd, event_of, handshake_trouble
-from eventmq.wire.unread import MOST, Unread
+from eventmq.wire.unread import MOST, Total, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,13 +196,16 @@ class RouterLink(Link):
     Args:
         socket: The socket.
         most: Bytes that may wait for one peer, see `eventmq.wire.unread`.
+        total: What may wait for all of them, with those of other links; None for any number.
     """
 
     __slots__ = ("unread",)
 
-    def __init__(self, socket: zmq.Socket[bytes], most: int = MOST) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], most: int = MOST, total: Total | None = None
+    ) -> None:
         super().__init__(socket)
-        self.unread = Unread(most)
+        self.unread = Unread(most, total)
         # The first mark makes pyzmq start a thread, with a context of its own: not when peers may
         # have taken all descriptors.
         zmq.Frame(b"", track=True, copy=False)
@@ -239,17 +242,26 @@ class RouterLink(Link):
             return Link.send(self, frames)
         if not Link.send(self, [*frames[:-1], cast("bytes", last)]):  # libzmq takes either
             return self._full(frames[0], account)
+        size = sent - account.sent
         account.sent = sent
-        account.mark(last.tracker)
+        account.mark(last.tracker, size)
         return True
 
-    @staticmethod
-    def _full(peer: bytes, account: Account) -> bool:
+    def _full(self, peer: bytes, account: Account) -> bool:
         """Log once that a peer takes nothing more."""
-        if not account.warned:
+        waiting, total = account.settle(), self.unread.total
+        if waiting < self.unread.most // 2 and total.share() < self.unread.most:
+            if not total.warned:
+                total.warned = True
+                text = (
+                    "peers are slow to read: %d bytes wait for all of them together, of %d that "
+                    "max_unread_total allows; those with most get no more until they have read"
+                )
+                logger.warning(text, total.used, total.most)
+        elif not account.warned:
             account.warned = True
             text = "peer %r is slow to read: %d bytes wait for it, and it gets no more until it has"
-            logger.warning(text, peer, account.settle())
+            logger.warning(text, peer, waiting)
         return False
 
 
@@ -260,12 +272,19 @@ class KnownLink(RouterLink):
         socket: The socket.
         name: What of the connection: ``User-Id``, as the ZAP handler said, or ``Peer-Address``.
         most: Bytes that may wait for one peer.
+        total: What may wait for all of them.
     """
 
     __slots__ = ("_name", "connection", "user")
 
-    def __init__(self, socket: zmq.Socket[bytes], name: str, most: int = MOST) -> None:
-        super().__init__(socket, most)
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        name: str,
+        most: int = MOST,
+        total: Total | None = None,
+    ) -> None:
+        super().__init__(socket, most, total)
         self._name = name
         #: Of the message that was received last; "" where libzmq knows nothing.
         self.user = ""
@@ -347,11 +366,13 @@ def open_router(
     known_by: str = "",
     high_water: int = 0,
     max_unread: int = MOST,
+    total: Total | None = None,
 ) -> RouterLink:
     """Return a ROUTER that says who is not there, and lets nobody take another's identity.
 
     With ``known_by`` it is a `KnownLink`, which costs 0.8 us per message. ``high_water`` is how
-    many messages wait for one peer, 0 for as many as usual; ``max_unread`` how many bytes.
+    many messages wait for one peer, 0 for as many as usual; ``max_unread`` how many bytes, and
+    ``total`` how many for all peers, with those of other links that it is given to.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, max_frame)
@@ -360,8 +381,8 @@ def open_router(
     socket.set(zmq.ROUTER_MANDATORY, 1)
     socket.set(zmq.ROUTER_HANDOVER, 0)
     if known_by:
-        return KnownLink(socket, known_by, max_unread)
-    return RouterLink(socket, max_unread)
+        return KnownLink(socket, known_by, max_unread, total)
+    return RouterLink(socket, max_unread, total)
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:

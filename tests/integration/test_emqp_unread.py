@@ -30,6 +30,10 @@ SIZE, TIMES = 900_000, 150
 FEATURES = b"call,error,outcome"
 
 
+#: What may wait for all peers here, and how many of them ask and never read.
+SUM, MANY, EACH = 48 * MIB, 100, 60
+
+
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
     return start_broker(max_unread=BOUND, liveness=60.0, heartbeat_interval=0.25)
@@ -43,7 +47,7 @@ def lazy(context: zmq.Context[zmq.Socket[bytes]], broker: BrokerProcess) -> Iter
     peer.close()
 
 
-def big_result(broker: BrokerProcess, connect: Connect) -> bytes:
+def big_result(broker: BrokerProcess, connect: Connect, size: int = SIZE) -> bytes:
     """Have a job done whose result is large; return its id."""
     worker, client = connect(broker["worker"]), connect(broker["main"])
     worker.inform(b"worker", b'[[10, "large"]]')
@@ -51,8 +55,8 @@ def big_result(broker: BrokerProcess, connect: Connect) -> bytes:
     job = client.send(b"REQUEST", b"large", b"guarantee,reply-requested", b"x")
     client.expect(b"ACK")
     worker.expect(b"REQUEST")
-    worker.send(b"REPLY", b'{"value": "%s"}' % (b"x" * SIZE), job)
-    assert SIZE < len(client.expect(b"REPLY")[4])
+    worker.send(b"REPLY", b'{"value": "%s"}' % (b"x" * size), job)
+    assert size < len(client.expect(b"REPLY")[4])
     return job
 
 
@@ -150,3 +154,65 @@ def test_a_worker_that_does_not_read_keeps_no_jobs_from_another(
         for peer in (lazy, worker):
             heard = peer.all_within(0.05)
             taken |= {frames[3] for frames in heard if frames[2] == b"REQUEST"}
+
+
+def test_peers_that_ask_and_never_read_do_not_fill_the_broker_together(
+    start_broker: StartBroker, connect: Connect, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """Each is far below its own bound. Who reads is served meanwhile, and they are later."""
+    broker = start_broker(max_unread_total=SUM, liveness=120.0, heartbeat_interval=0.25)
+    job = big_result(broker, connect, size=SIZE // 6)
+    neighbour = connect(broker["main"])
+    neighbour.inform(b"client", b"", FEATURES)
+    lazy = [RawPeer(context, broker["main"], cramped=True) for _ in range(MANY)]
+    try:
+        before = broker.peak()
+        for peer in lazy:
+            peer.inform(b"client", b"", FEATURES)
+            for _ in range(EACH):  # 0.9 GB in all
+                ask(peer, job)
+        for _ in range(50):
+            ask(neighbour, job)
+            assert SIZE / 6 < len(neighbour.expect(b"REPLY", 3 * DEADLINE)[4])
+            ping(neighbour)
+        assert broker.peak() - before < 1.25 * SUM + MARGIN
+        assert broker.peak() - before > SUM / 3, "they did make it keep something"
+        waits = msgpack.unpackb(status_of(neighbour))["unread_bytes"]
+        assert SUM / 3 < waits <= SUM
+        for peer in lazy[:3]:
+            heard = [len(peer.expect(b"REPLY")[4]) > SIZE / 6 for _ in range(EACH)]
+            assert heard == [True] * EACH
+    finally:
+        for peer in lazy:
+            peer.close()
+
+
+def test_what_is_sent_to_many_that_never_read_is_dropped_where_the_sum_is_taken(
+    start_broker: StartBroker, connect: Connect, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """It is logged once for all, and those that read miss nothing."""
+    broker = start_broker(max_unread_total=SUM, liveness=120.0, heartbeat_interval=0.25)
+    topics = msgpack.packb({"topics": ["news"]})
+    neighbour = connect(broker["main"])
+    lazy = [RawPeer(context, broker["main"], cramped=True) for _ in range(MANY)]
+    try:
+        for peer in [*lazy, neighbour]:
+            peer.inform(b"client", b"", FEATURES)
+            peer.send(b"CALL", b"subscribe", topics)
+            peer.expect(b"REPLY")
+        before = broker.peak()
+        publisher = connect(broker["publish"])
+        for _ in range(40):
+            publisher.send(b"PUBLISH", b"news", b"x" * (SIZE // 3))
+            assert SIZE / 3 < len(neighbour.expect(b"REPLY")[4])
+        assert broker.peak() - before < 1.25 * SUM + MARGIN
+        assert broker.log().count("max_unread_total") == 1
+    finally:
+        for peer in lazy:
+            peer.close()
+
+
+def status_of(peer: RawPeer) -> bytes:
+    """Return what the broker says of itself."""
+    peer.send(b"CALL", b"status", msgpack.packb({}))
+    return peer.expect(b"REPLY")[4]

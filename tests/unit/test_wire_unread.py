@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from eventmq.wire.socket import RouterLink, Unroutable, new_context, open_router
-from eventmq.wire.unread import FEW, RESERVE, SHORT, STEP, Unread
+from eventmq.wire.unread import FEW, RESERVE, SHORT, STEP, UNMARKED, Total, Unread
 from tests.acceptance.system import until
 
 if TYPE_CHECKING:
@@ -101,6 +101,108 @@ def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
             if other is not None:
                 other.done = True
     assert 4 * (STEP - 1) == unread.waiting(b"sly")
+
+
+# All peers together
+
+
+def fill(unread: Unread, peer: bytes, size: int) -> int:
+    """Send messages that are not read until no more may be; return the bytes."""
+    account, sent = unread.account(peer), 0
+    while unread.admits(account, size):
+        account.sent += size
+        account.mark(FakeMark(), size)
+        sent += size
+    return sent
+
+
+def test_a_few_that_do_not_read_have_half_of_the_sum_and_others_are_served() -> None:
+    total = Total(64 * MIB)
+    main, worker = Unread(64 * MIB, total), Unread(64 * MIB, total)
+    hogs = [fill(main if n % 2 else worker, b"hog%d" % n, 20_000) for n in range(20)]
+    assert 0.4 * 64 * MIB < sum(hogs) == total.used < 0.65 * 64 * MIB
+    for n in range(50):
+        assert main.admits(main.account(b"honest%d" % n), 200_000)
+
+
+def test_a_hundred_that_do_not_read_stay_under_the_sum_and_another_is_served() -> None:
+    total = Total(256 * MIB)
+    unread = Unread(64 * MIB, total)
+    for n in range(100):
+        fill(unread, b"hog%d" % n, 100_000)
+    assert total.used < 0.95 * 256 * MIB
+    assert unread.admits(unread.account(b"honest"), 900_000)
+
+
+def test_however_many_do_not_read_the_sum_holds() -> None:
+    total = Total(16 * MIB)
+    unread = Unread(64 * MIB, total)
+    for n in range(2000):
+        fill(unread, b"hog%d" % n, 5000)
+    assert 15 * MIB < total.used <= 16 * MIB
+
+
+def test_what_one_has_read_is_free_for_the_others() -> None:
+    total = Total(8 * MIB)
+    unread = Unread(8 * MIB, total)
+    account, marks = unread.account(b"p"), []
+    while unread.admits(account, STEP):
+        account.sent += STEP
+        marks.append(FakeMark())
+        account.mark(marks[-1])
+    before = total.share()
+    for mark in marks:
+        mark.done = True
+    assert unread.admits(unread.account(b"other"), 2 * before), "it is looked at, before a refusal"
+    assert total.used == 0
+    assert not total.warned
+
+
+def test_a_peer_that_has_gone_has_nothing_of_the_sum() -> None:
+    total = Total(8 * MIB)
+    unread = Unread(8 * MIB, total)
+    assert fill(unread, b"p", STEP) == total.used > 0
+    unread.forget(b"p")
+    assert (total.used, total.accounts) == (0, 0)
+    total.refresh()
+    assert total.used == 0
+
+
+def test_who_had_much_when_there_was_much_is_sent_short_messages_all_the_same() -> None:
+    """Its heartbeats, say: without them it would be told to inform again."""
+    total = Total(16 * MIB)
+    unread = Unread(64 * MIB, total)
+    fill(unread, b"first", 100_000)
+    first = unread.account(b"first")
+    for n in range(30):
+        fill(unread, b"%d" % n, 20_000)
+    assert not unread.admits(first, SHORT + 1)
+    short = 0
+    while unread.admits(first, SHORT):
+        first.sent += SHORT
+        short += SHORT
+    assert 10 * SHORT < short <= RESERVE
+
+
+def test_what_has_no_mark_keeps_nobody_from_being_served() -> None:
+    """It was read, perhaps: only another mark can tell."""
+    total = Total(48 * MIB)
+    unread = Unread(64 * MIB, total)
+    honest = unread.account(b"honest")
+    assert send(unread, b"honest", 150_000) is None
+    for n in range(100):
+        fill(unread, b"%d" % n, 150_000)
+    assert unread.admits(honest, 150_000)
+
+
+def test_with_many_peers_the_marks_are_closer() -> None:
+    """So what is behind the last marks of all is a part of the sum at most."""
+    total = Total(256 * MIB)
+    unread = Unread(64 * MIB, total)
+    assert total.step == STEP
+    for n in range(1000):
+        send(unread, b"%d" % n, 10)
+    assert total.step * 1000 <= 256 * MIB * UNMARKED
 
 
 # A real socket
