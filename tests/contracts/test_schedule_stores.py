@@ -150,5 +150,5 @@ def test_one_schedule_that_cannot_be_read_leaves_the_others(tmp_path, clock, cap
     TestSqlite().test_the_verdicts_of_a_save_are_in_order(store)
     store._db.execute("UPDATE schedules SET definition = x'00' WHERE name = 'b'")
     assert ["a", "c"] == sorted(s.name for s in store.load().schedules)
-    assert "schedule 'b' cannot be read" in caplog.text
+    assert "the schedule 'b' is damaged" in caplog.text
     store.close()

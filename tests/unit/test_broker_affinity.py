@@ -174,7 +174,8 @@ def test_whatever_comes_and_goes_every_job_ends(broker, seed):
         elif what < 0.63 and len(names) > 1:
             gone = random.choice(sorted(names))
             names.remove(gone)
-            broker.core.sessions.lost(broker.core.state.sessions[gone])
+            session = broker.core.state.sessions[gone]
+            broker.core.sessions.lost(session, silent=True)  # cut off; it proves nothing
             broker.turn()
         elif what < 0.9 and names:
             answer_held(broker, random.choice(sorted(names)), random)
