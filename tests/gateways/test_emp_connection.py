@@ -226,7 +226,7 @@ def test_an_unmatched_response_is_error_3():
 def test_our_ids_count_from_1():
     connection = open_one()
     assert [1, 2] == [connection.request("x", {}), connection.request("y")]
-    expected = [Request(1, b'{"op":"x","data":{}}'), Request(2, b'{"op":"y"}')]
+    expected = [Request(1, b'{"op":"x","data":{}}'), Request(2, b'{"op":"y","data":{}}')]
     assert expected == said(connection)
 
 

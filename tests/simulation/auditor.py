@@ -31,6 +31,9 @@ PARTS = 4
 #: Times that a client may say one thing, at worst: an operator's retry counts each time.
 RESENT = 3
 
+#: Deaths after which a job fails as a suspected killer.
+DEATHS = 3
+
 #: Times that a job may be handed out, with all that goes wrong in a scenario.
 DELIVERIES = 400
 
@@ -104,6 +107,8 @@ class Auditor:
         #: A crash of the machine took commits back that were not synced.
         self.rolled_back = False
         self.executions = 0
+        #: Connections of workers that faults ended: a broker takes each for a death.
+        self.losses = 0
         #: Lives of the broker: a job without guarantee that a client sends again is new to each.
         self.lives = 0
         #: Queues of which somebody wanted all jobs cancelled; it may be heard much later.
@@ -343,7 +348,8 @@ class Auditor:
         return any(state is not JobState.SUCCEEDED for state in needs)
 
     def _may_have_failed(self, known: Known, attempt: int) -> bool:
-        if len(known.done(OutcomeKind.DIED)) >= 3:
+        died = len(known.done(OutcomeKind.DIED))
+        if died + self.losses >= DEATHS:  # of a lost worker it may have been the only job
             return True
         failed = known.done(OutcomeKind.FAILED)
         return any(e.attempt == attempt for e in failed) and attempt > known.headers.retry_count

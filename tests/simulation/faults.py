@@ -73,18 +73,24 @@ class Faults:
     def _restart(self, process: Process, after: float) -> None:
         self.world.at(self._until(after), lambda: None if process.alive else process.start())
 
+    def _lost(self, who: str) -> None:
+        """Let the auditor know that the connection of a worker ends, or may end."""
+        self.simulation.auditor.losses += who.startswith("worker")
+
     # Processes
 
     def kill(self, who: str, after: float) -> None:
         """SIGKILL; somebody starts it again after a while."""
         process = self.simulation.process(who)
         process.die()
+        self._lost(who)
         self._restart(process, after)
 
     def stop(self, who: str, after: float) -> None:
         """SIGTERM for a worker."""
         process = self.simulation.process(who)
         process.terminate()
+        self._lost(who)
         self.world.at(self._until(after + 10.0), process.die)
         self._restart(process, after + 10.0)
 
@@ -99,6 +105,7 @@ class Faults:
         """SIGSTOP and, later, SIGCONT."""
         self.world.tell(who, "is stopped for", f"{seconds:.1f}")
         self.simulation.process(who).pause(seconds)
+        self._lost(who)
         self._until(seconds)
 
     def jump(self, who: str, seconds: float) -> None:
@@ -144,6 +151,7 @@ class Faults:
         if socket is not None:
             self.world.tell(who, "loses its connection;", f"the broker sees it in {noticed:.1f}")
             self.simulation.network.cut(socket, arriving=arriving, noticed=noticed)
+            self._lost(who)
             self._until(noticed)
 
     def deafen(self, who: str) -> None:
@@ -152,11 +160,13 @@ class Faults:
         if socket is not None:
             self.world.tell(who, "is cut off, and nobody is told")
             self.simulation.network.deafen(socket)
+            self._lost(who)
 
     def part(self, seconds: float) -> None:
         """Nothing comes through for a while; then all of it does."""
         self.world.tell("network", "is parted for", f"{seconds:.1f}")
         self.simulation.network.part(seconds)
+        self._lost("workers")
         self._until(seconds)
 
     def slow(self, latency: float, seconds: float) -> None:
@@ -169,3 +179,4 @@ class Faults:
         """The pipes of the ROUTER are full."""
         network = self.simulation.network
         network.filled, network.full = self.world.now, self._until(seconds)
+        self._lost("workers")
