@@ -10,6 +10,7 @@ from eventmq.broker.core import BrokerCore
 from eventmq.broker.limits import Limits
 from eventmq.entries import ReadEvents
 from eventmq.events import rows_of
+from eventmq.headers import parse_headers
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.wire.bulk import (
     ChunkIndex,
@@ -233,7 +234,10 @@ class Broker:
     def answer(self, identity: bytes, chunk: Request, rows: Sequence[OutcomeRow]) -> list[Command]:
         """Reply to a chunk."""
         body = encode_outcomes(rows)
-        return self.tell(identity, Reply(self.new_id(), body, chunk.id, chunk.headers))
+        return self.tell(
+            identity,
+            Reply(self.new_id(), body, chunk.id, f"chunk:{parse_headers(chunk.headers).chunk}"),
+        )
 
     def call(self, name: str, /, client: bytes = b"client", **arguments: Any) -> Any:
         """Make a call and return its decoded first result, or the ERROR."""

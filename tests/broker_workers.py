@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from eventmq.headers import parse_headers
 from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Command, Request
 from tests.broker_harness import Broker, chunks, row
@@ -66,7 +67,7 @@ class Workers:
 
 def number(chunk: Request) -> int:
     """Return the number of a chunk."""
-    return int(chunk.headers.removeprefix("chunk:"))
+    return parse_headers(chunk.headers).chunk
 
 
 def submit(broker: Broker, count: int, headers: str, queue: str = "default") -> list[str]:

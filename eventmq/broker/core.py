@@ -129,7 +129,7 @@ class BrokerCore:
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
         """Return command -> handler; tell `Calls` of those that others answer."""
         state = self.state
-        self.calls.add({**self.schedules.handlers, "inputs": self.dispatch.inputs.read})
+        self.calls.add({**self.schedules.handlers, **self.dispatch.inputs.handlers})
         return {
             Request: self.admission.request,
             Reply: self._reply,

@@ -360,6 +360,8 @@ class Dispatch:
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
         lease.volatile, lease.leased = volatile, self.state.now
+        if self.state.suspects and not volatile and not session.plain:
+            lease.asks = self.state.suspects.get(jobs[0]) is not None
         for job in jobs:
             job.delivery += 1
         lease.deliveries = [job.delivery for job in jobs]

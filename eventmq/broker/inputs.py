@@ -1,7 +1,7 @@
-"""What jobs take that is too much for a REQUEST: workers read it with CALL, page by page.
+"""What workers ask before they start a job: what is too much for a REQUEST, page by page.
 
-Only the session that holds the lease may, and only a worker that names the extension ``inputs`` is
-given such a job.
+And, of a suspect (`eventmq.broker.suspects`), whether they may begin. Only the session that holds
+the lease may ask, and only a worker that names the extension ``inputs`` is given a job with pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.broker.outcomes import Outcomes
-    from eventmq.broker.peers import Peer, Session
+    from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
     from eventmq.entries import InputsPage
@@ -46,6 +46,8 @@ class Inputs:
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
         self.outcomes = outcomes
+        #: CALL -> what answers it.
+        self.handlers = {"inputs": self.read, "begin": self.begin}
 
     # Pages
 
@@ -64,13 +66,19 @@ class Inputs:
 
         self.state.write(ReadInputs(job_id, number(arguments, "cursor"), most), settle)
 
-    def _check(self, session: Session | None, job_id: str, delivery: int) -> None:
-        """Raise `ProtocolError` for a session that does not hold this delivery."""
+    def begin(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        """Answer the CALL ``begin``: the worker has a suspect, and is about to start it."""
+        job_id, delivery = text(arguments, "id"), number(arguments, "delivery")
+        self._check(peer.session, job_id, delivery).begun = True
+        self.state.reply(peer, pack(None), call)
+
+    def _check(self, session: Session | None, job_id: str, delivery: int) -> Lease:
+        """Return the chunk of a delivery; raise `ProtocolError` if the session does not hold it."""
         held = self.state.running.get(job_id)
         if session is not None and held is not None:
             owner, lease, place = held
             if owner is session and lease.deliveries[place] == delivery:
-                return
+                return lease
         what = f"this peer does not hold delivery {delivery} of job {job_id[:255]!r}"
         raise ProtocolError(what, code="not-held")
 

@@ -116,6 +116,8 @@ class Lease:
         volatile: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
         noted: When an event last said that it lasts, 0.0 for never.
+        asks: It has a suspect: the worker asks with the CALL ``begin`` before it starts it.
+        begun: The worker has asked.
     """
 
     number: int
@@ -129,6 +131,8 @@ class Lease:
     left: int = 0
     volatile: bool = False
     resent: bool = False
+    asks: bool = False
+    begun: bool = False
     noted: float = 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.wire.bulk import encode_chunk
+from eventmq.wire.bulk import ASK, encode_chunk
 from eventmq.wire.commands import Request
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def chunk_frames(lease: Lease) -> list[bytes]:
         if timeout is None:
             timeout = timeouts[text] = parse_headers(text).timeout
         rows.append((job.id, delivery, job.attempt, text, timeout, job.expires, job.body))
-    headers = f"chunk:{lease.number}"
+    headers = f"chunk:{lease.number},{ASK}:1" if lease.asks else f"chunk:{lease.number}"
     body = encode_chunk(lease.queue, rows)
     return Request(lease.message_id, lease.queue, headers, body).frames()
 

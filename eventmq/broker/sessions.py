@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.dispatch import Dispatch
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.parking import Parking
-    from eventmq.broker.peers import Peer
+    from eventmq.broker.peers import Lease, Peer
     from eventmq.broker.state import State
     from eventmq.broker.waits import Waits
     from eventmq.entries import Found
@@ -381,7 +381,8 @@ class Sessions:
             self.revoked.add(session, lease)
             # Whoever was not heard of since the broker was started may have ended in any way.
             certain = not session.plain and not session.closing and lease.sent > 0.0
-            self.outcomes.give_back(session, lease, death=death if certain else None)
+            charge = _charge(session, lease, death) if certain else None
+            self.outcomes.give_back(session, lease, death=charge)
         forget_worker(self.state, session)
         self.state.sessions.pop(session.id, None)
         self.revoked.forget(session)
@@ -402,3 +403,16 @@ class Sessions:
                 if peer.features is None:
                     state.send(peer, Kbai(state.message_id(), "KBYE").frames())
                     self._leave(peer)
+
+
+def _charge(session: Session, lease: Lease, death: Death) -> Death | None:
+    """Return what the loss of a session says about the jobs of a chunk.
+
+    A chunk that was on its way when the network broke was never started: of a suspect that is known
+    since its worker asks before it begins, of any other job it may be.
+    """
+    if lease.asks and not lease.begun:
+        return None
+    if death is Death.ALONE and not lease.asks and lease.number > session.received:
+        return Death.SHARED
+    return death

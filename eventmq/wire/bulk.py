@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
+    "ASK",
     "ChunkEntry",
     "ChunkIndex",
     "OutcomeRow",
@@ -226,6 +227,10 @@ def decode_chunk(body: bytes) -> ChunkIndex:
     if not entries or 4 + size + place != len(body):
         raise ProtocolError("the chunk is not as long as its index says", code="bad-body")
     return ChunkIndex(queue, templates, entries, 4 + size)
+
+
+#: Header of a chunk whose one job the worker starts only after the CALL ``begin`` was answered.
+ASK = "ask"
 
 
 def parse_chunk_number(outcome: str) -> int:

@@ -161,6 +161,12 @@ CALLS: dict[str, CallSpec] = {
         "there for failures); ERROR job-not-found",
         "Show the jobs of a graph by place, at most 1,000 at a time.",
     ),
+    "begin": CallSpec(
+        "worker",
+        {"id": "str", "delivery": "int"},
+        "nil; ERROR not-held where the session has no such lease",
+        "Say that the job of a chunk with the header ``ask`` is here and about to start.",
+    ),
     "inputs": CallSpec(
         "worker",
         {"id": "str", "delivery": "int", "cursor": "int?"},

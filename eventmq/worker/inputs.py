@@ -4,6 +4,10 @@ A job with the letter `eventmq.graph.PAGED` has ids in its body. The manager ask
 results with the CALL ``inputs``, one page after the other and for one job at a time, and keeps each
 page in a spool, outside of its memory; the job's process reads it there (`Splicer`). Meanwhile the
 chunk is held as any other: it has not started, so it can be handed back, and no limit of time runs.
+
+A chunk with the header ``ask`` has a job that may have killed a worker. The manager says with the
+CALL ``begin`` that it has it, and starts it once that was answered: if the worker then is lost, the
+broker knows that the job was there.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from eventmq.worker import joblog
 from eventmq.worker.replies import RESEND_AFTER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.wire.bulk import ChunkEntry, ChunkIndex
     from eventmq.worker.ledger import HeldChunk, Ledger
@@ -79,12 +83,14 @@ def _flagged(text: str) -> bool:
 class _Fetch:
     """What is fetched for the jobs of one chunk."""
 
-    __slots__ = ("body", "chunk", "cursor", "size", "todo")
+    __slots__ = ("asks", "body", "chunk", "cursor", "size", "todo")
 
-    def __init__(self, chunk: HeldChunk, body: bytes) -> None:
+    def __init__(self, chunk: HeldChunk, body: bytes, *, asks: bool) -> None:
         templates, entries = chunk.index.templates, chunk.index.entries
         self.chunk = chunk
         self.body = body
+        #: Whether the broker is still to be asked if the chunk may begin.
+        self.asks = asks
         self.cursor = 0
         self.size = 0
         self.todo: deque[tuple[int, ChunkEntry]] = deque(
@@ -123,10 +129,17 @@ class Inputs:
 
     # From the manager
 
-    def begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Fetch what the jobs of a chunk take, then start it."""
+    def begin(self, chunk: HeldChunk, body: bytes, now: float, *, asks: bool = False) -> None:
+        """Fetch what the jobs of a chunk take, then start it.
+
+        Args:
+            chunk: Which.
+            body: The REQUEST's.
+            now: Monotonic time.
+            asks: Ask the broker first whether it may begin.
+        """
         self._ledger.hold(chunk)
-        self._waiting.append(_Fetch(chunk, body))
+        self._waiting.append(_Fetch(chunk, body, asks=asks))
         self.tick(now)
 
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
@@ -182,15 +195,22 @@ class Inputs:
 
     def _ask(self, now: float) -> None:
         fetch = self._waiting[0]
+        if fetch.asks:
+            entry = fetch.chunk.index.entries[0]
+            self._call_for("begin", {"id": entry.id, "delivery": entry.delivery}, now)
+            return
         _, entry = fetch.todo[0]
         if self._spool is None:
             self._fail(fetch, "this worker has no place for what the job takes", now)
             return
+        arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
+        self._call_for("inputs", arguments, now)
+
+    def _call_for(self, name: str, arguments: Mapping[str, object], now: float) -> None:
         self._welcomes = self._session.welcomes
         self._call = self._session.new_id()
         self._due = now + RESEND_AFTER
-        arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
-        call = commands.Call(self._call, "inputs", pack(arguments))
+        call = commands.Call(self._call, name, pack(arguments))
         self._session.outbox.append(call.frames())
 
     def replied(self, reply: commands.Reply, now: float) -> None:
@@ -199,6 +219,13 @@ class Inputs:
             return  # asked for twice, or given up
         self._call = ""
         fetch = self._waiting[0]
+        if fetch.asks:
+            fetch.asks = False
+            if not fetch.todo:
+                self._waiting.popleft()
+                self._start(fetch.chunk, fetch.body, now)
+            self.tick(now)
+            return
         try:
             rows, cursor = _page(reply.result)
             self._keep(fetch, pack(rows), cursor, now)
@@ -237,8 +264,8 @@ class Inputs:
             return True  # `tick` asks again
         self._call = ""
         fetch = self._waiting[0]
-        if error.code == "not-held":
-            _log.warning("what a job takes is not fetched any more: %s", error.text)
+        if error.code == "not-held" or fetch.asks:
+            _log.warning("a job is not started: %s", error.text)
             self._give_up(fetch)
             rows = [_row(place, _HANDED_BACK) for place in range(fetch.chunk.end)]
             self._answer(fetch.chunk, rows, now)

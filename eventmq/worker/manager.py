@@ -18,7 +18,7 @@ from eventmq.headers import parse_headers
 from eventmq.interfaces import Answered, Died, Streamed
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.bulk import OutcomeRow, decode_chunk, encode_outcomes
+from eventmq.wire.bulk import ASK, OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
@@ -285,8 +285,8 @@ class JobManager:
         if self._drain_until is not None:
             self._ledger.add(chunk)
             self._hand_back(self._ledger.take(chunk.slot, chunk.end), now)
-        elif is_paged(chunk.index):
-            self._inputs.begin(chunk, request.body, now)
+        elif (asks := f",{ASK}:" in request.headers) or is_paged(chunk.index):
+            self._inputs.begin(chunk, request.body, now, asks=asks)
         else:
             self._start(chunk, request.body, now)
 

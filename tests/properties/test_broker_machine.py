@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from eventmq.broker.limits import Limits
 from eventmq.events import STATES, Kind
+from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
@@ -240,7 +241,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def note(self, worker: ModelWorker, messages: object) -> None:
         for message, index in chunks(messages):  # type: ignore[arg-type]
-            number = int(message.headers.removeprefix("chunk:"))
+            number = parse_headers(message.headers).chunk
             entries = [(e.id, e.delivery, e.attempt) for e in index.entries]
             for job_id, delivery, attempt in entries:
                 if job_id:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eventmq.broker.limits import Limits
+from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
@@ -275,7 +276,7 @@ class LimitsMachine(RuleBasedStateMachine):
                 self.delivered(job_id)
             worker = sessions.get(chunk.id.rpartition(".")[0])
             if worker is not None:
-                worker.received = int(chunk.headers.removeprefix("chunk:"))
+                worker.received = parse_headers(chunk.headers).chunk
                 missing = {place for place, job_id in enumerate(ids) if job_id}
                 worker.held[worker.received] = (chunk, ids, missing)
         self.broker.dispatched.clear()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import ChunkIndex, parse_chunk_number
 from eventmq.wire.commands import Ack, Error, Request
 from tests.broker_harness import SWIFT, Broker, chunks, row
 from tests.examples import examples
+
+if TYPE_CHECKING:
+    from eventmq.wire.bulk import ChunkIndex
 
 #: Key -> mode of the jobs that have it.
 MODES = {"r": "reject", "p": "replace", "k": "keep_last"}
@@ -57,7 +61,7 @@ class UniqueMachine(RuleBasedStateMachine):
 
     def collect(self) -> None:
         for request, index in chunks(self.broker.dispatched[self.seen :]):
-            number = parse_chunk_number(request.headers)
+            number = parse_headers(request.headers).chunk
             if number > self.received:
                 self.open[number] = request, index
                 self.received = number

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eventmq.broker.limits import Limits
+from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, OutcomeKind
-from eventmq.wire.bulk import ChunkIndex, parse_chunk_number
 from eventmq.wire.commands import Error, Request
 from tests.broker_harness import SWIFT, Broker, chunks, row
 from tests.examples import examples
+
+if TYPE_CHECKING:
+    from eventmq.wire.bulk import ChunkIndex
 
 ENDED = {str(state) for state in TERMINAL}
 
@@ -142,7 +146,7 @@ class WaitingMachine(RuleBasedStateMachine):
     def collect(self) -> None:
         """Look at each chunk once, at the time when it left."""
         for request, index in chunks(self.broker.dispatched[self.seen :]):
-            number = parse_chunk_number(request.headers)
+            number = parse_headers(request.headers).chunk
             if number <= self.received:
                 continue  # resent: the worker has it
             self.received = number

@@ -6,7 +6,8 @@ import pytest
 
 from eventmq.broker.suspects import MAX_UNPROVEN, MOST, PATIENCE, Death, Suspects
 from eventmq.job import Job, OutcomeKind
-from eventmq.wire.commands import Cancel, Kbai
+from eventmq.wire.bulk import pack
+from eventmq.wire.commands import Call, Cancel, Kbai, Reply
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import number
 
@@ -25,8 +26,22 @@ def submit(broker: Broker, count: int) -> list[str]:
     return jobs
 
 
-def lose(broker: Broker, identity: bytes) -> None:
+def begin(broker: Broker, identity: bytes) -> None:
+    """Let a worker say that it has what it was sent, and is about to start it."""
+    [session] = [s for s in broker.core.state.sessions.values() if s.peer.key.identity == identity]
+    for lease in list(session.leases.values()):
+        if lease.asks:
+            job, delivery = lease.jobs[0], lease.deliveries[0]
+            arguments = {"id": job.id, "delivery": delivery}
+            broker.tell(identity, Call(broker.new_id(), "begin", pack(arguments)))
+    held = tuple(session.leases)
+    broker.ready(identity, 0, max(held, default=0), held)
+
+
+def lose(broker: Broker, identity: bytes, *, begun: bool = True) -> None:
     """Let a worker's connection break, as when its process has died."""
+    if begun:
+        begin(broker, identity)
     broker.unreachable.add(identity)
     broker.core.heartbeats.connection_lost()
     broker.wait(1.0)
@@ -115,6 +130,43 @@ def test_the_only_job_of_a_dead_worker_is_charged_and_fails_the_third_time(broke
         assert ids(broker.worker(name, name.decode())) == [[job]]
         lose(broker, name)
     assert state_of(broker, job) == "failed"
+
+
+def test_what_no_worker_has_begun_is_charged_with_nothing(broker: Broker) -> None:
+    """A job whose chunks are on their way whenever the network breaks has killed nothing."""
+    [job] = submit(broker, 1)
+    for n in range(2 * MAX_UNPROVEN):
+        name = f"w{n}".encode()
+        assert ids(broker.worker(name, name.decode())) == [[job]]
+        lose(broker, name, begun=False)
+    assert (state_of(broker, job), deaths(broker, job)) == ("queued", 0)
+    assert broker.core.state.suspects.losses(broker.core.state.jobs[job]) == 1
+    broker.worker(b"last", "last")
+    broker.answer(b"last", broker.dispatched[-1], [row()])
+    assert state_of(broker, job) == "succeeded"
+
+
+def test_a_job_that_kills_its_worker_at_once_fails_the_third_time(broker: Broker) -> None:
+    """The first worker could not say that it has it; those after it ask before they start it."""
+    [job] = submit(broker, 1)
+    for n in range(3):
+        name = f"w{n}".encode()
+        assert ids(broker.worker(name, name.decode())) == [[job]]
+        lose(broker, name, begun=n > 0)
+    assert state_of(broker, job) == "failed"
+
+
+def test_only_who_has_a_suspect_may_begin_it(broker: Broker) -> None:
+    [job] = submit(broker, 1)
+    broker.worker(b"w1", "one")
+    lose(broker, b"w1")
+    broker.worker(b"w2", "two")
+    broker.worker(b"w3", "three")
+    arguments = {"id": job, "delivery": 2}
+    [said] = broker.tell(b"w3", Call(broker.new_id(), "begin", pack(arguments)))
+    assert said.code == "not-held"
+    [said] = broker.tell(b"w2", Call(broker.new_id(), "begin", pack(arguments)))
+    assert isinstance(said, Reply)
 
 
 def test_of_many_jobs_of_a_dead_worker_none_is_charged(broker: Broker) -> None:

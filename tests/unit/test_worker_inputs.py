@@ -11,11 +11,19 @@ from eventmq.errors import ResultUnavailable
 from eventmq.interfaces import Answered
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.bulk import OutcomeRow, encode_chunk, encode_outcomes, pack, unpack
+from eventmq.wire.bulk import (
+    OutcomeRow,
+    decode_outcomes,
+    encode_chunk,
+    encode_outcomes,
+    pack,
+    unpack,
+)
 from eventmq.wire.features import Features
 from eventmq.wire.results import decode_error
 from eventmq.worker import inputs
 from eventmq.worker.manager import JobManager
+from eventmq.worker.replies import RESEND_AFTER
 from eventmq.worker.runner_spool import SpoolDirectory, new_spool, read_spool
 from tests.unit.test_worker_manager import World, kinds, replies, rows_of
 from tests.unit.test_worker_splice import body, error, row
@@ -324,3 +332,49 @@ def test_only_a_worker_with_a_spool_names_the_extension(world):
     (inform,) = made.out()
     said = Features.parse(inform.features).extensions
     assert ("inputs" in said) == (world is PagingWorld)
+
+
+# Suspects
+
+
+def suspect(world, number=1, headers="task:t"):
+    """Let a chunk come whose job may have killed a worker."""
+    chunk = encode_chunk("default", [(f"j{number}", 2, 1, headers, 0.0, 0.0, b"x")])
+    request = commands.Request(f"m{number}", "default", f"chunk:{number},ask:1", chunk)
+    return world.receive(request)
+
+
+def test_a_suspect_starts_once_the_broker_knows_that_it_is_here(world):
+    """If the worker then dies, the broker can tell that the job was there."""
+    [call] = calls(suspect(world))
+    assert (call.name, asked(call)) == ("begin", {"id": "j1", "delivery": 2})
+    assert world.pool.assigned == []
+    call = [call, *calls(world.tick(3.1))][-1]  # it may have been asked again
+    assert call.name == "begin"
+    assert world.status().held == (1,)
+    world.receive(commands.Reply("r", pack(None), call.id))
+    assert [chunk for _, chunk, *_ in world.pool.assigned] == [1]
+
+
+def test_a_suspect_that_takes_pages_asks_first(world):
+    [begin] = calls(suspect(world, headers=HEADERS))
+    [page] = calls(world.receive(commands.Reply("r", pack(None), begin.id)))
+    assert (begin.name, page.name) == ("begin", "inputs")
+    world.page(page, [["a", "x", b"1"]])
+    assert [chunk for _, chunk, *_ in world.pool.assigned] == [1]
+
+
+@pytest.mark.parametrize("code", ["not-held", "not-allowed"])
+def test_a_suspect_that_may_not_begin_goes_back(world, code):
+    [call] = calls(suspect(world))
+    [reply] = [m for m in world.refuse(call, code) if isinstance(m, commands.Reply)]
+    assert [row[1] for row in decode_outcomes(reply.result)] == [OutcomeKind.HANDED_BACK]
+    assert world.pool.assigned == []
+
+
+def test_a_suspect_asks_again_where_its_question_was_lost(world):
+    [first] = calls(suspect(world))
+    [again] = calls(world.tick(RESEND_AFTER + 0.1))
+    assert (again.name, asked(again)) == (first.name, asked(first))
+    world.receive(commands.Reply("r", pack(None), again.id))
+    assert [chunk for _, chunk, *_ in world.pool.assigned] == [1]
