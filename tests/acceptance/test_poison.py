@@ -191,5 +191,5 @@ def test_a_poison_fails_although_its_broker_is_killed_meanwhile(system: System) 
         system.broker()
         with pytest.raises(JobFailed, match="suspected killer"):
             job.get(timeout=DEADLINE)
-    assert system.times_started("9000") in {3, 4}, "a death that the broker did not see is not one"
+    assert 3 <= system.times_started("9000") <= 5
     assert supervisor.restarts <= 5
