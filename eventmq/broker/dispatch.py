@@ -239,9 +239,14 @@ class Dispatch:
             return self._take_arriving(queue, judge, refuses, limit)
         load = Load(limits.chunk_seconds, limit, limits.max_frame // 2)
         suspects = self.state.suspects
-        if not suspects:
+        if not suspects or not suspects.are_in(queue):
             return self._take_fresh(queue, session, (skill, judge, refuses), load)
-        if suspects.wait(queue, self.state.jobs, self.state.running):
+
+        def suits(job: Job) -> bool:
+            task = parse_headers(job.headers).task or None
+            return skill.admits(task) and (refuses is None or not refuses(job))
+
+        if suspects.wait(queue, self.state.jobs, self.state.running, suits):
             alone = self._only_suspects(session, refuses)
             one = load._replace(jobs=1)
             if jobs := self._take_fresh(queue, session, (skill, judge, alone), one):

@@ -234,7 +234,7 @@ class Outcomes:
         deaths = job.deaths + self.state.suspects.losses(job)
         what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
         logger.error(what, job.id, task, deaths, worker)
-        msg = f"suspected killer: {deaths} processes died while they ran this job"
+        msg = f"suspected killer: {deaths} processes died, or were lost, with this job"
         if result:
             msg += f", the last like this: {decode_error(result).message}"
         error = RemoteError("eventmq.errors.WorkerLost", msg)
@@ -392,7 +392,7 @@ class Outcomes:
             if job.id in answers.lost:
                 state.suspects.lost(job, answers.lost[job.id])
             elif job.id in answers.blamed:
-                state.suspects.blame(job, job.delivery)
+                state.suspects.blame(job)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1

@@ -317,7 +317,8 @@ class Sessions:
         died = bool(session.idle_since) and now - session.idle_since >= PLAIN_LATE
         for lease in list(session.leases.values()):
             if died or now >= lease.until:
-                self.outcomes.give_back(session, lease)
+                death = Death.SHARED if died else Death.SILENT
+                self.outcomes.give_back(session, lease, death=death)
         if session.closing and not session.leases:
             self.lost(session)
 
@@ -405,14 +406,14 @@ class Sessions:
                     self._leave(peer)
 
 
-def _charge(session: Session, lease: Lease, death: Death) -> Death | None:
+def _charge(session: Session, lease: Lease, death: Death) -> Death:
     """Return what the loss of a session says about the jobs of a chunk.
 
     A chunk that was on its way when the network broke was never started: of a suspect that is known
     since its worker asks before it begins, of any other job it may be.
     """
     if lease.asks and not lease.begun:
-        return None
+        return Death.UNREACHED
     if death is Death.ALONE and not lease.asks and lease.number > session.received:
         return Death.SHARED
     return death

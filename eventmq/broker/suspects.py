@@ -15,11 +15,11 @@ Losses are memory of one run of the broker; proven deaths are stored.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container, Mapping
 
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
@@ -34,6 +34,14 @@ MOST = 100_000
 #: death: a job that is always lost in the company of others, because its workers are never idle, or
 #: that silences them, comes to an end too.
 MAX_UNPROVEN = 10
+
+#: Chunks that did not reach a worker before its connection broke, after which each further one
+#: counts as a proven death. It takes a network that breaks this often with one job on its way, or a
+#: job that ends every worker before that can say so.
+MAX_UNREACHED = 50
+
+#: Deliveries of a job whose loss can be taken back, the last ones.
+REMEMBERED = 8
 
 #: Deaths and losses from which on a job waits for a worker that has nothing else.
 ISOLATE = 2
@@ -52,6 +60,8 @@ class Death(enum.Enum):
     SHARED = enum.auto()
     #: The worker was silent for too long.
     SILENT = enum.auto()
+    #: The worker was lost, and had not begun the job.
+    UNREACHED = enum.auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -61,16 +71,24 @@ class _Suspect:
     Attributes:
         losses: Deaths of which it may have been the cause.
         unproven: The same, and workers that fell silent while they had it.
+        unreached: Workers that were lost before they had begun it.
         session: Of the worker that is kept free for it, None for none.
         since: When it began to wait for that, 0.0 before.
-        blamed: The delivery at whose end its worker was lost and a death was counted, 0 for none.
+        ends: How the last deliveries that were lost have ended.
     """
 
     losses: int = 0
     unproven: int = 0
+    unreached: int = 0
     session: Session | None = None
     since: float = 0.0
-    blamed: int = 0
+    ends: dict[int, Death] = field(default_factory=dict)
+
+    def note(self, delivery: int, death: Death) -> None:
+        """Remember how a delivery has ended."""
+        self.ends[delivery] = death
+        while len(self.ends) > REMEMBERED:
+            del self.ends[next(iter(self.ends))]
 
 
 class Suspects:
@@ -126,21 +144,29 @@ class Suspects:
         if death is Death.ALONE:
             return True
         suspect = self.get(job)
-        return suspect is not None and suspect.unproven >= MAX_UNPROVEN
+        if suspect is None:
+            return False
+        if death is Death.UNREACHED:
+            return suspect.unreached >= MAX_UNREACHED
+        return suspect.unproven >= MAX_UNPROVEN
 
     def lost(self, job: Job, death: Death) -> None:
-        """Note a death that is not counted in the job."""
+        """Note the end of the last delivery of a job, which is not counted in the job."""
         suspect = self.add(job)
-        suspect.unproven += 1
+        suspect.note(job.delivery, death)
+        if death is Death.UNREACHED:
+            suspect.unreached += 1
+        else:
+            suspect.unproven += 1
         suspect.losses += death is Death.SHARED
         suspect.session, suspect.since = None, 0.0
 
-    def blame(self, job: Job, delivery: int) -> None:
-        """Note that a death was counted because the worker of this delivery was lost."""
-        self.add(job).blamed = delivery
+    def blame(self, job: Job) -> None:
+        """Note that a death was counted because the worker of the last delivery was lost."""
+        self.add(job).note(job.delivery, Death.ALONE)
 
     def absolve(self, job: Job, delivery: int) -> bool:
-        """Take back the death that was counted when a worker was lost which is there again.
+        """Take back what was noted or counted when a worker was lost which is there again.
 
         Args:
             job: Which that worker still has.
@@ -150,24 +176,46 @@ class Suspects:
             Whether there was one.
         """
         suspect = self.get(job)
-        if suspect is None or not suspect.blamed or suspect.blamed != delivery or not job.deaths:
+        death = None if suspect is None else suspect.ends.pop(delivery, None)
+        if suspect is None or death is None:
             return False
-        suspect.blamed = 0
-        job.deaths -= 1
+        if death is Death.ALONE:
+            job.deaths = max(0, job.deaths - 1)
+        elif death is Death.UNREACHED:
+            suspect.unreached -= 1
+        else:
+            suspect.unproven -= 1
+            suspect.losses -= death is Death.SHARED
+        if not job.deaths and not suspect.unproven:
+            self.forget(job)
         return True
 
     # Dispatch
 
-    def wait(self, queue: Queue, known: Container[str], running: Container[str]) -> bool:
+    def are_in(self, queue: Queue) -> bool:
+        """Return whether a queue has suspects."""
+        return queue.name in self._of
+
+    def wait(
+        self,
+        queue: Queue,
+        known: Mapping[str, Job],
+        running: Container[str],
+        suits: Callable[[Job], bool],
+    ) -> bool:
         """Return whether a suspect of a queue can be leased.
 
         Args:
             queue: Which.
-            known: Ids of the jobs in memory.
+            known: The jobs in memory, by id.
             running: Ids of those that are leased.
+            suits: Whether the worker that is asked for may run a job.
         """
         return any(
-            job_id in known and job_id not in running and job_id not in queue.aside
+            job_id in known
+            and job_id not in running
+            and job_id not in queue.aside
+            and suits(known[job_id])
             for job_id in self._of.get(queue.name, ())
         )
 

@@ -90,21 +90,30 @@ class Total:
         return max(LEAST_STEP, min(STEP, int(UNMARKED * self.most) // max(1, self.accounts)))
 
     def opened(self, account: Account) -> None:
-        """Note that an account has a mark that is not done."""
+        """Note that an account has a mark that is not done.
+
+        Of those before it two are looked at, so that what peers leave that come and go does not add
+        up where nothing else calls `refresh`.
+        """
+        self._look_at(2)
         self._open.append(account)
 
     def refresh(self) -> None:
         """Look whether marks of some accounts are done meanwhile."""
+        self._look_at(LOOKED_AT)
+        if self.used < self.most // 2:
+            self.warned = False
+
+    def _look_at(self, count: int) -> None:
+        """Drop those of the oldest accounts whose marks are all done."""
         waiting = self._open
-        for _ in range(min(LOOKED_AT, len(waiting))):
+        for _ in range(min(count, len(waiting))):
             account = waiting.popleft()
             account.settle()
             if account.marks:
                 waiting.append(account)
             else:
                 account.listed = False
-        if self.used < self.most // 2:
-            self.warned = False
 
 
 @dataclass(slots=True, eq=False)

@@ -324,7 +324,7 @@ def test_a_suspected_killer_says_how_its_last_process_died(broker: Broker) -> No
     error = decode_error(broker.call("info", id=job_id)["error"])
     assert error.type == "eventmq.errors.WorkerLost"
     assert error.message == (
-        "suspected killer: 3 processes died while they ran this job, the last like this: "
+        "suspected killer: 3 processes died, or were lost, with this job, the last like this: "
         "killed by SIGSEGV; it had 9 MiB of memory"
     )
 

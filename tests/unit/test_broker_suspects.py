@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from eventmq.broker.suspects import MAX_UNPROVEN, MOST, PATIENCE, Death, Suspects
+from eventmq.broker.suspects import MAX_UNPROVEN, MAX_UNREACHED, MOST, PATIENCE, Death, Suspects
 from eventmq.job import Job, OutcomeKind
 from eventmq.wire.bulk import pack
-from eventmq.wire.commands import Call, Cancel, Kbai, Reply
+from eventmq.wire.commands import Call, Cancel, Inform, Kbai, Ready, Reply, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import number
 
@@ -207,6 +207,45 @@ def test_a_worker_that_comes_back_had_not_died(broker: Broker) -> None:
     got = broker.worker(b"w1b", "one", received=1, held=(1,), window=0)
     assert [m.job for m in got if isinstance(m, Cancel)] == [job]
     assert deaths(broker, job) == 0
+
+
+def test_a_worker_whose_connection_breaks_again_and_again_had_not_died(broker: Broker) -> None:
+    """Each time it comes back with the job, what its loss was taken for is taken back."""
+    jobs = submit(broker, 2)
+    broker.worker(b"w0", "one", window=9)
+    for n in range(1, 4):
+        lose(broker, f"w{n - 1}".encode())
+        suspects = broker.core.state.suspects
+        assert len(suspects) == 2
+        broker.unreachable.clear()
+        numbers = tuple(number(chunk) for chunk in broker.dispatched)
+        broker.worker(f"w{n}".encode(), "one", received=max(numbers), held=numbers, window=9)
+        assert [suspects.losses(broker.core.state.jobs[job]) for job in jobs] == [0, 0]
+    assert {state_of(broker, job) for job in jobs} == {"running"}
+
+
+def test_chunks_that_never_reach_a_worker_come_to_an_end(broker: Broker) -> None:
+    """Such as of a job whose arrival alone ends every worker."""
+    [job] = submit(broker, 1)
+    for n in range(MAX_UNREACHED + 3):
+        name = f"w{n}".encode()
+        broker.worker(name, name.decode())
+        assert state_of(broker, job) == "running"
+        lose(broker, name, begun=False)
+    assert state_of(broker, job) == "failed"
+
+
+def test_a_job_that_kills_the_children_of_a_legacy_worker_comes_to_an_end(broker: Broker) -> None:
+    """Its READYs say that all slots are free, and nothing was answered."""
+    job = broker.new_id()
+    broker.tell(b"client", Request(job, "default", "guarantee:True", b"[]"))
+    broker.tell(b"old", Inform("i", "", "worker"))
+    for n in range(2 * MAX_UNPROVEN):
+        broker.tell(b"old", Ready(f"r{n}"))
+        if state_of(broker, job) == "failed":
+            break
+        broker.wait(2.0)
+    assert state_of(broker, job) == "failed"
 
 
 def test_a_worker_that_a_restarted_broker_never_saw_charges_nothing(broker: Broker) -> None:

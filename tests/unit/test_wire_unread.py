@@ -91,6 +91,19 @@ def test_accounts_of_peers_that_have_gone_are_closed_and_others_are_not() -> Non
     assert STEP == unread.waiting(b"stuck")
 
 
+def test_what_peers_leave_that_come_and_go_does_not_add_up() -> None:
+    """Where the sum has no bound, or is never met, nothing else looks at their accounts."""
+    unread = Unread(MIB)
+    for number in range(20 * FEW):
+        peer = b"%d" % number
+        mark = send(unread, peer, 10)
+        if mark is not None:
+            mark.done = True
+        if number % 2:
+            unread.forget(peer)
+    assert len(unread.total._open) <= 2 * FEW
+
+
 def test_who_makes_others_come_and_go_hides_no_more_than_a_step() -> None:
     """An account that was closed begins anew with a mark, which keeps it open."""
     unread = Unread(MIB)
