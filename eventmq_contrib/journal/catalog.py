@@ -34,6 +34,7 @@ __all__ = [
     "covered",
     "hour_start",
     "in_order",
+    "unlisted",
 ]
 
 #: Names the large files that count.
@@ -327,6 +328,28 @@ def covered(file: JournalFile, files: Iterable[JournalFile]) -> bool:
         if each.broker == file.broker and each.first <= after + 1:
             after = max(after, each.last)
     return after >= file.last
+
+
+def unlisted(place: FolderPlace, journal: Path) -> list[JournalFile]:
+    """Return the large files that are there and that the manifest does not name.
+
+    These are files for which a later compaction made others, and what a killed one had made.
+
+    Args:
+        place: Of the large files.
+        journal: Folder of the journal: if both are one, all its files are the journal's own.
+
+    Raises:
+        JournalError: The manifest cannot be read.
+    """
+    folder = place.folder
+    if not folder.is_dir() or folder.resolve() == journal.resolve() or (folder / SEALS).exists():
+        return []
+    manifest = place.text(MANIFEST)
+    there, gone = ([], []) if manifest is None else _compacted(place, manifest)
+    named = {file.path for file in (*gone, *(each.file for each in there))}
+    found = (_file_at(path, {}) for path in place.paths() if path not in named)
+    return [file._replace(large=True) for file in found if file is not None]
 
 
 # What the small texts say

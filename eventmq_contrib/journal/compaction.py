@@ -22,8 +22,10 @@ from eventmq_contrib.journal.catalog import (
     MANIFEST,
     Catalog,
     FolderPlace,
+    covered,
     hour_start,
     in_order,
+    unlisted,
 )
 from eventmq_contrib.journal.inspection import disagreements, facts_of
 from eventmq_contrib.journal.parquet import arrow_schema, write_tables
@@ -44,7 +46,9 @@ _HOUR = timedelta(hours=1)
 class Compaction:
     """Compacts the files of hours that have ended.
 
-    What a journal seals of such an hour later on joins the large file in the next compaction.
+    What a journal seals of such an hour later on joins the large file in the next compaction. The
+    large file that was there before is removed by the compaction after that: until then those may
+    read it who had looked at the manifest before.
 
     Args:
         journal: Folder of the journal.
@@ -83,6 +87,8 @@ class Compaction:
         catalog.check(catalog.current())
         for file in catalog.gone:  # others have its events
             self._entries.pop(file.path, None)
+        if text is not None:
+            self._clear(place, catalog)
         hours: dict[tuple[str, str], list[JournalFile]] = defaultdict(list)
         for file in catalog.current():
             if (hour_start(file) + _HOUR).timestamp() <= now:
@@ -92,6 +98,17 @@ class Compaction:
             for run in _runs(files):
                 taken, made = taken + self._merge(run), made + 1
         return taken, made
+
+    def _clear(self, place: FolderPlace, catalog: Catalog) -> None:
+        """Remove large files for which an earlier compaction made others, or that are forgotten.
+
+        One with events that no other file has stays: an older manifest may have been put back.
+        """
+        current = catalog.current()
+        for file in unlisted(place, self._journal):
+            if file.last < catalog.begins.get(file.broker, 0) or covered(file, current):
+                logger.info("removing %s, which the manifest names no more", file.path)
+                Path(file.path).unlink(missing_ok=True)
 
     def _merge(self, files: Sequence[JournalFile]) -> int:
         """Write files whose numbers follow each other as one; return how many were not large."""

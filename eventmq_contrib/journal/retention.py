@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventmq.errors import StoreError
-from eventmq_contrib.journal.catalog import COMPACTED, MANIFEST, Catalog, FolderPlace, hour_start
+from eventmq_contrib.journal.catalog import (
+    COMPACTED,
+    MANIFEST,
+    Catalog,
+    FolderPlace,
+    hour_start,
+    unlisted,
+)
 from eventmq_contrib.journal.compaction import write_manifest
 from eventmq_contrib.journal.seals import write_begins
 
@@ -29,7 +36,8 @@ def forget(
     """Remove the files of hours that ended before some time, and note where the journal begins.
 
     The newest file of each broker stays: its name says how far the journal is. The beginning is
-    noted before anything is removed, so that this can be killed and begun again.
+    noted before anything is removed, so that this can be killed and begun again. Large files that
+    the manifest does not name any more are removed like the others.
 
     Args:
         journal: Folder of the journal, which may be at work.
@@ -48,6 +56,9 @@ def forget(
     files = [*catalog.own, *(each.file for each in catalog.large)]
     cuts = {broker: _cut(broker, files, catalog, before) for broker in _brokers(files, catalog)}
     old = [file for file in files if file.last < cuts[file.broker]]
+    if before is not None:
+        some = (file for file in unlisted(place, journal) if file.broker in cuts)
+        old += [file for file in some if file.last < cuts[file.broker]]
     kept = [file for file in files if file.last >= cuts[file.broker]]
     begins = dict(catalog.begins)
     for broker, cut in cuts.items():

@@ -162,6 +162,90 @@ def test_what_was_removed_by_hand_is_missing_until_it_is_said(
     assert [row["seq"] for row in compacted(tmp_path / "compacted")] == list(range(5, 13))
 
 
+def sealed_late(broker: Broker, out: Path, target: Path) -> list[Path]:
+    """Compact an hour before its last file is sealed, and once more; return the large files."""
+    broker.submit()
+    drained(broker, out)
+    broker.submit()
+    broker.clock.time += 3600.0
+    Compaction(out, target).run(broker.clock.time)
+    broker.clock.time -= 3600.0
+    drained(broker, out)
+    broker.clock.time += 3600.0
+    assert Compaction(out, target).run(broker.clock.time) == (1, 1)
+    return large(target)
+
+
+def large(target: Path) -> list[Path]:
+    return sorted(target.glob("date=*/hour=*/*.parquet"))
+
+
+def test_a_large_file_is_removed_by_the_compaction_after_that_which_replaced_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Those who looked at the manifest before may read it until then."""
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    replaced, whole = sealed_late(broker, out, target)
+    assert (replaced.name[-12:], whole.name[-12:]) == ("-1-1.parquet", "-1-2.parquet")
+    assert Compaction(out).run(broker.clock.time) == (0, 0)
+    assert large(target) == [whole]
+    assert [row["seq"] for row in compacted(target)] == [1, 2]
+
+
+def test_a_large_file_with_events_that_no_other_file_has_stays(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """The manifest of an earlier day was put back, and the small files are gone."""
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    hourly(broker, out, 1)
+    Compaction(out).run(broker.clock.time)
+    earlier = (target / "manifest.json").read_bytes()
+    hourly(broker, out, 1)
+    Compaction(out).run(broker.clock.time)
+    (target / "manifest.json").write_bytes(earlier)
+    for path in out.glob("date=*/hour=*/*"):
+        path.unlink()
+    before = large(target)
+    Compaction(out).run(broker.clock.time)
+    assert large(target) == before
+    assert len(before) == 2
+
+
+def test_large_files_beside_a_lost_manifest_stay(broker: Broker, tmp_path: Path) -> None:
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    before = sealed_late(broker, out, target)
+    (target / "manifest.json").unlink()
+    Compaction(out).run(broker.clock.time)
+    assert large(target) == before
+
+
+def test_files_of_a_journal_are_not_removed_where_large_ones_are_beside_them(
+    broker: Broker, tmp_path: Path
+) -> None:
+    out = tmp_path / "journal"
+    hourly(broker, out, 1)
+    before = sorted(out.glob("date=*/hour=*/*"))
+    for _ in range(2):
+        Compaction(out, out).run(broker.clock.time)
+    assert set(before) < set(out.glob("date=*/hour=*/*"))
+
+
+def test_a_large_file_that_was_replaced_is_forgotten_with_its_hour(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Its events were promised to be gone; with no --before nothing is removed."""
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    begun = broker.clock.time // 3600 * 3600
+    before = sealed_late(broker, out, target)
+    broker.submit()
+    drained(broker, out)
+    store = broker.core.state.store_id
+    assert forget(out) == (0, {store: 1})
+    assert large(target) == before
+    assert forget(out, before=begun + 3600.0) == (4, {store: 3})
+    assert large(target) == []
+
+
 def test_a_compaction_that_is_killed_leaves_what_was_there(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
