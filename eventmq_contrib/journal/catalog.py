@@ -274,7 +274,7 @@ class Catalog:
                 )
                 raise JournalError(msg)
         for file in self.gone:
-            if not covered(file, self.current()):
+            if not covered(file, self.current(), self.begins.get(file.broker, 0)):
                 msg = f"{file.path} is gone, and it is in the manifest of a compaction: put it back"
                 raise JournalError(f"{msg}, or, if it is to be gone: eventmq journal forget")
 
@@ -321,9 +321,15 @@ def _is_of_time(file: JournalFile, since: float | None, until: float | None) -> 
     return not late and not (since is not None and (hour + _HOUR).timestamp() <= since)
 
 
-def covered(file: JournalFile, files: Iterable[JournalFile]) -> bool:
-    """Return whether others have all events of a file."""
-    after = file.first - 1
+def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> bool:
+    """Return whether others have all events of a file, but for those that are forgotten.
+
+    Args:
+        file: The one.
+        files: The others, of any broker.
+        begin: Number of the first event that is kept: the file's events before it are forgotten.
+    """
+    after = max(file.first, begin) - 1
     for each in sorted(files, key=in_order):
         if each.broker == file.broker and each.first <= after + 1:
             after = max(after, each.last)

@@ -87,6 +87,8 @@ class Compaction:
         catalog.check(catalog.current())
         for file in catalog.gone:  # others have its events
             self._entries.pop(file.path, None)
+        if catalog.gone:
+            write_manifest(self._target, list(self._entries.values()))
         if text is not None:
             self._clear(place, catalog)
         hours: dict[tuple[str, str], list[JournalFile]] = defaultdict(list)
@@ -106,7 +108,7 @@ class Compaction:
         """
         current = catalog.current()
         for file in unlisted(place, self._journal):
-            if file.last < catalog.begins.get(file.broker, 0) or covered(file, current):
+            if covered(file, current, catalog.begins.get(file.broker, 0)):
                 logger.info("removing %s, which the manifest names no more", file.path)
                 Path(file.path).unlink(missing_ok=True)
 

@@ -141,6 +141,39 @@ def test_what_is_forgotten_is_forgotten_by_both(broker: Broker, tmp_path: Path) 
     assert [file[1:3] for file in Catalog.read(FolderPlace(out)).files()] == [(9, 12)]
 
 
+def test_a_manifest_may_name_what_was_forgotten(broker: Broker, tmp_path: Path) -> None:
+    """That of an earlier day was put back; the next compaction mends it."""
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    begun = broker.clock.time // 3600 * 3600
+    hourly(broker, out, 3)
+    Compaction(out).run(broker.clock.time)
+    earlier = (target / "manifest.json").read_bytes()
+    forget(out, before=begun + 3600.0)
+    (target / "manifest.json").write_bytes(earlier)
+    assert [file[1:3] for file in Catalog.read(FolderPlace(out)).files()] == [(5, 8), (9, 12)]
+    assert Compaction(out).run(broker.clock.time) == (0, 0)
+    assert [row["seq"] for row in compacted(target)] == list(range(5, 13))
+    (target / "manifest.json").write_bytes(earlier)
+    for path in [*large(target)[:1], *sorted(out.glob("date=*/hour=*/*"))[:2]]:
+        path.unlink()
+    with pytest.raises(StoreError, match=r"lacks its beginning: the events 5 to 8 of the broker"):
+        Catalog.read(FolderPlace(out)).files()
+
+
+def test_a_large_file_that_is_gone_is_missed_where_its_events_are_not_forgotten(
+    broker: Broker, tmp_path: Path
+) -> None:
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    begun = broker.clock.time // 3600 * 3600
+    hourly(broker, out, 4)
+    Compaction(out).run(broker.clock.time)
+    forget(out, before=begun + 3600.0)
+    for path in [large(target)[1], *sorted(out.glob("date=*/hour=*/*"))[2:4]]:
+        path.unlink()
+    with pytest.raises(StoreError, match=r"-9-12\.parquet is gone, and it is in the manifest"):
+        Catalog.read(FolderPlace(out)).files()
+
+
 @pytest.mark.usefixtures("now")
 def test_what_was_removed_by_hand_is_missing_until_it_is_said(
     broker: Broker, tmp_path: Path
