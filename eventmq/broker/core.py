@@ -298,6 +298,7 @@ class BrokerCore:
         self.state.hold_until = 0.0
         self.sessions.shift(seconds)
         self.heartbeats.shift(seconds)
+        self.parking.shift(seconds)
 
     def decide(self, now: float, *, judge: bool = True) -> None:
         """End the reading part of a turn: time, dispatch and refills.

@@ -51,6 +51,15 @@ class Parking:
             if queue.aside:
                 self._fail_aside(queue)
 
+    def shift(self, seconds: float) -> None:
+        """Let jobs wait longer: the broker itself was away, or store time went on at once."""
+        for queue in self.state.queues.values():
+            for lane in queue.lanes.values():
+                if lane.unknown_since is not None:
+                    lane.unknown_since += seconds
+            for job_id, (job, since) in queue.aside.items():
+                queue.aside[job_id] = (job, since + seconds)
+
     def _serving(self, queue: Queue) -> list[Session]:
         return [
             session

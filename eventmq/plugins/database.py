@@ -49,6 +49,7 @@ __all__ = [
     "has_moved",
     "has_page_checksums",
     "lacks_index_space",
+    "leave_log",
     "library_version",
     "log_frames",
     "set_busy_timeout",
@@ -332,6 +333,15 @@ def lacks_index_space(error: Exception) -> bool:
 
 
 # The write-ahead log
+
+
+def leave_log(db: apsw.Connection) -> None:
+    """Let a connection neither move nor delete the log when it is closed as the last one.
+
+    For a database that was taken away: at its name may be another one by now, whose log that is.
+    SQLite looks at the number of the file alone, which two file systems can both have.
+    """
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def use_log(db: apsw.Connection, busy: float) -> None:

@@ -18,7 +18,8 @@ from eventmq.entries import Admit, Find
 from eventmq.errors import StoreError
 from eventmq.graph import Group, Signature
 from eventmq.job import IdFactory, Job
-from eventmq.plugins.database import connect
+from eventmq.plugins.database import DISK_FULL, connect
+from eventmq.plugins.queue_stores.care import salvage
 from eventmq.plugins.queue_stores.care.btree import File
 from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.schema import buckets
@@ -367,3 +368,24 @@ def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged
     unknown = [lost for lost in done.lost if lost.id not in script.promises.intended]
     assert not missing or unknown, (missing, done.lost)
     return done
+
+
+def test_a_full_disk_is_no_damage(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    """The log cannot be moved there: nothing is salvaged, and nothing is said to be lost."""
+    clock = FakeClock()
+    store = SqliteStore(folder, clock, reserve=0)
+    store.open()
+    ids = IdFactory(clock).new_many(20)
+    store.submit(
+        [Admit([Job(job_id, "mail", _TASK, b"x", n) for n, job_id in enumerate(ids, 500)])]
+    )
+    source = shutil.copytree(folder, tmp_path / "copied")
+    store.close()
+
+    def full(*_: object) -> None:
+        raise DISK_FULL("database or disk is full")
+
+    monkeypatch.setattr(salvage, "checkpoint", full)
+    with pytest.raises(StoreError, match="full"):
+        SqliteCare(source / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    assert not (tmp_path / "new" / FILE_NAME).exists()

@@ -56,6 +56,18 @@ def test_it_is_told_of_once_however_workers_come_and_go(broker: Broker, log) -> 
     assert len(log()) == 1
 
 
+def test_time_that_passed_at_once_is_no_time_without_a_worker(broker: Broker) -> None:
+    """After a sleep of the machine, or where store time goes on, each job has its whole grace."""
+    broker.worker(b"w1", "host:1", tasks=("other.task",))
+    job, _ = broker.submit()
+    broker.wait(2.0)
+    broker.clock.time += 3600.0
+    broker.core.shift(broker.now(), 3600.0)
+    broker.tell(b"w1", Heartbeat(broker.new_id(), "1"))
+    broker.wait(2.0)
+    assert broker.call("info", id=job)["state"] == "queued"
+
+
 def test_a_queue_that_nobody_serves_is_no_unknown_task(broker: Broker, log) -> None:
     broker.submit()
     broker.wait(10.0)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.entries import Announce
+from eventmq.entries import Admit, Announce
 from eventmq.errors import StoreError
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.disk import FILE_NAME
 from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.sqlite import SqliteStore
@@ -144,3 +146,48 @@ def test_a_swapped_directory_is_left_alone(tmp_path: Path, clock: FakeClock) -> 
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     store.close()
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+
+
+def test_the_log_of_a_store_that_was_taken_away_is_left_alone(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its name may be the log of another store whose file has the same number elsewhere."""
+    store = SqliteStore(tmp_path / "data", clock, reserve=0)
+    store.open()
+    store.submit([Admit([Job(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
+    log = tmp_path / "data" / "queue.sqlite-wal"
+    before = log.read_bytes()
+    assert before
+
+    def gone(_: object) -> None:
+        raise StoreError("it is another file now")
+
+    monkeypatch.setattr(type(store._opened), "verify", gone)
+    store.close()
+    assert before == log.read_bytes()
+
+
+def test_a_store_that_is_there_is_closed_without_a_log(tmp_path: Path, clock: FakeClock) -> None:
+    store = SqliteStore(tmp_path / "data", clock, reserve=0)
+    store.open()
+    store.submit([Admit([Job(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
+    store.close()
+    assert not (tmp_path / "data" / "queue.sqlite-wal").exists()
+
+
+@pytest.mark.parametrize(
+    "alter", ["UPDATE lanes SET queue = 99", "UPDATE meta SET value = 'x' WHERE key = 'epoch'"]
+)
+def test_an_altered_value_ends_a_start_with_a_sentence(
+    tmp_path: Path, clock: FakeClock, alter: str
+) -> None:
+    """No check of the file sees it."""
+    store = SqliteStore(tmp_path / "data", clock, reserve=0)
+    store.open()
+    headers = "task:t,limit-running:1,limit-key:a"
+    store.submit([Admit([Job(IdFactory(clock).new(), "q", headers, b"x", 1)])])
+    store.close()
+    with closing(connect(tmp_path / "data" / "queue.sqlite", busy=1.0)) as db:
+        assert change(db, alter)
+    with pytest.raises(StoreError, match="eventmq fsck"):
+        SqliteStore(tmp_path / "data", clock, reserve=0).open()

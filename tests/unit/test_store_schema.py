@@ -9,9 +9,10 @@ import pytest
 from eventmq.entries import Find, History
 from eventmq.errors import StoreError
 from eventmq.operations import Pause, PruneFailed
-from eventmq.plugins.database import connect, first_row
+from eventmq.plugins.database import all_rows, connect, first_row
 from eventmq.plugins.queue_stores import schema
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.unique import LONELY
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -72,3 +73,14 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StoreError, match="use the newer EventMQ"):
         SqliteStore(tmp_path / "data", FakeClock(), reserve=0).open()
+
+
+def test_what_waits_for_nobody_is_found_without_reading_all_jobs(tmp_path):
+    """It is looked for at each start, however many jobs wait."""
+    store = SqliteStore(tmp_path, FakeClock(), reserve=0)
+    store.open()
+    plan = all_rows(store._db, f"EXPLAIN QUERY PLAN {LONELY}", (1.0, 1.0))
+    store.close()
+    assert [row[3] for row in plan if "SCAN" in row[3]] in (
+        [], ["SCAN jobs USING INDEX jobs_unique"]
+    )  # fmt: skip

@@ -59,6 +59,7 @@ from eventmq.plugins.database import (
     has_moved,
     has_page_checksums,
     lacks_index_space,
+    leave_log,
     use_log,
 )
 from eventmq.plugins.options import read_options
@@ -111,6 +112,9 @@ PRUNE_EVERY = 60.0
 #: Prepared statements that are kept. One that was not used in so many executions goes, too: what
 #: each commit does stays prepared.
 STATEMENTS = 256
+
+#: What a value that was altered in the file ends in, where nothing else notices it.
+_ALTERED = (ProtocolError, LookupError, TypeError, ValueError)
 
 #: Kibibytes of page cache.
 CACHE_KIB = 32 * 1024
@@ -195,7 +199,7 @@ class SqliteStore:
             self._home.serve(self._expected)
         try:
             return self._open()
-        except (*UNREADABLE, ProtocolError) as error:  # the latter over what is packed in a row
+        except (*UNREADABLE, *_ALTERED) as error:
             self.close()
             if self._home is not None and self._is_full(error):
                 raise self._home.full() from error
@@ -307,13 +311,24 @@ class SqliteStore:
         if self._checkpointer is not None:
             self._checkpointer.stop()
         if self._db is not None:
-            with contextlib.suppress(*UNREADABLE):
-                self._db.execute("PRAGMA optimize")
+            if self._is_there():
+                with contextlib.suppress(*UNREADABLE):
+                    self._db.execute("PRAGMA optimize")
+            else:
+                leave_log(self._db)
             self._db.close()
             self._db = None
         self._checkpointer = None
         if self._home is not None:
             self._home.close()
+
+    def _is_there(self) -> bool:
+        """Return whether the files are still where they were opened, as far as it was noted."""
+        try:
+            self.verify()
+        except StoreError:
+            return False
+        return True
 
     # Commits
 

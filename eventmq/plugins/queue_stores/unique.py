@@ -44,6 +44,13 @@ def prepare_buckets(tables: Tables) -> None:
             db.execute(f"UPDATE {name} SET crc = {outcome_sum(name)}")
 
 
+#: Releases what waits for nobody. It is run at each start, so it must not read all jobs.
+LONELY = """UPDATE jobs SET due = due - ?
+  WHERE unique_key IS NOT NULL AND state = 1 AND due >= ? AND NOT EXISTS
+  (SELECT 1 FROM jobs AS other WHERE other.unique_key = jobs.unique_key
+   AND other.unique_key IS NOT NULL AND other.seq <> jobs.seq)"""
+
+
 class Uniqueness:
     """Decides about jobs with a key, and writes them.
 
@@ -180,10 +187,7 @@ class Uniqueness:
 
     def release_lonely(self) -> None:
         """Release what waits for nobody: whoever ended the holder did not say so."""
-        sql = """UPDATE jobs SET due = due - ? WHERE state = 1 AND due >= ? AND NOT EXISTS
-                 (SELECT 1 FROM jobs AS other WHERE other.unique_key = jobs.unique_key
-                  AND other.unique_key IS NOT NULL AND other.seq <> jobs.seq)"""
-        self.tables.db.execute(sql, (HELD, HELD))
+        self.tables.db.execute(LONELY, (HELD, HELD))
 
 
 def _state(job: Job, running: Container[str]) -> JobState:

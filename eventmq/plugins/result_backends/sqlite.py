@@ -245,8 +245,9 @@ class SqliteResults:
     def _make_room(db: apsw.Connection, wanted: int) -> int:
         """Forget the results with the least time left; return how many."""
         ids = []
-        rows = db.execute("SELECT id, length(data) FROM results ORDER BY until LIMIT ?", (SLICE,))
-        for job_id, size in rows:
+        sql = "SELECT id, length(data) FROM results ORDER BY until LIMIT ?"
+        # All of them: a cursor that is left open is in the way of the transaction.
+        for job_id, size in all_rows(db, sql, (SLICE,)):
             ids.append((job_id,))
             wanted -= size
             if wanted <= 0:

@@ -23,6 +23,7 @@ from eventmq.events.packed import unpack_blocks
 from eventmq.graph import refs_of
 from eventmq.plugins.database import (
     DAMAGED,
+    DISK_FULL,
     UNREADABLE,
     all_rows,
     change,
@@ -215,6 +216,8 @@ class _Salvage:
             shutil.copyfile(log, beside)
             try:
                 self._move_log()
+            except DISK_FULL:  # nothing is damaged: it can be done where there is space
+                raise
             except UNREADABLE as error:
                 self._lose("log", log.name, f"all commits in it: {error}")
         for end in ("-wal", "-shm", "-journal"):
