@@ -28,6 +28,7 @@ from eventmq_contrib.journal.catalog import (
     unlisted,
 )
 from eventmq_contrib.journal.inspection import disagreements, facts_of
+from eventmq_contrib.journal.keeping import alone
 from eventmq_contrib.journal.parquet import arrow_schema, write_tables
 from eventmq_contrib.journal.seals import seal_of, sync_folder
 
@@ -68,13 +69,15 @@ class Compaction:
             now: Unix time: hours that end later are left alone.
 
         Raises:
-            StoreError: There is no journal, or a file cannot be read or written.
+            StoreError: There is no journal, a file cannot be read or written, or another command
+                has the folder of the large files for long.
         """
         if not self._journal.is_dir():
             msg = f"there is no journal in {self._journal}: name its folder with --out"
             raise StoreError(msg)
         try:
-            return self._run(now)
+            with alone(self._target, "eventmq journal compact"):
+                return self._run(now)
         except OSError as error:
             raise StoreError(f"cannot compact {self._journal}: {error}") from error
 

@@ -18,6 +18,7 @@ from eventmq_contrib.journal.catalog import (
     unlisted,
 )
 from eventmq_contrib.journal.compaction import write_manifest
+from eventmq_contrib.journal.keeping import alone
 from eventmq_contrib.journal.seals import write_begins
 
 if TYPE_CHECKING:
@@ -48,10 +49,19 @@ def forget(
         How many files were removed, and the first number that is kept, by broker.
 
     Raises:
-        StoreError: There is no journal, or it cannot be written.
+        StoreError: There is no journal, it cannot be written, or another command has the folder of
+            the large files for long.
     """
+    FolderPlace(journal).paths()  # there is a journal
     target = target or journal.absolute().parent / COMPACTED
-    place = FolderPlace(target)
+    try:
+        with alone(target, "eventmq journal forget"):
+            return _forget(journal, FolderPlace(target), before)
+    except OSError as error:
+        raise StoreError(f"cannot remove files of {journal}: {error}") from error
+
+
+def _forget(journal: Path, place: FolderPlace, before: float | None) -> tuple[int, dict[str, int]]:
     catalog = Catalog.read(FolderPlace(journal), place)
     files = [*catalog.own, *(each.file for each in catalog.large)]
     cuts = {broker: _cut(broker, files, catalog, before) for broker in _brokers(files, catalog)}
@@ -64,16 +74,13 @@ def forget(
     for broker, cut in cuts.items():
         first = min((file.first for file in kept if file.broker == broker), default=cut)
         begins[broker] = max(first, begins.get(broker, 0))
-    try:
-        write_begins(journal, begins)
-        _strike(place, {file.path for file in (*old, *catalog.gone)})
-        for file in old:
-            Path(file.path).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # there is something else in it
-                Path(file.path).parent.rmdir()
-                Path(file.path).parent.parent.rmdir()
-    except OSError as error:
-        raise StoreError(f"cannot remove files of {journal}: {error}") from error
+    write_begins(journal, begins)
+    _strike(place, {file.path for file in (*old, *catalog.gone)})
+    for file in old:
+        Path(file.path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there is something else in it
+            Path(file.path).parent.rmdir()
+            Path(file.path).parent.parent.rmdir()
     return len(old), {broker: begins[broker] for broker in cuts}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +13,10 @@ import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
-from eventmq_contrib.journal import compaction
+from eventmq_contrib.journal import compaction, keeping, retention
 from eventmq_contrib.journal.catalog import Catalog, FolderPlace
 from eventmq_contrib.journal.compaction import Compaction
+from eventmq_contrib.journal.keeping import alone
 from eventmq_contrib.journal.parquet import read_rows
 from eventmq_contrib.journal.retention import forget
 from tests.broker_harness import Broker
@@ -295,6 +298,44 @@ def test_a_compaction_that_is_killed_leaves_what_was_there(
     assert not (target / "manifest.json").exists()
     assert Compaction(out, target).run(broker.clock.time) == (6, 3)
     assert len(compacted(target)) == 12
+
+
+def test_a_compaction_and_a_forgetting_exclude_each_other(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second says which command is at work, and works when that has ended, also by an error."""
+    out = tmp_path / "journal"
+    hourly(broker, out, 2)
+    monkeypatch.setattr(keeping, "PATIENCE", 0.0)
+    works = rf"compacted is in use by eventmq journal %s \(process {os.getpid()}\)"
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "write_manifest", lambda *_: forget(out))
+        with pytest.raises(StoreError, match=works % "compact"):
+            Compaction(out).run(broker.clock.time)
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "write_begins", lambda *_: Compaction(out).run(broker.clock.time))
+        with pytest.raises(StoreError, match=works % "forget"):
+            forget(out)
+    assert Compaction(out).run(broker.clock.time) == (4, 2)
+    assert forget(out) == (0, {broker.core.state.store_id: 1})
+
+
+def test_a_compaction_waits_for_another_command(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cron may start both in the same minute."""
+    out, other = tmp_path / "journal", contextlib.ExitStack()
+    hourly(broker, out, 1)
+    other.enter_context(alone(tmp_path / "compacted", "eventmq journal forget"))
+    waited: list[bool] = []
+
+    def ends() -> None:
+        waited.append((tmp_path / "compacted" / "manifest.json").exists())
+        other.close()
+
+    monkeypatch.setattr(keeping, "_pause", ends)
+    assert Compaction(out).run(broker.clock.time) == (2, 1)
+    assert waited == [False]
 
 
 def test_a_torn_file_is_not_compacted(broker: Broker, tmp_path: Path) -> None:

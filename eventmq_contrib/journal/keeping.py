@@ -1,0 +1,84 @@
+"""Lets one command at a time change which files of a journal there are: compact, or forget.
+
+The journal itself only adds files, and goes on meanwhile. So do readers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from eventmq.clock import SystemClock
+from eventmq.errors import StoreError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["alone"]
+
+#: Readers skip names that begin so; a journal that is in the same folder has another lock.
+_LOCK = "_keeping"
+
+#: How long a command waits for another, in seconds: cron may start both in the same minute.
+PATIENCE = 60.0
+
+
+@contextlib.contextmanager
+def alone(target: Path, command: str) -> Iterator[None]:
+    """Hold the lock of a folder of large files; wait for another command that has it.
+
+    The system frees it when a process ends, however that ends.
+
+    Args:
+        target: The folder, made where it is missing.
+        command: Who holds it, for the error of the other.
+
+    Raises:
+        StoreError: Another command holds it for longer than a minute.
+        OSError: The folder cannot be written.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+    lock = os.open(target / _LOCK, flags, 0o644)
+    try:
+        end = SystemClock().monotonic() + PATIENCE
+        while not _is_taken(lock):
+            if SystemClock().monotonic() >= end:
+                raise _in_use(target, lock)
+            _pause()
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{command} (process {os.getpid()})\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _is_taken(lock: int) -> bool:
+    """Return whether the lock is this process's from now on."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _pause() -> None:
+    time.sleep(0.1)
+
+
+def _in_use(target: Path, lock: int) -> StoreError:
+    owner = os.pread(lock, 200, 0).decode(errors="replace").strip() or "another command"
+    msg = (
+        f"the folder {target} is in use by {owner} for more than {PATIENCE:.0f} seconds: begin "
+        "this again when that has ended"
+    )
+    return StoreError(msg)
