@@ -300,6 +300,35 @@ def test_a_compaction_that_is_killed_leaves_what_was_there(
     assert len(compacted(target)) == 12
 
 
+@pytest.mark.parametrize("then", ["compact", "forget"])
+def test_the_draft_of_a_compaction_that_was_killed_is_removed(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """It has events, too: also those of an hour that is to be forgotten."""
+    out, target = tmp_path / "journal", tmp_path / "compacted"
+    begun = broker.clock.time // 3600 * 3600
+    sealed_late(broker, out, target)
+    hourly(broker, out, 2)
+
+    def killed(draft: Path, _: object) -> None:
+        draft.write_bytes(b"PAR1")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "write_tables", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Compaction(out).run(broker.clock.time)
+    [draft] = target.glob("date=*/hour=*/_*.parquet")
+    draft = draft.rename(draft.with_name(draft.name.replace("-3-6.", "-3-4.")))  # of a part
+    if then == "compact":
+        Compaction(out).run(broker.clock.time)
+        assert [row["seq"] for row in compacted(target)] == list(range(1, 11))
+    else:
+        forget(out, before=begun + 7200.0)
+    assert not draft.exists()
+    assert not list(target.glob("date=*/hour=*/_*"))
+
+
 def test_a_compaction_and_a_forgetting_exclude_each_other(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
