@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -191,3 +192,21 @@ def test_an_altered_value_ends_a_start_with_a_sentence(
         assert change(db, alter)
     with pytest.raises(StoreError, match="eventmq fsck"):
         SqliteStore(tmp_path / "data", clock, reserve=0).open()
+
+
+def test_a_look_after_a_commit_asks_for_no_times_of_the_log(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for them makes the next sync of the log write one block more."""
+    if not (hasattr(os, "O_PATH") and os.path.lexists("/proc/self/fd/0")):
+        pytest.skip("this system cannot say where an open file is")
+    store = SqliteStore(tmp_path / "data", clock, reserve=0)
+    store.open()
+    asked: list[str] = []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda path: [asked.append(os.fspath(path)), stat(path)][1])
+    store._opened.committed()
+    monkeypatch.undo()
+    store.close()
+    assert asked
+    assert not [path for path in asked if path.endswith("-wal")]

@@ -319,6 +319,9 @@ class SqliteStore:
             self._db.close()
             self._db = None
         self._checkpointer = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
         if self._home is not None:
             self._home.close()
 
