@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import apsw
@@ -83,6 +83,12 @@ _EXTENSION, _LAYER, _CHECKSUM_BYTES = "cksumvfs", "cksmvfs", 8
 
 #: Bytes of the header of a file, and which of them says what is taken of each page.
 _HEADER, _RESERVED = 100, 20
+
+#: Bytes of the header of a log, and of that of each of its frames.
+_LOG_HEADER, _FRAME_HEADER = 32, 24
+
+#: Seconds to wait for who has the log for itself.
+_LOG_WAIT = 5.0
 
 #: Held by who loads the extension.
 _LOADING = threading.Lock()
@@ -212,11 +218,23 @@ def explain(error: Exception) -> str:
 def bad_pages(path: Path) -> list[int]:
     """Return the numbers of the pages whose checksums are wrong, none where there are none.
 
-    The file itself is read: no process may write it, and this one may have no connection to it.
+    A page that the write-ahead log has is read there, and only there, by whoever reads the
+    database: what the file has in its place may be old, or half of it written. The log keeps
+    other checksums, and SQLite passes over a frame whose own is wrong. So these pages are left
+    out, as far as their commits are whole.
+
+    The files themselves are read: no process may write them, and this one may have no connection
+    to them.
+
+    Raises:
+        OSError: A file cannot be read.
+        StoreError: See `connect` and `log_frames`.
+        apsw.Error: The database cannot be read at all; see `UNREADABLE`.
     """
     found: list[int] = []
+    log = _pages_in_log(path)
     with path.open("rb") as file, closing(apsw.Connection(":memory:")) as db:
-        header = file.read(_HEADER)
+        header = log.first[:_HEADER] or file.read(_HEADER)
         if len(header) < _HEADER or header[_RESERVED] != _CHECKSUM_BYTES:
             return found
         if not can_checksum_pages():
@@ -227,9 +245,54 @@ def bad_pages(path: Path) -> list[int]:
         size = 65536 if size == 1 else size
         file.seek(0)
         for number, page in enumerate(iter(lambda: file.read(size), b""), 1):
-            if first_row(db, "SELECT verify_checksum(?)", (page,)) == (0,):
+            if log.pages and number > log.size:
+                break  # the database ends here: the rest is cut off once the log is moved
+            if number in log.pages:
+                continue
+            # What has another length has no checksum: the file was cut within this page.
+            if first_row(db, "SELECT verify_checksum(?)", (page,)) != (1,):
                 found.append(number)
     return found
+
+
+class _PagesInLog(NamedTuple):
+    """What is read in the log and not in the file.
+
+    Attributes:
+        pages: Their numbers.
+        size: Pages that the database has, where the log has some of them.
+        first: The first page, b"" where it is read in the file.
+    """
+
+    pages: frozenset[int]
+    size: int
+    first: bytes
+
+
+def _pages_in_log(path: Path) -> _PagesInLog:
+    """Return which pages SQLite reads in the log: those of whole commits that were not moved yet.
+
+    SQLite itself says which frames these are, and what they have stands in their heads; see "WAL
+    File Format" in the documentation of SQLite's file format.
+    """
+    name, size, first = path.with_name(f"{path.name}-wal"), 0, b""
+    pages: set[int] = set()
+    if not name.exists() or name.stat().st_size <= _LOG_HEADER:
+        return _PagesInLog(frozenset(), 0, b"")
+    with closing(connect(path, busy=_LOG_WAIT, read_only=True, page_checksums=False)) as db:
+        first_row(db, "SELECT 1 FROM sqlite_master")  # who has read nothing knows of no log
+        frames, moved = _log_frames(db)
+    with name.open("rb") as log:
+        page_size = int.from_bytes(log.read(_LOG_HEADER)[8:12], "big")
+        for frame in range(moved, frames):
+            log.seek(_LOG_HEADER + frame * (_FRAME_HEADER + page_size))
+            head = log.read(_FRAME_HEADER)
+            number = int.from_bytes(head[:4], "big")
+            size = int.from_bytes(head[4:8], "big") or size  # of the last commit in the end
+            pages.add(number)
+            if number == 1:
+                first = log.read(page_size)
+    return _PagesInLog(frozenset(pages), size, first)
 
 
 def _reserve(db: apsw.Connection, size: int) -> int:
@@ -389,14 +452,19 @@ def log_frames(db: apsw.Connection) -> int:
     Raises:
         StoreError: The library is sound, but too old for that.
     """
+    return _log_frames(db)[0]
+
+
+def _log_frames(db: apsw.Connection) -> tuple[int, int]:
+    """Return how many frames of the log count, and how many of them the database has already."""
     try:
-        frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        frames, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     except apsw.MisuseError as error:
         msg = (
             f"SQLite {library_version()} cannot tell how long a log is: install apsw 3.53 or later"
         )
         raise StoreError(msg) from error
-    return max(frames, 0)
+    return max(frames, 0), max(moved, 0)
 
 
 def watch_log(db: apsw.Connection, frames: list[int]) -> None:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.entries import Admit, LaneKey, LimitRow, SaveLimits
 from eventmq.errors import PluginError, StoreError
 from eventmq.interfaces import PluginContext
+from eventmq.job import IdFactory, Job
 from eventmq.plugins import database
-from eventmq.plugins.database import bad_pages, connect, has_page_checksums
+from eventmq.plugins.database import (
+    bad_pages,
+    checkpoint,
+    connect,
+    first_row,
+    has_page_checksums,
+    leave_log,
+)
 from eventmq.plugins.queue_stores.care.care import SqliteCare
+from eventmq.plugins.queue_stores.log import begin_anew
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore, make_store
 from eventmq.testing import FakeClock
 from tests.faults.pages import PAGE, leaves
@@ -145,3 +156,123 @@ def test_the_option_needs_the_extension(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("eventmq.plugins.queue_stores.sqlite.can_checksum_pages", lambda: False)
     with pytest.raises(PluginError, match="page_checksums needs an extension of SQLite"):
         make_store(context)
+
+
+# Pages of which the log has a newer copy
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return a data directory as a kill leaves it: the last 100 of 300 jobs are in the log."""
+    folder, clock = tmp_path / "running", FakeClock()
+    ids = IdFactory(clock).new_many(300)
+    store: Any = SqliteStore(folder, clock, reserve=0, page_checksums=True)
+    store.open()
+    try:
+        for some in (range(200), range(200, 250), range(250, 300)):
+            jobs = [Job(ids[n], "q", "task:t", b"x" * 300, n + 1) for n in some]
+            store.submit([Admit(jobs)])
+            assert store.finished() == [[{}]]
+            if not some.start:
+                begin_anew(store._db)
+        store.submit([SaveLimits([LimitRow(LaneKey("t", ""), 1.0, 2.0, 3.0)])])  # a page of its own
+        assert store.finished() == [[None]]
+        return shutil.copytree(folder, tmp_path / "killed")
+    finally:
+        store.close()
+
+
+def log_of(folder: Path) -> Path:
+    return folder / f"{FILE_NAME}-wal"
+
+
+def frames_of(folder: Path) -> list[tuple[int, int]]:
+    """Return the page of each frame of a log, and where it ends a commit the size of the file."""
+    data = log_of(folder).read_bytes()
+    return [struct.unpack(">II", data[n : n + 8]) for n in range(32, len(data), 24 + PAGE)]
+
+
+def in_both(folder: Path) -> set[int]:
+    """Return the pages that the log has and, older, the file."""
+    pages = (folder / FILE_NAME).stat().st_size // PAGE
+    return {page for page, _ in frames_of(folder) if 1 < page <= pages}
+
+
+def replace(path: Path, page: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek((page - 1) * PAGE)
+        file.write(content)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["flipped", "half written"])
+def test_a_page_whose_copy_in_the_log_is_good_is_no_damage(killed: Path, torn: bool) -> None:
+    """The one in the file is never read. A checkpoint that a kill cut off leaves such halves."""
+    path, log = killed / FILE_NAME, log_of(killed).read_bytes()
+    places = {page: 56 + n * (24 + PAGE) for n, (page, _) in enumerate(frames_of(killed))}
+    for page in in_both(killed):
+        if torn:
+            replace(path, page, log[places[page] :][: PAGE // 2])
+        else:
+            flip(path, page)
+    assert bad_pages(path) == []
+    assert care_of(killed).check() == []
+    assert log_of(killed).read_bytes() == log, "fsck only reads"
+    opened(killed)
+    assert not log_of(killed).exists()
+    assert bad_pages(path) == []
+    assert care_of(killed).check() == []
+
+
+def test_a_page_that_is_not_in_the_log_is_found_beside_it(killed: Path) -> None:
+    path = killed / FILE_NAME
+    page = max({*range(2, path.stat().st_size // PAGE)} - in_both(killed))
+    flip(path, page)
+    flip(path, min(in_both(killed)))
+    assert bad_pages(path) == [page]
+
+
+def test_a_page_of_a_commit_that_was_cut_off_is_read_in_the_file(killed: Path) -> None:
+    """What the end of the log has of it counts for nobody."""
+    path, frames, both = killed / FILE_NAME, frames_of(killed), in_both(killed)
+    *_, before, last = (n for n, (_, size) in enumerate(frames, 1) if size)
+    assert last == len(frames)
+    whole = {page for page, _ in frames[:before]}
+    for page in both:
+        flip(path, page)
+    assert both - whole
+    for length, bad in ((last - 1, both - whole), (0, both)):
+        with log_of(killed).open("r+b") as log:
+            log.truncate(32 + length * (24 + PAGE))
+        assert bad_pages(path) == sorted(bad)
+
+
+def test_a_page_that_was_moved_already_is_read_in_the_file(killed: Path) -> None:
+    """Where somebody has the log open SQLite knows how far it was moved; a new start does not."""
+    path, pages = killed / FILE_NAME, in_both(killed)
+    with closing(connect(path, busy=0.0)) as db:
+        first_row(db, "SELECT 1 FROM sqlite_master")
+        assert not checkpoint(db, "PASSIVE")
+        assert bad_pages(path) == []
+        flip_in_place = min(pages)
+        replace(path, flip_in_place, bytes(PAGE // 2))
+        assert bad_pages(path) == [flip_in_place]
+        leave_log(db)
+    assert bad_pages(path) == []
+
+
+def test_the_first_page_may_be_in_the_log(killed: Path) -> None:
+    """It says whether there are checksums at all, and the one in the file may be torn."""
+    path = killed / FILE_NAME
+    assert 1 in dict(frames_of(killed))
+    page = max({*range(2, path.stat().st_size // PAGE)} - in_both(killed))
+    flip(path, page)
+    replace(path, 1, bytes(PAGE))
+    assert bad_pages(path) == [page]
+
+
+def test_a_page_within_which_the_file_was_cut_is_found(folder: Path) -> None:
+    path = folder / FILE_NAME
+    pages = path.stat().st_size // PAGE
+    with path.open("r+b") as file:
+        file.truncate(pages * PAGE - 100)
+    assert bad_pages(path) == [pages]
