@@ -278,6 +278,61 @@ def test_a_worker_cannot_serve_management(world, caplog):
     assert "services of the name mmi.* are ours" in caplog.text
 
 
+RFC_7, RFC_18 = "Majordomo 0.1 (ZeroMQ RFC 7)", "Majordomo 0.2 (ZeroMQ RFC 18)"
+
+OTHER_VERSIONS = [
+    ("front", [b"", b"MDPC01", b"echo", b"body"], RFC_7, "begin with MDPC01, not with MDPC02"),
+    ("front", [b"MDPC02", b"\x01", b"echo", b"body"], RFC_18, "its REQUEST has no request id"),
+    ("front", [b"", b"MDPC02", b"\x01", b"echo", b"body"], RFC_18, "has no request id"),
+    ("back", [b"", b"MDPW01", b"\x01", b"echo"], RFC_7, "begin with MDPW01, not with MDPW02"),
+]
+
+
+@pytest.mark.parametrize(("port", "frames", "version", "sign"), OTHER_VERSIONS, ids=str)
+def test_a_peer_of_another_version_is_named_once(world, caplog, port, frames, version, sign):
+    """Each time that it comes it has another identity."""
+    for identity in (b"1", b"2", b"2"):
+        assert [] == raw(world, port, identity, *frames)
+    [record] = [r for r in caplog.records if r.levelname == "WARNING"]
+    said = record.getMessage()
+    assert f"on the {port} port for the service echo speaks {version}" in said
+    assert sign in said
+    assert "this gateway speaks the Majordomo draft 0.1" in said
+    assert [] == world.wanted()
+
+
+def test_a_worker_of_0_2_is_told_apart_by_its_heartbeat(world, caplog):
+    """The heartbeat counts, and is not answered: the draft has PING and PONG."""
+    for identity in (b"1", b"2"):
+        world.say(identity, b"\x01", b"echo")
+        for _ in range(4):
+            assert [] == world.wait(5.0)
+            assert [] == world.say(identity, b"\x05")
+        world.say(identity, b"\x06")
+    assert 1 == caplog.text.count(f"for the service echo speaks {RFC_18} (it sends HEARTBEAT, 05)")
+    assert [("attach", 1, "echo"), ("detach", 1, False)] == world.wanted()[:2]
+
+
+NO_VERSION = [
+    [], [b""], [b"MDPW01"], [b"MDPW01", b"\x04"], [b"MDPW01", b"\x01", b"a\nb"],
+    [b"x", b"\x01", b"a"], [b"MDPW01", b"\x01", b"a" * 256],
+    [NAME, b"\x07", b"echo"], [NAME, b"\x01", b"echo", b"more"], [b"MDPW01", b"\x07", b"echo"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("frames", NO_VERSION, ids=str)
+def test_what_is_of_no_version_is_dropped_without_a_warning(world, caplog, frames):
+    assert [] == raw(world, "back", W, *frames)
+    assert [] == [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_versions_are_named_for_so_many_services(world, caplog, monkeypatch):
+    monkeypatch.setattr("eventmq.plugins.gateways.majordomo_01.machine.MOST_WARNED", 3)
+    for n in range(5):
+        raw(world, "back", W, b"MDPW01", b"\x01", b"s%d" % n)
+    assert 3 == caplog.text.count(RFC_7)
+
+
 def test_why_a_worker_is_sent_away_is_said_once_for_its_service(world, caplog):
     """One that leaves the request id out comes back again and again."""
     for _ in range(3):

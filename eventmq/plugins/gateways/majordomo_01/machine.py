@@ -16,6 +16,7 @@ from eventmq.plugins.gateways.majordomo_01 import messages
 from eventmq.plugins.gateways.majordomo_01.messages import (
     Disconnect,
     Final,
+    Heartbeat,
     Partial,
     Ping,
     Ready,
@@ -23,6 +24,7 @@ from eventmq.plugins.gateways.majordomo_01.messages import (
     command,
     decode_client,
     decode_worker,
+    foreign,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +42,14 @@ FRONT, BACK = "front", "back"
 #: (ZeroMQ RFC 8).
 MMI, MMI_SERVICE = "mmi.", "mmi.service"
 
-#: Services of which an unexpected message is logged.
+#: Services of which an unexpected message is logged, or that a peer of another version names.
 MOST_WARNED = 1000
+
+#: What is spoken here, for those who speak something else.
+_SPOKEN = (
+    "the Majordomo draft 0.1: REQUEST, PARTIAL and FINAL have a request id, and a worker sends "
+    "PING and is sent PONG, no HEARTBEAT"
+)
 
 #: Seconds between two tries to reach a client that was not there for its reply.
 TRY_AGAIN = 0.25
@@ -168,6 +176,8 @@ class MajordomoMachine:
         self._again: dict[int, float] = {}
         #: Services of which an unexpected message of a worker was logged.
         self._warned: set[str] = set()
+        #: Port, service and version of peers that speak another one, of which that was logged.
+        self._foreign: set[tuple[str, str, str]] = set()
         self._now = 0.0
 
     # What comes in
@@ -187,6 +197,27 @@ class MajordomoMachine:
                 self._hear(identity, message, now, empty=empty)
         except ProtocolError as error:
             _log.debug("a message on the %s port was dropped: %s", port, error)
+            limits = self._limits
+            name = limits.client_name if port == FRONT else limits.worker_name
+            if (known := foreign(rest, name)) is not None:
+                what = "its messages are dropped"
+                self._warn_foreign(port, known, what)
+
+    def _warn_foreign(self, port: str, known: messages.Foreign, what: str) -> None:
+        """Say once that a peer speaks another version; it has a new identity each time it comes."""
+        key = port, known.service, known.version
+        too_long = len(known.service.encode()) > self._limits.id
+        if too_long or key in self._foreign or len(self._foreign) >= MOST_WARNED:
+            return
+        self._foreign.add(key)
+        told = f"{known.version} ({known.sign}), and this gateway speaks {_SPOKEN}"
+        _log.warning(
+            "a peer on the %s port for the service %s speaks %s; %s",
+            port,
+            known.service,
+            told,
+            what,
+        )
 
     # Clients
 
@@ -275,6 +306,10 @@ class MajordomoMachine:
         match message:
             case Ping():
                 self._say(identity, "PONG", empty=worker.empty)
+            case Heartbeat():
+                known = messages.Foreign(messages.RFC_18, worker.service, "it sends HEARTBEAT, 05")
+                what = "it is kept while it sends that, hears none, and will leave and come again"
+                self._warn_foreign(BACK, known, what)
             case Disconnect():
                 self._remove(worker, died=False)
             case Partial() as part if self._fits(worker, part):

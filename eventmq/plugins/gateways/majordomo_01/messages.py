@@ -7,7 +7,7 @@ a port each. Where the draft is silent, Majordomo 0.2 (RFC 18) decides. No socke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.errors import ProtocolError
 
@@ -20,6 +20,7 @@ __all__ = [
     "WORKER",
     "Disconnect",
     "Final",
+    "Foreign",
     "Heartbeat",
     "Partial",
     "Ping",
@@ -29,6 +30,7 @@ __all__ = [
     "command",
     "decode_client",
     "decode_worker",
+    "foreign",
     "request",
 ]
 
@@ -87,6 +89,27 @@ class Heartbeat:
 @dataclass(frozen=True, slots=True)
 class Disconnect:
     """A worker's DISCONNECT."""
+
+
+class Foreign(NamedTuple):
+    """What is known of a message of another protocol of the family.
+
+    Attributes:
+        version: The protocol that it belongs to.
+        service: Which service it asks for, or serves.
+        sign: By what it is known.
+    """
+
+    version: str
+    service: str
+    sign: str
+
+
+#: Protocols of the family that are not spoken here.
+RFC_7, RFC_18 = "Majordomo 0.1 (ZeroMQ RFC 7)", "Majordomo 0.2 (ZeroMQ RFC 18)"
+
+#: Their NAMEs.
+_NAMES = {b"MDPC01": RFC_7, b"MDPW01": RFC_7, b"MDPC02": RFC_18, b"MDPW02": RFC_18}
 
 
 WorkerMessage = Ready | Partial | Ping | Heartbeat | Disconnect
@@ -149,6 +172,36 @@ def decode_worker(frames: Sequence[bytes], name: bytes) -> WorkerMessage:
         case b"\x05" if len(frames) == _SHORT:
             return Heartbeat()
     raise ProtocolError("a worker sends READY, PARTIAL, FINAL, PING or DISCONNECT")
+
+
+def foreign(frames: Sequence[bytes], name: bytes) -> Foreign | None:
+    """Return whose protocol an invalid message is of, if it asks for a service or serves one.
+
+    Args:
+        frames: Without the identity.
+        name: NAME on the port that it came to.
+
+    Returns:
+        None where that is not known.
+    """
+    if frames and not frames[0]:
+        frames = frames[1:]
+    if len(frames) < _READY_FRAMES or (version := _NAMES.get(frames[0])) is None:
+        return None
+    begins = frames[0].decode()
+    sign = f"its messages begin with {begins}, not with {name.decode(errors='replace')}"
+    # A client of RFC 7 sends no command.
+    service, command = (frames[1], _READY) if begins == "MDPC01" else (frames[2], frames[1])
+    if frames[0] == name:
+        if begins != "MDPC02" or len(frames) != _LONG - 1:
+            return None
+        sign = "its REQUEST has no request id"
+    if command != _READY:  # REQUEST of a client is the same byte
+        return None
+    try:
+        return Foreign(version, _service(service), sign)
+    except ProtocolError:
+        return None
 
 
 def answer(
