@@ -68,6 +68,8 @@ class Inspection:
         sound: Files that can be read, with the broker and the numbers that are in them.
         damage: What is wrong, as sentences that name files and numbers.
         unproven: Why it cannot be said that nothing is missing or altered, as sentences.
+        unanchored: Of which brokers the end was compared with nothing outside of the journal, as
+            sentences.
         bounds: First and last number that is to be there, by broker.
         doubtful: Paths of the files of which something is wrong.
         suspect: Broker, first and last number of files that are damaged.
@@ -77,6 +79,7 @@ class Inspection:
     sound: list[JournalFile] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     unproven: list[str] = field(default_factory=list)
+    unanchored: list[str] = field(default_factory=list)
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
     suspect: list[tuple[str, int, int]] = field(default_factory=list)
@@ -340,6 +343,11 @@ def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int)
     for file in catalog.current():
         if file.broker == broker and file.large and not file.sha256:
             found.unproven.append(f"no checksum is known of {file.path}: compact again")
+    if not sealed:
+        found.unanchored.append(
+            f"not anchored: the end of the events of the broker {broker}, number {end}, was not "
+            "compared with the broker's own: eventmq spark audit --broker tcp://HOST:PORT does that"
+        )
     end = max(end, sealed)
     found.bounds[broker] = (begin, end)
     found.missing += [(broker, *each) for each in _without(ranges, begin, end)]

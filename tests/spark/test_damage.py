@@ -376,7 +376,41 @@ def test_a_whole_journal_is_clean_and_that_is_proven(spark: SparkSession, journa
     code, found = command(journal)
     assert (code, found["proven"], found["damage"], found["unproven"]) == (0, True, [], [])
     assert (found["jobs"], found["succeeded"]) == (23, 23)
-    assert audit_journal(spark, journal).clean
+
+
+def test_an_end_that_no_broker_was_asked_for_is_not_called_clean(
+    spark: SparkSession, journal: Path
+) -> None:
+    """The last file and the last line of the seal log are cut: only the broker knows of them."""
+    [log] = (journal / "_seals").glob("*.jsonl")
+    broker = log.stem
+    path_of(journal, 43).unlink()
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    said = (
+        f"not anchored: the end of the events of the broker {broker}, number 42, was not compared "
+        "with the broker's own: eventmq spark audit --broker tcp://HOST:PORT does that"
+    )
+    code, found = command(journal)
+    assert (code, found["proven"], found["anchored"]) == (0, True, False)
+    assert found["verdict"] == "complete as far as its own seals reach; not anchored"
+    assert found["unanchored"] == [said]
+    given = ["audit", "--journal", str(journal)]
+    shown = CliRunner().invoke(group, given, standalone_mode=False).stdout
+    assert said in shown
+    assert "clean" not in shown
+    blind = audit_journal(spark, journal)
+    assert (blind.complete, blind.clean) == (True, False)
+    asked = audit_journal(spark, journal, sealed={broker: 46})
+    assert (asked.anchored, asked.verdict, asked.missing_events) == (True, "not sound", 4)
+    other = audit_journal(spark, journal, sealed={"another": 1})
+    assert (other.anchored, len(other.unanchored)) == (False, 1)
+
+
+def test_a_whole_journal_whose_broker_was_asked_is_clean(
+    spark: SparkSession, journal: Path
+) -> None:
+    found = audit_journal(spark, journal, sealed={files_of(journal)[0].broker: 46})
+    assert (found.clean, found.verdict, found.unanchored) == (True, "clean", ())
 
 
 # What cannot be known, and what is no damage

@@ -31,6 +31,7 @@ def made_up(name: str) -> dict[str, Any]:
     )  # fmt: skip
     ids = {f"{what}_ids": (name,) * 7 for what in ("stuck", "lost", "double_leased", "orphan")}
     files = {"damage": (f"{name} was altered",), "unproven": (name,), "proven": False}
+    files |= {"unanchored": (), "anchored": False}
     times = [START + 10 * n for n in range(6)]
     series = {name: [1.0, 2.0, None, 4.0, 0.0, 5.0], "other": [1.0] * 6}
     full = {name: [1.0, 2.0, 0.0, 4.0, 0.0, 5.0]}
@@ -146,12 +147,16 @@ def test_the_page_says_what_is_wrong_and_what_is_not() -> None:
     assert "Not every job is accounted for: 3 lost, 3 leased twice at once, 3 never admitted" in bad
     assert "shop.send was altered." in bad
     assert "the clock of shop.send is at least 3 s ahead of that of the broker b" in bad
-    report["audit"] |= {"sound": True, "proven": True}
+    report["audit"] |= {"sound": True, "proven": True, "anchored": True}
     report["audit"] |= dict.fromkeys(
         ("lost", "double_leased", "missing_events", "orphans", "damaged"), 0
     )
     report["audit"] |= dict.fromkeys(("damage", "unproven"), ())
     report |= {"anomalies": [], "failures": [], "more_anomalies": 0}
+    short = {**report, "audit": {**report["audit"], "anchored": False, "unanchored": ("no end",)}}
+    said = " ".join(read(page(short, title="EventMQ", made=START)).text.split())
+    assert "Every job is accounted for, as far as the journal's own seals reach. Of 33" in said
+    assert "no end." in said
     good = " ".join(read(page(report, title="EventMQ", made=START)).text.split())
     assert "Every job is accounted for. Of 33 jobs, 3 succeeded, 3 failed" in good
     assert "No attempt failed." in good

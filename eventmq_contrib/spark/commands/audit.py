@@ -15,6 +15,8 @@ from eventmq_contrib.spark.products.audit import LISTED, STUCK_AFTER, audit
 from eventmq_contrib.spark.products.clocks import apart, sentence
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from eventmq_contrib.spark.command import Look
 
 __all__ = ["command"]
@@ -41,12 +43,13 @@ _NO_EVENT = 2**53
     help="Ids in a list at most.",
 )  # fmt: skip
 @click.option(
-    "--broker", metavar="URL",
+    "--broker", "brokers", metavar="URL", multiple=True,
     help="Ask this broker how far it was told that its events are sealed: up to there they must "
-    "be. It needs a key with the role admin where the broker has keys.",
+    "be. It needs a key with the role admin where the broker has keys. Repeatable: the journal is "
+    "anchored if each broker that has events in it was asked.",
 )  # fmt: skip
 @takes_journal
-def command(look: Look, stuck_after: float, listed: int, broker: str | None) -> int:
+def command(look: Look, stuck_after: float, listed: int, brokers: tuple[str, ...]) -> int:
     """Tell whether every job that was accepted ended, or where it is.
 
     Each job is one of: succeeded, failed, cancelled, expired; waiting; running; stuck, if its
@@ -58,13 +61,17 @@ def command(look: Look, stuck_after: float, listed: int, broker: str | None) -> 
     Every file is compared with its name, its folder, its footer and the seal log, by checksums.
     "damage" names what is wrong. Where the seal log of a broker is missing, it is not proven that
     nothing is missing or altered, and "unproven" says so. With --broker the end is where the broker
-    was told that it is: only so it is seen that files and seal log were put back to another time.
+    was told that it is: only so it is seen that files and seal log were cut off together, or were
+    put back to another time. Without it the end is not anchored, and "unanchored" says so.
+
+    "verdict" is the answer in a few words. "clean" is a proof. "complete as far as its own seals
+    reach; not anchored" proves the same for what the seal logs have; the exit code is 0 as well.
 
     --since and --until choose jobs by their first event, --queue and --task choose jobs; events
     that are missing are always looked for in the whole journal. A host whose clock is not that of
     the broker is named on stderr.
     """
-    with look.evidence(_sealed(broker)) as evidence:
+    with look.evidence(_sealed(brokers)) as evidence:
         events = evidence.events
         found = audit(
             events, stuck_after=stuck_after, listed=listed, queue=look.queue, task=look.task,
@@ -75,18 +82,20 @@ def command(look: Look, stuck_after: float, listed: int, broker: str | None) -> 
         else:
             shown = found.as_dict()
             if not look.as_json:
-                shown |= {name: "\n".join(shown[name]) for name in ("damage", "unproven")}
+                texts = ("damage", "unproven", "unanchored")
+                shown |= {name: "\n".join(shown[name]) for name in texts}
             show_object(shown, as_json=look.as_json)
         for row in apart(events).collect():
             said = sentence(printable(row.host), row.broker_id, row.early_s, row.late_s)
             click.echo(f"warning: {said}", err=True)
-    return DONE if found.clean else FAILED
+    return DONE if found.complete else FAILED
 
 
-def _sealed(url: str | None) -> dict[str, int]:
-    """Return up to which number the events of a broker are sealed, as it was told; by its store."""
-    if url is None:
-        return {}
-    with Target(broker=url).asking() as app:
-        answer = app.ask("events.read", {"after": _NO_EVENT, "bytes": 1})
-    return {answer["store"]: answer["sealed"]}
+def _sealed(urls: Iterable[str]) -> dict[str, int]:
+    """Return up to which number the events of brokers are sealed, as they were told; by store."""
+    sealed: dict[str, int] = {}
+    for url in urls:
+        with Target(broker=url).asking() as app:
+            answer = app.ask("events.read", {"after": _NO_EVENT, "bytes": 1})
+        sealed[answer["store"]] = answer["sealed"]
+    return sealed

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LISTED", "STUCK_AFTER", "Audit", "audit", "audit_journal", "job_states"]
 
+#: What an audit comes to, the best first.
+CLEAN = "clean"
+COMPLETE = "complete as far as its own seals reach; not anchored"
+UNPROVEN = "nothing found; not proven"
+UNSOUND = "not sound"
+
 #: Seconds without a word from a worker after which its job is stuck.
 STUCK_AFTER = 60.0
 
@@ -55,13 +61,17 @@ class Audit:
         unknown_kinds: Events of a kind that does not exist.
         conflicts: Events that are not the same in all files that have them.
         damaged: How many things are wrong with files and events: the length of ``damage`` uncut.
-        proven: Whether files were looked at, and seal logs say that nothing is missing or altered.
+        proven: Whether files were looked at, and seal logs say that nothing is missing or altered,
+            from the first to the last event that is sealed in them.
+        anchored: Whether the end of the events of each broker was compared with that broker's own,
+            so that seal logs cut off together with files are found.
         stuck_ids: Ids of those, the oldest first; the lists are bounded.
         lost_ids: As above.
         double_leased_ids: As above.
         orphan_ids: As above.
         damage: What is wrong, as sentences that name files and numbers.
         unproven: Why it is not proven, as sentences.
+        unanchored: Of which brokers the end was not compared, as sentences.
     """
 
     jobs: int
@@ -81,12 +91,14 @@ class Audit:
     conflicts: int
     damaged: int
     proven: bool
+    anchored: bool
     stuck_ids: tuple[str, ...]
     lost_ids: tuple[str, ...]
     double_leased_ids: tuple[str, ...]
     orphan_ids: tuple[str, ...]
     damage: tuple[str, ...]
     unproven: tuple[str, ...]
+    unanchored: tuple[str, ...]
 
     @property
     def sound(self) -> bool:
@@ -95,21 +107,35 @@ class Audit:
         return not any(found)
 
     @property
-    def clean(self) -> bool:
-        """Whether nothing was found, and nothing can be missing or altered."""
+    def complete(self) -> bool:
+        """Whether nothing was found, and nothing can be missing or altered that is sealed."""
         return self.sound and self.proven
 
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found, and nothing can be missing or altered, the end included."""
+        return self.complete and self.anchored
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to, in a few words: ``clean``, and nothing else, is a proof."""
+        if not self.sound:
+            return UNSOUND
+        if not self.proven:
+            return UNPROVEN
+        return CLEAN if self.anchored else COMPLETE
+
     def as_dict(self) -> dict[str, Any]:
-        """Return it by the names of its fields."""
-        return dataclasses.asdict(self)
+        """Return the verdict, and the fields by their names."""
+        return {"verdict": self.verdict, **dataclasses.asdict(self)}
 
     @classmethod
     def columns(cls) -> str:
         """Return the type of a row of it, as Spark writes types."""
         fields = dataclasses.fields(cls)
         types = {"int": "long", "bool": "boolean"}
-        return ", ".join(f"{each.name} {types.get(str(each.type), 'array<string>')}"
-                         for each in fields)  # fmt: skip
+        named = (f"{each.name} {types.get(str(each.type), 'array<string>')}" for each in fields)
+        return ", ".join(["verdict string", *named])
 
 
 def audit(
@@ -267,16 +293,17 @@ def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[s
     if evidence is None:
         return {
             "unknown_kinds": kinds, "conflicts": 0, "damaged": len(said), "proven": False,
-            "damage": tuple(said[:listed]),
-            "unproven": ("the files of the journal were not looked at",),
+            "anchored": False, "damage": tuple(said[:listed]),
+            "unproven": ("the files of the journal were not looked at",), "unanchored": (),
         }  # fmt: skip
     conflicts, clashes = evidence.conflicts(listed)
     files = evidence.files
     found = [*files.damage, *_missing(files.missing, events), *said]
     return {
         "unknown_kinds": kinds, "conflicts": conflicts, "damaged": len(found) + conflicts,
-        "proven": not files.unproven, "damage": tuple([*found, *clashes][:listed]),
-        "unproven": tuple(files.unproven[:listed]),
+        "proven": not files.unproven, "anchored": not files.unanchored,
+        "damage": tuple([*found, *clashes][:listed]), "unproven": tuple(files.unproven[:listed]),
+        "unanchored": tuple(files.unanchored[:listed]),
     }  # fmt: skip
 
 
