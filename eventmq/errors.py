@@ -294,7 +294,7 @@ class SerializationError(ContentError, ValueError):
 
 
 class ContentNotAllowed(ContentError):
-    """The content type is not in this side's ``accept`` list."""
+    """The content type is not in this side's ``accept_content`` list."""
 
 
 class SignatureError(ContentError):

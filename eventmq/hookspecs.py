@@ -50,7 +50,7 @@ def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
     """Provide serializers: how arguments and results become bytes.
 
     The name is the content type of a job and is chosen by the setting ``serializer``, by
-    ``@app.task(serializer=...)`` and, to decode, by ``accept``. The object is used from any
+    ``@app.task(serializer=...)`` and, to decode, by ``accept_content``. The object is used from any
     thread of the client and of the worker's processes.
 
     Example::
@@ -70,9 +70,9 @@ def eventmq_serializers() -> Mapping[str, Factory[Serializer]]:
 def eventmq_routing_strategies() -> Mapping[str, Factory[RoutingStrategy]]:
     """Provide routing strategies: which worker gets the next jobs of a queue.
 
-    Chosen by the setting ``routing``, and for single queues by ``queue_routing``. The object is
-    used from the broker's thread only. One that looks at the keys of jobs is a
-    `eventmq.interfaces.KeyedRouting`.
+    Chosen by the setting ``routing_strategy``, and for single queues by
+    ``queue_routing_strategies``. The object is used from the broker's thread only. One that looks
+    at the keys of jobs is a `eventmq.interfaces.KeyedRouting`.
 
     Example::
 

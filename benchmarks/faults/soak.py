@@ -31,7 +31,7 @@ _Value = TypeVar("_Value")
 #: What is kept is kept for minutes, so that what goes with age goes within the soak.
 SETTINGS = {
     "EVENTMQ_DEDUPE_WINDOW": "120", "EVENTMQ_RESULT_TTL": "60",
-    "EVENTMQ_FAILED_BYTES": "1000000",
+    "EVENTMQ_MAX_FAILED_BYTES": "1000000",
 }  # fmt: skip
 
 #: Seconds in which the peak is measured, and the share of it that the soak has.

@@ -98,26 +98,26 @@ def limits_of(settings: Settings) -> Limits:
 
     return Limits(
         max_frame=settings.max_frame,
-        max_inputs=settings.max_inputs,
+        max_input_bytes=settings.max_input_bytes,
         max_queue_length=settings.max_queue_length,
         max_queues=settings.max_queues,
         max_new_queues=settings.max_new_queues,
         empty_queue_ttl=settings.empty_queue_ttl,
         max_peers=settings.max_peers,
         max_message_rate=settings.max_message_rate,
-        max_unread=settings.max_unread,
+        max_unsent_bytes=settings.max_unsent_bytes,
         max_unread_total=settings.max_unread_total,
-        window=settings.window,
+        queue_window=settings.queue_window,
         heartbeat_interval=settings.heartbeat_interval,
-        liveness=settings.liveness,
+        heartbeat_timeout=settings.heartbeat_timeout,
         unknown_task_grace=settings.unknown_task_grace,
-        unknown_queue=settings.unknown_queue,
+        legacy_queue_fallback=settings.legacy_queue_fallback,
         default_queue=settings.default_queue,
         queue_limits=settings.queue_limits,
-        priority_step=settings.priority_step,
+        priority_seconds=settings.priority_seconds,
         result_ttl=settings.result_ttl,
-        failed_age=settings.failed_age,
-        failed_bytes=settings.failed_bytes,
+        failed_ttl=settings.failed_ttl,
+        max_failed_bytes=settings.max_failed_bytes,
     )
 
 
@@ -158,7 +158,7 @@ def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> Que
         options = {
             "directory": settings.data_dir,
             "durability": settings.durability,
-            "relaxed_interval": settings.relaxed_interval,
+            "fsync_interval": settings.fsync_interval,
             "dedupe_window": settings.dedupe_window,
             "reserve": settings.disk_reserve,
             "events_values": _event_values(settings),

@@ -20,12 +20,13 @@ def keys_of(settings: Settings) -> ClientKeys | None:
         SettingsError: Only one of the two settings is there.
         KeyFileError: A file is missing or malformed, or others can read the secret one.
     """
-    if not settings.key and not settings.broker_key:
+    if not settings.key_file and not settings.broker_key_file:
         return None
-    if not settings.key or not settings.broker_key:
-        named, other = ("key", "broker_key") if settings.key else ("broker_key", "key")
+    if not settings.key_file or not settings.broker_key_file:
+        names = ("key_file", "broker_key_file")
+        named, other = names if settings.key_file else reversed(names)
         msg = f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
         raise SettingsError(msg + "or none where the broker has no keys")
     from eventmq.wire.runner_keys import client_keys
 
-    return client_keys(settings.broker_key, settings.key)
+    return client_keys(settings.broker_key_file, settings.key_file)

@@ -47,7 +47,7 @@ class PerQueue:
 
 
 def make_routing(app: EventMQ) -> RoutingStrategy:
-    """Return the strategy that the settings ``routing`` and ``queue_routing`` choose.
+    """Return what ``routing_strategy`` and ``queue_routing_strategies`` choose.
 
     Queues of one strategy share one object of it.
 
@@ -55,9 +55,9 @@ def make_routing(app: EventMQ) -> RoutingStrategy:
         PluginNotFound: No plugin provides it.
     """
     settings, plugins = app.settings, app.plugins
-    wanted = {settings.routing, *(name for _, name in settings.queue_routing)}
+    wanted = {settings.routing_strategy, *(name for _, name in settings.queue_routing_strategies)}
     made = {name: plugins.make(ROUTING_STRATEGY, name, app=app) for name in sorted(wanted)}
-    if not settings.queue_routing:
-        return made[settings.routing]
-    named = {queue: made[name] for queue, name in settings.queue_routing}
-    return PerQueue(made[settings.routing], named)
+    if not settings.queue_routing_strategies:
+        return made[settings.routing_strategy]
+    named = {queue: made[name] for queue, name in settings.queue_routing_strategies}
+    return PerQueue(made[settings.routing_strategy], named)

@@ -134,7 +134,7 @@ class Wiring:
         settings, plugins = self.settings, self.plugins
         backend = plugins.get(RESULT_BACKEND, settings.result_backend)
         home = ResultHome(backend, scheme(settings.result_backend))
-        reader = OutcomeReader(plugins.serializer, settings.accept, home)
+        reader = OutcomeReader(plugins.serializer, settings.accept_content, home)
         runner = (self._make_runner or self._connected_runner)()
         timeout = settings.submit_timeout
         results = Results(
@@ -156,7 +156,7 @@ class Wiring:
             clock=self._clock,
             name=f"{self._name}:{os.getpid()}",
             heartbeat=self.settings.heartbeat_interval,
-            liveness=self.settings.liveness,
+            heartbeat_timeout=self.settings.heartbeat_timeout,
             role=self.role,
             legacy=self.settings.legacy_broker,
         )
@@ -229,14 +229,16 @@ class Wiring:
         """Return the content type and the serializer of a name, None for the app's own.
 
         Raises:
-            SettingsError: It is not in the setting ``accept``.
+            SettingsError: It is not in the setting ``accept_content``.
             PluginNotFound: No plugin provides it.
         """
         name = name or self.settings.serializer
         serializer = self.plugins.serializer(name)
-        if name not in self.settings.accept:
-            accepted = ", ".join(self.settings.accept)
-            raise SettingsError(f"serializer {name!r} is not in accept ({accepted}); add it there")
+        if name not in self.settings.accept_content:
+            accepted = ", ".join(self.settings.accept_content)
+            raise SettingsError(
+                f"serializer {name!r} is not in accept_content ({accepted}); add it there"
+            )
         return name, serializer
 
     def uses_policy(self, policy: Backoff) -> None:

@@ -116,7 +116,7 @@ def make_executor(
         serializer=plugins.serializer,
         retry_policy=plugins.retry_policy,
         clock=app.clock,
-        accept=settings.accept,
+        accept_content=settings.accept_content,
         middleware=plugins.middleware(),
         allow_callables=settings.allow_callables,
         home=ResultHome(
@@ -188,10 +188,10 @@ def _info(app: EventMQ, options: WorkerOptions, executor: Executor, slots: int) 
         tasks=() if options.tasks is not None else tuple(executor.tasks),
         callables=settings.allow_callables,
         heartbeat=settings.heartbeat_interval,
-        liveness=settings.liveness,
-        grace=settings.grace,
+        heartbeat_timeout=settings.heartbeat_timeout,
+        shutdown_grace=settings.shutdown_grace,
         cancel_grace=settings.cancel_grace,
-        max_abandoned=settings.max_abandoned or slots,
+        max_abandoned_threads=settings.max_abandoned_threads or slots,
         slots=_least(app, options, slots),
     )
 

@@ -140,7 +140,7 @@ class Admission:
         name = name or limits.default_queue
         queue = state.queues.get(name)
         if queue is None:
-            if limits.unknown_queue == "refuse":
+            if limits.legacy_queue_fallback == "refuse":
                 return "unknown-queue", f"no worker ever served the queue {name!r}"
             if name in self._new_queues:
                 return None
@@ -198,7 +198,7 @@ class Admission:
         due = eta - self.state.keeper.ahead if eta else due
         delayed = due > now
         due = due if delayed else 0.0
-        rank = int(((due or now) - headers.priority * limits.priority_step) * _MICRO)
+        rank = int(((due or now) - headers.priority * limits.priority_seconds) * _MICRO)
         name = queue or limits.default_queue
         if peer.grant is not None:
             peer.grant.check_submit(name)

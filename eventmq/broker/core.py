@@ -165,7 +165,7 @@ class BrokerCore:
     def recover(
         self, recovered: Recovered, now: float, new_order: Callable[[], QueueOrder]
     ) -> None:
-        """Take over what the store has; leased jobs wait one liveness period for their session.
+        """Take over what the store has; leased jobs wait one heartbeat timeout for their session.
 
         Args:
             recovered: What the store has.

@@ -134,7 +134,7 @@ class Dispatch:
 
     def _orphans_for(self, session: Session, ready: set[str]) -> list[tuple[int, str]]:
         limits = self.state.limits
-        if limits.unknown_queue != "default":
+        if limits.legacy_queue_fallback != "default":
             return []
         weight = session.weights.get(limits.default_queue, 0)
         if not weight:

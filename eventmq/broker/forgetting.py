@@ -45,7 +45,7 @@ class Forgetting:
         state, now = self.state, self.state.now
         if self._busy or abs(now - self._looked) < EVERY or now < state.hold_until:
             return
-        if state.limits.unknown_queue == "refuse":
+        if state.limits.legacy_queue_fallback == "refuse":
             return  # only workers begin queues there, and what they served is to be taken
         self._looked = now
         if not self._names:
@@ -87,7 +87,7 @@ class Forgetting:
             or queue.name in state.busy
             or queue.name in state.volatile.windows
             or queue.name == state.limits.default_queue
-            or abs(state.now - queue.served_at) <= state.limits.liveness
+            or abs(state.now - queue.served_at) <= state.limits.heartbeat_timeout
         )
 
     def _forgotten(self, names: Sequence[str]) -> None:

@@ -60,8 +60,9 @@ class Graphs:
         limits = state.limits
         most = limits.max_frame - _HEAD
         entry = Follow(
-            state.now, limits.priority_step, limits.result_ttl, most,
-            max_inputs=limits.max_inputs, limit=limits.graph_slice, ahead=state.keeper.ahead,
+            state.now, limits.priority_seconds, limits.result_ttl, most,
+            max_input_bytes=limits.max_input_bytes, limit=limits.graph_slice,
+            ahead=state.keeper.ahead,
         )  # fmt: skip
         state.write(entry, self._followed)
 

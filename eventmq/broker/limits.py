@@ -17,7 +17,8 @@ class Limits:
         max_headers: A longer header field is answered with ERROR ``too-large``.
         max_id: Longest id, queue name or topic in characters.
         graph_slice: Jobs of graphs that one commit makes ready or cancels because of others.
-        max_inputs: Results that one job takes of others, in bytes; one that would take more fails.
+        max_input_bytes: Results that one job takes of others, in bytes; one that would take more
+            fails.
         max_unique: Longest unique key in characters.
         max_keys: Keys (header ``limit-key``, by task) that jobs wait or run with at a time; a job
             with a further one is refused with ``too-many-keys``.
@@ -34,8 +35,8 @@ class Limits:
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
             number; more are refused with ``rate-limited``.
-        max_unread: Bytes of messages that wait for one peer which does not read; see `max_unread`
-            of the settings.
+        max_unsent_bytes: Bytes of messages that wait for one peer which does not read; more are not
+            sent to it.
         max_unread_total: The same for all peers together, of which each may have half of what is
             free.
         max_waits: Ids that one peer may wait for at a time; more are refused with ``too-many``.
@@ -54,7 +55,7 @@ class Limits:
         max_inform_queues: Queues that one worker may serve; more are refused with
             ``bad-queues``.
         max_schedule: A schedule with a longer body is refused with ``too-large``.
-        window: Jobs of one queue that are kept in memory; the others stay in the store.
+        queue_window: Jobs of one queue that are kept in memory; the others stay in the store.
         window_bytes: Bytes of payload of one queue that are kept in memory.
         volatile_jobs: Unfinished jobs without guarantee; more are refused with ``queue-full``.
         volatile_bytes: Bytes of payload of the same; more are refused with ``queue-full``.
@@ -65,18 +66,18 @@ class Limits:
         chunk_seconds: Measured work that a chunk is filled up to.
         heartbeat_interval: Time between two HEARTBEATs to a peer.
         lease_interval: The same to a peer that holds leases.
-        liveness: A peer that was silent for so long is dead.
+        heartbeat_timeout: A peer that was silent for so long is dead.
         grace: A session whose connection broke may come back within this time.
         unknown_task_grace: A job whose task no worker knows fails after this time.
         orphan_after: A plain job may go to workers of ``default`` when no worker served its
-            queue for so long, if ``unknown_queue`` is ``default``.
-        unknown_queue: ``default``, ``keep`` (wait for a worker) or ``refuse``.
+            queue for so long, if ``legacy_queue_fallback`` is ``default``.
+        legacy_queue_fallback: ``default``, ``keep`` (wait for a worker) or ``refuse``.
         default_queue: Name of the queue of peers that name none.
         queue_limits: Queue, rate ("" for none) and jobs that run at a time (0 for any number).
-        priority_step: Seconds of waiting that one step of priority is worth.
+        priority_seconds: Seconds of waiting that one step of priority is worth.
         result_ttl: How long a result is kept where the job does not say.
-        failed_age: A failed job that is older is forgotten.
-        failed_bytes: Of failed jobs, with their errors and histories; over it the oldest are
+        failed_ttl: A failed job that is older is forgotten.
+        max_failed_bytes: Of failed jobs, with their errors and histories; over it the oldest are
             forgotten.
         max_deaths: A job whose process died so often fails as a suspected killer.
     """
@@ -86,7 +87,7 @@ class Limits:
     max_headers: int = 64 * 1024
     max_id: int = 255
     graph_slice: int = 1000
-    max_inputs: int = 256 * 1024 * 1024
+    max_input_bytes: int = 256 * 1024 * 1024
     max_unique: int = 1024
     max_keys: int = 10_000
     max_queue_length: int = 10_000_000
@@ -96,7 +97,7 @@ class Limits:
     max_lanes: int = 100_000
     max_peers: int = 10_000
     max_message_rate: float = 0.0
-    max_unread: int = 64 * 1024 * 1024
+    max_unsent_bytes: int = 64 * 1024 * 1024
     max_unread_total: int = 256 * 1024 * 1024
     max_waits: int = 100_000
     max_subscriptions: int = 1000
@@ -109,7 +110,7 @@ class Limits:
     max_inform: int = 1024 * 1024
     max_inform_queues: int = 1000
     max_schedule: int = 1024 * 1024
-    window: int = 5000
+    queue_window: int = 5000
     window_bytes: int = 32 * 1024 * 1024
     volatile_jobs: int = 100_000
     volatile_bytes: int = 64 * 1024 * 1024
@@ -120,15 +121,15 @@ class Limits:
     chunk_seconds: float = 0.02
     heartbeat_interval: float = 3.0
     lease_interval: float = 0.5
-    liveness: float = 15.0
+    heartbeat_timeout: float = 15.0
     grace: float = 0.5
     unknown_task_grace: float = 300.0
     orphan_after: float = 30.0
-    unknown_queue: str = "default"
+    legacy_queue_fallback: str = "default"
     default_queue: str = "default"
     queue_limits: tuple[tuple[str, str, int], ...] = ()
-    priority_step: float = 60.0
+    priority_seconds: float = 60.0
     result_ttl: float = 86_400.0
-    failed_age: float = 30 * 86_400.0
-    failed_bytes: int = 1024 * 1024 * 1024
+    failed_ttl: float = 30 * 86_400.0
+    max_failed_bytes: int = 1024 * 1024 * 1024
     max_deaths: int = 3

@@ -66,7 +66,7 @@ class Lookups:
 
     def __init__(self, state: State, wanted: Wanted, answer: Answer) -> None:
         self.unread: Callable[[Key], int] = lambda _: 0
-        self.allowance: Callable[[], int] = lambda: state.limits.max_unread
+        self.allowance: Callable[[], int] = lambda: state.limits.max_unsent_bytes
         self.admits: Callable[[Key, int, int, int], bool] = lambda *_: True
         self._state = state
         self._wanted = wanted
@@ -95,7 +95,7 @@ class Lookups:
         need = self._needs.get(peer)
         if need is not None:
             return not self.admits(peer.key, need, 0, 0)
-        return self.unread(peer.key) > FULL * self._state.limits.max_unread
+        return self.unread(peer.key) > FULL * self._state.limits.max_unsent_bytes
 
     @property
     def patience(self) -> float:

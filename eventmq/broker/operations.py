@@ -197,8 +197,8 @@ class Operations:
         state.next_seq += seqs
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         return Stamp(
-            state.now, state.limits.result_ttl, ERROR_TYPE, error, seq, state.limits.priority_step,
-            state.keeper.ahead,
+            state.now, state.limits.result_ttl, ERROR_TYPE, error, seq,
+            state.limits.priority_seconds, state.keeper.ahead,
         )  # fmt: skip
 
     def _state_of(self, job: Job) -> str:

@@ -217,7 +217,7 @@ class Outcomes:
         job.due, job.eta = state.now + countdown, 0.0
         job.state = JobState.DELAYED
         priority = parse_headers(job.headers).priority
-        job.rank = int((job.due - priority * state.limits.priority_step) * _MICRO)
+        job.rank = int((job.due - priority * state.limits.priority_seconds) * _MICRO)
         state.counters["retries"] += 1
 
     def _admitted(self, job: Job) -> bool:

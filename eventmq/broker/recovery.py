@@ -34,7 +34,7 @@ class Recovery:
         self.new_order = new_order
 
     def run(self, recovered: Recovered) -> None:
-        """Take it over; leased jobs wait one liveness period for their session."""
+        """Take it over; leased jobs wait one heartbeat timeout for their session."""
         state = self.state
         state.epoch, state.store_id = recovered.epoch, recovered.store_id
         state.next_seq, state.next_due = recovered.next_seq, recovered.next_due
@@ -66,7 +66,7 @@ class Recovery:
         if session is None:
             session = Session(chunk.session, self.new_order(), name=chunk.session)
             session.gone_at = state.now
-            session.patience = state.limits.liveness
+            session.patience = state.limits.heartbeat_timeout
             session.plain = chunk.session.startswith(PLAIN_PREFIX)
             state.sessions[chunk.session] = session
         return session
@@ -79,7 +79,9 @@ class Recovery:
         queue = there[0].queue if there else ""
         message_id = f"{session.id[:64]}.{number}"
         lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
-        lease.until = state.now + state.limits.liveness  # of a plain one: as long as its session
+        lease.until = (
+            state.now + state.limits.heartbeat_timeout
+        )  # of a plain one: as long as its session
         lease.sent = state.now if session.plain else 0.0
         lease.leased = chunk.leased
         session.leases[number] = lease

@@ -46,7 +46,7 @@ class Retention:
             return
         self._busy = True
         limits = state.limits
-        entry = PruneFailed(state.now - limits.failed_age, limits.failed_bytes, SLICE)
+        entry = PruneFailed(state.now - limits.failed_ttl, limits.max_failed_bytes, SLICE)
         state.write(entry, self._pruned, lambda: setattr(self, "_busy", False))
 
     def _pruned(self, verdict: Pruned) -> None:
@@ -59,4 +59,4 @@ class Retention:
                 "%d failed jobs of queue %s were forgotten: too old, or too many", n, name
             )
         oldest = float("inf") if verdict.oldest is None else verdict.oldest
-        self._due = 0.0 if verdict.more else oldest + state.limits.failed_age + EVERY
+        self._due = 0.0 if verdict.more else oldest + state.limits.failed_ttl + EVERY

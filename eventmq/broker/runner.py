@@ -211,7 +211,7 @@ class BrokerRunner:
             context,
             max_frame=self._limits.max_frame,
             known_by="" if self._door is None else self._door.known_by,
-            max_unread=self._limits.max_unread,
+            max_unsent_bytes=self._limits.max_unsent_bytes,
             total=self._total,
         )
 
@@ -424,9 +424,9 @@ class BrokerRunner:
     def _allowance(self) -> int:
         """Return how many bytes may wait for a peer now."""
         total = self._total
-        if total.share() < self._limits.max_unread:
+        if total.share() < self._limits.max_unsent_bytes:
             total.refresh()
-        return min(self._limits.max_unread, total.share())
+        return min(self._limits.max_unsent_bytes, total.share())
 
     def _not_sent(self, message: Outgoing, *, reachable: bool) -> None:
         self.core.not_sent(message, self._now(), reachable=reachable)

@@ -263,7 +263,7 @@ class Sessions:
         state, limits = self.state, self.state.limits
         now = state.now
         for peer in list(state.peers.values()):
-            if now - peer.heard > limits.liveness and not peer.may_be_silent:
+            if now - peer.heard > limits.heartbeat_timeout and not peer.may_be_silent:
                 self.drop(peer)
         for session in list(state.sessions.values()):
             self._judge(session)
@@ -287,7 +287,7 @@ class Sessions:
         """Make room for a new peer: forget a dead client that was only kept for its REPLY."""
         silent = [peer for peer in self.state.peers.values() if peer.may_be_silent]
         oldest = min(silent, key=lambda peer: peer.heard, default=None)
-        limit = self.state.now - self.state.limits.liveness
+        limit = self.state.now - self.state.limits.heartbeat_timeout
         if oldest is not None and oldest.heard < limit:
             self.drop(oldest)
 
@@ -350,7 +350,7 @@ class Sessions:
             session.peer = None
             limits, now = self.state.limits, self.state.now
             session.gone_at = now
-            session.patience = limits.liveness if session.plain else 0.0
+            session.patience = limits.heartbeat_timeout if session.plain else 0.0
             end = now + (session.patience or limits.grace)
             self.due = end if self.due is None else min(self.due, end)
 

@@ -214,7 +214,7 @@ class State:
         queue = self.queues.get(name)
         if queue is None:
             limits = self.limits
-            size, length = limits.window, limits.window_bytes
+            size, length = limits.queue_window, limits.window_bytes
             queue = Queue(name, size, length, self.now, self.census)
             queue.limiter = self.limiters.of_queues.get(name)
             self.queues[name] = queue
@@ -231,8 +231,8 @@ class State:
         """
         limits = self.limits
         ends = f"queues that stay empty and are not served go after {limits.empty_queue_ttl:g} s"
-        if limits.unknown_queue == "refuse":
-            ends = "with unknown_queue = refuse none is forgotten"
+        if limits.legacy_queue_fallback == "refuse":
+            ends = "with legacy_queue_fallback = refuse none is forgotten"
         if len(self.queues) + more >= limits.max_queues:
             return (
                 f"the queue {name!r} would be one more than the {limits.max_queues} queues of this "

@@ -74,7 +74,7 @@ def dev(
     beat = [*loud, "beat", *app]
     interrupt_at_signals()
     try:
-        patience = settings.grace + STOP_TIMEOUT
+        patience = settings.shutdown_grace + STOP_TIMEOUT
         followers = {"worker": worker, "beat": beat}
         others = dict(_gateway(text, loud, app) for text in gateways)
         _Together(followers, others, patience=patience, reload=reload).run(broker)

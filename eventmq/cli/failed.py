@@ -62,7 +62,7 @@ def failed() -> None:
     """Look at failed jobs, queue them again, or forget them.
 
     A job that has failed for good is kept with its arguments, its error and the history of its
-    attempts, until it is dropped, or as long as "failed_age" and "failed_bytes" allow.
+    attempts, until it is dropped, or as long as "failed_ttl" and "max_failed_bytes" allow.
     """
 
 

@@ -73,7 +73,7 @@ def gateway(
         click.echo(_ready_line(name, addresses))
         return _serve(made, ended)
     finally:
-        made.stop(app.settings.grace)
+        made.stop(app.settings.shutdown_grace)
         app.close()
 
 

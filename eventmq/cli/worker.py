@@ -62,12 +62,14 @@ def _slots(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     help="Let messages name functions, not only tasks, whose dotted path fits, as in "
     '"shop.jobs.*". Repeatable.',
 )  # fmt: skip
-@click.option("--grace", type=float, metavar="S", help="Time for running jobs at SIGTERM.")
+@click.option(
+    "--grace", "shutdown_grace", type=float, metavar="S", help="Time for running jobs at SIGTERM."
+)
 @click.option(
     "--cancel-grace", type=float, metavar="S", help="Time for a running job that is cancelled."
 )
 @click.option(
-    "--max-abandoned", type=click.IntRange(0), metavar="N",
+    "--max-abandoned", "max_abandoned_threads", type=click.IntRange(0), metavar="N",
     help="Threads that may be given up, because their jobs do not end, before the worker restarts.",
 )  # fmt: skip
 @click.option(

@@ -176,10 +176,10 @@ class Connection:
             return self.said + interval if self.waiting else None
         return self.inform.sent + interval if self.inform.sent else None
 
-    def dead_at(self, liveness: float) -> float | None:
+    def dead_at(self, heartbeat_timeout: float) -> float | None:
         """Return when its silence means that it is dead, None if nothing is expected of it."""
         expected = self.waiting if self.ready else self.inform.sent
-        return max(self.heard, self.since) + liveness if expected else None
+        return max(self.heard, self.since) + heartbeat_timeout if expected else None
 
 
 def _is_text(body: bytes) -> bool:

@@ -60,7 +60,8 @@ class ClientMachine:
         session: Id of this run of the client.
         name: What people call it.
         heartbeat: Seconds between signs of life while something is waited for.
-        liveness: A broker that was silent for so long, while something is waited for, is dead.
+        heartbeat_timeout: A broker that was silent for so long, while something is waited for, is
+            dead.
         role: What it informs as: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3: a client sends them no INFORM, which they
             would not answer, and takes each for there. Schedulers they do answer.
@@ -73,7 +74,7 @@ class ClientMachine:
         session: str,
         name: str = "",
         heartbeat: float = 3.0,
-        liveness: float = 15.0,
+        heartbeat_timeout: float = 15.0,
         role: str = "client",
         legacy: bool = False,
     ) -> None:
@@ -87,7 +88,7 @@ class ClientMachine:
         self.settled = self._ledger.settled
         self._features = Features(session=session, name=name).format()
         self._heartbeat = heartbeat
-        self._liveness = liveness
+        self._heartbeat_timeout = heartbeat_timeout
         self._promises = Promises(heartbeat)
         self._legacy = legacy and role == "client"
         self._ids = count(1)
@@ -220,13 +221,13 @@ class ClientMachine:
         if now >= self._ledger.next_deadline:
             self._expire(now)
         for connection in self.connections:
-            dead_at = connection.dead_at(self._liveness)
+            dead_at = connection.dead_at(self._heartbeat_timeout)
             if connection.retry_at and now >= connection.retry_at:
                 connection.retry_at = 0.0
                 self._drop(connection, now, connection.trouble)
                 continue
             if dead_at is not None and now >= dead_at:
-                silent = f"it was silent for {self._liveness:g} s"
+                silent = f"it was silent for {self._heartbeat_timeout:g} s"
                 self._drop(connection, now, silent if connection.ready else connection.absence)
                 continue
             beat_at = connection.next_beat(self._heartbeat)
@@ -243,7 +244,7 @@ class ClientMachine:
         due = self._ledger.next_deadline
         for connection in self.connections:
             for at in (
-                connection.dead_at(self._liveness),
+                connection.dead_at(self._heartbeat_timeout),
                 connection.next_beat(self._heartbeat),
                 connection.retry_at or None,
             ):

@@ -53,18 +53,18 @@ class OutcomeReader:
 
     Args:
         serializer: Returns the serializer of a content type.
-        accept: Content types that may be decoded.
+        accept_content: Content types that may be decoded.
         home: Where results are kept; the broker unless told.
     """
 
     def __init__(
         self,
         serializer: Callable[[str], Serializer],
-        accept: Container[str],
+        accept_content: Container[str],
         home: ResultHome | None = None,
     ) -> None:
         self._serializer = serializer
-        self._accept = accept
+        self._accept_content = accept_content
         self._home = home or ResultHome()
 
     def value(self, row: Row) -> Any:
@@ -102,8 +102,8 @@ class OutcomeReader:
         return self._decoder(name, envelope.job_id).decode(data, envelope)
 
     def _decoder(self, name: str, what: str) -> Serializer:
-        if name not in self._accept:
-            msg = f"{what}: the content type {name!r} is not in accept"
+        if name not in self._accept_content:
+            msg = f"{what}: the content type {name!r} is not in accept_content"
             raise ContentNotAllowed(msg)
         return self._serializer(name)
 

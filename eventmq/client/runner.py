@@ -68,7 +68,7 @@ class ClientRunner:
         clock: Reads time.
         name: What people call this client.
         heartbeat: Seconds between signs of life.
-        liveness: Seconds of silence after which a broker is dead.
+        heartbeat_timeout: Seconds of silence after which a broker is dead.
         role: What it informs as: ``client`` or ``scheduler``.
         legacy: The brokers are routers of EventMQ 0.3, which answer no client.
     """
@@ -80,7 +80,7 @@ class ClientRunner:
         clock: Clock,
         name: str = "",
         heartbeat: float = 3.0,
-        liveness: float = 15.0,
+        heartbeat_timeout: float = 15.0,
         role: str = "client",
         legacy: bool = False,
     ) -> None:
@@ -90,7 +90,7 @@ class ClientRunner:
         self._transport = transport
         self._name = name
         self._heartbeat = heartbeat
-        self._liveness = liveness
+        self._heartbeat_timeout = heartbeat_timeout
         self._loop: IoLoop | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -116,7 +116,7 @@ class ClientRunner:
             session=os.urandom(16).hex(),
             name=self._name or f"client:{os.getpid()}",
             heartbeat=self._heartbeat,
-            liveness=self._liveness,
+            heartbeat_timeout=self._heartbeat_timeout,
             role=self._role,
             legacy=self._legacy,
         )

@@ -74,7 +74,7 @@ class Follow(NamedTuple):
     #: them get ids.
     max_copies: int = 64 * 1024 * 1024
     #: Bytes of results that one job may take; it fails if it is more.
-    max_inputs: int = 256 * 1024 * 1024
+    max_input_bytes: int = 256 * 1024 * 1024
     #: Bytes of bodies that the verdict may have.
     max_bytes: int = 4 * 1024 * 1024
     #: Jobs that become ready or are cancelled in one commit, since others ended. What is more goes

@@ -210,10 +210,10 @@ class PluginManager:
     def _chosen(self) -> set[tuple[str, str]]:
         """Return (hook, name) of what the settings choose or this process has made."""
         s = self._settings
-        wanted: list[tuple[Kind[Any], str]] = [(SERIALIZER, name) for name in s.accept]
+        wanted: list[tuple[Kind[Any], str]] = [(SERIALIZER, name) for name in s.accept_content]
         wanted += [(MIDDLEWARE, name) for name in s.middleware]
-        wanted += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing)]
-        wanted += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing]
+        wanted += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing_strategy)]
+        wanted += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing_strategies]
         wanted += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
         wanted += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
         wanted += [(SCHEDULE_STORE, s.schedule_store)]

@@ -20,7 +20,8 @@ Sources, later ones win: the defaults; ``[tool.eventmq]`` of ``pyproject.toml`` 
 directory; the top-level keys of ``eventmq.toml`` there; environment variables; arguments of
 ``EventMQ(...)`` and options of the command line.
 
-An unknown key in a file or an argument is an error. An unknown ``EVENTMQ_*`` variable is noted in
+An unknown key in a file or an argument is an error. So is a name that a setting had before, in a
+variable too; the message tells the new name. Any other unknown ``EVENTMQ_*`` variable is noted in
 the debug log, and warned of where it is within two letters of a known one; ``EVENTMQ_TEST_*`` is
 ignored. Lists are comma-separated in environment variables. Options of a plugin stand in
 ``[eventmq.plugins.NAME]`` of ``eventmq.toml`` or ``[tool.eventmq.plugins.NAME]`` of

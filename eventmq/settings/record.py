@@ -16,7 +16,7 @@ from eventmq.settings.values import (
     PATH,
     POSITIVE,
     QUEUE_LIMITS,
-    QUEUE_ROUTING,
+    QUEUE_ROUTING_STRATEGIES,
     QUEUES,
     SIDE_BIND,
     SOME,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from eventmq.settings.values import Rule
 
-__all__ = ["FIELDS", "Settings"]
+__all__ = ["FIELDS", "RENAMED", "Settings"]
 
 _MIB = 1024 * 1024
 _DAY = 86400.0
@@ -57,8 +57,10 @@ class Settings:
         BROKERS,
         "Brokers that a client, worker or scheduler connects to; the first that answers is used.",
     )
-    serializer: str = _set("msgpack", TEXT, "Writes arguments and results; must be in `accept`.")
-    accept: tuple[str, ...] = _set(
+    serializer: str = _set(
+        "msgpack", TEXT, "Writes arguments and results; must be in `accept_content`."
+    )
+    accept_content: tuple[str, ...] = _set(
         ("msgpack", "json"), SOME, "Content types that this side decodes."
     )
     result_backend: str = _set("broker", TEXT, "Keeps results: a name, or a URL by its scheme.")
@@ -74,16 +76,16 @@ class Settings:
         "The broker is a router of EventMQ 0.3, which answers no client: jobs are sent without "
         "waiting for it, and their results cannot be read.",
     )
-    broker_key: str = _set(
+    broker_key_file: str = _set(
         "",
         PATH,
-        "File with the broker's public key, where it uses CURVE; goes with `key`.",
+        "File with the broker's public key, where it uses CURVE; goes with `key_file`.",
     )
-    key: str = _set(
+    key_file: str = _set(
         "",
         PATH,
         "File with the own secret key, which others must not be able to read; goes with "
-        "`broker_key`.",
+        "`broker_key_file`.",
     )
     result_timeout: float = _set(60.0, POSITIVE, "How long get() waits if not told.", unit="s")
     bind: str = _set("tcp://127.0.0.1:47291", BIND, "The broker's address for every role.")
@@ -109,10 +111,10 @@ class Settings:
     durability: str = _set(
         "durable",
         choice("durable", "relaxed", "memory"),
-        "durable: on disk before the receipt; relaxed: on disk within `relaxed_interval`; "
+        "durable: on disk before the receipt; relaxed: on disk within `fsync_interval`; "
         "memory: never.",
     )
-    relaxed_interval: float = _set(
+    fsync_interval: float = _set(
         0.05, POSITIVE, "Longest time without fsync where durability is relaxed.", unit="s"
     )
     redactor: str = _set(
@@ -122,11 +124,11 @@ class Settings:
         "Where it is set, the broker keeps them with its events, and calls nothing.",
     )
     heartbeat_interval: float = _set(3.0, POSITIVE, "Time between signs of life.", unit="s")
-    liveness: float = _set(
+    heartbeat_timeout: float = _set(
         15.0, POSITIVE, "A peer that is silent for so long is taken for dead.", unit="s"
     )
     max_frame: int = _set(16 * _MIB, at_least(1024), "Longest frame of a message.", unit="bytes")
-    max_inputs: int = _set(
+    max_input_bytes: int = _set(
         256 * _MIB,
         at_least(1024),
         "Results that one job takes of others, as the callback of a chord does; one that would "
@@ -164,7 +166,7 @@ class Settings:
         "`RateLimited`. 0: any number.",
         unit="1/s",
     )
-    max_unread: int = _set(
+    max_unsent_bytes: int = _set(
         64 * _MIB,
         at_least(_MIB),
         "What a broker keeps of messages for one peer that does not read them; what is more is not "
@@ -177,29 +179,29 @@ class Settings:
         "The same for all peers together. One may have half of what is free of it.",
         unit="bytes",
     )
-    window: int = _set(
+    queue_window: int = _set(
         5000, at_least(1), "Jobs of one queue that a broker holds in memory.", unit="jobs"
     )
     dedupe_window: float = _set(
         _DAY, at_least(0), "How long the id of a finished job is refused.", unit="s"
     )
     result_ttl: float = _set(_DAY, at_least(0), "How long a result is kept.", unit="s")
-    failed_age: float = _set(
+    failed_ttl: float = _set(
         30 * _DAY, at_least(0), "How long a failed job is kept, to be retried.", unit="s"
     )
-    failed_bytes: int = _set(
+    max_failed_bytes: int = _set(
         1024 * _MIB, at_least(0), "What failed jobs may take; the oldest go.", unit="bytes"
     )
     unknown_task_grace: float = _set(
         300.0, at_least(0), "How long a job waits for a worker that knows its task.", unit="s"
     )
-    unknown_queue: str = _set(
+    legacy_queue_fallback: str = _set(
         "default",
         choice("default", "keep", "refuse"),
-        "What happens with plain jobs of a queue that nobody serves: workers of the default "
-        "queue take them, they wait, or they are refused.",
+        "What happens with jobs of legacy clients in a queue that no worker serves: workers of the "
+        "default queue take them, they wait, or they are refused.",
     )
-    priority_step: float = _set(
+    priority_seconds: float = _set(
         60.0, at_least(0), "Seconds of waiting that one step of priority is worth.", unit="s"
     )
     disk_reserve: int = _set(
@@ -227,7 +229,7 @@ class Settings:
     allow_callables: tuple[str, ...] = _set(
         (), NAMES, "Patterns of dotted paths that a message may name instead of a task."
     )
-    grace: float = _set(
+    shutdown_grace: float = _set(
         30.0, at_least(0), "Time that running jobs get when a worker is told to end.", unit="s"
     )
     cancel_grace: float = _set(
@@ -237,7 +239,7 @@ class Settings:
         "or its thread is given up.",
         unit="s",
     )
-    max_abandoned: int = _set(
+    max_abandoned_threads: int = _set(
         0,
         at_least(0),
         "Threads that a worker may have given up, because their jobs ran past their timeout or "
@@ -245,9 +247,13 @@ class Settings:
         "it has slots.",
         unit="threads",
     )
-    routing: str = _set("least-recently-used", TEXT, "Decides which worker gets the next jobs.")
-    queue_routing: tuple[tuple[str, str], ...] = _set(
-        (), QUEUE_ROUTING, 'Other `routing` for some queues, as "reports:sticky,media:round-robin".'
+    routing_strategy: str = _set(
+        "least-recently-used", TEXT, "Decides which worker gets the next jobs."
+    )
+    queue_routing_strategies: tuple[tuple[str, str], ...] = _set(
+        (),
+        QUEUE_ROUTING_STRATEGIES,
+        'Other `routing_strategy` for some queues, as "reports:sticky,media:round-robin".',
     )
     queue_limits: tuple[tuple[str, str, int], ...] = _set(
         (),
@@ -281,3 +287,23 @@ class Settings:
 
 #: Name -> field, of those that a source may set.
 FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Settings) if f.metadata}
+
+#: Name that a setting had -> its name. Where a source has the old one, the error tells the new one.
+RENAMED: Mapping[str, str] = {
+    "accept": "accept_content",
+    "broker_key": "broker_key_file",
+    "failed_age": "failed_ttl",
+    "failed_bytes": "max_failed_bytes",
+    "grace": "shutdown_grace",
+    "key": "key_file",
+    "liveness": "heartbeat_timeout",
+    "max_abandoned": "max_abandoned_threads",
+    "max_inputs": "max_input_bytes",
+    "max_unread": "max_unsent_bytes",
+    "priority_step": "priority_seconds",
+    "queue_routing": "queue_routing_strategies",
+    "relaxed_interval": "fsync_interval",
+    "routing": "routing_strategy",
+    "unknown_queue": "legacy_queue_fallback",
+    "window": "queue_window",
+}

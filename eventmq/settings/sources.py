@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SettingsError, did_you_mean
-from eventmq.settings.record import FIELDS, Settings
+from eventmq.settings.record import FIELDS, RENAMED, Settings
 from eventmq.settings.values import READERS, hide_passwords
 
 if TYPE_CHECKING:
@@ -44,9 +44,14 @@ def _read(name: str, value: object, source: str) -> object:
 
 
 def _known(name: str, source: str) -> None:
-    """Raise `SettingsError` with the nearest name if there is no such setting."""
+    """Raise `SettingsError` with the new or the nearest name if there is no such setting."""
     if name in FIELDS:
         return
+    if name in RENAMED:
+        new = RENAMED[name]
+        msg = f"unknown setting {name!r} from {source}: it is called {new!r} now"
+        variable = f"; set {PREFIX}{new.upper()} instead" if source.startswith(PREFIX) else ""
+        raise SettingsError(msg + variable)
     hint = did_you_mean(name, FIELDS)
     raise SettingsError(f"unknown setting {name!r} from {source}; {hint}")
 
@@ -104,7 +109,8 @@ def _ours(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_setting(variable: str, name: str) -> bool:
-    return name in FIELDS and variable == variable.upper()
+    """Return whether a variable is that of a setting, under its name or the one it had before."""
+    return (name in FIELDS or name in RENAMED) and variable == variable.upper()
 
 
 def _misspelt(variable: str, name: str) -> str:
@@ -144,15 +150,15 @@ def _merge_options(tables: Iterable[tuple[str, object]]) -> dict[str, dict[str, 
 
 
 def _check_together(settings: Settings) -> None:
-    if settings.serializer not in settings.accept:
+    if settings.serializer not in settings.accept_content:
         msg = (
             f"serializer {settings.serializer!r} from {settings.source('serializer')} is not in "
-            f"accept ({', '.join(settings.accept)}); add it there"
+            f"accept_content ({', '.join(settings.accept_content)}); add it there"
         )
         raise SettingsError(msg)
-    if settings.liveness <= settings.heartbeat_interval:
-        msg = f"liveness ({settings.liveness:g} s) must be longer than heartbeat_interval "
-        raise SettingsError(msg + f"({settings.heartbeat_interval:g} s)")
+    if settings.heartbeat_timeout <= settings.heartbeat_interval:
+        msg = f"heartbeat_timeout ({settings.heartbeat_timeout:g} s) must be longer than "
+        raise SettingsError(msg + f"heartbeat_interval ({settings.heartbeat_interval:g} s)")
 
 
 def load_settings(

@@ -28,7 +28,7 @@ __all__ = [
     "POSITIVE",
     "QUEUES",
     "QUEUE_LIMITS",
-    "QUEUE_ROUTING",
+    "QUEUE_ROUTING_STRATEGIES",
     "READERS",
     "SIDE_BIND",
     "SOME",
@@ -119,7 +119,7 @@ FUNCTION: Rule = (
     lambda text: not text or bool(_FUNCTION.fullmatch(text)),
 )
 FLAG: Rule = ("true or false", lambda _: True)
-QUEUE_ROUTING: Rule = ("queue:strategy pairs, no queue twice", _named_pairs)
+QUEUE_ROUTING_STRATEGIES: Rule = ("queue:strategy pairs, no queue twice", _named_pairs)
 QUEUE_LIMITS: Rule = (
     (
         'queue:limits as "email:rate=100/m,concurrency=5,reports:concurrency=2", or as a table '

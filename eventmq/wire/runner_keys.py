@@ -84,13 +84,13 @@ def read_secret(path: str | Path) -> Certificate:
     return found
 
 
-def client_keys(broker_key: str, key: str) -> ClientKeys:
-    """Return what the settings ``broker_key`` and ``key`` name.
+def client_keys(broker_key_file: str, key_file: str) -> ClientKeys:
+    """Return what the settings ``broker_key_file`` and ``key_file`` name.
 
     Raises:
         KeyFileError: One of the files is not what it has to be.
     """
-    broker, own = read_public(broker_key), read_secret(key)
+    broker, own = read_public(broker_key_file), read_secret(key_file)
     return ClientKeys(broker.public.encode(), own.public.encode(), own.secret.encode())
 
 

@@ -49,7 +49,7 @@ def handshake_trouble(event: int) -> str:
     if event & HANDSHAKES & ~zmq.EVENT_HANDSHAKE_SUCCEEDED:
         return (
             "the handshake failed: one side uses CURVE keys and the other none, or not this "
-            "broker's; see the settings key and broker_key"
+            "broker's; see the settings key_file and broker_key_file"
         )
     return ""
 

@@ -365,14 +365,14 @@ def open_router(
     max_frame: int = 0,
     known_by: str = "",
     high_water: int = 0,
-    max_unread: int = MOST,
+    max_unsent_bytes: int = MOST,
     total: Total | None = None,
 ) -> RouterLink:
     """Return a ROUTER that says who is not there, and lets nobody take another's identity.
 
     With ``known_by`` it is a `KnownLink`, which costs 0.8 us per message. ``high_water`` is how
-    many messages wait for one peer, 0 for as many as usual; ``max_unread`` how many bytes, and
-    ``total`` how many for all peers, with those of other links that it is given to.
+    many messages wait for one peer, 0 for as many as usual; ``max_unsent_bytes`` how many bytes,
+    and ``total`` how many for all peers, with those of other links that it is given to.
     """
     socket = context.socket(zmq.ROUTER)
     _common(socket, max_frame)
@@ -381,8 +381,8 @@ def open_router(
     socket.set(zmq.ROUTER_MANDATORY, 1)
     socket.set(zmq.ROUTER_HANDOVER, 0)
     if known_by:
-        return KnownLink(socket, known_by, max_unread, total)
-    return RouterLink(socket, max_unread, total)
+        return KnownLink(socket, known_by, max_unsent_bytes, total)
+    return RouterLink(socket, max_unsent_bytes, total)
 
 
 def open_pub(context: zmq.Context[zmq.Socket[bytes]]) -> Link:

@@ -62,7 +62,7 @@ class Executor(Caller):
         serializer: Returns the serializer of a content type; raises `PluginError`.
         retry_policy: Returns the policy of a name with options; raises `PluginError`.
         clock: Reads time.
-        accept: Content types that are decoded.
+        accept_content: Content types that are decoded.
         middleware: Outermost first; only its ``execute`` is used.
         allow_callables: Patterns of dotted paths that plain jobs may call.
         home: Where results are kept; the broker unless told.
@@ -81,7 +81,7 @@ class Executor(Caller):
         serializer: Callable[[str], Serializer],
         retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
         clock: Clock,
-        accept: Container[str] = ("msgpack", "json"),
+        accept_content: Container[str] = ("msgpack", "json"),
         middleware: Sequence[Middleware] = (),
         allow_callables: Sequence[str] = (),
         home: ResultHome | None = None,
@@ -98,7 +98,7 @@ class Executor(Caller):
         self._offset = clock.now() - clock.monotonic()
         super().__init__(clock.monotonic)
         self._routes = RouteTable(
-            tasks, serializer, retry_policy, accept, self._home, fetched=fetched
+            tasks, serializer, retry_policy, accept_content, self._home, fetched=fetched
         )
 
     def for_slot(self) -> Executor:

@@ -232,8 +232,8 @@ class JobManager:
         """
         if self._drain_until is not None:
             return
-        _log.info("ending: no new jobs; what runs has %g s", self._info.grace)
-        self._drain_until = now + self._info.grace
+        _log.info("ending: no new jobs; what runs has %g s", self._info.shutdown_grace)
+        self._drain_until = now + self._info.shutdown_grace
         self._unfetched(now)
         for slot in range(len(self._ledger.jobs)):
             self._take_back(slot, now)

@@ -109,7 +109,7 @@ class RouteTable:
         tasks: Mapping[str, TaskSpec],
         serializer: Callable[[str], Serializer],
         retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
-        accept: Container[str],
+        accept_content: Container[str],
         home: ResultHome | None = None,
         *,
         fetched: Fetched = nothing_fetched,
@@ -117,15 +117,15 @@ class RouteTable:
         self.tasks = tasks
         self._home = home or ResultHome()
         self._fetched = fetched
-        self._splicer = Splicer(serializer, accept, self._home, fetched)
+        self._splicer = Splicer(serializer, accept_content, self._home, fetched)
         self._serializer = serializer
         self._retry_policy = retry_policy
-        self._accept = accept
+        self._accept_content = accept_content
         self._routes: dict[tuple[str, str], Route] = {}
 
     def empty(self) -> RouteTable:
         """Return a table of the same tasks for another thread."""
-        parts = (self._serializer, self._retry_policy, self._accept, self._home)
+        parts = (self._serializer, self._retry_policy, self._accept_content, self._home)
         return RouteTable(self.tasks, *parts, fetched=self._fetched)
 
     def route(self, queue: str, text: str) -> Route:
@@ -165,8 +165,8 @@ class RouteTable:
             route.decode, route.encode = decode_arguments, encode_value
             return
         for name in (route.content_type, route.result_type):
-            if name not in self._accept:
-                msg = f"task {route.task!r}: the content type {name!r} is not in accept"
+            if name not in self._accept_content:
+                msg = f"task {route.task!r}: the content type {name!r} is not in accept_content"
                 raise ContentNotAllowed(msg)
         route.decode = self._serializer(route.content_type).decode
         route.encode = self._serializer(route.result_type).encode

@@ -228,7 +228,7 @@ class WorkerRunner:
                 now, self._brokers[0], online=manager.online, broken=broken, heard=heard
             )
         if manager.overdue:
-            self._interrupt(now, f"the grace of {self._info.grace:g} s is over")
+            self._interrupt(now, f"the grace of {self._info.shutdown_grace:g} s is over")
         if manager.online and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
@@ -244,7 +244,7 @@ class WorkerRunner:
         self._pool_due = now + LOOK
         self._manager.pool_events(self._pool.poll(), now)
         self._send(link)
-        if self._info.max_abandoned and self._asked == GO_ON and not self.worn_out:
+        if self._info.max_abandoned_threads and self._asked == GO_ON and not self.worn_out:
             self._count_abandoned(now)
 
     def _refused(self, link: Link, now: float) -> bool:
@@ -289,12 +289,12 @@ class WorkerRunner:
 
     def _count_abandoned(self, now: float) -> None:
         """End where more threads were given up than this process should carry."""
-        if self._pool.abandoned > self._info.max_abandoned:
+        if self._pool.abandoned > self._info.max_abandoned_threads:
             self.worn_out = True
             _log.error(
-                "%d threads were given up and still run, more than max_abandoned allows (%d); "
-                "the worker hands back what it has and restarts",
-                self._pool.abandoned, self._info.max_abandoned,
+                "%d threads were given up and still run, more than max_abandoned_threads allows "
+                "(%d); the worker hands back what it has and restarts",
+                self._pool.abandoned, self._info.max_abandoned_threads,
             )  # fmt: skip
             self._manager.terminate(now)
 

@@ -40,13 +40,13 @@ class SessionInfo:
         tasks: Names of the tasks that it knows.
         callables: Patterns of dotted paths that plain jobs may call.
         heartbeat: Between two signs of life.
-        liveness: A broker that is silent for so long is taken for dead.
-        grace: For running jobs, when the worker is told to end.
+        heartbeat_timeout: A broker that is silent for so long is taken for dead.
+        shutdown_grace: For running jobs, when the worker is told to end.
         cancel_grace: For a running job, when it is cancelled.
         slots: How many of the pool's slots are used at first and at least; as many as have work,
             then. 0 for all of them, always.
-        max_abandoned: Threads of the pool that may have been given up; with more the worker ends
-            as if it were told to, to be started anew. 0 for any number.
+        max_abandoned_threads: Threads of the pool that may have been given up; with more the worker
+            ends as if it were told to, to be started anew. 0 for any number.
     """
 
     session: str
@@ -55,11 +55,11 @@ class SessionInfo:
     tasks: tuple[str, ...] = ()
     callables: tuple[str, ...] = ()
     heartbeat: float = 3.0
-    liveness: float = 15.0
-    grace: float = 30.0
+    heartbeat_timeout: float = 15.0
+    shutdown_grace: float = 30.0
     cancel_grace: float = 5.0
     slots: int = 0
-    max_abandoned: int = 0
+    max_abandoned_threads: int = 0
 
 
 def _nothing() -> None:
@@ -184,7 +184,7 @@ class Session:
             "the broker speaks the plain protocol, without chunks; this worker cannot serve "
             "it yet: use a broker of EventMQ 1.0 or later"
         )
-        self._inform_due = now + self.info.liveness
+        self._inform_due = now + self.info.heartbeat_timeout
 
     def receive_error(self, error: commands.Error, now: float) -> None:
         """Take an ERROR: inform again, or give up what the broker refuses."""
@@ -193,7 +193,7 @@ class Session:
                 self.inform(now)
         elif error.request == self._inform_id:
             _log.error("the broker refuses this worker: %s", error.text)
-            self._inform_due = now + self.info.liveness
+            self._inform_due = now + self.info.heartbeat_timeout
         else:
             _log.error("the broker refuses an answer (%s): %s", error.code, error.text)
             self._settle(error.request)
@@ -219,8 +219,10 @@ class Session:
 
     def tick(self, now: float, wanted: Wanted) -> None:
         """Do what is due."""
-        if now - self._heard > self.info.liveness and not self.lost:
-            _log.debug("the broker was silent for %g s; connecting anew", self.info.liveness)
+        if now - self._heard > self.info.heartbeat_timeout and not self.lost:
+            _log.debug(
+                "the broker was silent for %g s; connecting anew", self.info.heartbeat_timeout
+            )
             self.online = False
             self.lost = True
         if self.online:
@@ -240,7 +242,7 @@ class Session:
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        due = self._heard + self.info.liveness
+        due = self._heard + self.info.heartbeat_timeout
         if not self.online:
             return min(due, self._inform_due)
         first = self.replies.oldest()

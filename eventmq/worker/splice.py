@@ -41,7 +41,7 @@ class Splicer:
 
     Args:
         serializer: Returns the serializer of a content type.
-        accept: Content types that are decoded.
+        accept_content: Content types that are decoded.
         home: Where results are that the broker does not keep itself.
         fetched: What the job manager has fetched.
     """
@@ -49,12 +49,12 @@ class Splicer:
     def __init__(
         self,
         serializer: Callable[[str], Serializer],
-        accept: Container[str],
+        accept_content: Container[str],
         home: ResultHome,
         fetched: Fetched = nothing_fetched,
     ) -> None:
         self._serializer = serializer
-        self._accept = accept
+        self._accept_content = accept_content
         self._home = home
         self._fetched = fetched
 
@@ -116,8 +116,8 @@ class Splicer:
         content_type, data = self._home.get(job_id, content_type, data)
         name, _, rest = content_type.partition(";")
         signature, _, created = rest.partition(";")
-        if name not in self._accept:
-            msg = f"result of job {job_id}: the content type {name!r} is not in accept"
+        if name not in self._accept_content:
+            msg = f"result of job {job_id}: the content type {name!r} is not in accept_content"
             raise ContentNotAllowed(msg)
         envelope = Envelope(job_id, name, created=float(created or 0.0), signature=signature)
         return self._serializer(name).decode(data, envelope)

@@ -187,7 +187,7 @@ def redactor_of(app: EventMQ) -> Redactor | None:
     text = app.settings.redactor
     if not text:
         return None
-    reader = OutcomeReader(app.plugins.serializer, app.settings.accept)
+    reader = OutcomeReader(app.plugins.serializer, app.settings.accept_content)
     return Redactor(_function(text, app.settings.source("redactor")), reader)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """A folder whose settings would break the demo if it read them."""
     (tmp_path / "tmp").mkdir()
-    shell = Shell(tmp_path, TMPDIR=str(tmp_path / "tmp"), EVENTMQ_ROUTING="nonsense")
+    shell = Shell(tmp_path, TMPDIR=str(tmp_path / "tmp"), EVENTMQ_ROUTING_STRATEGY="nonsense")
     yield shell
     shell.close()
 

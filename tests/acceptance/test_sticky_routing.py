@@ -19,7 +19,7 @@ KEYS = 20
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
     system = System(tmp_path)
-    (tmp_path / "eventmq.toml").write_text('[queue_routing]\ndefault = "sticky"\n')
+    (tmp_path / "eventmq.toml").write_text('[queue_routing_strategies]\ndefault = "sticky"\n')
     yield system
     system.stop()
 

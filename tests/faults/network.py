@@ -22,7 +22,7 @@ __all__ = ["FAULTS", "Network", "Outcome"]
 FAULTS = (*MODES, "stop broker", "stop worker")
 
 #: Signs of life come often, so that a fault of seconds is a long one.
-SETTINGS = {"EVENTMQ_HEARTBEAT_INTERVAL": "0.5", "EVENTMQ_LIVENESS": "2"}
+SETTINGS = {"EVENTMQ_HEARTBEAT_INTERVAL": "0.5", "EVENTMQ_HEARTBEAT_TIMEOUT": "2"}
 
 #: Seconds after its end within which a new job must be done.
 SERVING = 5.0

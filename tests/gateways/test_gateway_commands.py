@@ -109,7 +109,7 @@ def test_requests_survive_restarts_of_gateway_and_broker(shell, context):
     bind = f"tcp://127.0.0.1:{free_port()}"
     front, back = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     shell.environ["EVENTMQ_HEARTBEAT_INTERVAL"] = "0.5"
-    shell.environ["EVENTMQ_LIVENESS"] = "3"
+    shell.environ["EVENTMQ_HEARTBEAT_TIMEOUT"] = "3"
 
     def broker():
         program = shell.start("broker", "--bind", bind, "--data-dir", "data")
@@ -161,7 +161,7 @@ def test_mc0_serves_without_a_broker_and_finds_it_again(shell, context):
     """Its own subscribers hear each other all the while."""
     bind = f"tcp://127.0.0.1:{free_port()}"
     shell.environ["EVENTMQ_HEARTBEAT_INTERVAL"] = "0.5"
-    shell.environ["EVENTMQ_LIVENESS"] = "3"
+    shell.environ["EVENTMQ_HEARTBEAT_TIMEOUT"] = "3"
     address = shell.start("gateway", "mc0", "--broker", bind, "--bind", FREE).ready()["bind"]
     client = RawDealer(context, address)
     assert [b"", b"OK", b"ID", b"s"] == client.ask("", "SUB", "ID", "s", "", "news", "own")
@@ -182,8 +182,8 @@ def test_a_gateway_has_a_key_of_its_own_where_the_broker_has_keys(shell, context
     queues = ("--serves", "echo", "--submits", "echo")
     shell.output("keys", "authorize", "gate.key", "--role", "gateway", *queues)
     broker = shell.start("broker", "--bind", FREE).ready()["main"]
-    shell.environ["EVENTMQ_KEY"] = "gate.key_secret"
-    shell.environ["EVENTMQ_BROKER_KEY"] = ".eventmq/keys/broker.key"
+    shell.environ["EVENTMQ_KEY_FILE"] = "gate.key_secret"
+    shell.environ["EVENTMQ_BROKER_KEY_FILE"] = ".eventmq/keys/broker.key"
     addresses = ("--bind", FREE, "--worker-bind", FREE)
     ready = shell.start("gateway", "majordomo", "--broker", broker, *addresses).ready()
     client, worker = (RawDealer(context, ready[port]) for port in ("bind", "worker-bind"))

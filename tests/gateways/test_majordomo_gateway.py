@@ -408,7 +408,7 @@ def test_a_client_that_never_reads_does_not_fill_the_gateway(farm, dealer, caplo
         return [frames[0], b"x" * 900_000]
 
     farm.work("large")
-    _, (front, _) = farm.gateway(max_unread=4 * 1024 * 1024)
+    _, (front, _) = farm.gateway(max_unsent_bytes=4 * 1024 * 1024)
     lazy, neighbour = dealer(front, b"lazy", cramped=True), dealer(front)
     count = 20
     for number in range(count):

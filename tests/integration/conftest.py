@@ -35,7 +35,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
     """A broker with heartbeats quick enough for tests."""
-    return start_broker(heartbeat_interval=0.25, lease_interval=0.25, liveness=3.0)
+    return start_broker(heartbeat_interval=0.25, lease_interval=0.25, heartbeat_timeout=3.0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ __all__ = ["Keys", "Pair"]
 
 Pair = tuple[bytes, bytes]
 
-LIMITS = {"heartbeat_interval": 0.25, "lease_interval": 0.25, "liveness": 3.0}
+LIMITS = {"heartbeat_interval": 0.25, "lease_interval": 0.25, "heartbeat_timeout": 3.0}
 
 
 class Keys:

@@ -288,7 +288,7 @@ def test_a_broker_that_does_not_answer_may_have_the_job(
 def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -> None:
     """The transport says that the connection is lost: no interval has to pass."""
     first = RouterBroker()
-    runner = make_runner(first.address, heartbeat=100.0, liveness=1000.0)
+    runner = make_runner(first.address, heartbeat=100.0, heartbeat_timeout=1000.0)
     runner.send(parcel(runner, "j1"))
     question = runner.question("get", ids=["j1"], timeout=DEADLINE)
     waiter = runner.start(question)
@@ -308,7 +308,7 @@ def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -
 def test_a_silent_broker_gets_a_new_connection(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
-    runner = make_runner(broker.address, heartbeat=0.1, liveness=0.3)
+    runner = make_runner(broker.address, heartbeat=0.1, heartbeat_timeout=0.3)
     runner.send(parcel(runner, "j1"))
     peers = len(broker.broker.peers)
     with broker.lock:

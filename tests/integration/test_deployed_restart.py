@@ -40,7 +40,7 @@ JOBS = 1000
 PACE = 0.1
 
 #: Times of a broker beside it.
-QUICK = {"heartbeat_interval": 0.3, "lease_interval": 0.3, "liveness": 1.5}
+QUICK = {"heartbeat_interval": 0.3, "lease_interval": 0.3, "heartbeat_timeout": 1.5}
 
 
 @pytest.fixture

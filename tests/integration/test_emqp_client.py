@@ -188,7 +188,7 @@ def test_a_client_waits_for_its_reply_without_a_word(
     start_broker: StartBroker, connect: Connect
 ) -> None:
     """Only worker, scheduler and broker must send heartbeats."""
-    broker = start_broker(heartbeat_interval=0.1, lease_interval=0.1, liveness=0.5)
+    broker = start_broker(heartbeat_interval=0.1, lease_interval=0.1, heartbeat_timeout=0.5)
     client, worker = connect(broker["main"]), connect(broker["main"])
     job = client.send(b"REQUEST", b"default", b"reply-requested", BODY)
     client.expect(b"ACK")

@@ -232,7 +232,7 @@ def test_strangers_that_come_and_go_are_forgotten(
     start_broker: StartBroker, connect: Connect
 ) -> None:
     """Peers are bounded; one too many is told so, and there is room again after a while."""
-    broker = start_broker(max_peers=20, liveness=1.0, heartbeat_interval=0.2)
+    broker = start_broker(max_peers=20, heartbeat_timeout=1.0, heartbeat_interval=0.2)
     for n in range(30):
         peer = connect(broker["main"], b"eventmq1:client.%d" % n)
         peer.send(b"HEARTBEAT", b"1")

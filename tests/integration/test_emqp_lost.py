@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from tests.integration.raw_peer import RawPeer
 
 #: A broker that would look at nobody for longer than a test waits.
-SLOW = {"heartbeat_interval": 60.0, "lease_interval": 60.0, "liveness": 180.0, "grace": 0.1}
+SLOW = {
+    "heartbeat_interval": 60.0,
+    "lease_interval": 60.0,
+    "heartbeat_timeout": 180.0,
+    "grace": 0.1,
+}
 
 HEADERS = b"task:t,content-type:msgpack,ack-requested"
 

@@ -129,7 +129,7 @@ def test_a_scheduler_hands_in_jobs_like_a_client(
 
 def test_a_silent_scheduler_is_forgotten(start_broker: StartBroker, connect: Connect) -> None:
     """Nothing is sent to it any more; it should restart the conversation."""
-    broker = start_broker(heartbeat_interval=0.2, liveness=0.6)
+    broker = start_broker(heartbeat_interval=0.2, heartbeat_timeout=0.6)
     scheduler, client = connect(broker["main"]), connect(broker["main"])
     scheduler.inform(b"scheduler")
     scheduler.all_within(2.0)

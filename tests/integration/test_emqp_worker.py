@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 BODY = b'["run", {"callable": "add", "path": "jobs", "args": [1, 2], "kwargs": {}}]'
 
 
-#: Of brokers whose liveness limit a test waits for.
-SHORT = {"heartbeat_interval": 0.2, "lease_interval": 0.2, "liveness": 0.8}
+#: Of brokers whose heartbeat timeout a test waits for.
+SHORT = {"heartbeat_interval": 0.2, "lease_interval": 0.2, "heartbeat_timeout": 0.8}
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_any_command_counts_as_a_heartbeat(start_broker: StartBroker, connect: C
     broker = start_broker(**SHORT)
     worker, client = connect(broker["main"]), connect(broker["main"])
     worker.inform(b"worker")
-    end = time.monotonic() + 1.5 * SHORT["liveness"]
+    end = time.monotonic() + 1.5 * SHORT["heartbeat_timeout"]
     while time.monotonic() < end:
         worker.send(b"READY")
         worker.all_within(0.15)
@@ -307,7 +307,7 @@ def test_a_worker_that_was_forgotten_starts_again_with_inform(
     Silence is what it detects. A DISCONNECT would ask it to stop: only EventMQ 0.3 takes it as a
     wish to begin anew.
     """
-    broker = start_broker(heartbeat_interval=0.2, lease_interval=0.2, liveness=0.5)
+    broker = start_broker(heartbeat_interval=0.2, lease_interval=0.2, heartbeat_timeout=0.5)
     worker, client = connect(broker["main"]), connect(broker["main"])
     worker.inform(b"worker")
     worker.all_within(2.0)
@@ -377,8 +377,8 @@ def test_after_kill_9_of_the_broker_the_reply_of_the_worker_is_taken(
     def no_request() -> bool:
         return worker.silent(0.2)
 
-    # Longer than the liveness limit, after which it would come back.
-    end = time.monotonic() + 1.4 * SHORT["liveness"]
+    # Longer than the heartbeat timeout, after which it would come back.
+    end = time.monotonic() + 1.4 * SHORT["heartbeat_timeout"]
     while time.monotonic() < end:
         worker.send(b"HEARTBEAT", b"1")
         assert no_request()
@@ -388,7 +388,7 @@ def test_after_kill_9_of_the_broker_the_reply_of_the_worker_is_taken(
 def test_after_kill_9_of_the_broker_an_unanswered_job_is_done_again(
     start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Its lease waits one liveness period for the worker, then goes to whoever is ready."""
+    """Its lease waits one heartbeat timeout for the worker, then goes to whoever is ready."""
     broker = start_broker(**SHORT)
     worker, client = connect(broker["main"]), connect(broker["main"])
     job = client.send(b"REQUEST", b"default", b"guarantee", BODY)

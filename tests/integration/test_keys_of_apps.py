@@ -52,7 +52,11 @@ class Apps:
         if not path.exists():
             write_new(path, Certificate(public, secret), "test")
         broker_key = str(self.house.keys.folder / "broker.key")
-        return {"broker": self.house.broker["main"], "broker_key": broker_key, "key": str(path)}
+        return {
+            "broker": self.house.broker["main"],
+            "broker_key_file": broker_key,
+            "key_file": str(path),
+        }
 
     def app(self, name: str, **more: Any) -> EventMQ:
         """Return an app that connects with the key of a name."""
@@ -138,7 +142,7 @@ def test_a_worker_that_is_refused_waits_until_it_is_authorised(apps: Apps, caplo
 
 
 def test_a_client_without_keys_is_told_that_the_handshake_failed(apps: Apps) -> None:
-    app = apps.app("web", broker_key="", key="", submit_timeout=0.5)
+    app = apps.app("web", broker_key_file="", key_file="", submit_timeout=0.5)
     refused(app, "one side uses CURVE keys and the other none")
 
 
@@ -146,7 +150,7 @@ def test_the_key_of_another_broker_is_told_too(apps: Apps, tmp_path: Path) -> No
     """Nothing is sent to a broker that has not the key."""
     public, _ = apps.house.keys.pair("some other broker")
     write_new(tmp_path / "other.key", Certificate(public.decode()), "test")
-    app = apps.app("web", broker_key=str(tmp_path / "other.key"), submit_timeout=0.5)
+    app = apps.app("web", broker_key_file=str(tmp_path / "other.key"), submit_timeout=0.5)
     refused(app, "the handshake failed")
     assert [] == apps.app("web").ask("queues")
 

@@ -14,7 +14,7 @@ def test_a_signed_job_runs_and_its_signed_result_is_read(tmp_path, monkeypatch):
         "signed",
         broker="memory://",
         serializer="dill",
-        accept=["dill"],
+        accept_content=["dill"],
         plugin_options={"dill": {"keys": [KEY]}},
     )
 

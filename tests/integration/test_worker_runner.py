@@ -206,7 +206,7 @@ def test_a_killed_child_is_answered_for(broker, start):
 def test_a_silent_broker_is_left_for_the_next_one(make_broker, broker, start):
     silent = make_broker()
     brokers = [silent.address, broker.address]
-    worker = start(threads(), brokers, heartbeat=0.1, liveness=1.0)
+    worker = start(threads(), brokers, heartbeat=0.1, heartbeat_timeout=1.0)
     assert broker.welcome().session
     broker.expect(commands.Ready)
     assert worker.ready.wait(PATIENCE)
@@ -216,7 +216,7 @@ def test_a_broker_that_comes_back_gets_the_answers_of_the_same_session(
     make_broker, start, tmp_path
 ):
     first = make_broker()
-    start(threads(), [first.address], heartbeat=0.1, liveness=1.0)
+    start(threads(), [first.address], heartbeat=0.1, heartbeat_timeout=1.0)
     before = first.welcome()
     first.expect(commands.Ready)
     first.chunk(1, call("hold", str(tmp_path / "gate")))
@@ -240,7 +240,7 @@ def test_it_says_that_it_is_connected_that_this_was_lost_and_that_it_is_back(
 
     caplog.set_level(logging.INFO, "eventmq.worker")
     first = make_broker()
-    start(threads(), [first.address], heartbeat=0.1, liveness=1.0)
+    start(threads(), [first.address], heartbeat=0.1, heartbeat_timeout=1.0)
     first.welcome()
     first.expect(commands.Ready)
     first.close()
@@ -287,7 +287,7 @@ def test_stop_at_once_hands_back_what_it_killed(broker, start, tmp_path):
 
 
 def test_after_the_grace_it_ends_all_the_same(broker, start, tmp_path):
-    worker = start(processes(), [broker.address], grace=0.2)
+    worker = start(processes(), [broker.address], shutdown_grace=0.2)
     broker.welcome()
     broker.expect(commands.Ready)
     broker.chunk(1, call("hold", str(tmp_path / "never")))

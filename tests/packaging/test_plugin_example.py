@@ -28,8 +28,8 @@ app = EventMQ(
     "probe",
     broker="memory://",
     serializer="json-zlib",
-    accept=["json-zlib"],
-    routing="random-two-choices",
+    accept_content=["json-zlib"],
+    routing_strategy="random-two-choices",
     plugin_options={"json-zlib": {"level": 9}},
 )
 

@@ -71,7 +71,7 @@ def test_no_key_gets_more_than_it_may(
     users: dict[bytes, str], steps: list[tuple[bytes, str, list[bytes], float]]
 ) -> None:
     """Neither another's result nor a job of a queue that it does not serve; and no crash."""
-    broker = Broker(None, Limits(window=3, max_queues=20, max_peers=20))
+    broker = Broker(None, Limits(queue_window=3, max_queues=20, max_peers=20))
     try:
         gate = Gate(broker.core, GRANTS, rate=1000.0)
         _finish_a_job(broker, gate)

@@ -178,7 +178,7 @@ def test_no_message_harms_the_broker_or_a_neighbour(
 ) -> None:
     """Never a crash, never a lost job of anyone else."""
     with tempfile.TemporaryDirectory(dir=SWIFT) as folder:
-        broker = Broker(Path(folder), Limits(window=3, max_queues=20, max_peers=20))
+        broker = Broker(Path(folder), Limits(queue_window=3, max_queues=20, max_peers=20))
         try:
             broker.tell(b"good", Request("mine", "default", "task:t,content-type:json", b"x"))
             if known:

@@ -55,7 +55,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=SWIFT)
-        limits = Limits(window=3, chunk_jobs=3, max_deaths=3)
+        limits = Limits(queue_window=3, chunk_jobs=3, max_deaths=3)
         self.broker = Broker(Path(self.folder.name), limits)
         self.confirmed: dict[str, str] = {}  # id -> waiting or a terminal state
         self.tasks: dict[str, str] = {}
@@ -311,7 +311,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for queue in state.queues.values():
             windows = [lane.items[lane.head :] for lane in queue.lanes.values()]
             assert len(queue) == sum(map(len, windows))
-            assert len(queue) <= max(self.broker.limits.window, len(TASKS))
+            assert len(queue) <= max(self.broker.limits.queue_window, len(TASKS))
             assert all(lane.first is not None for lane in queue.lanes.values())
         assert state.census.lanes == sum(len(queue.lanes) for queue in state.queues.values())
 

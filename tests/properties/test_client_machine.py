@@ -99,7 +99,7 @@ class ClientModel(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_for_a_broker_is_counted(self) -> None:
-        """Heartbeats and liveness depend on it."""
+        """Heartbeats and their timeout depend on it."""
         if hasattr(self, "net"):
             machine = self.net.machine
             for connection in machine.connections:

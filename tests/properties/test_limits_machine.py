@@ -110,10 +110,10 @@ class LimitsMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory(dir=SWIFT)
         limits = Limits(
-            window=4,
+            queue_window=4,
             chunk_jobs=3,
             heartbeat_interval=1.0,
-            liveness=4.0,
+            heartbeat_timeout=4.0,
             queue_limits=(("default", f"{QUEUE.rate}/10s", QUEUE.most),),
         )
         self.broker = Broker(Path(self.folder.name), limits)

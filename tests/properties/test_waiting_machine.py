@@ -47,7 +47,7 @@ class WaitingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = TemporaryDirectory(dir=SWIFT)
-        self.broker = Broker(Path(self.folder.name), Limits(window=3, chunk_jobs=2))
+        self.broker = Broker(Path(self.folder.name), Limits(queue_window=3, chunk_jobs=2))
         self.jobs: dict[str, Told] = {}
         self.paused: set[str] = set()
         self.open: dict[int, tuple[Request, ChunkIndex]] = {}

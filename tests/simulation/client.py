@@ -70,7 +70,7 @@ class ClientProcess(Process):
             ["sim"],
             session=f"{self.name}.{self._life}",
             heartbeat=self.limits.heartbeat_interval,
-            liveness=self.limits.liveness,
+            heartbeat_timeout=self.limits.heartbeat_timeout,
             role=self.role,
         )
         self.readers: list[Reader] = []

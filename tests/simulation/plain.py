@@ -125,7 +125,7 @@ class PlainWorker(Process):
                 self.socket.close()
                 self._open()
         self.socket.events.clear()
-        if now - self._heard > self.limits.liveness:
+        if now - self._heard > self.limits.heartbeat_timeout:
             self.socket.close()
             self._open()
         if now - self._beaten >= self.limits.heartbeat_interval:

@@ -37,7 +37,7 @@ LOOK = 0.5
 
 #: The intervals of a small, quick installation.
 QUICK: dict[str, Any] = {
-    "heartbeat_interval": 1.5, "lease_interval": 1.0, "liveness": 6.0, "grace": 0.5,
+    "heartbeat_interval": 1.5, "lease_interval": 1.0, "heartbeat_timeout": 6.0, "grace": 0.5,
 }  # fmt: skip
 
 

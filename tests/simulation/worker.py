@@ -55,8 +55,8 @@ class WorkerProcess(Process):
             name=self.name,
             queues=self.queues,
             heartbeat=self.limits.heartbeat_interval,
-            liveness=self.limits.liveness,
-            grace=4.0,
+            heartbeat_timeout=self.limits.heartbeat_timeout,
+            shutdown_grace=4.0,
             cancel_grace=1.0,
         )
         self.pool = SimPool(self, self.auditor, self.slots)

@@ -91,7 +91,7 @@ class _Maker:
         draw = self.random
         limits: dict[str, Any] = {}
         if draw.random() < 0.3:
-            limits["window"] = draw.choice((1, 2, 4))
+            limits["queue_window"] = draw.choice((1, 2, 4))
         if draw.random() < 0.3:
             limits["chunk_jobs"] = draw.choice((1, 2, 3))
         if draw.random() < 0.1:

@@ -44,8 +44,8 @@ class House:
     def settings(self, role: str) -> dict[str, str]:
         return {
             "broker": self.address,
-            "broker_key": str(self.keys.folder / "broker.key"),
-            "key": str(self.folder / f"{role}.key_secret"),
+            "broker_key_file": str(self.keys.folder / "broker.key"),
+            "key_file": str(self.folder / f"{role}.key_secret"),
         }
 
     def app(self, role: str) -> EventMQ:

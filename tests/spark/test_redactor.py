@@ -375,8 +375,8 @@ def test_signed_values_are_decoded_where_they_are_accepted(
     """By the journal's key, with what the signature covers."""
     code = "def redact(task, kind, value):\n    return sorted(str(value))\n"
     settings: dict[str, Any] = {
-        "serializer": "dill", "accept": ["dill"], "plugin_options": {"dill": {"keys": [KEY]}},
-        "redactor": f"{module(code)}:redact",
+        "serializer": "dill", "accept_content": ["dill"],
+        "plugin_options": {"dill": {"keys": [KEY]}}, "redactor": f"{module(code)}:redact",
     }  # fmt: skip
     with EventMQ("signed", broker="memory://", **settings) as app:
 
@@ -393,7 +393,7 @@ def test_signed_values_are_decoded_where_they_are_accepted(
 @pytest.mark.parametrize(
     ("accept", "key", "why"),
     [
-        (("msgpack", "json"), KEY, "content type 'dill' is not in accept"),
+        (("msgpack", "json"), KEY, "content type 'dill' is not in accept_content"),
         (("msgpack", "dill"), "o" * 40, "the signature was made with another key or content"),
     ],
     ids=["not accepted", "another key"],
@@ -405,8 +405,8 @@ def test_nothing_is_unpickled_that_the_journal_does_not_trust(
     redact = f"{module(EVERYTHING)}:redact"
     dill = {"dill": {"keys": [KEY]}}
     with EventMQ(
-        "signed", broker="memory://", serializer="dill", accept=["dill"], plugin_options=dill,
-        redactor=redact,
+        "signed", broker="memory://", serializer="dill", accept_content=["dill"],
+        plugin_options=dill, redactor=redact,
     ) as app:  # fmt: skip
 
         @app.task
@@ -415,7 +415,10 @@ def test_nothing_is_unpickled_that_the_journal_does_not_trust(
 
         assert double.delay(4).get(timeout=20) == 8
         reader = EventMQ(
-            "journal", accept=accept, plugin_options={"dill": {"keys": [key]}}, redactor=redact
+            "journal",
+            accept_content=accept,
+            plugin_options={"dill": {"keys": [key]}},
+            redactor=redact,
         )
         folder = JournalFolder(out)
         folder.open()

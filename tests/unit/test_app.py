@@ -505,8 +505,8 @@ def test_an_unknown_serializer_is_an_error_before_anything_is_sent() -> None:
     app = EventMQ()
     with pytest.raises(PluginNotFound, match="yaml"):
         app.task(name="a", serializer="yaml")(lambda: 1).delay()
-    strict = EventMQ(accept=["msgpack"])
-    with pytest.raises(SettingsError, match="not in accept"):
+    strict = EventMQ(accept_content=["msgpack"])
+    with pytest.raises(SettingsError, match="not in accept_content"):
         strict.task(name="a", serializer="json")(lambda: 1).delay()
     assert threads() <= before
 
@@ -580,8 +580,8 @@ def test_all_ports_are_bound_unless_one_is_named() -> None:
 
 
 def test_bounds_of_the_broker_are_settings() -> None:
-    limits = limits_of(EventMQ(max_frame=2048, window=7, liveness=9.0).settings)
-    assert (limits.max_frame, limits.window, limits.liveness) == (2048, 7, 9.0)
+    limits = limits_of(EventMQ(max_frame=2048, queue_window=7, heartbeat_timeout=9.0).settings)
+    assert (limits.max_frame, limits.queue_window, limits.heartbeat_timeout) == (2048, 7, 9.0)
 
 
 def test_a_broker_of_the_settings_serves(tmp_path: Any) -> None:

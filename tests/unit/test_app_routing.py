@@ -10,7 +10,7 @@ from eventmq.errors import PluginNotFound
 
 def test_a_queue_can_have_a_routing_strategy_of_its_own():
     """An app whose broker routes one queue by key runs its jobs as any other."""
-    with EventMQ("shop", broker="memory://", queue_routing={"reports": "sticky"}) as app:
+    with EventMQ("shop", broker="memory://", queue_routing_strategies={"reports": "sticky"}) as app:
 
         @app.task(name="report", queue="reports")
         def report(tenant):
@@ -22,7 +22,7 @@ def test_a_queue_can_have_a_routing_strategy_of_its_own():
 
 def test_an_unknown_routing_strategy_of_a_queue_is_named():
     with (
-        EventMQ("shop", broker="memory://", queue_routing={"reports": "stiky"}) as app,
+        EventMQ("shop", broker="memory://", queue_routing_strategies={"reports": "stiky"}) as app,
         pytest.raises(PluginNotFound, match="sticky"),
     ):
         app.make_broker(binds={})

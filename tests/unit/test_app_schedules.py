@@ -173,7 +173,7 @@ def test_arguments_that_the_task_does_not_take_are_refused(app: EventMQ) -> None
 def test_a_signing_serializer_is_refused() -> None:
     """It signs each job with its id, and a schedule's jobs have many."""
     with EventMQ(
-        "signed", broker="memory://", serializer="dill", accept=("dill", "msgpack"),
+        "signed", broker="memory://", serializer="dill", accept_content=("dill", "msgpack"),
         plugin_options={"dill": {"keys": ["k" * 32]}},
     ) as app:  # fmt: skip
         task = app.task(name="add")(add)

@@ -115,8 +115,8 @@ def test_queues_of_one_worker_are_bounded(make: Callable[..., Broker]) -> None:
 
 
 def test_a_broker_can_refuse_queues_that_no_worker_served(make: Callable[..., Broker]) -> None:
-    """unknown_queue = refuse."""
-    broker = make(unknown_queue="refuse")
+    """legacy_queue_fallback = refuse."""
+    broker = make(legacy_queue_fallback="refuse")
     _, refused = broker.submit(queue="b")
     assert code_of(refused) == "unknown-queue"
     broker.tell(b"w", Inform("1", '[[1, "b"]]', "worker"))

@@ -177,7 +177,7 @@ def test_a_higher_priority_goes_first(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("waited", "urgent_first"), [(119.0, True), (121.0, False)])
 def test_a_job_that_waits_rises(broker: Broker, waited: float, *, urgent_first: bool) -> None:
-    """A step of priority is worth ``priority_step`` seconds of waiting, 60 by default."""
+    """A step of priority is worth ``priority_seconds`` seconds of waiting, 60 by default."""
     low, _ = broker.submit(headers="priority:3")
     broker.wait(waited)
     high, _ = broker.submit(headers="priority:5")
@@ -230,7 +230,7 @@ def test_a_reply_of_a_revoked_session_changes_nothing_of_the_job_that_another_ha
     """Leases are fenced by delivery: the one who has the job now says how it ends."""
     job_id, _ = broker.submit()
     [(old, _)] = chunks(broker.worker(b"w1", "one"))
-    broker.wait(broker.limits.liveness + 1)
+    broker.wait(broker.limits.heartbeat_timeout + 1)
     [(new, index)] = chunks(broker.worker(b"w2", "two"))
     assert [(entry.id, entry.delivery) for entry in index.entries] == [(job_id, 2)]
     broker.worker(b"w1", "one", received=1, held=(1,), window=0)
@@ -359,7 +359,7 @@ def test_chunks_grow_with_the_measured_run_time(broker: Broker) -> None:
 
 def test_a_window_smaller_than_the_queue_loses_nothing(tmp_path: Path) -> None:
     """Jobs outside the window are claimed from the store in rank order."""
-    broker = Broker(tmp_path, Limits(window=4, chunk_jobs=3))
+    broker = Broker(tmp_path, Limits(queue_window=4, chunk_jobs=3))
     ids = [broker.new_id() for _ in range(30)]
     broker.submit_batch(ids)
     got = []
@@ -406,11 +406,11 @@ def test_bad_queues_are_not_registered_and_answered_with_an_error(broker: Broker
     assert broker.call("workers") == []
 
 
-def test_a_silent_worker_loses_its_leases_after_the_liveness_limit(broker: Broker) -> None:
-    """Leases follow liveness."""
+def test_a_silent_worker_loses_its_leases_after_the_heartbeat_timeout(broker: Broker) -> None:
+    """Leases follow heartbeats."""
     broker.submit()
     broker.worker(b"w1", "one")
-    broker.wait(broker.limits.liveness + 1)
+    broker.wait(broker.limits.heartbeat_timeout + 1)
     [(_, index)] = chunks(broker.worker(b"w2", "two"))
     assert index.entries[0].delivery == 2
 
@@ -456,7 +456,7 @@ def test_a_chunk_above_received_is_sent_again_under_its_number(broker: Broker) -
 
 
 def test_after_a_restart_leased_jobs_wait_for_their_session(broker: Broker) -> None:
-    """Exactly the jobs in chunk rows wait one liveness period; the rest is dispatched at once."""
+    """Exactly the jobs in chunk rows wait one heartbeat timeout; the rest is dispatched at once."""
     leased, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
     waiting, _ = broker.submit()
@@ -470,12 +470,12 @@ def test_after_a_restart_leased_jobs_wait_for_their_session(broker: Broker) -> N
 
 
 def test_after_a_restart_jobs_of_a_session_that_stays_away_are_dispatched(broker: Broker) -> None:
-    """A recovered lease ends after one liveness period."""
+    """A recovered lease ends after one heartbeat timeout."""
     broker.submit()
     broker.worker(b"w1", "one")
     broker.crash()
     broker.worker(b"w2", "two")
-    broker.wait(broker.limits.liveness - 1)
+    broker.wait(broker.limits.heartbeat_timeout - 1)
     assert chunks(broker.took(b"w2")) == []
     broker.ready(b"w2", 1)
     broker.wait(2.0)
@@ -521,7 +521,7 @@ def test_a_revoked_session_that_returns_is_told_to_drop_what_it_holds(broker: Br
     """It gets CANCEL for those deliveries, once; its late answers change nothing."""
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
-    broker.wait(broker.limits.liveness + 1)
+    broker.wait(broker.limits.heartbeat_timeout + 1)
     assert len(chunks(broker.worker(b"w2", "two"))) == 1
     got = broker.worker(b"w1b", "one", window=0, received=1, held=(1,))
     cancels = [m for m in got if isinstance(m, Cancel)]

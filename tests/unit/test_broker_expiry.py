@@ -76,7 +76,7 @@ def test_a_job_that_comes_back_too_late_expires(broker: Broker) -> None:
     job_id = submit(broker, 5)
     broker.worker()
     broker.wait(6.0)
-    broker.wait(broker.core.state.limits.liveness + 5)
+    broker.wait(broker.core.state.limits.heartbeat_timeout + 5)
     assert state(broker, job_id) == ["expired"]
     assert counts(broker) == (0, 0)
 

@@ -161,7 +161,7 @@ def test_the_default_queue_and_those_with_limits_stay(tmp_path: Path) -> None:
 
 def test_where_unknown_queues_are_refused_none_is_forgotten(tmp_path: Path) -> None:
     """A job for it would be refused while its workers are away."""
-    broker = Broker(tmp_path, Limits(unknown_queue="refuse"))
+    broker = Broker(tmp_path, Limits(legacy_queue_fallback="refuse"))
     broker.worker(queues='[[10, "q"]]')
     broker.core.sessions.goodbye(next(p for p in broker.core.state.peers.values() if p.session))
     idle(broker)

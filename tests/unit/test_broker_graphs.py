@@ -222,7 +222,7 @@ def test_a_graph_survives_a_restart_after_any_commit(tmp_path: Path, commits: in
             worker.sessions = sessions
             broker.dispatched.clear()
             broker.crash()
-            broker.wait(broker.limits.liveness + 1.0)
+            broker.wait(broker.limits.heartbeat_timeout + 1.0)
             if commits < 5:  # else it would never come further
                 commits += 1
     broker.store.submit = type(broker.store).submit.__get__(broker.store)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: A broker that by itself looks at nothing for half a minute.
-SLOW = Limits(heartbeat_interval=60.0, lease_interval=60.0, liveness=180.0)
+SLOW = Limits(heartbeat_interval=60.0, lease_interval=60.0, heartbeat_timeout=180.0)
 
 #: The same with what is usual.
 USUAL = Limits()

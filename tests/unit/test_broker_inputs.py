@@ -128,7 +128,7 @@ def test_another_worker_reads_them_when_the_first_has_died(broker: Any) -> None:
     """And the first one no more."""
     job, delivery, _ = dispatch(broker)
     broker.worker(b"w2", "second", window=0)
-    broker.wait(broker.limits.liveness + 1.0)
+    broker.wait(broker.limits.heartbeat_timeout + 1.0)
     broker.worker(b"w2", "second", window=1)
     again = decode_chunk(broker.dispatched[-1].body).entries[0]
     assert (again.id, again.delivery) == (job, delivery + 1)
@@ -178,7 +178,7 @@ def test_a_worker_that_cannot_page_leaves_the_job_to_one_that_can(broker: Any) -
 
 def test_a_job_that_cannot_be_paged_fails_as_before(tmp_path: Path) -> None:
     """What one job takes is bounded."""
-    broker = Broker(tmp_path, Limits(max_frame=70_000, max_inputs=5000))
+    broker = Broker(tmp_path, Limits(max_frame=70_000, max_input_bytes=5000))
     ids = submit(broker, Group((A, A)) | B)
     broker.worker(window=9)
     for chunk in list(broker.dispatched):
@@ -188,7 +188,7 @@ def test_a_job_that_cannot_be_paged_fails_as_before(tmp_path: Path) -> None:
     assert states(broker, ids) == "ssf"
     told = decode_error(broker.call("info", id=ids[2])["error"])
     assert told.type == "eventmq.errors.ResultTooLarge"
-    assert "from the setting max_inputs" in told.message
+    assert "from the setting max_input_bytes" in told.message
     broker.close()
 
 

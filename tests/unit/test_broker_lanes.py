@@ -28,7 +28,7 @@ _ANY = Load(float("inf"), 1000, 1 << 30)
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path, Limits(window=64, chunk_jobs=10))
+    broker = Broker(tmp_path, Limits(queue_window=64, chunk_jobs=10))
     yield broker
     broker.close()
 

@@ -53,7 +53,7 @@ def test_a_flood_of_one_tenant_stops_no_other(broker: Broker) -> None:
 def test_inside_of_a_key_jobs_go_as_they_came(broker: Broker) -> None:
     """Also beyond what is in memory, and with keys that come and go."""
     broker.close()
-    broker.limits = Limits(window=64, chunk_jobs=7)
+    broker.limits = Limits(queue_window=64, chunk_jobs=7)
     broker.start()
     sent = {key: submit(broker, 200, keyed(key)) for key in ("a", "b", "c")}
     workers = Workers(broker, "a")
@@ -154,7 +154,7 @@ def test_one_key_too_many_is_refused(broker: Broker) -> None:
 def test_whatever_happens_no_limit_is_passed_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
     """Random ends, with less memory than keys: every job ends, and every slot is free then."""
     random = Random(seed)
-    broker = Broker(tmp_path, Limits(window=8, chunk_jobs=5))
+    broker = Broker(tmp_path, Limits(queue_window=8, chunk_jobs=5))
     keys = {f"k{n}": random.randint(1, 3) for n in range(12)}
     workers = Workers(broker, "a", "b", "c")
     of: dict[str, str] = {}

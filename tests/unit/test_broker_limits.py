@@ -132,7 +132,7 @@ def test_a_restart_keeps_what_runs(broker: Broker) -> None:
     broker.crash()
     other = Workers(broker, "b")
     assert other.running == 0
-    other.wait(broker.limits.liveness + 2.0)  # the worker never comes back
+    other.wait(broker.limits.heartbeat_timeout + 2.0)  # the worker never comes back
     assert len(other.got) == 3
 
 
@@ -205,7 +205,7 @@ def test_a_blocked_task_is_not_read_into_memory_after_a_restart(broker: Broker) 
     Workers(broker, "a")
     broker.crash()
     broker.wait(1.0)
-    assert len(broker.core.state.jobs) <= broker.limits.window + 1
+    assert len(broker.core.state.jobs) <= broker.limits.queue_window + 1
 
 
 # Refusals

@@ -176,7 +176,7 @@ def test_a_purge_ends_what_waits_and_leaves_what_runs(broker: Broker) -> None:
 
 def test_a_purge_reaches_jobs_beyond_the_window(tmp_path: Path) -> None:
     """They are in the store only, and the window is not filled with them later."""
-    broker = Broker(tmp_path, Limits(window=4))
+    broker = Broker(tmp_path, Limits(queue_window=4))
     submit(broker, 20)
     assert swept(broker, action="cancel", queue="default") == 20
     (after,) = submit(broker, 1)
@@ -392,7 +392,7 @@ def test_attempts_that_do_not_fit_the_ids_are_refused(broker: Broker, attempts: 
 
 def test_a_retried_job_goes_to_the_back_of_its_queue(tmp_path: Path) -> None:
     """Also where the window is smaller than what waits."""
-    broker = Broker(tmp_path, Limits(window=4))
+    broker = Broker(tmp_path, Limits(queue_window=4))
     ids = failed(broker, 3)
     ask(broker, "pause", queue="default")
     broker.clock.time += 5.0
@@ -590,7 +590,7 @@ def test_failed_jobs_over_their_age_are_forgotten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a warning and a counter; younger ones stay."""
-    broker = Broker(tmp_path, Limits(failed_age=100.0))
+    broker = Broker(tmp_path, Limits(failed_ttl=100.0))
     old = failed(broker, 2)
     broker.wait(60.0)
     young = failed(broker, 1)
@@ -606,7 +606,7 @@ def test_failed_jobs_over_their_age_are_forgotten(
 
 
 def test_failed_jobs_over_their_bytes_are_forgotten_the_oldest_first(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, Limits(failed_bytes=1000))
+    broker = Broker(tmp_path, Limits(max_failed_bytes=1000))
     ids = []
     for _ in range(4):
         job_id, _ = broker.submit(body=b"x" * 300)
@@ -621,7 +621,7 @@ def test_failed_jobs_over_their_bytes_are_forgotten_the_oldest_first(tmp_path: P
 
 def test_the_age_of_failed_jobs_is_looked_at_after_a_restart(tmp_path: Path) -> None:
     """Also where no other job fails from then on."""
-    broker = Broker(tmp_path, Limits(failed_age=100.0))
+    broker = Broker(tmp_path, Limits(failed_ttl=100.0))
     ids = failed(broker, 2)
     broker.wait(60.0)
     broker.crash()
@@ -634,7 +634,7 @@ def test_the_age_of_failed_jobs_is_looked_at_after_a_restart(tmp_path: Path) -> 
 
 def test_the_bytes_of_failed_jobs_count_after_a_restart(tmp_path: Path) -> None:
     """The oldest go as soon as there are too many, whichever broker had them first."""
-    broker = Broker(tmp_path, Limits(failed_bytes=1000))
+    broker = Broker(tmp_path, Limits(max_failed_bytes=1000))
     ids = []
     for _ in range(3):
         job_id, _ = broker.submit(body=b"x" * 300)

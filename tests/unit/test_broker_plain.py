@@ -47,21 +47,21 @@ def test_a_client_that_says_nothing_for_hours_gets_its_reply(broker: Broker) -> 
     """Only worker, scheduler and broker have to send heartbeats."""
     job_id = submit(broker)
     broker.took(b"c")
-    broker.wait(broker.limits.liveness * 3)
+    broker.wait(broker.limits.heartbeat_timeout * 3)
     assert broker.took(b"c") == []
     plain_worker(broker)
     broker.tell(b"w", Reply("1", b'{"value": 4}', job_id))
     assert [(r.result, r.request, r.outcome) for r in replies(broker)] == [
         (b'{"value": 4}', job_id, None)
     ]
-    broker.wait(broker.limits.liveness + 1)
+    broker.wait(broker.limits.heartbeat_timeout + 1)
     assert broker.core.state.peers == {}
 
 
 def test_a_client_that_is_owed_nothing_is_forgotten(broker: Broker) -> None:
     """Peers are bounded: a silent one that waits for nothing costs nothing."""
     submit(broker, "guarantee")
-    broker.wait(broker.limits.liveness + 1)
+    broker.wait(broker.limits.heartbeat_timeout + 1)
     assert broker.core.state.peers == {}
 
 
@@ -93,12 +93,12 @@ def test_after_a_restart_the_reply_of_a_plain_worker_is_taken(broker: Broker) ->
 
 
 def test_after_a_restart_a_plain_job_is_done_again(broker: Broker) -> None:
-    """Its worker cannot say what it holds: the job waits one liveness period, then goes on."""
+    """Its worker cannot say what it holds: the job waits one heartbeat timeout, then goes on."""
     job_id = submit(broker)
     plain_worker(broker)
     broker.crash()
     plain_worker(broker, b"w")
-    broker.wait(broker.limits.liveness - 1)
+    broker.wait(broker.limits.heartbeat_timeout - 1)
     assert [m for m in broker.took(b"w") if isinstance(m, Request)] == []
     broker.put(b"w", Heartbeat("h", "1"))
     broker.wait(2.0)
@@ -144,7 +144,7 @@ def test_a_plain_worker_that_is_silent_after_our_kbai_may_still_reply(broker: Br
     broker.took(b"w")
     broker.tell(b"a", Disconnect("d"), "admin")
     assert [m.word for m in broker.took(b"w") if isinstance(m, Kbai)] == ["KBAI", "KBYE"]
-    broker.wait(broker.limits.liveness * 3)
+    broker.wait(broker.limits.heartbeat_timeout * 3)
     assert broker.took(b"w") == []
     assert not broker.core.done
     broker.tell(b"w", Reply("1", b"4", job_id))

@@ -136,7 +136,7 @@ def test_a_restart_keeps_what_is_left_of_the_rate_and_what_runs(
     assert (limiter.running, limiter.allowance(broker.clock.time)) == (2, 0)
     again = Workers(broker, "b")
     assert again.got == []
-    again.wait(broker.limits.liveness + 1.0)
+    again.wait(broker.limits.heartbeat_timeout + 1.0)
     assert 0 < len(again.got) <= 3  # one token each six seconds
 
 
@@ -208,7 +208,7 @@ def test_a_job_without_guarantee_makes_room_however_it_ends(
     if end == "cancelled":
         broker.call("cancel", ids=[first])
     elif end == "lost":
-        broker.wait(broker.limits.liveness + 1.0)
+        broker.wait(broker.limits.heartbeat_timeout + 1.0)
         workers = Workers(broker, "b")
     else:
         workers.finish(OutcomeKind.HANDED_BACK)

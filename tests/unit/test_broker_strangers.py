@@ -109,7 +109,7 @@ def test_what_is_owed_to_one_does_not_keep_it_for_ever(broker: Broker) -> None:
     """A silent client waits for its REPLY; this one has given this routing id up."""
     broker.tell(DEPLOYED, Heartbeat("1", "1.0"))
     broker.tell(DEPLOYED, Request(broker.new_id(), "default", "reply-requested", BODY))
-    broker.wait(broker.limits.liveness + 1)
+    broker.wait(broker.limits.heartbeat_timeout + 1)
     assert broker.core.state.peers == {}
 
 

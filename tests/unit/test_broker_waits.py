@@ -100,7 +100,7 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
     tmp_path: Path,
 ) -> None:
     """A turn reads a quarter of what may wait for a peer."""
-    broker = Broker(tmp_path, Limits(max_unread=4 * MIB))
+    broker = Broker(tmp_path, Limits(max_unsent_bytes=4 * MIB))
     ids = []
     for _ in range(6):
         ids.append(run(broker, result=b"r" * (MIB // 2)))

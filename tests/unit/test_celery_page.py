@@ -83,8 +83,8 @@ def test_the_defaults_are_as_they_are_told():
     assert FIELDS["result_timeout"].default == 60.0
     assert FIELDS["submit_timeout"].default == 5.0
     assert FIELDS["result_ttl"].default == 86400.0
-    assert FIELDS["liveness"].default == 15.0
-    assert FIELDS["grace"].default == 30.0
+    assert FIELDS["heartbeat_timeout"].default == 15.0
+    assert FIELDS["shutdown_grace"].default == 30.0
     assert FIELDS["serializer"].default == "msgpack"
     assert FIELDS["broker"].default == ("tcp://127.0.0.1:47291",)
     assert dict(TaskOptions().backoff.options) in ({}, {"base": 1.0, "cap": 600.0})

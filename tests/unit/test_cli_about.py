@@ -26,22 +26,22 @@ def test_the_plugins_are_listed_with_where_they_come_from(cli: Cli) -> None:
 
 
 def test_a_plugin_in_use_is_shown_as_such(cli: Cli) -> None:
-    cli.write("eventmq.toml", 'routing = "round-robin"\n')
+    cli.write("eventmq.toml", 'routing_strategy = "round-robin"\n')
     rows = {row["name"]: row for row in cli.json("plugins", "--json")}
     assert "round-robin" == rows["routing.round_robin"]["in_use"]
     assert "" == rows["routing.least_recently_used"]["in_use"]
 
 
 def test_all_settings_are_listed_with_their_source(cli: Cli, monkeypatch) -> None:
-    cli.write("eventmq.toml", "window = 7\n")
-    monkeypatch.setenv("EVENTMQ_GRACE", "3")
+    cli.write("eventmq.toml", "queue_window = 7\n")
+    monkeypatch.setenv("EVENTMQ_SHUTDOWN_GRACE", "3")
     rows = cli.json("settings", "--json")
     assert [row["name"] for row in describe(Settings())] == [row["name"] for row in rows]
     columns = ["name", "value", "source", "type", "unit", "default", "env"]
     assert all(columns == list(row) for row in rows)
     by_name = {row["name"]: (row["value"], row["source"]) for row in rows}
-    assert ("7", "eventmq.toml") == by_name["window"]
-    assert ("3.0", "EVENTMQ_GRACE") == by_name["grace"]
+    assert ("7", "eventmq.toml") == by_name["queue_window"]
+    assert ("3.0", "EVENTMQ_SHUTDOWN_GRACE") == by_name["shutdown_grace"]
     assert ("sqlite", "default") == by_name["store"]
 
 

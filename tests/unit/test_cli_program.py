@@ -159,6 +159,8 @@ def test_a_plugin_is_left_out_with_no(cli: Cli) -> None:
 
 
 def test_the_switches_add_to_what_the_files_say(cli: Cli) -> None:
-    cli.write("eventmq.toml", 'disabled_plugins = ["serializers.json"]\naccept = ["msgpack"]\n')
+    cli.write(
+        "eventmq.toml", 'disabled_plugins = ["serializers.json"]\naccept_content = ["msgpack"]\n'
+    )
     names = [row["name"] for row in cli.json("-p", "no:serializers.dill", "plugins", "--json")]
     assert ["serializers.msgpack"] == [name for name in names if name.startswith("serializers")]

@@ -113,7 +113,7 @@ def test_in_a_job_it_fails_and_touches_nothing(
 def test_in_a_result_it_is_refused_and_touches_nothing(
     app: EventMQ, payloads: list[bytes], canary: Path
 ) -> None:
-    reader = OutcomeReader(app.plugins.serializer, app.settings.accept)
+    reader = OutcomeReader(app.plugins.serializer, app.settings.accept_content)
     for payload in payloads:
         for kind in (*TYPES, "dill;" + "0" * 64 + ";1.0", "frames"):
             row = Row("j", "succeeded", kind, payload)

@@ -78,14 +78,16 @@ def test_a_file_that_is_not_there_is_named(pair: tuple[Path, Path]) -> None:
 
 
 def test_settings_name_key_files(pair: tuple[Path, Path]) -> None:
-    settings = load_settings({"broker_key": str(pair[0]), "key": str(pair[1])}, environ={})
+    settings = load_settings(
+        {"broker_key_file": str(pair[0]), "key_file": str(pair[1])}, environ={}
+    )
     keys = keys_of(settings)
     assert keys is not None
     assert keys.broker == keys.public == read_public(pair[0]).public.encode()
     assert keys_of(load_settings({}, environ={})) is None
 
 
-@pytest.mark.parametrize("name", ["key", "broker_key"])
+@pytest.mark.parametrize("name", ["key_file", "broker_key_file"])
 def test_half_of_the_settings_is_an_error(name: str) -> None:
     with pytest.raises(SettingsError, match=f"'{name}' from argument goes with .*: set both"):
         keys_of(load_settings({name: "x"}, environ={}))

@@ -57,7 +57,7 @@ def no_descriptor_left() -> Iterator[None]:
 def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durability: str) -> None:
     """Peers of a broker may have taken all of them before the log was ever moved."""
     clock = FakeClock()
-    store = SqliteStore(tmp_path, clock, reserve=0, durability=durability, relaxed_interval=0.001)
+    store = SqliteStore(tmp_path, clock, reserve=0, durability=durability, fsync_interval=0.001)
     store.open()
     new_id = IdFactory(clock).new
     log = os.open(tmp_path / f"{FILE_NAME}-wal", os.O_RDONLY)

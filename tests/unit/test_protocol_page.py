@@ -154,14 +154,15 @@ def test_limits_are_in_the_page() -> None:
         f"and {limits.max_subscriptions:,} subscriptions",
         f"the message at most {MESSAGE_LIMIT:,} characters",
         f"about {TRACEBACK_LIMIT:,}",
-        f"one step is worth {limits.priority_step:g}",
+        f"one step is worth {limits.priority_seconds:g}",
     ):
         assert said in text, said
     times = [row[0] for row in tables(section("Liveness"))[0][1:]]
     assert times == [
         f"{seconds:g} s"
         for seconds in (
-            limits.heartbeat_interval, limits.lease_interval, limits.liveness, limits.grace,
+            limits.heartbeat_interval, limits.lease_interval, limits.heartbeat_timeout,
+            limits.grace,
         )
     ]  # fmt: skip
 

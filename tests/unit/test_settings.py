@@ -11,9 +11,29 @@ from pathlib import Path
 import pytest
 
 from eventmq.errors import SettingsError
-from eventmq.settings import Settings, describe, document, load_settings, misspelt_variables
+from eventmq.settings import Settings, describe, document, load_settings, misspelt_variables, record
 from eventmq.settings.page import readers
 from eventmq.settings.record import FIELDS
+
+#: What settings were called -> what they are called.
+RENAMED = {
+    "accept": "accept_content",
+    "broker_key": "broker_key_file",
+    "failed_age": "failed_ttl",
+    "failed_bytes": "max_failed_bytes",
+    "grace": "shutdown_grace",
+    "key": "key_file",
+    "liveness": "heartbeat_timeout",
+    "max_abandoned": "max_abandoned_threads",
+    "max_inputs": "max_input_bytes",
+    "max_unread": "max_unsent_bytes",
+    "priority_step": "priority_seconds",
+    "queue_routing": "queue_routing_strategies",
+    "relaxed_interval": "fsync_interval",
+    "routing": "routing_strategy",
+    "unknown_queue": "legacy_queue_fallback",
+    "window": "queue_window",
+}
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.rst"
 
@@ -29,6 +49,7 @@ def load(tmp_path):
             (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
         return load_settings(arguments, directory=tmp_path, environ=environ or {})
 
+    load.folder = tmp_path
     return load
 
 
@@ -55,19 +76,27 @@ def test_the_defaults_are_allowed_values(load):
 
 def test_later_sources_win(load):
     """Defaults < pyproject.toml < eventmq.toml < environment < arguments, key by key."""
-    project = "[tool.eventmq]\ngrace = 1\nwindow = 1\nliveness = 101\nstore = 'a'\n"
-    own = "window = 2\nliveness = 102\nstore = 'b'\n"
-    environ = {"EVENTMQ_LIVENESS": "103", "EVENTMQ_STORE": "c"}
+    project = "[tool.eventmq]\nshutdown_grace = 1\nqueue_window = 1\n"
+    project += "heartbeat_timeout = 101\nstore = 'a'\n"
+    own = "queue_window = 2\nheartbeat_timeout = 102\nstore = 'b'\n"
+    environ = {"EVENTMQ_HEARTBEAT_TIMEOUT": "103", "EVENTMQ_STORE": "c"}
     settings = load(project=project, own=own, environ=environ, store="d")
-    found = [(getattr(settings, n), settings.source(n)) for n in ("grace", "window", "liveness")]
-    assert found == [(1.0, "pyproject.toml"), (2, "eventmq.toml"), (103.0, "EVENTMQ_LIVENESS")]
+    found = [
+        (getattr(settings, n), settings.source(n))
+        for n in ("shutdown_grace", "queue_window", "heartbeat_timeout")
+    ]
+    assert found == [
+        (1.0, "pyproject.toml"),
+        (2, "eventmq.toml"),
+        (103.0, "EVENTMQ_HEARTBEAT_TIMEOUT"),
+    ]
     assert (settings.store, settings.source("store")) == ("d", "argument")
 
 
 def test_a_file_of_another_directory_is_not_read(load, tmp_path):
     (tmp_path / "below").mkdir()
-    (tmp_path / "eventmq.toml").write_text("grace = 1", encoding="utf-8")
-    assert load_settings({}, directory=tmp_path / "below", environ={}).grace == 30.0
+    (tmp_path / "eventmq.toml").write_text("shutdown_grace = 1", encoding="utf-8")
+    assert load_settings({}, directory=tmp_path / "below", environ={}).shutdown_grace == 30.0
 
 
 def test_an_argument_of_none_is_not_given(load):
@@ -76,7 +105,7 @@ def test_an_argument_of_none_is_not_given(load):
 
 def test_settings_cannot_be_changed(load):
     with pytest.raises(dataclasses.FrozenInstanceError):
-        load().grace = 1.0
+        load().shutdown_grace = 1.0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +118,11 @@ def test_settings_cannot_be_changed(load):
         ({"EVENTMQ_ADMIN_BIND": ""}, "admin_bind", ""),
         ({"EVENTMQ_QUEUES": "email:40,default"}, "queues", ((40, "email"), (10, "default"))),
         ({"EVENTMQ_QUEUES": "a:b:3"}, "queues", ((3, "a:b"),)),
-        ({"EVENTMQ_QUEUE_ROUTING": "a:sticky"}, "queue_routing", (("a", "sticky"),)),
+        (
+            {"EVENTMQ_QUEUE_ROUTING_STRATEGIES": "a:sticky"},
+            "queue_routing_strategies",
+            (("a", "sticky"),),
+        ),
         (
             {"EVENTMQ_QUEUE_LIMITS": "a:b:rate=5/s, concurrency=2,c:max_concurrency=1"},
             "queue_limits",
@@ -98,7 +131,7 @@ def test_settings_cannot_be_changed(load):
         ({"EVENTMQ_INSECURE": "yes"}, "insecure", True),
         ({"EVENTMQ_INSECURE": "0"}, "insecure", False),
         ({"EVENTMQ_MAX_FRAME": "65536"}, "max_frame", 65536),
-        ({"EVENTMQ_GRACE": "1.5"}, "grace", 1.5),
+        ({"EVENTMQ_SHUTDOWN_GRACE": "1.5"}, "shutdown_grace", 1.5),
         ({"EVENTMQ_DISABLED_PLUGINS": "a,b"}, "disabled_plugins", ("a", "b")),
     ],
 )
@@ -113,9 +146,9 @@ def test_a_file_may_hold_lists_and_pairs(load):
 
 
 def test_a_table_of_a_file_is_pairs(load):
-    settings = load(own='[queue_routing]\nreports = "sticky"\n')
-    assert settings.queue_routing == (("reports", "sticky"),)
-    shown = next(row for row in describe(settings) if row["name"] == "queue_routing")
+    settings = load(own='[queue_routing_strategies]\nreports = "sticky"\n')
+    assert settings.queue_routing_strategies == (("reports", "sticky"),)
+    shown = next(row for row in describe(settings) if row["name"] == "queue_routing_strategies")
     assert shown["value"] == "reports:sticky"
 
 
@@ -143,14 +176,14 @@ def test_limits_of_queues_are_a_table_of_tables(load):
         ("broker", "ipc://"),
         ("bind", "memory://"),
         ("bind", ""),
-        ("grace", "soon"),
-        ("grace", float("nan")),
-        ("grace", float("inf")),
-        ("grace", -1),
-        ("grace", True),
+        ("shutdown_grace", "soon"),
+        ("shutdown_grace", float("nan")),
+        ("shutdown_grace", float("inf")),
+        ("shutdown_grace", -1),
+        ("shutdown_grace", True),
         ("submit_timeout", 0),
-        ("window", 1.5),
-        ("window", 0),
+        ("queue_window", 1.5),
+        ("queue_window", 0),
         ("concurrency", -1),
         ("insecure", "perhaps"),
         ("queues", ()),
@@ -160,10 +193,10 @@ def test_limits_of_queues_are_a_table_of_tables(load):
         ("queues", [["a", 10]]),
         ("queues", [[1, 2, 3]]),
         ("queues", [7]),
-        ("queue_routing", "a"),
-        ("queue_routing", "a:sticky,a:strict"),
-        ("queue_routing", {"a": 7}),
-        ("queue_routing", [7]),
+        ("queue_routing_strategies", "a"),
+        ("queue_routing_strategies", "a:sticky,a:strict"),
+        ("queue_routing_strategies", {"a": 7}),
+        ("queue_routing_strategies", [7]),
         ("queue_limits", "a"),
         ("queue_limits", "a:5"),
         ("queue_limits", "a:rate=often"),
@@ -189,7 +222,7 @@ def test_limits_of_queues_are_a_table_of_tables(load):
         ("store", 7),
         ("durability", "eternal"),
         ("log_level", "loud"),
-        ("unknown_queue", "drop"),
+        ("legacy_queue_fallback", "drop"),
     ],
 )
 def test_a_value_that_is_not_allowed_names_key_source_value_and_what_is(load, name, value):
@@ -217,6 +250,34 @@ def test_an_unknown_key_of_a_file_is_an_error(load):
     assert "from eventmq.toml" in refusal(load, own="brokr = 'x'")
 
 
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_an_error_that_tells_the_new_one(load, old, new):
+    """As an argument, as a key of either file, and as a variable; whatever its value."""
+    assert new in FIELDS
+    told = f"it is called {new!r} now"
+    message = f"unknown setting {old!r} from argument: {told}"
+    assert message == refusal(load, **{old: FIELDS[new].default})
+    message = f"unknown setting {old!r} from pyproject.toml: {told}"
+    assert message == refusal(load, project=f"[tool.eventmq]\n{old} = 1")
+    (load.folder / "pyproject.toml").unlink()
+    message = f"unknown setting {old!r} from eventmq.toml: {told}"
+    assert message == refusal(load, own=f"{old} = 1")
+    (load.folder / "eventmq.toml").unlink()
+    variable, instead = f"EVENTMQ_{old.upper()}", f"EVENTMQ_{new.upper()}"
+    message = f"unknown setting {old!r} from {variable}: {told}; set {instead} instead"
+    assert message == refusal(load, environ={variable: "1"})
+
+
+def test_no_other_name_is_an_old_one():
+    assert RENAMED == record.RENAMED
+
+
+def test_a_new_name_does_not_hide_an_old_one(load):
+    """Whoever sets both would not know which one holds."""
+    message = refusal(load, environ={"EVENTMQ_GRACE": "1"}, shutdown_grace=2.0)
+    assert "'shutdown_grace'" in message
+
+
 def test_a_file_that_is_no_toml_is_named(load):
     assert "eventmq.toml cannot be read" in refusal(load, own="broker")
 
@@ -231,12 +292,12 @@ def test_a_table_where_there_must_be_one_is_checked(load):
 def test_the_serializer_must_be_accepted(load):
     """Naming a serializer never widens what is decoded: dill stays out unless it is let in."""
     message = refusal(load, serializer="dill")
-    assert "accept (msgpack, json)" in message
-    assert load(serializer="dill", accept=["dill"]).serializer == "dill"
+    assert "accept_content (msgpack, json)" in message
+    assert load(serializer="dill", accept_content=["dill"]).serializer == "dill"
 
 
-def test_liveness_must_be_longer_than_the_heartbeat(load):
-    assert "heartbeat_interval (3 s)" in refusal(load, liveness=3)
+def test_the_heartbeat_timeout_must_be_longer_than_the_heartbeat(load):
+    assert "heartbeat_interval (3 s)" in refusal(load, heartbeat_timeout=3)
 
 
 def test_options_of_plugins_come_from_files_and_arguments(load):
@@ -254,7 +315,7 @@ def test_options_of_plugins_come_from_files_and_arguments(load):
     [
         ("EVENTMQ_BROKRE", logging.WARNING),
         ("EVENTMQ_BROKERS", logging.WARNING),
-        ("EVENTMQ_Grace", logging.WARNING),
+        ("EVENTMQ_Shutdown_grace", logging.WARNING),
         ("EVENTMQ_DASHBOARD_COLOUR", logging.DEBUG),
     ],
 )
@@ -267,7 +328,9 @@ def test_an_unknown_variable_is_told_of_and_ignored(load, caplog, variable, leve
 
 
 def test_misspelt_variables_are_named_with_the_nearest_known_one():
-    environ = dict.fromkeys(["EVENTMQ_BROKRE", "EVENTMQ_GRACE", "EVENTMQ_TEST_GRACEX", "X"], "1")
+    environ = dict.fromkeys(
+        ["EVENTMQ_BROKRE", "EVENTMQ_SHUTDOWN_GRACE", "EVENTMQ_TEST_GRACEX", "X"], "1"
+    )
     assert misspelt_variables(environ) == [
         "environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
     ]
@@ -280,21 +343,21 @@ def test_variables_of_tests_are_ignored(load, caplog):
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch, tmp_path):
-    monkeypatch.setenv("EVENTMQ_GRACE", "7")
-    assert load_settings({}, directory=tmp_path).grace == 7.0
+    monkeypatch.setenv("EVENTMQ_SHUTDOWN_GRACE", "7")
+    assert load_settings({}, directory=tmp_path).shutdown_grace == 7.0
 
 
 def test_the_description_tells_all_of_each_setting(load):
-    rows = {row["name"]: row for row in describe(load(environ={"EVENTMQ_GRACE": "7"}))}
+    rows = {row["name"]: row for row in describe(load(environ={"EVENTMQ_SHUTDOWN_GRACE": "7"}))}
     assert list(rows) == list(FIELDS)
-    assert rows["grace"] == {
-        "name": "grace",
+    assert rows["shutdown_grace"] == {
+        "name": "shutdown_grace",
         "value": "7.0",
-        "source": "EVENTMQ_GRACE",
+        "source": "EVENTMQ_SHUTDOWN_GRACE",
         "type": "float",
         "unit": "s",
         "default": "30.0",
-        "env": "EVENTMQ_GRACE",
+        "env": "EVENTMQ_SHUTDOWN_GRACE",
     }
 
 
@@ -330,4 +393,4 @@ def test_the_page_says_which_process_reads_a_setting():
     assert read_by["result_timeout"] == ["client"]
     assert read_by["middleware"] == ["client", "worker"]
     assert read_by["worker_bind"] == ["broker"]
-    assert read_by["liveness"][:3] == ["client", "worker", "broker"]
+    assert read_by["heartbeat_timeout"][:3] == ["client", "worker", "broker"]

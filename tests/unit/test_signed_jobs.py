@@ -95,7 +95,7 @@ def run() -> Callable[[Signed], OutcomeRow]:
         "msgpack": make_msgpack(PluginContext("msgpack", {}, clock)),
     }
     executor = make_executor(
-        victim, other, serializer=serializers.__getitem__, accept=tuple(serializers)
+        victim, other, serializer=serializers.__getitem__, accept_content=tuple(serializers)
     )
 
     def run(job: Signed) -> OutcomeRow:

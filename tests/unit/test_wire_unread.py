@@ -252,7 +252,7 @@ class Pair:
 @pytest.fixture
 def pair(context) -> Iterator[Pair]:
     """A link with a bound of 4 MiB, and a peer ``p`` that has little room of its own."""
-    link = open_router(context, max_unread=4 * MIB)
+    link = open_router(context, max_unsent_bytes=4 * MIB)
     link.socket.set(zmq.SNDBUF, 65536)
     dealer = context.socket(zmq.DEALER)
     dealer.set(zmq.IDENTITY, b"p")

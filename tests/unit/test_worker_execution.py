@@ -349,7 +349,7 @@ def test_a_signing_serializer_sees_the_envelope_and_its_signature_travels():
                 raise SignatureError("the signature is wrong")
             return [[], {}]
 
-    executor = make_executor(noop, serializer=lambda _: Signing(), accept=("signed",))
+    executor = make_executor(noop, serializer=lambda _: Signing(), accept_content=("signed",))
     headers = "task:noop,content-type:signed,created:5,expires:9,signature:"
     row = run(executor, headers + "good", b"", queue="q")
     assert seen[0] == Envelope("j1", "signed", "noop", "q", 5.0, 9.0, "good")

@@ -527,7 +527,7 @@ def test_a_worker_without_work_ends_at_once(world):
 
 
 def test_after_the_grace_what_was_killed_goes_back():
-    world = World(grace=10.0)
+    world = World(shutdown_grace=10.0)
     world.connect()
     world.chunk(1, 1)
     world.start(0)

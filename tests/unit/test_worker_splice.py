@@ -88,7 +88,7 @@ def test_a_malformed_body_fails_the_job(payload):
 def test_a_content_type_that_is_not_accepted_is_not_decoded():
     told = error(body(leaf(1, "dill")))
     assert told.type == "eventmq.errors.ContentNotAllowed"
-    assert "'dill' is not in accept" in told.message
+    assert "'dill' is not in accept_content" in told.message
 
 
 def test_a_result_that_another_backend_keeps_is_not_taken_for_one():

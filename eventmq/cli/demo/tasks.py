@@ -14,7 +14,7 @@ __all__ = ["SETTINGS", "app", "make_app", "measure_file"]
 #: What the demo needs, whatever the user's settings are.
 SETTINGS: dict[str, Any] = {
     "serializer": "msgpack",
-    "accept": ("msgpack",),
+    "accept_content": ("msgpack",),
     "result_backend": "broker",
     "default_queue": "demo",
     "imports": (),

@@ -4,8 +4,8 @@ Options: ``bind`` (clients, ``tcp://127.0.0.1:47281``), ``worker_bind`` (workers
 ``tcp://127.0.0.1:47280``), ``keys_dir`` (folder of its CURVE keys and those of its clients and
 workers), ``any_key`` (true: they need not be listed there), ``client_name`` and ``worker_name``
 (NAME on either port), ``name`` (of this gateway among others of one broker), ``dead`` (seconds of
-silence of a worker), ``max_frame`` (bytes), ``max_unread`` (bytes that wait for a peer that does
-not read), ``max_workers``, ``max_requests``.
+silence of a worker), ``max_frame`` (bytes), ``max_unsent_bytes`` (bytes that wait for a peer that
+does not read), ``max_workers``, ``max_requests``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _DEFAULTS = {
     "name": "majordomo",
     "dead": 10.0,
     "max_frame": 16 * 1024 * 1024,
-    "max_unread": 64 * 1024 * 1024,
+    "max_unsent_bytes": 64 * 1024 * 1024,
     "max_workers": 256,
     "max_requests": 10_000,
 }
 
 #: Options that are more than 0.
-_POSITIVE = ("dead", "max_frame", "max_unread", "max_workers", "max_requests")
+_POSITIVE = ("dead", "max_frame", "max_unsent_bytes", "max_workers", "max_requests")
 
 
 def make_gateway(context: PluginContext) -> Gateway:
@@ -71,7 +71,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         back=back,
         insecure=options["insecure"],
         max_frame=options["max_frame"],
-        max_unread=options["max_unread"],
+        max_unsent_bytes=options["max_unsent_bytes"],
         name=options["name"],
         run=uuid.uuid4().hex,
         door=make_door(

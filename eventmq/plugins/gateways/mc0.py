@@ -2,7 +2,7 @@
 
 Options: ``bind`` (``tcp://127.0.0.1:61616``), ``keys_dir`` (folder of its CURVE keys and those of
 its clients), ``any_key`` (true: its clients need not be listed there), ``max_frame`` (bytes),
-``max_unread`` (bytes that wait for a client that does not read), ``max_peers`` (clients),
+``max_unsent_bytes`` (bytes that wait for a client that does not read), ``max_peers`` (clients),
 ``max_topics`` (of one client).
 """
 
@@ -33,7 +33,7 @@ _DEFAULTS = {
     "keys_dir": "",
     "any_key": False,
     "max_frame": 16 * 1024 * 1024,
-    "max_unread": 64 * 1024 * 1024,
+    "max_unsent_bytes": 64 * 1024 * 1024,
     "max_peers": 10_000,
     "max_topics": 1000,
 }
@@ -47,7 +47,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         PluginError: An option is wrong.
     """
     options = gateway_options(context, _DEFAULTS)
-    for name in ("max_frame", "max_unread", "max_peers", "max_topics"):
+    for name in ("max_frame", "max_unsent_bytes", "max_peers", "max_topics"):
         if options[name] < 1:
             raise PluginError(f"option {name!r} of the gateway 'mc0' is at least 1")
     split_address(options["bind"])
@@ -55,7 +55,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         bind=options["bind"],
         insecure=options["insecure"],
         max_frame=options["max_frame"],
-        max_unread=options["max_unread"],
+        max_unsent_bytes=options["max_unsent_bytes"],
         door=make_door(options["keys_dir"], {"main": CLIENTS}, any_key=options["any_key"]),
     )
     limits = Mc0Limits(clients=options["max_peers"], topics=options["max_topics"])

@@ -102,8 +102,8 @@ class RouterLoop:
         max_frame: Longest frame in bytes; a longer one costs its peer the connection.
         door: Checks the keys of peers, which the machine then knows by routing id and key; None: in
             the clear.
-        max_unread: Bytes that wait for one peer that does not read; beyond it, as at the bound of
-            messages, the machine is told that they were not sent.
+        max_unsent_bytes: Bytes that wait for one peer that does not read; beyond it, as at the
+            bound of messages, the machine is told that they were not sent.
 
     Attributes:
         context: Of the sockets, while it runs.
@@ -119,10 +119,10 @@ class RouterLoop:
         name: str,
         max_frame: int,
         door: GatewayDoor | None = None,
-        max_unread: int = MOST,
+        max_unsent_bytes: int = MOST,
     ) -> None:
         self.machine = machine
-        self._max_unread = max_unread
+        self._max_unsent_bytes = max_unsent_bytes
         self._binds = dict(binds)
         self._clock = clock
         self._name = name
@@ -176,7 +176,7 @@ class RouterLoop:
                 max_frame=self._max_frame,
                 high_water=HIGH_WATER,
                 known_by=known_by,
-                max_unread=self._max_unread,
+                max_unsent_bytes=self._max_unsent_bytes,
             )
             self._links[port] = link
             if door is not None:

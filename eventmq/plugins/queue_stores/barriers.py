@@ -227,8 +227,8 @@ def _takers(jobs: Sequence[Job]) -> list[Job]:
 
 def _limit(size: int, body: int, entry: Follow) -> str:
     """Return why results of so many bytes cannot be paged, with a body of ids; "" if they can."""
-    if size > entry.max_inputs:
-        return f"the limit is {entry.max_inputs}, from the setting max_inputs"
+    if size > entry.max_input_bytes:
+        return f"the limit is {entry.max_input_bytes}, from the setting max_input_bytes"
     if body > entry.max_body:
         return f"their ids alone are longer than a body, of {entry.max_body} bytes"
     return ""

@@ -21,7 +21,7 @@ __all__ = ["eventmq_queue_stores"]
 
 #: Settings of stores that have files.
 _IGNORED = frozenset(
-    {"directory", "durability", "relaxed_interval", "reserve", "page_checksums", "expect_store"}
+    {"directory", "durability", "fsync_interval", "reserve", "page_checksums", "expect_store"}
 )
 
 #: Events are kept as in a file, within less.

@@ -129,7 +129,7 @@ class SqliteStore:
         directory: The data directory.
         clock: Reads time.
         durability: ``durable``, ``relaxed`` or ``memory``.
-        relaxed_interval: Seconds between two syncs of ``relaxed``.
+        fsync_interval: Seconds between two syncs of ``relaxed``.
         dedupe_window: Seconds that the id of an ended job is refused.
         keep_results: Seconds that outcomes are kept at most.
         reserve: Bytes of the disk that new jobs leave free.
@@ -148,7 +148,7 @@ class SqliteStore:
         clock: Clock,
         *,
         durability: str = "durable",
-        relaxed_interval: float = 0.05,
+        fsync_interval: float = 0.05,
         dedupe_window: float = 86_400.0,
         keep_results: float = 86_400.0,
         reserve: int = 256 * 1024 * 1024,
@@ -173,7 +173,7 @@ class SqliteStore:
         #: Wall time at which ids were looked at, and after how many seconds they are again.
         self._looked_at = 0.0
         self._look_every = min(SKEW, dedupe_window) / 2
-        self._sync_every = relaxed_interval if durability == "relaxed" else 0.0
+        self._sync_every = fsync_interval if durability == "relaxed" else 0.0
         self._events = (events_ring, events_cap, events_values)
         self._db: apsw.Connection | None = None
         self._checkpointer: Checkpointer | None = None
@@ -519,7 +519,7 @@ OPTIONS: Mapping[str, object] = {
     "page_checksums": False,
     "directory": ".eventmq",
     "durability": "durable",
-    "relaxed_interval": 0.05,
+    "fsync_interval": 0.05,
     "dedupe_window": 86_400.0,
     "keep_results": 86_400.0,
     "reserve": 256 * 1024 * 1024,
@@ -531,7 +531,7 @@ OPTIONS: Mapping[str, object] = {
 
 
 def make_store(context: PluginContext) -> QueueStore:
-    """Return a store for the options ``directory durability relaxed_interval ...``."""
+    """Return a store for the options ``directory durability fsync_interval ...``."""
     options = read_options(context, OPTIONS)
     if options["durability"] not in _SYNCHRONOUS:
         msg = "queue store sqlite: durability is 'durable' or 'relaxed'"

@@ -2,7 +2,7 @@
 
 **Warning**: decoding runs code that the data names. So every body is signed with a key that only
 your own programs have, nothing is decoded whose signature is not right, and both sides must name
-``dill`` in ``accept``. Whoever has the key can run code in your workers and clients.
+``dill`` in ``accept_content``. Whoever has the key can run code in your workers and clients.
 
 The signature is HMAC-SHA256 over id, content type, task, queue, time of creation, expiry and
 body, so a body cannot be moved to another job. Of a result it is id, content type, time and body:

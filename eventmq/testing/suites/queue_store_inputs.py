@@ -127,12 +127,12 @@ class InputTests(GraphTests):
         """What waits for it is cancelled."""
         store, jobs, _ = self.begun(Chain((_A, _B, _C)))
         followed = self.after(
-            store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_inputs=1500
+            store, self.end(jobs[0], result=b"x" * 2000), max_body=1000, max_input_bytes=1500
         )
         assert [row.state.value for row in followed.ended] == ["failed", "cancelled"]
         told = decode_error(followed.ended[0].result)
         assert told.type == "eventmq.errors.ResultTooLarge"
-        assert "the limit is 1500, from the setting max_inputs" in told.message
+        assert "the limit is 1500, from the setting max_input_bytes" in told.message
 
     def test_nothing_is_kept_for_other_jobs(self) -> None:
         """Nor for those that got all in their body."""

@@ -84,7 +84,10 @@ def _broker(target: Target) -> Broker:
     with target.asking() as app:
         settings = app.settings
         return Broker(
-            ",".join(settings.broker), settings.key, settings.broker_key, app.ask("ping")["store"]
+            ",".join(settings.broker),
+            settings.key_file,
+            settings.broker_key_file,
+            app.ask("ping")["store"],
         )
 
 

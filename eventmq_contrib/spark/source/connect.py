@@ -29,8 +29,8 @@ def connected(options: Connection) -> Iterator[EventMQ]:
 
     said: dict[str, Any] = {
         "broker": options.broker.split(",") if options.broker else None,
-        "key": options.key,
-        "broker_key": options.broker_key,
+        "key_file": options.key,
+        "broker_key_file": options.broker_key,
         "submit_timeout": options.timeout,
     }
     app = EventMQ("spark", **{name: value for name, value in said.items() if value is not None})

@@ -65,7 +65,7 @@ class MajordomoOptions:
         back: Address for workers.
         insecure: They may be ones that others can reach in the clear.
         max_frame: Longest frame in bytes.
-        max_unread: Bytes that wait for one peer that does not read.
+        max_unsent_bytes: Bytes that wait for one peer that does not read.
         name: Of this gateway among others of the same broker: part of the ids of its jobs.
         run: Of this run, for clients that have no identity of their own.
         door: The keys of both ports; None for none.
@@ -75,7 +75,7 @@ class MajordomoOptions:
     back: str
     insecure: bool
     max_frame: int
-    max_unread: int
+    max_unsent_bytes: int
     name: str
     run: str
     door: GatewayDoor | None = None
@@ -104,7 +104,7 @@ class MajordomoGateway:
             name="eventmq-gateway-majordomo",
             max_frame=options.max_frame,
             door=options.door,
-            max_unread=options.max_unread,
+            max_unsent_bytes=options.max_unsent_bytes,
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
         self._clock = clock
@@ -365,8 +365,8 @@ def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: 
         queues=((10, service),),
         tasks=(service_task(service),),
         heartbeat=settings.heartbeat_interval,
-        liveness=settings.liveness,
-        grace=settings.grace,
+        heartbeat_timeout=settings.heartbeat_timeout,
+        shutdown_grace=settings.shutdown_grace,
         cancel_grace=settings.cancel_grace,
     )
     runner = WorkerRunner(
@@ -377,10 +377,10 @@ def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: 
         context=context,
         clock=app.clock,
     )
-    if settings.key and settings.broker_key:
+    if settings.key_file and settings.broker_key_file:
         from eventmq.wire.runner_keys import client_keys
 
-        runner.keys = client_keys(settings.broker_key, settings.key)
+        runner.keys = client_keys(settings.broker_key_file, settings.key_file)
     return runner
 
 

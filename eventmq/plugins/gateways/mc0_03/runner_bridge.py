@@ -53,14 +53,14 @@ class Mc0Options:
         bind: The address.
         insecure: It may be one that others can reach in the clear.
         max_frame: Longest frame in bytes.
-        max_unread: Bytes that wait for one peer that does not read.
+        max_unsent_bytes: Bytes that wait for one peer that does not read.
         door: Its keys; None for none.
     """
 
     bind: str
     insecure: bool
     max_frame: int
-    max_unread: int
+    max_unsent_bytes: int
     door: GatewayDoor | None = None
 
 
@@ -89,7 +89,7 @@ class Mc0Gateway:
             name="eventmq-gateway-mc0",
             max_frame=options.max_frame,
             door=options.door,
-            max_unread=options.max_unread,
+            max_unsent_bytes=options.max_unsent_bytes,
         )
         self._waiting: deque[Publication] = deque()
         #: Bytes of them; both are changed under the lock.
