@@ -13,6 +13,7 @@ rows it changed.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 import threading
 import time
@@ -44,6 +45,7 @@ __all__ = [
     "checkpoint",
     "connect",
     "copy_database",
+    "definitions_hash",
     "explain",
     "first_row",
     "has_moved",
@@ -361,6 +363,12 @@ def add_function(
 ) -> None:
     """Give statements a function of so many arguments, whose result depends on nothing else."""
     db.create_scalar_function(name, function, arguments, deterministic=True)
+
+
+def definitions_hash(*statements: str) -> str:
+    """Return a short hash of definitions of tables: of their words, not of how they are spaced."""
+    text = "\n".join(" ".join(statement.split()) for statement in statements)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def copy_database(source: apsw.Connection, destination: apsw.Connection) -> None:

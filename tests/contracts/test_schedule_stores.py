@@ -113,14 +113,6 @@ def test_a_second_host_is_refused_and_told_why(tmp_path, clock):
     second.close()
 
 
-def test_a_file_of_a_newer_version_is_refused(tmp_path, clock):
-    store = SqliteSchedules(tmp_path / "s", clock)
-    store._db.execute("PRAGMA user_version = 99")
-    store.close()
-    with pytest.raises(StoreError, match="version 99, this EventMQ knows up to 1: use the newer"):
-        SqliteSchedules(tmp_path / "s", clock)
-
-
 def test_a_file_of_something_else_is_refused(tmp_path, clock):
     (tmp_path / "text").write_text("hello" * 1000)
     with pytest.raises(StoreError, match="cannot open the schedules"):

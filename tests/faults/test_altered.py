@@ -319,11 +319,3 @@ def test_an_altered_schedule_does_not_fire_and_can_be_defined_again(
             table.find("bad")
         assert table.put(made("bad"), 1.0) == "done"
         assert [row.name for row in table.load(LoadSchedules()).rows] == ["good", "bad"]
-
-
-def test_schedules_of_a_version_without_checksums_get_them(tmp_path: Path) -> None:
-    with closing(connect(tmp_path / "s", busy=0.0)) as db:
-        assert ScheduleTable(db).put(made("old"), 1.0) == "done"
-        db.execute("ALTER TABLE schedules DROP COLUMN crc")
-        table = ScheduleTable(db)
-        assert [row.name for row in table.load(LoadSchedules()).rows] == ["old"]

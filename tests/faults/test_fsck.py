@@ -17,7 +17,7 @@ from eventmq.errors import StoreError
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.care.care import CHECKS, SqliteCare
 from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.schema import JOB_CRC, JOB_HEAD, SCHEMA_VERSION, add_checksums
+from eventmq.plugins.queue_stores.schema import JOB_CRC, JOB_HEAD, add_checksums
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
@@ -328,16 +328,6 @@ def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> Non
         OutboxReader(folder)
     with pytest.raises(StoreError, match="cannot open the store"):
         SqliteStore(folder, FakeClock(), reserve=0).open()
-
-
-def test_an_older_store_is_taken_over_first(folder: Path) -> None:
-    """Its rows are of other columns; its pages are looked at."""
-    damage(folder, f"UPDATE meta SET value = value WHERE {SCHEMA_VERSION}")
-    db = connect(folder / FILE_NAME, busy=0.0)
-    db.execute("PRAGMA user_version = 3")
-    db.close()
-    [finding] = care_of(folder).check()
-    assert (finding.check, "start a broker" in finding.help) == ("version", True)
 
 
 def test_a_check_is_quick(folder: Path) -> None:

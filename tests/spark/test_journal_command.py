@@ -87,9 +87,11 @@ def spoil(data: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        (f"PRAGMA user_version = {SCHEMA_VERSION + 1}", "use the newer EventMQ that wrote it"),
+        (
+            f"PRAGMA user_version = {SCHEMA_VERSION + 1}",
+            "work off its jobs with the EventMQ that made it",
+        ),
         ("PRAGMA application_id = 7", "is not a store of EventMQ"),
-        ("DROP TABLE events", "is of an older EventMQ, without events: start a broker on it once"),
     ],
 )
 def test_a_store_that_cannot_be_read_is_named(

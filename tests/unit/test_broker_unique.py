@@ -9,7 +9,6 @@ import pytest
 from eventmq.entries import unique_rule
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
 from eventmq.wire.bulk import decode_exceptions, encode_batch, pack, unpack
 from eventmq.wire.commands import Ack, Call, Error, Kbai, Reply, Request
 from eventmq.wire.results import decode_error
@@ -311,55 +310,3 @@ def test_other_headers_are_no_key() -> None:
     assert unique_rule("x-note:unique:a") is None
     with pytest.raises(ProtocolError, match="unique-states is 'x'"):
         unique_rule("unique:a,unique-states:x")
-
-
-def test_a_store_of_the_version_before_gets_keys(broker: Broker) -> None:
-    """Its jobs and outcomes are there, without keys."""
-    broker.worker()
-    ended, _ = broker.submit()
-    broker.answer(b"worker", broker.dispatched[0], [row()])
-    waiting, _ = broker.submit(queue="later")
-    db = broker.store._db
-    db.execute("DROP INDEX jobs_ready")
-    db.execute("CREATE INDEX jobs_ready ON jobs (queue, rank, seq) WHERE state = 2")
-    db.execute("ALTER TABLE jobs DROP COLUMN lane")
-    db.execute("DROP TABLE lanes")
-    db.execute("DROP TABLE limiters")
-    db.execute("DROP TABLE events")
-    db.execute("DROP INDEX jobs_expires")
-    db.execute("DROP INDEX jobs_eta")
-    db.execute("DROP INDEX jobs_due")
-    db.execute("CREATE INDEX jobs_due ON jobs (due) WHERE state = 1")
-    for table in ("jobs", "failed"):
-        db.execute(f"ALTER TABLE {table} DROP COLUMN eta")
-    for table in (
-        "graphs",
-        "nodes",
-        "barriers",
-        "trees",
-        "held",
-        "handlers",
-        "deadlines",
-        "inputs",
-        "works",
-        "spent",
-    ):
-        db.execute(f"DROP TABLE {table}")
-    db.execute("ALTER TABLE queues DROP COLUMN blocked")
-    db.execute("DROP INDEX queues_gone")
-    db.execute("ALTER TABLE queues DROP COLUMN gone")
-    db.execute("ALTER TABLE chunks DROP COLUMN leased")
-    db.execute("ALTER TABLE attempts DROP COLUMN crc")
-    for table in ["jobs", "failed", *(f"outcomes_{n}" for n in broker.store._tables.buckets)]:
-        db.execute(f"DROP INDEX {table}_unique")
-        db.execute(f"ALTER TABLE {table} DROP COLUMN unique_key")
-        if table.startswith("outcomes"):
-            db.execute(f"ALTER TABLE {table} DROP COLUMN crc")
-    db.execute("PRAGMA user_version = 2")
-    broker.crash()
-    assert broker.store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    assert states(broker, ended, waiting) == ["succeeded", "queued"]
-    [(_, index)] = chunks(broker.worker(b"late", "late", queues='[[10, "later"]]'))
-    assert [entry.id for entry in index.entries] == [waiting]
-    first = submit(broker, more="unique-period:9")
-    assert refused(broker, more="unique-period:9") == first

@@ -1,78 +1,190 @@
-"""Files of older versions become current ones, with all that is in them."""
+"""Stores of other versions are refused with a sentence, and nothing is written to them."""
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
-from eventmq.entries import Find, History
+from eventmq.cli.program import program
+from eventmq.entries import Admit
 from eventmq.errors import StoreError
-from eventmq.operations import Pause, PruneFailed
+from eventmq.job import Job
 from eventmq.plugins.database import all_rows, connect, first_row
 from eventmq.plugins.queue_stores import schema
+from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
 from eventmq.plugins.queue_stores.unique import LONELY
+from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+#: What makes a store of another version of it -> what is said of that.
+OTHERS = {
+    "PRAGMA user_version = 9": "store version 9 with table definitions {hash},",
+    "PRAGMA user_version = 12": "store version 12 with table definitions {hash},",
+    "PRAGMA user_version = 2": "store version 2 with table definitions {hash},",
+    "UPDATE meta SET value = '0123456789abcdef' WHERE key = 'schema'; DROP TABLE handlers;"
+    "CREATE TABLE handlers (key)": "store version 1 with table definitions 0123456789abcdef,",
+    "DELETE FROM meta WHERE key = 'schema'": "store version 1 with no hash of its tables,",
+}
 
 
-def first_version(path: Path) -> None:
-    """Write a file as version 1 did: a waiting job and a failed one."""
-    path.mkdir()
-    db = connect(path / FILE_NAME, busy=0.0)
-    for statement in schema._TABLES.split(";"):
-        db.execute(statement)
-    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-    db.execute("PRAGMA user_version = 1")
-    db.execute("INSERT INTO queues VALUES (1, 'q', 1, 0, 1)")
-    db.execute("INSERT INTO names VALUES (1, 'w')")
-    job = "'{}', 1, 5, {}, 1, 1, 0, 0.0, 0.0, 9.0, 'task:t', x'0102'"
-    db.execute(f"INSERT INTO jobs VALUES (1, {job.format('waiting', 2)})")
-    db.execute(
-        f"INSERT INTO failed VALUES (2, {job.format('bad', 5)}, 9.0, 'e', x'03', 8.0, 1.0, 1)"
-    )
-    db.close()
-
-
-def test_a_file_of_version_1_is_taken_over(tmp_path: Path) -> None:
-    """Its jobs are there, its failed ones count in bytes, and it is closed as the current one."""
-    first_version(tmp_path / "data")
-    store = SqliteStore(tmp_path / "data", FakeClock(), reserve=0)
-    recovered = store.open()
-    assert recovered.counts["q"].waiting == recovered.counts["q"].failed == 1
-    assert recovered.sweeps == []
-    assert recovered.next_event == 1
-    store.submit([
-        Find(["waiting", "bad"]), History("bad"), Pause("q", paused=True),
-        PruneFailed(0.0, 9, 10), PruneFailed(0.0, 8, 10),
-    ])  # fmt: skip
-    [verdicts] = store.finished()
-    found, history, _, kept, pruned = verdicts  # type: ignore[misc]
-    assert {key: known.job.body for key, known in found.items()} == dict.fromkeys(
-        ["waiting", "bad"], b"\x01\x02"
-    )
-    assert (history, kept.queues, pruned.queues) == ([], {}, {"q": 1})
+def make_store(folder: Path, *statements: str, logged: bool = False) -> None:
+    """Make a store with a waiting job, change it, and leave it with or without a log."""
+    work = folder.with_name("work")
+    store = SqliteStore(work, FakeClock(), reserve=0)
+    store.open()
+    store.submit([Admit([Job("waiting", "q", "task:t", b"\x01", 1)])])
     store.close()
-    db = connect(tmp_path / "data" / FILE_NAME, busy=0.0)
-    assert first_row(db, "PRAGMA user_version") == (schema.SCHEMA_VERSION,)
+    db = connect(work / FILE_NAME, busy=0.0)
+    for statement in statements:
+        db.execute(statement)
+    if not logged:
+        db.close()
+    folder.mkdir()
+    for path in work.glob(f"{FILE_NAME}*"):
+        if path.suffix != ".sqlite-shm":
+            shutil.copyfile(path, folder / path.name)
     db.close()
 
 
-def test_there_is_a_step_from_every_older_version() -> None:
-    assert len(schema._STEPS) == schema.SCHEMA_VERSION - 1
+def content(folder: Path) -> dict[str, bytes]:
+    """Return what is in the files of a store, the index of its log and empty logs aside."""
+    found = {path.name: path.read_bytes() for path in folder.glob(f"{FILE_NAME}*")}
+    return {name: data for name, data in found.items() if data and not name.endswith("-shm")}
 
 
-def test_a_newer_file_is_refused(tmp_path: Path) -> None:
-    """It is not touched."""
-    first_version(tmp_path / "data")
-    db = connect(tmp_path / "data" / FILE_NAME, busy=0.0)
-    db.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
-    db.close()
-    with pytest.raises(StoreError, match="use the newer EventMQ"):
-        SqliteStore(tmp_path / "data", FakeClock(), reserve=0).open()
+def run(*arguments: str) -> str:
+    """Run a command that fails; return what it says."""
+    done = CliRunner().invoke(program, arguments)
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 1
+    return done.stderr
+
+
+def serve(folder: Path) -> str:
+    with pytest.raises(StoreError) as raised:
+        SqliteStore(folder, FakeClock(), reserve=0).open()
+    return str(raised.value)
+
+
+def read_events(folder: Path) -> str:
+    with pytest.raises(StoreError) as raised:
+        OutboxReader(folder)
+    return str(raised.value)
+
+
+WAYS: dict[str, Callable[[Path], str]] = {
+    "broker": serve,
+    "journal": read_events,
+    "fsck": lambda folder: run("fsck", str(folder)),
+    "repair": lambda folder: run("fsck", str(folder), "--repair"),
+    "salvage": lambda folder: run("fsck", str(folder), "--salvage", str(folder.parent / "new")),
+    "backup": lambda folder: run(
+        "backup", "--data-dir", str(folder), str(folder.parent / "copy.sqlite")
+    ),
+}
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["closed", "with a log"])
+@pytest.mark.parametrize(
+    ("way", "statement"),
+    # A hash that is missing is damage, and what is damaged can be salvaged.
+    [(w, s) for w in WAYS for s in OTHERS if w != "salvage" or "DELETE" not in s],
+)
+def test_a_store_of_another_version_is_refused_and_left_as_it_is(
+    tmp_path: Path, way: str, statement: str, logged: bool
+) -> None:
+    """The sentence has what was found, what is needed and what helps."""
+    folder = tmp_path / "data"
+    make_store(folder, statement, logged=logged)
+    before = content(folder)
+    said = " ".join(WAYS[way](folder).split())
+    hash_ = schema.SCHEMA_HASH
+    found = OTHERS[statement].format(hash=hash_)
+    if way == "salvage":  # it reads the version in the header alone
+        found = found.replace(f"table definitions {hash_}", "no hash of its tables")
+    assert found in said
+    assert f"this EventMQ needs version 1 with table definitions {hash_}" in said
+    assert "work off its jobs with the EventMQ that made it" in said
+    assert "or use another data directory (--data-dir)" in said
+    assert content(folder) == before
+    assert not list(folder.parent.glob("new*"))
+    assert not (folder.parent / "copy.sqlite").exists()
+
+
+def test_a_store_is_marked_with_version_and_hash_and_opens_again(tmp_path: Path) -> None:
+    make_store(tmp_path / "data")
+    with closing(connect(tmp_path / "data" / FILE_NAME, busy=0.0)) as db:
+        assert first_row(db, "PRAGMA user_version") == (1,)
+        assert first_row(db, "SELECT value FROM meta WHERE key = 'schema'") == (schema.SCHEMA_HASH,)
+    store = SqliteStore(tmp_path / "data", FakeClock(), reserve=0)
+    assert store.open().counts["q"].waiting == 1
+    store.close()
+
+
+def test_the_hash_is_of_all_tables_and_not_of_their_spaces(tmp_path: Path) -> None:
+    """Each table that a broker makes is in it."""
+    store = SqliteStore(tmp_path, FakeClock(), reserve=0)
+    store.open()
+    store._tables.bucket(0.0)
+    sql = "SELECT name FROM sqlite_master WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'"
+    names = {name for (name,) in all_rows(store._db, sql)}
+    store.close()
+    statements = (
+        schema._TABLES, schema.bucket_ddl(0), schema.bucket_index(0), *schema.SCHEDULE_TABLES
+    )  # fmt: skip
+    missing = [name for name in names if not any(f" {name} " in text for text in statements)]
+    assert missing == []
+    spaced = (text.replace(" ", "\n  ") for text in statements)
+    assert schema.definitions_hash(*spaced) == schema.SCHEMA_HASH
+    for place in range(len(statements)):
+        other = [text + (" x" if n == place else "") for n, text in enumerate(statements)]
+        assert schema.definitions_hash(*other) != schema.SCHEMA_HASH
+
+
+def test_a_store_whose_hash_alone_is_damaged_is_salvaged(tmp_path: Path) -> None:
+    make_store(tmp_path / "data", "UPDATE meta SET value = 'damaged' WHERE key = 'schema'")
+    done = CliRunner().invoke(
+        program, ["fsck", str(tmp_path / "data"), "--salvage", str(tmp_path / "new")]
+    )
+    assert done.exit_code == 0, done.output
+    store = SqliteStore(tmp_path / "new", FakeClock(), reserve=0)
+    assert store.open().counts["q"].waiting == 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("PRAGMA user_version = 2", "it has version 2 with table definitions "),
+        ("DELETE FROM beats WHERE key = 'schema'", "it has version 1 with no hash of its tables, "),
+        (
+            "UPDATE beats SET value = 'other' WHERE key = 'schema'",
+            "it has version 1 with table definitions other, this EventMQ needs version 1 with ",
+        ),
+    ],
+)
+def test_schedules_of_another_version_are_refused_and_left_as_they_are(
+    tmp_path: Path, statement: str, found: str
+) -> None:
+    path = tmp_path / "schedules.sqlite"
+    SqliteSchedules(path, FakeClock()).close()
+    SqliteSchedules(path, FakeClock()).close()
+    with closing(connect(path, busy=0.0)) as db:
+        db.execute(statement)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="define the schedules again") as raised:
+        SqliteSchedules(path, FakeClock())
+    assert found in str(raised.value)
+    assert path.read_bytes() == before
 
 
 def test_what_waits_for_nobody_is_found_without_reading_all_jobs(tmp_path):

@@ -11,7 +11,8 @@ from eventmq.entries import ReadEvents
 from eventmq.errors import StoreError
 from eventmq.plugins.database import UNREADABLE, first_row, has_moved
 from eventmq.plugins.queue_stores.outbox import Outbox
-from eventmq.plugins.queue_stores.reading import open_to_read, version_of
+from eventmq.plugins.queue_stores.reading import open_to_read
+from eventmq.plugins.queue_stores.schema import check_schema
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME
 from eventmq.wire.bulk import unpack
 
@@ -43,7 +44,7 @@ class OutboxReader:
         except UNREADABLE as error:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
         try:
-            self._check()
+            check_schema(self._db, self._path)
             self._outbox = Outbox(self._db, 0, 0)
             self._has_moved = has_moved(self._db)
             sql = "SELECT value FROM meta WHERE key = 'store_id'"
@@ -53,13 +54,6 @@ class OutboxReader:
             if isinstance(error, UNREADABLE):
                 raise StoreError(f"cannot read the store {self._path}: {error}") from error
             raise
-
-    def _check(self) -> None:
-        version_of(self._db, self._path)
-        there = first_row(self._db, "SELECT 1 FROM sqlite_master WHERE name = 'events'")
-        if not there:
-            msg = f"{self._path} is of an older EventMQ, without events: start a broker on it once"
-            raise StoreError(msg)
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
         """Return the rows of events after a number, as in `eventmq.entries.ReadEvents`.

@@ -84,7 +84,7 @@ from eventmq.plugins.queue_stores.reads import (
     recover_chunks,
 )
 from eventmq.plugins.queue_stores.schedules import schedule_handlers
-from eventmq.plugins.queue_stores.schema import prepare
+from eventmq.plugins.queue_stores.schema import check_schema, is_empty, prepare
 from eventmq.plugins.queue_stores.tables import Tables
 from eventmq.plugins.queue_stores.unique import prepare_buckets
 from eventmq.plugins.queue_stores.writes import SKEW, Mismatch, Writes, id_horizon, next_due
@@ -257,6 +257,7 @@ class SqliteStore:
         db = connect(
             self._path, busy=PATIENCE, statements=STATEMENTS, vfs=self._vfs, page_checksums=wanted
         )
+        self._refuse_other(db, logged=logged)
         if wanted and not has_page_checksums(db):
             logger.warning(
                 "the store %s was made without page checksums and goes on without: eventmq fsck "
@@ -265,6 +266,18 @@ class SqliteStore:
         if logged:
             begin_anew(db)
         return db
+
+    def _refuse_other(self, db: apsw.Connection, *, logged: bool) -> None:
+        """Refuse a store of another version, and leave its file and its log as they are."""
+        try:
+            with contextlib.suppress(*UNREADABLE):  # what is damaged is told later
+                if not is_empty(db):
+                    check_schema(db, self._path)
+        except StoreError:
+            if logged:
+                leave_log(db)
+            db.close()
+            raise
 
     def _note_files(self, home: DataDirectory, recovered: Recovered) -> None:
         """Remember which files are open, and tell of a store that was not there before."""

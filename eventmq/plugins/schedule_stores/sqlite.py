@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
-from eventmq.plugins.database import UNREADABLE, connect, first_row, use_log
+from eventmq.plugins.database import (
+    UNREADABLE,
+    connect,
+    definitions_hash,
+    first_row,
+    leave_log,
+    use_log,
+)
 from eventmq.plugins.options import read_options
 from eventmq.plugins.private_files import make_private_file, make_private_folder
-from eventmq.plugins.schedule_stores.table import ScheduleTable, pack_row, read_row
+from eventmq.plugins.schedule_stores.table import TABLES, ScheduleTable, pack_row, read_row
 from eventmq.schedule import Lease, Loaded, LoadSchedules, Saved
 
 if TYPE_CHECKING:
@@ -48,6 +55,9 @@ _ALL = 1 << 62
 
 _DDL = """CREATE TABLE IF NOT EXISTS beats (key TEXT PRIMARY KEY, value TEXT NOT NULL,
   until REAL NOT NULL) WITHOUT ROWID"""
+
+#: Kept in ``beats``: tells apart files of development versions, whose version number is the same.
+SCHEMA_HASH = definitions_hash(_DDL, *TABLES)
 
 
 def read_rows(rows: Sequence[Sequence[Any]]) -> list[Schedule]:
@@ -84,21 +94,41 @@ class SqliteSchedules:
                 make_private_folder(path.parent)
                 make_private_file(path)
             self._db = connect(self._where, busy=BUSY)
-            self._prepare()
+            try:
+                self._refuse_other()
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
         except (OSError, *UNREADABLE) as error:
             raise StoreError(f"cannot open the schedules {self._where}: {error}") from error
 
+    def _refuse_other(self) -> None:
+        """Refuse a file of another version, or of something else; nothing is written to it."""
+        db = self._db
+        # In this order: another beat may be making the tables, and marks the file with them.
+        there = first_row(db, "SELECT 1 FROM sqlite_master")
+        (application,) = first_row(db, "PRAGMA application_id")
+        (version,) = first_row(db, "PRAGMA user_version")
+        if not there and application in {0, APPLICATION_ID}:
+            return
+        if application != APPLICATION_ID:
+            raise StoreError(f"{self._where} has no schedules of EventMQ: name another file")
+        made = first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'beats'")
+        found = self._beat("schema")[0] if made else ""
+        if (version, found) != (SCHEMA_VERSION, SCHEMA_HASH):
+            leave_log(db)
+            tables = f"table definitions {found}" if found else "no hash of its tables"
+            msg = (
+                f"{self._where} was made by another development version of EventMQ: it has version "
+                f"{version} with {tables}, this EventMQ needs version {SCHEMA_VERSION} with table "
+                f"definitions {SCHEMA_HASH}; use the EventMQ that made it, or name another file "
+                "and define the schedules again"
+            )
+            raise StoreError(msg)
+
     def _prepare(self) -> None:
         db = self._db
-        (version,) = first_row(db, "PRAGMA user_version")
-        (application,) = first_row(db, "PRAGMA application_id")
-        if application not in {0, APPLICATION_ID} or (
-            not application and first_row(db, "SELECT 1 FROM sqlite_master")
-        ):
-            raise StoreError(f"{self._where} has no schedules of EventMQ: name another file")
-        if version > SCHEMA_VERSION:
-            msg = f"{self._where} has version {version}, this EventMQ knows up to {SCHEMA_VERSION}"
-            raise StoreError(f"{msg}: use the newer EventMQ that wrote it, or another file")
         use_log(db, BUSY)
         db.execute("PRAGMA synchronous = FULL")
         with self._transaction():
@@ -106,6 +136,7 @@ class SqliteSchedules:
             db.execute(_DDL)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._note("schema", SCHEMA_HASH, 0)
             made = "INSERT OR IGNORE INTO beats VALUES ('identity', ?, 0)"
             db.execute(made, (f"sqlite.{secrets.token_hex(8)}",))
             self.identity = str(self._beat("identity")[0])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from eventmq.errors import EventMQError, StoreError
-from eventmq.plugins.database import all_rows, change, first_row
+from eventmq.plugins.database import change, first_row
 from eventmq.schedule import Schedule, ScheduleRow, ScheduleRows
 from eventmq.wire.bulk import pack, unpack
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from eventmq.schedule import LoadSchedules, Progress
 
-__all__ = ["MAX_SCHEDULES", "ScheduleTable", "pack_row", "read_row"]
+__all__ = ["MAX_SCHEDULES", "TABLES", "ScheduleTable", "pack_row", "read_row"]
 
 logger = logging.getLogger("eventmq.store")
 
@@ -35,7 +35,8 @@ MAX_SCHEDULES = 1_000_000
 #: Tombstones that are kept; whoever missed older ones reads everything again.
 KEPT_GONE = 10_000
 
-_DDL = (
+#: What makes the tables.
+TABLES = (
     """CREATE TABLE IF NOT EXISTS schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
   revision INTEGER NOT NULL, gone INTEGER NOT NULL, source TEXT NOT NULL, last_slot REAL,
   remaining INTEGER, last_job TEXT NOT NULL, definition BLOB NOT NULL, crc INTEGER NOT NULL)""",
@@ -95,18 +96,8 @@ class ScheduleTable:
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        for statement in _DDL:
+        for statement in TABLES:
             db.execute(statement)
-        if all(column[1] != "crc" for column in db.execute("PRAGMA table_info(schedules)")):
-            self._add_checksums()
-
-    def _add_checksums(self) -> None:
-        """Take the table of a version over that had none."""
-        db = self._db
-        db.execute("ALTER TABLE schedules ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
-        rows = all_rows(db, "SELECT name, definition FROM schedules")
-        sql = "UPDATE schedules SET crc = ? WHERE name = ?"
-        db.executemany(sql, [(_crc(name, definition), name) for name, definition in rows])
 
     # Reading
 

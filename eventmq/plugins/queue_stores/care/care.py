@@ -16,8 +16,8 @@ from eventmq.plugins.queue_stores.care.files import check_log, check_page_sums, 
 from eventmq.plugins.queue_stores.care.salvage import salvage
 from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.log import PATIENCE
-from eventmq.plugins.queue_stores.reading import open_to_read, version_of
-from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
+from eventmq.plugins.queue_stores.reading import open_to_read
+from eventmq.plugins.queue_stores.schema import check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,13 +90,11 @@ class SqliteCare:
             raise self._unreadable(error) from error
 
     def _findings(self, db: apsw.Connection) -> Iterator[Finding]:
-        version = version_of(db, self.path)
+        with contextlib.suppress(*UNREADABLE):  # what is damaged is found below
+            check_schema(db, self.path)
         db.execute("BEGIN")
         yield from check_pages(db)
-        if version < SCHEMA_VERSION:
-            yield _old(version)
-        else:
-            yield from check_rows(db)
+        yield from check_rows(db)
 
     def _all(self) -> list[Finding]:
         """Return what is found where nobody else has the store."""
@@ -146,7 +144,7 @@ class SqliteCare:
         """See `StoreCare.backup`."""
         self._must_exist()
         with self._reading() as db:
-            version_of(db, self.path)
+            check_schema(db, self.path)
             return back_up(db, self.path, destination, replace=replace)
 
     def salvage(self, destination: Path) -> Salvaged:
@@ -184,11 +182,3 @@ def _mend_all(db: apsw.Connection) -> list[Finding]:
     for _ in range(_ROUNDS):
         mend_rows(db)
     return list(check_rows(db))
-
-
-def _old(version: int) -> Finding:
-    return Finding(
-        "version", "file", f"the store has version {version}, the current one is {SCHEMA_VERSION}",
-        "its rows were not checked", "start a broker on it once, which takes it over",
-        repairable=False,
-    )  # fmt: skip

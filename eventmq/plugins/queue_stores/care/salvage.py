@@ -38,9 +38,11 @@ from eventmq.plugins.queue_stores.disk import DataDirectory
 from eventmq.plugins.queue_stores.log import look_at_log
 from eventmq.plugins.queue_stores.schema import (
     APPLICATION_ID,
+    SCHEMA_HASH,
     SCHEMA_VERSION,
     bucket_ddl,
     bucket_index,
+    other_schema,
     prepare,
 )
 from eventmq.plugins.schedule_stores.table import ScheduleTable
@@ -71,7 +73,9 @@ _VERSION, _APPLICATION = slice(60, 64), slice(68, 72)
 _NO_VERSION = 10_000
 
 #: What a store says of itself that a copy of it must not say.
-_NOT_COPIED = ("store_id", "addresses", "journal", "journal_sealed", "journal_told", "copied")
+_NOT_COPIED = (
+    "store_id", "schema", "addresses", "journal", "journal_sealed", "journal_told", "copied",
+)  # fmt: skip
 
 #: Tables that are read before all others: checksums begin with what these say.
 _NAMES = ("names", "queues")
@@ -179,11 +183,7 @@ class _Salvage:
             version = int.from_bytes(data[_VERSION], "big")
             ours = int.from_bytes(data[_APPLICATION], "big") == APPLICATION_ID
             if version != SCHEMA_VERSION and ours and 0 < version < _NO_VERSION:
-                msg = (
-                    f"{self.path} has store version {version}, and only version {SCHEMA_VERSION} "
-                    "can be read page by page: use the EventMQ that wrote it"
-                )
-                raise StoreError(msg)
+                raise other_schema(self.path, version, None)
             db.execute("BEGIN")
             self._fill(File(data), db)
             db.execute("COMMIT")
@@ -256,6 +256,7 @@ class _Salvage:
     def _fill(self, file: File, db: apsw.Connection) -> None:
         self._roots, declared = self._schema(file, db)
         made = all_rows(db, "SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        self._refuse_other(file, db, declared)
         tables = [name for name, _ in made]
         self._unnumbered = {name for name, sql in (*made, *declared.items()) if _BY_KEY in sql}
         for name in declared:
@@ -272,6 +273,19 @@ class _Salvage:
         self._leases(file, db)
         self._events(file, db)
         self._lost_rows(file, db)
+
+    def _refuse_other(self, file: File, db: apsw.Connection, declared: Mapping[str, str]) -> None:
+        """Refuse a store of another version: its hash is another one, and so is a table."""
+        root = self._roots.get("meta")
+        rows = file.rows(root, lambda _: None) if root else ()
+        found = [values[1] for _, values in rows if values[:1] == ["schema"] and len(values) > 1]
+        made = dict(all_rows(db, "SELECT name, sql FROM sqlite_master"))
+        same = all(
+            made.get(name) == sql for name, sql in declared.items()
+            if sql and not name.startswith(("outcomes_", "sqlite_"))
+        )  # fmt: skip
+        if found and found[0] != SCHEMA_HASH and not same:
+            raise other_schema(self.path, SCHEMA_VERSION, found[0])
 
     def _lose(self, table: str, where: str, why: str, job_id: str = "") -> None:
         self.lost.append(Lost(table, where, job_id, why))
