@@ -275,9 +275,9 @@ def half_done(broker: Broker) -> list[str]:
 @pytest.mark.parametrize(
     ("sql", "named"),
     [
-        ("UPDATE held SET result = x'00'", 0),
-        ("UPDATE held SET id = CAST(x'ff' AS TEXT)", None),
-        ("UPDATE trees SET tree = x'9101'", None),
+        ("UPDATE member_results SET result = x'00'", 0),
+        ("UPDATE member_results SET id = CAST(x'ff' AS TEXT)", None),
+        ("UPDATE join_arguments SET tree = x'9101'", None),
         ("UPDATE jobs SET body = x'00' WHERE state = 0", 2),
     ],
 )

@@ -65,19 +65,19 @@ DAMAGE = {
     "UPDATE queues SET failed = 0": ({"counts"}, True),
     "UPDATE queues SET blocked = -1": ({"counts"}, True),
     "UPDATE meta SET value = 7 WHERE key = 'failed_bytes'": ({"bytes"}, True),
-    "UPDATE jobs SET lane = 99 WHERE state = 2": ({"lanes"}, True),
-    "DELETE FROM lanes": ({"lanes"}, True),
+    "UPDATE jobs SET subqueue = 99 WHERE state = 2": ({"subqueues"}, True),
+    "DELETE FROM subqueues": ({"subqueues"}, True),
     "UPDATE jobs SET unique_key = 'other' WHERE unique_key IS NOT NULL": ({"keys"}, True),
     "UPDATE jobs SET unique_key = NULL WHERE unique_key IS NOT NULL": ({"keys"}, True),
     "INSERT INTO attempts VALUES (9999, 'gone', 1, 1, 1.0, 1.0, 1.0, 1, 'json', x'', 0,"
     " data_crc(id_crc('gone'), 'json', x''))": ({"histories"}, True),
-    "UPDATE graphs SET left = left + 1 WHERE ended = 0": ({"graph-counts"}, True),
-    "UPDATE barriers SET left = left + 1": ({"barrier-counts"}, True),
-    "DELETE FROM trees": ({"trees"}, False),
-    "DELETE FROM barriers": ({"blocked", "loose"}, False),
+    "UPDATE graphs SET remaining = remaining + 1 WHERE ended = 0": ({"graph-counts"}, True),
+    "UPDATE joins SET remaining = remaining + 1": ({"join-counts"}, True),
+    "DELETE FROM join_arguments": ({"join-arguments"}, False),
+    "DELETE FROM joins": ({"blocked", "loose"}, False),
     "UPDATE nodes SET output = 0 WHERE output > 0": ({"stuck"}, False),
-    "INSERT INTO held VALUES (88888, 88888, 'x', 'json', x'00',"
-    " data_crc(id_crc('x'), 'json', x'00'))": ({"held-left"}, True),
+    "INSERT INTO member_results VALUES (88888, 88888, 'x', 'json', x'00',"
+    " data_crc(id_crc('x'), 'json', x'00'))": ({"results-left"}, True),
     "INSERT INTO inputs VALUES ('gone', 1, 1, 1, 9)": ({"inputs", "inputs-left"}, True),
     "INSERT INTO handlers VALUES (88888, 88888, 1, 2)": ({"loose"}, True),
     "INSERT INTO nodes VALUES (88888, 'x', 88888, 0, 0, 0)": ({"loose"}, True),
@@ -89,7 +89,7 @@ DAMAGE = {
     ),
     f"UPDATE jobs SET state = 7 WHERE seq = {_A_JOB}": ({"states", "counts"}, False),
     f"UPDATE jobs SET queue = 9 WHERE seq = {_A_JOB}": (
-        {"checksums", "queues", "counts", "lanes"}, False,
+        {"checksums", "queues", "counts", "subqueues"}, False,
     ),
     f"UPDATE jobs SET body = x'00' WHERE seq = {_A_JOB}": ({"checksums"}, False),
     f"UPDATE jobs SET crc = 7 WHERE seq = {_A_JOB}": ({"checksums"}, False),
@@ -98,7 +98,7 @@ DAMAGE = {
         {"checksums"}, False,
     ),
     "UPDATE attempts SET error = x'00'": ({"checksums"}, False),
-    "UPDATE trees SET crc = 7": ({"checksums"}, False),
+    "UPDATE join_arguments SET crc = 7": ({"checksums"}, False),
     f"UPDATE jobs SET rank = 'x' WHERE seq = {_A_JOB}": ({"values"}, False),
     f"UPDATE jobs SET headers = 'unique:a,unique-mode:x' WHERE seq = {_A_JOB}": (
         {"checksums", "headers"}, False,
@@ -118,7 +118,9 @@ DAMAGE = {
     "UPDATE chunks SET leases = x'c1'": ({"chunks"}, False),
     "UPDATE chunks SET epoch = 99": ({"epochs"}, False),
     "INSERT INTO chunks SELECT 'x', number, epoch, leases, leased FROM chunks": ({"leases"}, False),
-    "INSERT INTO sweeps VALUES (1, 'x', x'c1', 1.0, 1, 1, 0, 0)": ({"sweeps"}, False),
+    "INSERT INTO bulk_operations VALUES (1, 'x', x'c1', 1.0, 1, 1, 0, 0)": (
+        {"bulk-operations"}, False,
+    ),
     "UPDATE schedule_counts SET value = 5 WHERE key = 'live'": ({"schedule-counts"}, True),
     "INSERT INTO schedules VALUES ('x', 1, 1, 0, '', NULL, NULL, '', x'c1', 7)": (
         {"checksums", "schedules", "schedule-counts"}, False,
@@ -335,7 +337,7 @@ def test_a_check_is_quick(folder: Path) -> None:
     db = connect(folder / FILE_NAME, busy=0.0)
     db.execute("BEGIN")
     sql = """INSERT INTO jobs SELECT 1000000 + value, printf('%032d', value), queue, rank, 2, 1, 0,
-             0, 0.0, 0.0, 1.0, 0.0, 0, 0, NULL, lane, headers, body FROM
+             0, 0.0, 0.0, 1.0, 0.0, 0, 0, NULL, subqueue, headers, body FROM
              (SELECT * FROM jobs WHERE state = 2 LIMIT 1), (WITH RECURSIVE n(value) AS
              (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 5000) SELECT value FROM n)"""
     db.execute(sql)

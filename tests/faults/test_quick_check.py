@@ -56,7 +56,7 @@ def test_a_store_with_a_damaged_page_is_refused(folder: Path, content: bytes) ->
     sound.close()
 
 
-@pytest.mark.parametrize("table", ["queues", "names", "meta", "lanes", "failed", "events"])
+@pytest.mark.parametrize("table", ["queues", "names", "meta", "subqueues", "failed", "events"])
 def test_every_table_is_looked_at(folder: Path, table: str) -> None:
     path = folder / FILE_NAME
     overwrite(path, leaves(path, table)[0], b"\xff" * PAGE)

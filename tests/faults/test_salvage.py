@@ -303,7 +303,7 @@ def test_the_command_says_what_was_copied_and_what_is_lost(folder: Path, tmp_pat
     overwrite(path, page, bytes(PAGE))
     code, said, _ = run("--data-dir", str(folder), "--salvage", str(tmp_path / "part"))
     assert code == 1
-    assert f"jobs    {200 - len(there)}     {len(there) + 1}" in said
+    assert f"jobs       {200 - len(there)}     {len(there) + 1}" in said
     assert f"lost: jobs {there[0]} (row " in said
     code, said, _ = run(str(folder), "--json", "--salvage", str(tmp_path / "json"))
     found = json.loads(said)

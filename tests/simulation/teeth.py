@@ -98,7 +98,7 @@ def _without_retries(original: Any) -> Any:
 def _short_count(original: Any) -> Any:
     def admit(self: Writes, entry: Any) -> Any:
         verdict = original(self, entry)
-        self.tables.db.execute("UPDATE barriers SET left = left - 1 WHERE left > 1")
+        self.tables.db.execute("UPDATE joins SET remaining = remaining - 1 WHERE remaining > 1")
         return verdict
 
     return admit

@@ -355,7 +355,7 @@ def test_a_graph_that_is_cancelled_at_once_leaves_no_results(broker: Broker) -> 
     broker.worker(b"w", "w", window=1)
     ids = submit(broker, Group((A, B)) | C, b=",countdown:50.0")
     broker.answer(b"w", broker.dispatched[-1], [row()])
-    held = "SELECT count(*) FROM held"
+    held = "SELECT count(*) FROM member_results"
     assert (states(broker, ids), broker.store._db.execute(held).fetchone()) == ("sdb", (1,))
     assert broker.call("cancel_graph", id=ids[0])
     assert (states(broker, ids), broker.store._db.execute(held).fetchone()) == ("scc", (0,))

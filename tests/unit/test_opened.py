@@ -177,7 +177,7 @@ def test_a_store_that_is_there_is_closed_without_a_log(tmp_path: Path, clock: Fa
 
 
 @pytest.mark.parametrize(
-    "alter", ["UPDATE lanes SET queue = 99", "UPDATE meta SET value = 'x' WHERE key = 'epoch'"]
+    "alter", ["UPDATE subqueues SET queue = 99", "UPDATE meta SET value = 'x' WHERE key = 'epoch'"]
 )
 def test_an_altered_value_ends_a_start_with_a_sentence(
     tmp_path: Path, clock: FakeClock, alter: str

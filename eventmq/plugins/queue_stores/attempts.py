@@ -47,7 +47,7 @@ class Attempts:
         """Keep one failed attempt, and forget the one that is too many."""
         worker = self.tables.name_id(attempt.worker)
         sql = """INSERT OR REPLACE INTO attempts
-                 (id, attempt, delivery, at, started, ran, worker, content_type, error, crc)
+                 (id, attempt, delivery, at, started, run_time, worker, content_type, error, crc)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
         crc = data_crc(crc32(attempt.job_id.encode()), attempt.content_type, attempt.error)
         row = (
@@ -60,7 +60,8 @@ class Attempts:
 
     def history(self, entry: History) -> list[Attempt]:
         """Return the kept attempts of a job."""
-        sql = """SELECT id, attempt, delivery, at, started, ran, worker, content_type, error, crc
+        sql = """SELECT id, attempt, delivery, at, started, run_time, worker, content_type, error,
+                 crc
                  FROM attempts WHERE id = ? ORDER BY attempt"""
         rows = self.tables.rows(sql, (entry.id,))
         return [

@@ -1,8 +1,9 @@
-"""What waits at barriers in the SQLite store: made ready, or cancelled, so many jobs per commit.
+"""Joins of graphs in the SQLite store: what waits is made ready, or cancelled, in parts.
 
-A barrier may have as many jobs as a graph, and a cancelled job breaks the next barrier. So that no
-commit is long, what is left to do after some jobs is a row of ``works`` and goes on with the next
-commit. ``reason`` is why the jobs are cancelled, NULL where they become ready; those before number
+At a join jobs wait for the ends of other jobs, its members, whose results it hands on. It may have
+as many jobs as a graph, and a cancelled job breaks the next join. So that no commit is long, what
+is left to do after some jobs is a row of ``pending_work`` and goes on with the next commit.
+``reason`` is why the jobs are cancelled, NULL where they become ready; those before number
 ``cursor`` are done; ``copies`` is how many jobs share the results.
 """
 
@@ -38,9 +39,9 @@ _READ = 1000
 
 
 class Work(NamedTuple):
-    """What is left to do at a barrier."""
+    """What is left to do at a join."""
 
-    barrier: int
+    join_key: int
     reason: str | None
     cursor: int = 0
     copies: int = 0
@@ -63,7 +64,7 @@ class Ends(Protocol):
 
 
 class Barriers:
-    """Opens and breaks barriers."""
+    """Opens and breaks joins."""
 
     def __init__(self, tables: Tables, inputs: Inputs, ends: Ends) -> None:
         self.tables = tables
@@ -80,32 +81,34 @@ class Barriers:
     def load(self) -> None:
         """Take up what commits before this one have left."""
         db = self.tables.db
-        sql = f"SELECT barrier, reason, cursor, copies FROM works ORDER BY key LIMIT {_READ}"
+        sql = f"""SELECT join_key, reason, cursor, copies FROM pending_work
+                  ORDER BY key LIMIT {_READ}"""
         found = [Work(*row) for row in db.execute(sql)]
         if found:
-            sql = "DELETE FROM works WHERE barrier = ?"
-            db.executemany(sql, [(work.barrier,) for work in found])
+            sql = "DELETE FROM pending_work WHERE join_key = ?"
+            db.executemany(sql, [(work.join_key,) for work in found])
             self._work.extend(found)
 
     def save(self) -> bool:
         """Leave the rest to the next commit; say whether there is any."""
         db = self.tables.db
-        sql = "INSERT OR IGNORE INTO works (barrier, reason, cursor, copies) VALUES (?, ?, ?, ?)"
+        sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
+                 VALUES (?, ?, ?, ?)"""
         db.executemany(sql, self._work)
         self._work.clear()
         return unfinished(db)
 
-    def broke(self, barrier: int, reason: str) -> None:
-        """Note that what a barrier waits for did not succeed."""
-        self._work.append(Work(barrier, reason))
+    def broke(self, join_key: int, reason: str) -> None:
+        """Note that what a join waits for did not succeed."""
+        self._work.append(Work(join_key, reason))
 
-    def counted(self, barrier: int, n: int) -> None:
-        """Note that jobs of a barrier have ended as they should."""
+    def counted(self, join_key: int, n: int) -> None:
+        """Note that jobs of a join have ended as they should."""
         db = self.tables.db
-        db.execute("UPDATE barriers SET left = left - ? WHERE key = ?", (n, barrier))
-        row = first_row(db, "SELECT left FROM barriers WHERE key = ?", (barrier,))
+        db.execute("UPDATE joins SET remaining = remaining - ? WHERE key = ?", (n, join_key))
+        row = first_row(db, "SELECT remaining FROM joins WHERE key = ?", (join_key,))
         if row is not None and row[0] <= 0:
-            self._work.append(Work(barrier, None))
+            self._work.append(Work(join_key, None))
 
     def __bool__(self) -> bool:
         return bool(self._work)
@@ -115,18 +118,18 @@ class Barriers:
     def run(self, entry: Follow, limit: int) -> int:
         """Do the first work for some jobs at most; return for how many, at least 1."""
         work = self._work.popleft()
-        sql = "SELECT graph, first, final, last FROM barriers WHERE key = ?"
-        found = first_row(self.tables.db, sql, (work.barrier,))
+        sql = "SELECT graph, first, final, last FROM joins WHERE key = ?"
+        found = first_row(self.tables.db, sql, (work.join_key,))
         if found is None:
             return 1
         graph, first, final, last = found
-        span = Span(first, final, work.barrier)
-        jobs = self._waiting(max(work.barrier, work.cursor), last, work.barrier, limit)
+        span = Span(first, final, work.join_key)
+        jobs = self._waiting(max(work.join_key, work.cursor), last, work.join_key, limit)
         more = len(jobs) == limit and jobs[-1].seq < last
         if work.reason is not None:
             self._ends.cancel(jobs, work.reason, entry)
         else:
-            copies = work.copies or (self._count(jobs, last, work.barrier) if more else 0)
+            copies = work.copies or (self._count(jobs, last, work.join_key) if more else 0)
             self._open(graph, span, jobs, copies, entry)
             work = work._replace(copies=copies)
         if more:
@@ -135,28 +138,28 @@ class Barriers:
             self._forget(span, held=work.reason is None)
         return max(1, len(jobs))
 
-    def _waiting(self, first: int, last: int, barrier: int, limit: int) -> list[Job]:
-        """Return the first of the blocked jobs of a barrier in a range."""
+    def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[Job]:
+        """Return the first of the blocked jobs of a join in a range."""
         where, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
         if first != last:
             where += " AND (SELECT input FROM nodes WHERE key = seq) = ?"
-            values.append(barrier)
+            values.append(join_key)
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY seq LIMIT ?"
         return self.tables.jobs(sql, (*values, limit))
 
-    def _count(self, jobs: Sequence[Job], last: int, barrier: int) -> int:
-        """Return how many jobs wait at a barrier, of which these are the first."""
+    def _count(self, jobs: Sequence[Job], last: int, join_key: int) -> int:
+        """Return how many jobs wait at a join, of which these are the first."""
         sql = f"""SELECT count(*) FROM jobs WHERE seq BETWEEN ? AND ? AND state = {_BLOCKED}
                   AND (SELECT input FROM nodes WHERE key = seq) = ?"""
-        (count,) = first_row(self.tables.db, sql, (jobs[0].seq, last, barrier))
+        (count,) = first_row(self.tables.db, sql, (jobs[0].seq, last, join_key))
         return int(count)
 
     def _forget(self, span: Span, *, held: bool) -> None:
-        """Forget a barrier at which nothing waits any more."""
+        """Forget a join at which nothing waits any more."""
         db = self.tables.db
-        db.execute("DELETE FROM barriers WHERE key = ?", (span.barrier,))
-        db.execute("DELETE FROM trees WHERE barrier = ?", (span.barrier,))
-        if self.inputs.in_use(span.barrier):
+        db.execute("DELETE FROM joins WHERE key = ?", (span.join_key,))
+        db.execute("DELETE FROM join_arguments WHERE join_key = ?", (span.join_key,))
+        if self.inputs.in_use(span.join_key):
             return
         if held:
             self.inputs.forget(span)
@@ -183,9 +186,9 @@ class Barriers:
     ) -> None:
         """Make jobs ready, and give the takers among them their input."""
         takers = _takers(jobs)
-        sql = "SELECT tree, crc FROM trees WHERE barrier = ?"
-        packed, crc = first_row(self.tables.db, sql, (span.barrier,))
-        if crc != data_crc(span.barrier, "", packed):
+        sql = "SELECT tree, crc FROM join_arguments WHERE join_key = ?"
+        packed, crc = first_row(self.tables.db, sql, (span.join_key,))
+        if crc != data_crc(span.join_key, "", packed):
             raise DamagedRow("the order of what it takes is damaged in the store")
         tree = unpack(packed, "a tree")
         longest = max(len(job.body) for job in takers)
@@ -243,5 +246,6 @@ def _filled(tree: Any, leaves: Mapping[int, Any]) -> Any:
 
 def unfinished(db: apsw.Connection) -> bool:
     """Say whether something is left to do."""
-    sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM works) OR EXISTS (SELECT 1 FROM spent)"
+    sql = """SELECT 1 WHERE EXISTS (SELECT 1 FROM pending_work)
+             OR EXISTS (SELECT 1 FROM releasable_results)"""
     return first_row(db, sql) is not None

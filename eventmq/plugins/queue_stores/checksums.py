@@ -65,7 +65,7 @@ def outcome_crc(begun: int, job_id: str, result: bytes | None) -> int:
 
 
 def data_crc(head: int, kind: str, data: bytes) -> int:
-    """Return the checksum of an error, or of a result that a barrier holds."""
+    """Return the checksum of an error, or of a result that a join holds."""
     return crc32(data, crc32(kind.encode(), head))
 
 

@@ -74,7 +74,7 @@ class GraphReads:
     def end_deadlines(self, entry: EndDeadlines) -> tuple[Acted, float | None]:
         """Cancel what is past its deadline, part by part."""
         db = self.tables.db
-        sql = "SELECT key, first, end FROM deadlines WHERE due <= ? ORDER BY due LIMIT 20"
+        sql = "SELECT key, first, end FROM deadlines WHERE at <= ? ORDER BY at LIMIT 20"
         jobs: list[Job] = []
         for key, first, end in all_rows(db, sql, (entry.now,)):
             jobs += self._end(first, end, entry.stamp, entry.limit - len(jobs))
@@ -127,7 +127,7 @@ def _forgotten(job_id: str) -> Job:
 
 def next_deadline(db: Any) -> float | None:
     """Return the first deadline."""
-    due: float | None = first_row(db, "SELECT min(due) FROM deadlines")[0]
+    due: float | None = first_row(db, "SELECT min(at) FROM deadlines")[0]
     return due
 
 

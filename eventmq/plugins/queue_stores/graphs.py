@@ -1,9 +1,9 @@
 """Graphs in the SQLite store: what waits for what, as rows that change in the commit of an end.
 
 A node has the number of its job, so the jobs of a graph are a range of numbers from that of the
-graph on. A barrier has the number of the first job that waits at it. ``held`` has the results that
-a barrier still needs, whatever their time to live; they go into the bodies of the jobs that waited,
-or stay where they are too long for that (`eventmq.plugins.queue_stores.inputs`).
+graph on. A join has the number of the first job that waits at it. ``member_results`` has the
+results that a join still needs, whatever their time to live; they go into the bodies of the jobs
+that waited, or stay where they are too long for that (`eventmq.plugins.queue_stores.inputs`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger("eventmq.store")
 
 _BLOCKED = STATE_CODES[JobState.BLOCKED]
 
-_INSERT = f"INSERT INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({', '.join('?' * 17)})"
+_INSERT = f"INSERT INTO jobs ({INSERT_COLUMNS}, subqueue) VALUES ({', '.join('?' * 17)})"
 
 #: The output of a node that is there for failures: nothing waits for it.
 HANDLER = -1
@@ -65,7 +65,7 @@ class Graphs:
     def __init__(self, tables: Tables, finish: Callable[[Finish], Any]) -> None:
         self.tables = tables
         self.inputs = Inputs(tables.db)
-        self.barriers = Barriers(tables, self.inputs, self)
+        self.joins = Barriers(tables, self.inputs, self)
         self._finish = finish
         #: Ends of jobs of graphs in this commit that nothing followed from yet.
         self.pending: list[Finished] = []
@@ -81,7 +81,7 @@ class Graphs:
         self._caused.clear()
         self._told = 0
         self._news = Followed([], [], [])
-        self.barriers.reset()
+        self.joins.reset()
 
     # Admission
 
@@ -120,28 +120,28 @@ class Graphs:
 
     def _insert(self, jobs: Sequence[Job], plan: Plan) -> None:
         db, graph, now = self.tables.db, jobs[0].seq, jobs[0].created
-        barriers, outputs = _barriers(graph, plan)
+        joins, outputs = _joins(graph, plan)
         watched = {handler.place: graph + handler.first for handler in plan.handlers}
         nodes = [
-            (job.seq, job.id, graph, barriers[number][0], output, barriers[number][3])
+            (job.seq, job.id, graph, joins[number][0], output, joins[number][3])
             if number >= 0
             else (job.seq, job.id, graph, 0, output, watched.get(job.seq - graph, 0))
             for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
         ]
         trees = [
             (row[0], packed, data_crc(row[0], "", packed))
-            for row, packed in zip(barriers, map(pack, plan.barriers), strict=True)
+            for row, packed in zip(joins, map(pack, plan.barriers), strict=True)
         ]
         db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
         db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", nodes)
-        db.executemany("INSERT INTO barriers VALUES (?, ?, ?, ?, ?, ?)", barriers)
-        db.executemany("INSERT INTO trees VALUES (?, ?, ?)", trees)
+        db.executemany("INSERT INTO joins VALUES (?, ?, ?, ?, ?, ?)", joins)
+        db.executemany("INSERT INTO join_arguments VALUES (?, ?, ?)", trees)
         db.executemany(
             "INSERT INTO handlers VALUES (?, ?, ?, ?)",
             [(graph + place, graph, graph + a, graph + z) for place, a, z in plan.handlers],
         )
         db.executemany(
-            "INSERT INTO deadlines (graph, first, end, due) VALUES (?, ?, ?, ?)",
+            "INSERT INTO deadlines (graph, first, end, at) VALUES (?, ?, ?, ?)",
             [(graph, graph + a, graph + z, now + s) for a, z, s in plan.deadlines],
         )
 
@@ -158,16 +158,16 @@ class Graphs:
 
     def follow(self, entry: Follow) -> Followed:
         """Do what the noted ends cause, and what that causes, for some jobs at most."""
-        barriers, left = self.barriers, entry.limit
-        barriers.load()
+        joins, left = self.joins, entry.limit
+        joins.load()
         self.inputs.sweep()
-        while self.pending or (barriers and left > 0):
+        while self.pending or (joins and left > 0):
             if self.pending:
                 rows, self.pending = self.pending, []
                 self._step(rows, entry)
             else:
-                left -= barriers.run(entry, left)
-        self._news = self._news._replace(left=barriers.save())
+                left -= joins.run(entry, left)
+        self._news = self._news._replace(left=joins.save())
         return self._news
 
     # hot loop: benchmarks/graphs.py
@@ -197,19 +197,19 @@ class Graphs:
                 counts[output] += 1
             elif output > 0:
                 broken.setdefault(output, row)
-        db.executemany("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?)", held)
-        for barrier, row in broken.items():
-            self.barriers.broke(barrier, _reason(row, caused=row.job.seq in self._caused))
-        for barrier, n in counts.items():
-            self.barriers.counted(barrier, n)
+        db.executemany("INSERT OR REPLACE INTO member_results VALUES (?, ?, ?, ?, ?, ?)", held)
+        for join_key, row in broken.items():
+            self.joins.broke(join_key, _reason(row, caused=row.job.seq in self._caused))
+        for join_key, n in counts.items():
+            self.joins.counted(join_key, n)
         for graph, n in lefts.items():
             self._count(graph, n, entry)
 
     def _count(self, graph: int, n: int, entry: Follow) -> None:
         """Count ended jobs of a graph; forget what it needed once all have ended."""
         db = self.tables.db
-        db.execute("UPDATE graphs SET left = left - ? WHERE key = ?", (n, graph))
-        row = first_row(db, "SELECT left, size FROM graphs WHERE key = ?", (graph,))
+        db.execute("UPDATE graphs SET remaining = remaining - ? WHERE key = ?", (n, graph))
+        row = first_row(db, "SELECT remaining, size FROM graphs WHERE key = ?", (graph,))
         if row is None:
             return
         left, size = row
@@ -265,7 +265,7 @@ class Graphs:
                     continue
                 job.body = pack([job.body, value])
             _start(job, entry)
-            sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, eta = ?, body = ?, crc = ?
+            sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, eta = ?, body = ?, crc = ?
                      WHERE seq = ?"""
             code, crc = STATE_CODES[job.state], tables.row(job)[-2]
             db.execute(sql, (code, job.rank, job.due, job.eta, job.body, crc, job.seq))
@@ -294,8 +294,8 @@ class Graphs:
         self._end(jobs, JobState.FAILED, error, entry)
 
 
-def _barriers(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the rows of the barriers, and by place the number of the one that is counted down.
+def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the rows of the joins, and by place the number of the one that is counted down.
 
     That is 0 where nothing waits, and `HANDLER` for handlers.
     """

@@ -1,9 +1,10 @@
-"""What jobs of graphs take that is too much for their bodies: rows of ``held``, read in pages.
+"""What jobs of graphs take that is too much for their bodies: read in pages of ``member_results``.
 
 ``inputs`` has a row for each such job, by its id, which it keeps when it failed and is queued
-again. It names the barrier at which the job waited, the first and last number of the jobs whose
-results those are, and how many bytes they have. Jobs of one barrier share them; the last one that
-goes takes them with it, part by part: ``spent`` has the ranges of jobs whose results may go.
+again. It names the join at which the job waited, the first and last number of the jobs whose
+results those are, and how many bytes they have. Jobs of one join share them; the last one that
+goes takes them with it, part by part: ``releasable_results`` has the ranges of jobs whose results
+may go.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ _AROUND = 16
 #: Bytes of results that are forgotten in one commit.
 SWEEP = 8 * 1024 * 1024
 
-_HELD = "FROM held WHERE key BETWEEN ? AND ? AND barrier = ?"
+_OF_JOIN = "FROM member_results WHERE key BETWEEN ? AND ? AND join_key = ?"
 
 #: What nobody needs: it is kept for no job, and none waits for it.
-_SPENT = """SELECT key, length(result) FROM held WHERE key BETWEEN ? AND ?
-  AND NOT EXISTS (SELECT 1 FROM inputs WHERE inputs.barrier = held.barrier)
-  AND NOT EXISTS (SELECT 1 FROM barriers WHERE barriers.key = held.barrier) ORDER BY key"""
+_RELEASABLE = """SELECT key, length(result) FROM member_results WHERE key BETWEEN ? AND ?
+  AND NOT EXISTS (SELECT 1 FROM inputs WHERE inputs.join_key = member_results.join_key)
+  AND NOT EXISTS (SELECT 1 FROM joins WHERE joins.key = member_results.join_key) ORDER BY key"""
 
 
 class Span(NamedTuple):
-    """Where the results of a barrier are: the numbers of the first and last job, and its own."""
+    """Where the results of a join are: the numbers of the first and last job, and its own."""
 
     first: int
     final: int
-    barrier: int
+    join_key: int
 
 
 class Inputs:
@@ -58,15 +59,15 @@ class Inputs:
     # What is held
 
     def size(self, span: Span) -> int:
-        """Return how many bytes the results of a barrier have in an input, reading none."""
+        """Return how many bytes the results of a join have in an input, reading none."""
         sql = f"""SELECT coalesce(sum(length(result) + length(CAST(id AS BLOB))
-                  + length(CAST(content_type AS BLOB)) + {_AROUND}), 0) {_HELD}"""
+                  + length(CAST(content_type AS BLOB)) + {_AROUND}), 0) {_OF_JOIN}"""
         (size,) = first_row(self._db, sql, span)
         return int(size)
 
     def ids(self, span: Span) -> dict[int, str]:
         """Return the ids of the jobs whose results are held, by number."""
-        return dict(all_rows(self._db, f"SELECT key, id {_HELD}", span))
+        return dict(all_rows(self._db, f"SELECT key, id {_OF_JOIN}", span))
 
     def rows(self, span: Span) -> dict[int, tuple[str, str, bytes]]:
         """Return id, content type and bytes of results by number.
@@ -74,7 +75,7 @@ class Inputs:
         Raises:
             DamagedRow: One was altered.
         """
-        sql = f"SELECT key, id, content_type, result, crc {_HELD}"
+        sql = f"SELECT key, id, content_type, result, crc {_OF_JOIN}"
         found: dict[int, tuple[str, str, bytes]] = {}
         try:
             for key, job, kind, data, crc in self._db.execute(sql, span):
@@ -86,12 +87,12 @@ class Inputs:
         return found
 
     def forget(self, span: Span) -> None:
-        """Forget the results of a barrier."""
-        self._db.execute(f"DELETE {_HELD}", span)
+        """Forget the results of a join."""
+        self._db.execute(f"DELETE {_OF_JOIN}", span)
 
     def discard(self, first: int, final: int) -> None:
         """Forget what is held of a range of jobs and needed no more, some of it in this commit."""
-        sql = "INSERT INTO spent (first, final) VALUES (?, ?)"
+        sql = "INSERT INTO releasable_results (first, final) VALUES (?, ?)"
         self._db.execute(sql, (first, final))
         self.sweep()
 
@@ -102,36 +103,37 @@ class Inputs:
             graph: Its number, from which its jobs count.
             size: How many jobs it has.
         """
-        sql = "SELECT 1 FROM held WHERE key >= ? AND key < ? LIMIT 1"
+        sql = "SELECT 1 FROM member_results WHERE key >= ? AND key < ? LIMIT 1"
         if first_row(self._db, sql, (graph, graph + size)) is not None:
             self.discard(graph, graph + size - 1)
 
     def sweep(self) -> None:
         """Forget the next part of what is needed no more: to free its pages takes time."""
         db = self._db
-        row = first_row(db, "SELECT key, first, final FROM spent ORDER BY key LIMIT 1")
+        row = first_row(db, "SELECT key, first, final FROM releasable_results ORDER BY key LIMIT 1")
         if row is None:
             return
         number, first, final = row
         gone, size = [], 0
-        with closing(db.execute(_SPENT, (first, final))) as rows:
+        with closing(db.execute(_RELEASABLE, (first, final))) as rows:
             for key, length in rows:
                 gone.append((key,))
                 size += length + _AROUND
                 if size > SWEEP:
                     break
-        db.executemany("DELETE FROM held WHERE key = ?", gone)
+        db.executemany("DELETE FROM member_results WHERE key = ?", gone)
         if size <= SWEEP:
-            db.execute("DELETE FROM spent WHERE key = ?", (number,))
+            db.execute("DELETE FROM releasable_results WHERE key = ?", (number,))
         else:
-            db.execute("UPDATE spent SET first = ? WHERE key = ?", (gone[-1][0] + 1, number))
+            sql = "UPDATE releasable_results SET first = ? WHERE key = ?"
+            db.execute(sql, (gone[-1][0] + 1, number))
 
     # Who needs it
 
     def keep(self, jobs: Iterable[str], span: Span, size: int) -> None:
-        """Keep the results of a barrier for jobs, by their ids, until each was released."""
-        first, final, barrier = span
-        rows = [(job, barrier, first, final, size) for job in jobs]
+        """Keep the results of a join for jobs, by their ids, until each was released."""
+        first, final, join_key = span
+        rows = [(job, join_key, first, final, size) for job in jobs]
         self._db.executemany("INSERT OR REPLACE INTO inputs VALUES (?, ?, ?, ?, ?)", rows)
 
     def bytes_of(self, job: str) -> int:
@@ -139,36 +141,36 @@ class Inputs:
         row = first_row(self._db, "SELECT size FROM inputs WHERE job = ?", (job,))
         return row[0] if row else 0
 
-    def in_use(self, barrier: int) -> bool:
-        """Say whether results of a barrier are kept for a job, or others still wait there."""
-        sql = """SELECT 1 FROM inputs WHERE barrier = ?
-                 UNION ALL SELECT 1 FROM barriers WHERE key = ? LIMIT 1"""
-        return first_row(self._db, sql, (barrier, barrier)) is not None
+    def in_use(self, join_key: int) -> bool:
+        """Say whether results of a join are kept for a job, or others still wait there."""
+        sql = """SELECT 1 FROM inputs WHERE join_key = ?
+                 UNION ALL SELECT 1 FROM joins WHERE key = ? LIMIT 1"""
+        return first_row(self._db, sql, (join_key, join_key)) is not None
 
     def release(self, jobs: Iterable[str]) -> None:
         """Take note that jobs need what was kept for them no more."""
         db = self._db
-        find = "SELECT first, final, barrier FROM inputs WHERE job = ?"
+        find = "SELECT first, final, join_key FROM inputs WHERE job = ?"
         for job in jobs:
             row = first_row(db, find, (job,))
             if row is None:
                 continue
             span = Span(*row)
             db.execute("DELETE FROM inputs WHERE job = ?", (job,))
-            if not self.in_use(span.barrier):
+            if not self.in_use(span.join_key):
                 self.discard(span.first, span.final)
 
     # Reading
 
     def page(self, entry: ReadInputs) -> InputsPage | None:
         """Return the results from the cursor on, up to a number of bytes."""
-        sql = "SELECT first, final, barrier FROM inputs WHERE job = ?"
+        sql = "SELECT first, final, join_key FROM inputs WHERE job = ?"
         row = first_row(self._db, sql, (entry.id,))
         if row is None:
             return None
-        first, final, barrier = row
-        sql = f"SELECT key, id, content_type, result, crc {_HELD} ORDER BY key"
-        span = (max(first, entry.cursor), final, barrier)
+        first, final, join_key = row
+        sql = f"SELECT key, id, content_type, result, crc {_OF_JOIN} ORDER BY key"
+        span = (max(first, entry.cursor), final, join_key)
         rows: list[tuple[str, str, bytes]] = []
         size = 0
         with closing(self._db.execute(sql, span)) as found:

@@ -44,7 +44,7 @@ _SPAN = 50_000
 #: Marks of sweeps that are done which are kept.
 _DONE_KEPT = 100
 
-_SWEEP = "SELECT id, operation, at, bound, cursor, touched, done FROM sweeps"
+_BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_operations"
 
 
 class Operations:
@@ -104,7 +104,7 @@ class Operations:
 
     def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
         """Queue failed jobs again; their bodies stay in the database."""
-        sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, lane)
+        sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
                   created, headers, body, 0.0, crc, head_crc, unique_key, ? FROM failed
                   WHERE seq = ?"""
@@ -163,18 +163,19 @@ class Operations:
         table = _table(sweep.operation)
         (first,) = first_row(db, f"SELECT min(seq) FROM {table}")
         values = (sweep.id, pack(sweep.operation), sweep.at, sweep.bound, (first or 1) - 1)
-        sql = """INSERT OR IGNORE INTO sweeps (id, operation, at, bound, cursor, touched, done)
+        sql = """INSERT OR IGNORE INTO bulk_operations
+                 (id, operation, at, bound, cursor, affected, done)
                  VALUES (?, ?, ?, ?, ?, 0, 0)"""
         db.execute(sql, values)
-        sql = """DELETE FROM sweeps WHERE done AND key <=
-                 (SELECT max(key) FROM sweeps WHERE done) - ?"""
+        sql = """DELETE FROM bulk_operations WHERE done AND key <=
+                 (SELECT max(key) FROM bulk_operations WHERE done) - ?"""
         db.execute(sql, (_DONE_KEPT,))
-        return _sweep(first_row(db, f"{_SWEEP} WHERE id = ?", (sweep.id,)))
+        return _sweep(first_row(db, f"{_BULK} WHERE id = ?", (sweep.id,)))
 
     def sweep_slice(self, entry: SweepSlice) -> tuple[Acted, Sweep | None]:
         """Do the next part of a sweep and note how far it came."""
         db = self.tables.db
-        row = first_row(db, f"{_SWEEP} WHERE id = ? AND NOT done", (entry.id,))
+        row = first_row(db, f"{_BULK} WHERE id = ? AND NOT done", (entry.id,))
         if row is None:
             return Acted([], {}), None
         sweep = _sweep(row)
@@ -186,7 +187,7 @@ class Operations:
         sweep = sweep._replace(
             cursor=cursor, touched=sweep.touched + len(jobs), done=cursor >= sweep.bound
         )
-        sql = "UPDATE sweeps SET cursor = ?, touched = ?, done = ? WHERE id = ?"
+        sql = "UPDATE bulk_operations SET cursor = ?, affected = ?, done = ? WHERE id = ?"
         db.execute(sql, (sweep.cursor, sweep.touched, sweep.done, sweep.id))
         return acted, sweep
 
@@ -245,7 +246,7 @@ def _table(operation: Operation) -> str:
 
 def _sweep(row: Sequence[Any]) -> Sweep:
     job_id, packed, at, bound, cursor, touched, done = row
-    values = unpack(packed, "the row of a sweep")
+    values = unpack(packed, "the row of a bulk operation")
     operation = Operation(*values)
     if operation.state is not None:
         operation = operation._replace(state=JobState(operation.state))
@@ -254,7 +255,7 @@ def _sweep(row: Sequence[Any]) -> Sweep:
 
 def sweeps(tables: Tables) -> list[Sweep]:
     """Return the marks that are kept."""
-    return [_sweep(row) for row in all_rows(tables.db, f"{_SWEEP} ORDER BY key")]
+    return [_sweep(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
 
 
 def priority_of(job: Job) -> int:

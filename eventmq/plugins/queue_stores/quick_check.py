@@ -28,7 +28,7 @@ logger = logging.getLogger("eventmq.store")
 SECONDS = 1.0
 
 #: What is looked at last: it is large, and nothing waits for it.
-_LAST = ("jobs", "held", "failed", "attempts", "outcomes", "events")
+_LAST = ("jobs", "member_results", "failed", "attempts", "outcomes", "events")
 
 #: Steps of SQLite's machine between two looks at the clock.
 _STEPS = 10_000

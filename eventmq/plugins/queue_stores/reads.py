@@ -34,7 +34,7 @@ __all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
 _FAILED = f"{JOB_COLUMNS}, {FAILED_COLUMNS}"
 _BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
 
-_CLAIM_ALL = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE lane = ? AND state = 2
+_CLAIM_ALL = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE subqueue = ? AND state = 2
   AND (rank, seq) > (?, ?) ORDER BY rank, seq LIMIT ?"""
 _CLAIM = _CLAIM_ALL.replace("queue, ", "", 1).replace("state, ", "", 1).replace("eta, ", "", 1)
 
@@ -45,7 +45,7 @@ _SHORT = 4096
 _LONG = f"state = {STATE_CODES[JobState.SUCCEEDED]} AND length(result) > {_SHORT}"
 _SHORT_ONLY = f"CASE WHEN {_LONG} THEN NULL ELSE {{}} END"
 _OUTCOME = f"""id, state, at, until, content_type, {_SHORT_ONLY.format("result")},
-  queue, task, attempt, delivery, created, started, ran, worker, {_SHORT_ONLY.format("crc")},
+  queue, task, attempt, delivery, created, started, run_time, worker, {_SHORT_ONLY.format("crc")},
   CASE WHEN {_LONG} THEN length(result) ELSE 0 END"""
 
 #: From so many ids on, `Reads.find` asks each table for several at once, and for how many.

@@ -1,12 +1,12 @@
 """The tables of the SQLite queue store, and how a file with other tables is refused.
 
-Unfinished jobs are in ``jobs``, each in one of the ``lanes``; a lease is no write to a job but one
-row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
+Unfinished jobs are in ``jobs``, each in one of the ``subqueues``; a lease is no write to a job but
+one row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
 bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
-tried again, ``sweeps`` has what operators do with many jobs, step by step, ``limiters`` the token
-buckets of rate limits that are not full. ``events`` has what happened, a row per commit: the number
-of its first event, how many, and how many bytes of events there were ever before. ``graphs``,
-``nodes`` and what follows them are in `eventmq.plugins.queue_stores.graphs`. Times are
+tried again, ``bulk_operations`` has what operators do with many jobs, step by step, ``limiters``
+the token buckets of rate limits that are not full. ``events`` has what happened, a row per commit:
+the number of its first event, how many, and how many bytes of events there were ever before.
+``graphs``, ``nodes`` and what follows them are in `eventmq.plugins.queue_stores.graphs`. Times are
 seconds of store time (`eventmq.timekeeping`), but for ``expires`` and ``eta``, which are Unix time.
 """
 
@@ -49,7 +49,7 @@ APPLICATION_ID = 0x45564D51
 
 _JOB = """id TEXT NOT NULL, queue INTEGER NOT NULL, rank INTEGER NOT NULL,
   state INTEGER NOT NULL, attempt INTEGER NOT NULL, delivery INTEGER NOT NULL,
-  deaths INTEGER NOT NULL, due REAL NOT NULL, expires REAL NOT NULL, created REAL NOT NULL,
+  deaths INTEGER NOT NULL, ready_at REAL NOT NULL, expires REAL NOT NULL, created REAL NOT NULL,
   eta REAL NOT NULL DEFAULT 0, head_crc INTEGER NOT NULL, crc INTEGER NOT NULL"""
 
 #: What is long comes last in a row, so that nothing else is read over it.
@@ -59,16 +59,16 @@ CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
   waiting INTEGER NOT NULL DEFAULT 0, delayed INTEGER NOT NULL DEFAULT 0,
   failed INTEGER NOT NULL DEFAULT 0, paused INTEGER NOT NULL DEFAULT 0,
-  blocked INTEGER NOT NULL DEFAULT 0, gone REAL NOT NULL DEFAULT 0);
-CREATE INDEX queues_gone ON queues (gone) WHERE gone > 0;
-CREATE TABLE lanes (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, task TEXT,
+  blocked INTEGER NOT NULL DEFAULT 0, removed_at REAL NOT NULL DEFAULT 0);
+CREATE INDEX queues_removed ON queues (removed_at) WHERE removed_at > 0;
+CREATE TABLE subqueues (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, task TEXT,
   key TEXT NOT NULL DEFAULT '');
-CREATE INDEX lanes_of ON lanes (queue, task, key);
+CREATE INDEX subqueues_of ON subqueues (queue, task, key);
 CREATE TABLE jobs (seq INTEGER PRIMARY KEY, {_JOB}, unique_key TEXT,
-  lane INTEGER NOT NULL DEFAULT 0, headers TEXT NOT NULL, body BLOB NOT NULL);
+  subqueue INTEGER NOT NULL DEFAULT 0, headers TEXT NOT NULL, body BLOB NOT NULL);
 CREATE UNIQUE INDEX jobs_id ON jobs (id);
-CREATE INDEX jobs_ready ON jobs (lane, rank, seq) WHERE state = 2;
-CREATE INDEX jobs_due ON jobs (due) WHERE state = 1 AND eta = 0;
+CREATE INDEX jobs_ready ON jobs (subqueue, rank, seq) WHERE state = 2;
+CREATE INDEX jobs_delayed ON jobs (ready_at) WHERE state = 1 AND eta = 0;
 CREATE INDEX jobs_eta ON jobs (eta) WHERE state = 1 AND eta > 0;
 CREATE INDEX jobs_expires ON jobs (expires) WHERE expires > 0;
 CREATE INDEX jobs_unique ON jobs (unique_key, created) WHERE unique_key IS NOT NULL;
@@ -76,50 +76,51 @@ CREATE TABLE chunks (session TEXT NOT NULL, number INTEGER NOT NULL, epoch INTEG
   leases BLOB NOT NULL, leased REAL NOT NULL DEFAULT 0, PRIMARY KEY (session, number))
   WITHOUT ROWID;
 CREATE TABLE failed (seq INTEGER PRIMARY KEY, {_JOB}, result_crc INTEGER NOT NULL,
-  at REAL NOT NULL, content_type TEXT NOT NULL, started REAL NOT NULL, ran REAL NOT NULL,
+  at REAL NOT NULL, content_type TEXT NOT NULL, started REAL NOT NULL, run_time REAL NOT NULL,
   worker INTEGER NOT NULL, size INTEGER NOT NULL DEFAULT 0, unique_key TEXT, headers TEXT NOT NULL,
   body BLOB NOT NULL, result BLOB NOT NULL);
 CREATE UNIQUE INDEX failed_id ON failed (id);
 CREATE INDEX failed_at ON failed (at, seq);
 CREATE INDEX failed_unique ON failed (unique_key, created) WHERE unique_key IS NOT NULL;
 CREATE TABLE attempts (key INTEGER PRIMARY KEY, id TEXT NOT NULL, attempt INTEGER NOT NULL,
-  delivery INTEGER NOT NULL, at REAL NOT NULL, started REAL NOT NULL, ran REAL NOT NULL,
+  delivery INTEGER NOT NULL, at REAL NOT NULL, started REAL NOT NULL, run_time REAL NOT NULL,
   worker INTEGER NOT NULL, content_type TEXT NOT NULL, error BLOB NOT NULL,
   ended REAL NOT NULL DEFAULT 0, crc INTEGER NOT NULL DEFAULT 0);
 CREATE UNIQUE INDEX attempts_id ON attempts (id, attempt);
 CREATE INDEX attempts_ended ON attempts (ended) WHERE ended > 0;
-CREATE TABLE sweeps (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, operation BLOB NOT NULL,
-  at REAL NOT NULL, bound INTEGER NOT NULL, cursor INTEGER NOT NULL, touched INTEGER NOT NULL,
-  done INTEGER NOT NULL);
+CREATE TABLE bulk_operations (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+  operation BLOB NOT NULL, at REAL NOT NULL, bound INTEGER NOT NULL, cursor INTEGER NOT NULL,
+  affected INTEGER NOT NULL, done INTEGER NOT NULL);
 CREATE TABLE limiters (task TEXT NOT NULL, key TEXT NOT NULL, tokens REAL NOT NULL,
   updated REAL NOT NULL, period REAL NOT NULL, PRIMARY KEY (task, key)) WITHOUT ROWID;
 CREATE TABLE events (first INTEGER PRIMARY KEY, count INTEGER NOT NULL, offset INTEGER NOT NULL,
   body BLOB NOT NULL);
-CREATE TABLE graphs (key INTEGER PRIMARY KEY, size INTEGER NOT NULL, left INTEGER NOT NULL,
+CREATE TABLE graphs (key INTEGER PRIMARY KEY, size INTEGER NOT NULL, remaining INTEGER NOT NULL,
   ended REAL NOT NULL);
 CREATE INDEX graphs_ended ON graphs (ended);
 CREATE TABLE nodes (key INTEGER PRIMARY KEY, id TEXT NOT NULL, graph INTEGER NOT NULL,
   input INTEGER NOT NULL, output INTEGER NOT NULL, parent INTEGER NOT NULL DEFAULT 0);
 CREATE UNIQUE INDEX nodes_id ON nodes (id);
-CREATE TABLE barriers (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, left INTEGER NOT NULL,
+CREATE TABLE joins (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, remaining INTEGER NOT NULL,
   first INTEGER NOT NULL, final INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE TABLE trees (barrier INTEGER PRIMARY KEY, tree BLOB NOT NULL,
+CREATE TABLE join_arguments (join_key INTEGER PRIMARY KEY, tree BLOB NOT NULL,
   crc INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE held (key INTEGER PRIMARY KEY, barrier INTEGER NOT NULL, id TEXT NOT NULL,
+CREATE TABLE member_results (key INTEGER PRIMARY KEY, join_key INTEGER NOT NULL, id TEXT NOT NULL,
   content_type TEXT NOT NULL, result BLOB NOT NULL, crc INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE inputs (job TEXT PRIMARY KEY, barrier INTEGER NOT NULL, first INTEGER NOT NULL,
+CREATE TABLE inputs (job TEXT PRIMARY KEY, join_key INTEGER NOT NULL, first INTEGER NOT NULL,
   final INTEGER NOT NULL, size INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX inputs_barrier ON inputs (barrier);
-CREATE TABLE works (key INTEGER PRIMARY KEY, barrier INTEGER NOT NULL UNIQUE, reason TEXT,
+CREATE INDEX inputs_join_key ON inputs (join_key);
+CREATE TABLE pending_work (key INTEGER PRIMARY KEY, join_key INTEGER NOT NULL UNIQUE, reason TEXT,
   cursor INTEGER NOT NULL, copies INTEGER NOT NULL);
-CREATE TABLE spent (key INTEGER PRIMARY KEY, first INTEGER NOT NULL, final INTEGER NOT NULL);
+CREATE TABLE releasable_results (key INTEGER PRIMARY KEY, first INTEGER NOT NULL,
+  final INTEGER NOT NULL);
 CREATE TABLE handlers (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, first INTEGER NOT NULL,
   end INTEGER NOT NULL);
 CREATE INDEX handlers_graph ON handlers (graph);
 CREATE TABLE deadlines (key INTEGER PRIMARY KEY, graph INTEGER NOT NULL, first INTEGER NOT NULL,
-  end INTEGER NOT NULL, due REAL NOT NULL);
+  end INTEGER NOT NULL, at REAL NOT NULL);
 CREATE INDEX deadlines_graph ON deadlines (graph);
-CREATE INDEX deadlines_due ON deadlines (due);
+CREATE INDEX deadlines_at ON deadlines (at);
 INSERT INTO meta VALUES ('failed_bytes', 0);
 """
 
@@ -142,7 +143,7 @@ def bucket_ddl(bucket: int) -> str:
   id TEXT PRIMARY KEY, state INTEGER NOT NULL, at REAL NOT NULL, until REAL NOT NULL,
   crc INTEGER NOT NULL, content_type TEXT NOT NULL, result BLOB, queue INTEGER NOT NULL,
   task INTEGER NOT NULL, attempt INTEGER NOT NULL, delivery INTEGER NOT NULL, created REAL NOT NULL,
-  started REAL NOT NULL, ran REAL NOT NULL, worker INTEGER NOT NULL, unique_key TEXT)
+  started REAL NOT NULL, run_time REAL NOT NULL, worker INTEGER NOT NULL, unique_key TEXT)
   WITHOUT ROWID"""
 
 

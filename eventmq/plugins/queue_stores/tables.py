@@ -31,7 +31,7 @@ __all__ = [
 logger = logging.getLogger("eventmq.store")
 
 _HEAD_COLUMNS = (
-    "seq, id, queue, rank, state, attempt, delivery, deaths, due, expires, created, headers"
+    "seq, id, queue, rank, state, attempt, delivery, deaths, ready_at, expires, created, headers"
 )
 
 #: The columns that `Tables.job` reads, in order; and without the body.
@@ -42,11 +42,11 @@ BARE_COLUMNS = f"{_HEAD_COLUMNS}, NULL, eta, head_crc"
 INSERT_COLUMNS = f"{JOB_COLUMNS}, head_crc"
 
 #: What `Tables.failed` reads behind these.
-FAILED_COLUMNS = "at, content_type, result, started, ran, worker, result_crc, head_crc"
+FAILED_COLUMNS = "at, content_type, result, started, run_time, worker, result_crc, head_crc"
 
 #: What `Tables.outcome` reads.
 OUTCOME_COLUMNS = """id, state, at, until, content_type, result, queue, task, attempt, delivery,
-  created, started, ran, worker, crc"""
+  created, started, run_time, worker, crc"""
 
 #: The columns of text, and of bytes, that a user has written, wherever they stand.
 _TEXTS = re.compile(r"(?<![\w.])(id|headers|content_type)(?=,)")
@@ -88,7 +88,7 @@ class Tables:
 
     def reload(self) -> None:
         """Read the caches again: at open and after a rollback."""
-        live = self.db.execute("SELECT id, name FROM queues WHERE gone = 0")
+        live = self.db.execute("SELECT id, name FROM queues WHERE removed_at = 0")
         self._queue_names = dict(live)
         self._queues = {name: key for key, name in self._queue_names.items()}
         self._names.clear()
@@ -114,7 +114,7 @@ class Tables:
                 self.db.execute("INSERT INTO queues (name) VALUES (?)", (name,))
                 found = self.db.last_insert_rowid()
             else:
-                self.db.execute("UPDATE queues SET gone = 0 WHERE id = ?", (found,))
+                self.db.execute("UPDATE queues SET removed_at = 0 WHERE id = ?", (found,))
             self._queues[name] = found
             self._queue_names[found] = name
         return found
@@ -146,7 +146,7 @@ class Tables:
 
         Their rows stay as long as outcomes may have their numbers; see `drop_queues_before`.
         """
-        (gone,) = first_row(self.db, "SELECT count(*) FROM queues WHERE gone > 0")
+        (gone,) = first_row(self.db, "SELECT count(*) FROM queues WHERE removed_at > 0")
         forgotten = []
         for name in names:
             key = self._queues.get(name)
@@ -161,14 +161,14 @@ class Tables:
     def _forget_queue(self, name: str, key: int, at: float) -> bool:
         if any(self._deltas.get(key, ())):  # of this commit, and not written yet
             return False
-        sql = """UPDATE queues SET gone = ? WHERE id = ? AND waiting = 0 AND delayed = 0
+        sql = """UPDATE queues SET removed_at = ? WHERE id = ? AND waiting = 0 AND delayed = 0
                  AND failed = 0 AND blocked = 0 AND paused = 0"""
         before = self.db.total_changes()
         self.db.execute(sql, (at, key))
         if self.db.total_changes() == before:
             return False
-        sql = """DELETE FROM lanes WHERE queue = ?
-                 AND NOT EXISTS (SELECT 1 FROM jobs WHERE lane = lanes.id AND state = 2)"""
+        sql = """DELETE FROM subqueues WHERE queue = ?
+                 AND NOT EXISTS (SELECT 1 FROM jobs WHERE subqueue = subqueues.id AND state = 2)"""
         self.db.execute(sql, (key,))
         del self._queues[name], self._queue_names[key]
         return True
@@ -178,8 +178,9 @@ class Tables:
 
         The highest number stays: what is made next has one that no outcome has.
         """
-        sql = """DELETE FROM queues WHERE id IN (SELECT id FROM queues WHERE gone > 0 AND gone < ?
-                 AND id < (SELECT max(id) FROM queues) ORDER BY gone LIMIT ?)"""
+        sql = """DELETE FROM queues WHERE id IN
+                 (SELECT id FROM queues WHERE removed_at > 0 AND removed_at < ?
+                 AND id < (SELECT max(id) FROM queues) ORDER BY removed_at LIMIT ?)"""
         self.db.execute(sql, (at, GONE_SLICE))
 
     def lane_id(self, queue: str, headers: str) -> int:
@@ -189,7 +190,7 @@ class Tables:
         if found is None:
             found = self.known_lane(queue, key[1])
             if found < 0:
-                sql = "INSERT INTO lanes (queue, task, key) VALUES (?, ?, ?)"
+                sql = "INSERT INTO subqueues (queue, task, key) VALUES (?, ?, ?)"
                 self.db.execute(sql, (key[0], *key[1]))
                 found = self.db.last_insert_rowid()
             if len(self._lanes) > _CACHED:
@@ -199,18 +200,19 @@ class Tables:
 
     def known_lane(self, queue: str, lane: LaneKey) -> int:
         """Return the number of a lane, or -1 if it was never used."""
-        sql = "SELECT id FROM lanes WHERE queue = ? AND task IS ? AND key = ?"
+        sql = "SELECT id FROM subqueues WHERE queue = ? AND task IS ? AND key = ?"
         row = first_row(self.db, sql, (self.known_queue(queue), *lane))
         return row[0] if row else -1
 
     def lanes(self) -> list[LaneHead]:
         """Return the lanes with queued jobs."""
-        (known,) = first_row(self.db, "SELECT count(*) FROM lanes")
+        (known,) = first_row(self.db, "SELECT count(*) FROM subqueues")
         if known > _CACHED:  # it reads all jobs
-            self.db.execute("DELETE FROM lanes WHERE id NOT IN (SELECT lane FROM jobs)")
-        sql = "SELECT rank, seq FROM jobs WHERE lane = ? AND state = 2 ORDER BY rank, seq LIMIT 1"
+            self.db.execute("DELETE FROM subqueues WHERE id NOT IN (SELECT subqueue FROM jobs)")
+        sql = """SELECT rank, seq FROM jobs WHERE subqueue = ? AND state = 2
+                 ORDER BY rank, seq LIMIT 1"""
         found = []
-        lanes = self.db.execute("SELECT id, queue, task, key FROM lanes")
+        lanes = self.db.execute("SELECT id, queue, task, key FROM subqueues")
         for number, queue, task, key in lanes:
             first = first_row(self.db, sql, (number,))
             if first is not None:
@@ -264,7 +266,8 @@ class Tables:
 
     def counts(self) -> dict[str, QueueCounts]:
         """Return the counts of all queues."""
-        sql = "SELECT name, waiting, delayed, failed, paused, blocked FROM queues WHERE gone = 0"
+        sql = """SELECT name, waiting, delayed, failed, paused, blocked FROM queues
+                 WHERE removed_at = 0"""
         rows = self.db.execute(sql)
         return {name: QueueCounts(w, d, f, bool(p), b) for name, w, d, f, p, b in rows}
 

@@ -26,7 +26,7 @@ __all__ = ["Uniqueness", "prepare_buckets"]
 #: Ends that a period goes on after; a job that was cancelled or expired never ran.
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 
-_INSERT = f"""INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, unique_key, lane)
+_INSERT = f"""INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
   VALUES ({", ".join("?" * 18)})"""
 
 
@@ -45,8 +45,8 @@ def prepare_buckets(tables: Tables) -> None:
 
 
 #: Releases what waits for nobody. It is run at each start, so it must not read all jobs.
-LONELY = """UPDATE jobs SET due = due - ?
-  WHERE unique_key IS NOT NULL AND state = 1 AND due >= ? AND NOT EXISTS
+LONELY = """UPDATE jobs SET ready_at = ready_at - ?
+  WHERE unique_key IS NOT NULL AND state = 1 AND ready_at >= ? AND NOT EXISTS
   (SELECT 1 FROM jobs AS other WHERE other.unique_key = jobs.unique_key
    AND other.unique_key IS NOT NULL AND other.seq <> jobs.seq)"""
 
@@ -181,8 +181,8 @@ class Uniqueness:
             key: Of the holder.
             at: When that one ended; a job with a later time of its own waits for that.
         """
-        sql = """UPDATE jobs SET due = max(due - ?, ?)
-                 WHERE unique_key = ? AND state = 1 AND due >= ?"""
+        sql = """UPDATE jobs SET ready_at = max(ready_at - ?, ?)
+                 WHERE unique_key = ? AND state = 1 AND ready_at >= ?"""
         self.tables.db.execute(sql, (HELD, at, key, HELD))
 
     def release_lonely(self) -> None:

@@ -52,7 +52,7 @@ _QUEUED = STATE_CODES[JobState.QUEUED]
 _DELAYED = STATE_CODES[JobState.DELAYED]
 
 _MARKS = ", ".join("?" * 16)
-_INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, lane) VALUES ({_MARKS}, ?)"
+_INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, subqueue) VALUES ({_MARKS}, ?)"
 _FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, {FAILED_COLUMNS}, size)
   VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _OUTCOME = f"INSERT OR REPLACE INTO {{}} ({OUTCOME_COLUMNS}) VALUES ({', '.join('?' * 15)})"
@@ -347,7 +347,7 @@ class Writes:
         """Write what changed of unfinished jobs; the counts follow their old state on disk."""
         db = self.tables.db
         failures = {attempt.job_id: attempt for attempt in entry.attempts}
-        sql = """UPDATE jobs SET state = ?, rank = ?, due = ?, attempt = ?, delivery = ?,
+        sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, attempt = ?, delivery = ?,
                  deaths = ?, eta = ? WHERE seq = ?"""
         stale: dict[int, Verdict] = {}
         for place, job in enumerate(entry.jobs):
@@ -399,7 +399,7 @@ class Writes:
                 size += len(job.body)
                 if size > entry.max_bytes or len(jobs) == entry.limit:
                     break
-        sql = "UPDATE jobs SET state = 2, rank = ?, due = ? WHERE seq = ?"
+        sql = "UPDATE jobs SET state = 2, rank = ?, ready_at = ? WHERE seq = ?"
         db.executemany(sql, [(job.rank, job.due, job.seq) for job in jobs])
         for job in jobs:
             job.state = JobState.QUEUED
@@ -408,12 +408,12 @@ class Writes:
 
     def _due(self, entry: Promote) -> Generator[tuple[Any, ...]]:
         """Yield the rows of delayed jobs that are due, those by store time first."""
-        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta = 0 AND due <= ?
-                  ORDER BY due LIMIT ?"""
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta = 0 AND ready_at <= ?
+                  ORDER BY ready_at LIMIT ?"""
         with closing(self.tables.rows(sql, (entry.now, entry.limit))) as rows:
             yield from rows
         sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta > 0 AND eta <= ?
-                  AND due < ? ORDER BY eta LIMIT ?"""
+                  AND ready_at < ? ORDER BY eta LIMIT ?"""
         wall = entry.now + entry.ahead
         with closing(self.tables.rows(sql, (wall, HELD, entry.limit))) as rows:
             yield from rows
@@ -426,9 +426,9 @@ def next_due(db: apsw.Connection, ahead: float) -> float | None:
         db: Of the store.
         ahead: Seconds by which wall time is ahead of store time.
     """
-    sql = "SELECT min(due) FROM jobs WHERE state = 1 AND eta = 0"
+    sql = "SELECT min(ready_at) FROM jobs WHERE state = 1 AND eta = 0"
     (due,) = first_row(db, sql)
-    sql = "SELECT min(eta) FROM jobs WHERE state = 1 AND eta > 0 AND due < ?"
+    sql = "SELECT min(eta) FROM jobs WHERE state = 1 AND eta > 0 AND ready_at < ?"
     (eta,) = first_row(db, sql, (HELD,))
     return min(
         (at for at in (due, None if eta is None else eta - ahead) if at is not None), default=None

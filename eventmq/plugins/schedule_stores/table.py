@@ -38,25 +38,25 @@ KEPT_GONE = 10_000
 #: What makes the tables.
 TABLES = (
     """CREATE TABLE IF NOT EXISTS schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
-  revision INTEGER NOT NULL, gone INTEGER NOT NULL, source TEXT NOT NULL, last_slot REAL,
+  revision INTEGER NOT NULL, removed INTEGER NOT NULL, source TEXT NOT NULL, last_fire_time REAL,
   remaining INTEGER, last_job TEXT NOT NULL, definition BLOB NOT NULL, crc INTEGER NOT NULL)""",
     "CREATE UNIQUE INDEX IF NOT EXISTS schedules_revision ON schedules (revision)",
-    "CREATE INDEX IF NOT EXISTS schedules_gone ON schedules (revision) WHERE gone = 1",
+    "CREATE INDEX IF NOT EXISTS schedules_removed ON schedules (revision) WHERE removed = 1",
     """CREATE TABLE IF NOT EXISTS schedule_counts (key TEXT PRIMARY KEY, value INTEGER NOT NULL)
   WITHOUT ROWID""",
-    "INSERT OR IGNORE INTO schedule_counts VALUES ('live', 0), ('gone', 0), ('forgotten', 0)",
+    "INSERT OR IGNORE INTO schedule_counts VALUES ('live', 0), ('removed', 0), ('forgotten', 0)",
 )
 
-_COLUMNS = "name, version, last_slot, remaining, last_job, definition"
+_COLUMNS = "name, version, last_fire_time, remaining, last_job, definition"
 
 #: With its checksum, which is not for those who ask.
 _CHECKED = f"{_COLUMNS}, crc"
 
-_ADVANCE = """UPDATE schedules SET version = version + 1, revision = ?, last_slot = ?,
-  remaining = ?, last_job = ? WHERE name = ? AND version = ? AND gone = 0"""
+_ADVANCE = """UPDATE schedules SET version = version + 1, revision = ?, last_fire_time = ?,
+  remaining = ?, last_job = ? WHERE name = ? AND version = ? AND removed = 0"""
 
-_WRITE = """INSERT OR REPLACE INTO schedules (name, version, revision, gone, source, last_slot,
-  remaining, last_job, definition, crc) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"""
+_WRITE = """INSERT OR REPLACE INTO schedules (name, version, revision, removed, source,
+  last_fire_time, remaining, last_job, definition, crc) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"""
 
 
 def pack_row(schedule: Schedule) -> ScheduleRow:
@@ -124,12 +124,12 @@ class ScheduleTable:
             after = 0
         whole = after == 0
         arguments: list[Any] = [after]
-        where = "revision > ?" + (" AND gone = 0" if whole else "")
+        where = "revision > ?" + (" AND removed = 0" if whole else "")
         if entry.name is not None:
-            where, arguments = "gone = 0 AND name = ?", [entry.name]
+            where, arguments = "removed = 0 AND name = ?", [entry.name]
         elif entry.source is not None:
-            where, arguments = f"{where} AND gone = 0 AND source = ?", [after, entry.source]
-        sql = f"SELECT {_CHECKED}, revision, gone FROM schedules WHERE {where} ORDER BY revision"
+            where, arguments = f"{where} AND removed = 0 AND source = ?", [after, entry.source]
+        sql = f"SELECT {_CHECKED}, revision, removed FROM schedules WHERE {where} ORDER BY revision"
         rows: list[ScheduleRow] = []
         gone: list[str] = []
         size, head = 0, self.revision
@@ -167,7 +167,7 @@ class ScheduleTable:
         Raises:
             StoreError: It is not what was written.
         """
-        sql = f"SELECT {_CHECKED} FROM schedules WHERE name = ? AND gone = 0"
+        sql = f"SELECT {_CHECKED} FROM schedules WHERE name = ? AND removed = 0"
         for row in self._rows(sql, (name,)):
             if not _is_sound(row):
                 raise StoreError(f"the schedule {name!r} is damaged in the store: define it again")
@@ -182,15 +182,15 @@ class ScheduleTable:
         Returns:
             ``done``, ``stale``, or ``full`` where the table has its schedules.
         """
-        sql = "SELECT version, gone FROM schedules WHERE name = ?"
-        version, gone = first_row(self._db, sql, (row.name,)) or (0, 1)
-        if (None if gone else version) != expected:
+        sql = "SELECT version, removed FROM schedules WHERE name = ?"
+        version, removed = first_row(self._db, sql, (row.name,)) or (0, 1)
+        if (None if removed else version) != expected:
             return "stale"
-        if gone:
+        if removed:
             if self._count("live") >= MAX_SCHEDULES:
                 return "full"
             self._add("live", 1)
-            self._add("gone", -1 if version else 0)
+            self._add("removed", -1 if version else 0)
         self._write(row, version + 1)
         return "done"
 
@@ -200,7 +200,7 @@ class ScheduleTable:
         Returns:
             ``done``, ``same``, or ``full`` where the table has its schedules.
         """
-        sql = "SELECT version FROM schedules WHERE name = ? AND gone = 0"
+        sql = "SELECT version FROM schedules WHERE name = ? AND removed = 0"
         there = first_row(self._db, sql, (schedule.name,))
         with contextlib.suppress(EventMQError, TypeError):  # what cannot be read is replaced
             other = self.find(schedule.name)
@@ -231,22 +231,22 @@ class ScheduleTable:
 
     def remove(self, name: str, expected: int | None) -> bool:
         """Remove a schedule if its version is the expected one, None: any."""
-        sql = """UPDATE schedules SET gone = 1, version = version + 1, revision = ?,
-                 definition = x'' WHERE name = ? AND gone = 0 AND (? IS NULL OR version = ?)"""
+        sql = """UPDATE schedules SET removed = 1, version = version + 1, revision = ?,
+                 definition = x'' WHERE name = ? AND removed = 0 AND (? IS NULL OR version = ?)"""
         values = (self.revision + 1, name, expected, expected)
         if change(self._db, sql, values) != 1:
             return False
         self._add("live", -1)
-        self._add("gone", 1)
-        if self._count("gone") > KEPT_GONE:
+        self._add("removed", 1)
+        if self._count("removed") > KEPT_GONE:
             self._forget()
         return True
 
     def _forget(self) -> None:
         """Drop the older half of the tombstones."""
         half = KEPT_GONE // 2
-        sql = "SELECT revision FROM schedules WHERE gone = 1 ORDER BY revision LIMIT 1 OFFSET ?"
+        sql = "SELECT revision FROM schedules WHERE removed = 1 ORDER BY revision LIMIT 1 OFFSET ?"
         last = self._value(sql, half)
-        sql = "DELETE FROM schedules WHERE gone = 1 AND revision <= ?"
-        self._add("gone", -change(self._db, sql, (last,)))
+        sql = "DELETE FROM schedules WHERE removed = 1 AND revision <= ?"
+        self._add("removed", -change(self._db, sql, (last,)))
         self._db.execute("UPDATE schedule_counts SET value = ? WHERE key = 'forgotten'", (last,))

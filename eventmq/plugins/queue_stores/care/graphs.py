@@ -18,19 +18,20 @@ __all__ = ["CHECKS"]
 _OPEN = """(SELECT count(*) FROM jobs WHERE jobs.seq >= graphs.key
   AND jobs.seq < graphs.key + graphs.size)"""
 
-#: The jobs that a barrier still waits for.
+#: The jobs that a join still waits for.
 _AWAITED = """(SELECT count(*) FROM nodes JOIN jobs ON jobs.seq = nodes.key
-  WHERE nodes.graph = barriers.graph AND nodes.key BETWEEN barriers.first AND barriers.final
-  AND nodes.output = barriers.key)"""
+  WHERE nodes.graph = joins.graph AND nodes.key BETWEEN joins.first AND joins.final
+  AND nodes.output = joins.key)"""
 
-_IDLE = "barriers.key NOT IN (SELECT barrier FROM works)"
+_IDLE = "joins.key NOT IN (SELECT join_key FROM pending_work)"
 
 #: Results that nobody waits for, and that are not about to be forgotten.
-_UNHELD = """FROM held WHERE barrier NOT IN (SELECT key FROM barriers)
-  AND barrier NOT IN (SELECT barrier FROM inputs)
-  AND NOT EXISTS (SELECT 1 FROM spent WHERE held.key BETWEEN spent.first AND spent.final)
+_UNNEEDED = """FROM member_results WHERE join_key NOT IN (SELECT key FROM joins)
+  AND join_key NOT IN (SELECT join_key FROM inputs)
+  AND NOT EXISTS (SELECT 1 FROM releasable_results
+                  WHERE member_results.key BETWEEN first AND final)
   AND NOT EXISTS (SELECT 1 FROM nodes JOIN graphs ON graphs.key = nodes.graph
-                  WHERE nodes.key = held.key AND graphs.ended = 0)"""
+                  WHERE nodes.key = member_results.key AND graphs.ended = 0)"""
 
 _UNASKED = """FROM inputs WHERE job NOT IN (SELECT id FROM jobs)
   AND job NOT IN (SELECT id FROM failed)"""
@@ -42,8 +43,8 @@ _GONE = "NOT IN (SELECT key FROM graphs WHERE ended = 0)"
 
 #: Table -> which of its rows belong to nothing any more.
 _LOOSE = {
-    "trees": "barrier NOT IN (SELECT key FROM barriers)",
-    "works": "barrier NOT IN (SELECT key FROM barriers)",
+    "join_arguments": "join_key NOT IN (SELECT key FROM joins)",
+    "pending_work": "join_key NOT IN (SELECT key FROM joins)",
     "handlers": f"graph {_GONE}",
     "deadlines": f"graph {_GONE}",
 }
@@ -62,8 +63,8 @@ def _drop_loose(db: apsw.Connection) -> None:
         db.execute(f"DELETE FROM {table} WHERE {where}")
 
 
-def _unreadable_trees(db: apsw.Connection) -> Iterator[str]:
-    sql = "SELECT barriers.key, tree FROM barriers LEFT JOIN trees ON trees.barrier = barriers.key"
+def _unreadable_arguments(db: apsw.Connection) -> Iterator[str]:
+    sql = "SELECT joins.key, tree FROM joins LEFT JOIN join_arguments ON join_key = joins.key"
     for key, packed in db.execute(sql):
         try:
             unpack(packed, "a tree")
@@ -72,21 +73,21 @@ def _unreadable_trees(db: apsw.Connection) -> Iterator[str]:
 
 
 def _count_graphs(db: apsw.Connection) -> None:
-    db.execute(f"UPDATE graphs SET left = {_OPEN} WHERE left <> {_OPEN}")
+    db.execute(f"UPDATE graphs SET remaining = {_OPEN} WHERE remaining <> {_OPEN}")
     now = "(julianday('now') - 2440587.5) * 86400.0"
-    db.execute(f"UPDATE graphs SET ended = {now} WHERE left = 0 AND ended = 0")
-    db.execute("UPDATE graphs SET ended = 0 WHERE left > 0 AND ended > 0")
+    db.execute(f"UPDATE graphs SET ended = {now} WHERE remaining = 0 AND ended = 0")
+    db.execute("UPDATE graphs SET ended = 0 WHERE remaining > 0 AND ended > 0")
 
 
-def _count_barriers(db: apsw.Connection) -> None:
+def _count_joins(db: apsw.Connection) -> None:
     db.execute(
-        f"UPDATE barriers SET left = {_AWAITED} WHERE {_IDLE} AND left <> {_AWAITED}"
+        f"UPDATE joins SET remaining = {_AWAITED} WHERE {_IDLE} AND remaining <> {_AWAITED}"
         f" AND {_AWAITED} > 0"
     )
 
 
-def _drop_held(db: apsw.Connection) -> None:
-    db.execute(f"DELETE {_UNHELD}")
+def _drop_member_results(db: apsw.Connection) -> None:
+    db.execute(f"DELETE {_UNNEEDED}")
 
 
 def _drop_inputs(db: apsw.Connection) -> None:
@@ -96,8 +97,8 @@ def _drop_inputs(db: apsw.Connection) -> None:
 CHECKS = (
     Check(
         "graph-counts", "graphs", "{n} graphs count their unfinished jobs wrong: {some}",
-        f"""SELECT key || ' says ' || left || ', ' || {_OPEN} || ' are there' FROM graphs
-            WHERE left <> {_OPEN} OR (left = 0) <> (ended > 0)""",
+        f"""SELECT key || ' says ' || remaining || ', ' || {_OPEN} || ' are there' FROM graphs
+            WHERE remaining <> {_OPEN} OR (remaining = 0) <> (ended > 0)""",
         "they are forgotten too early, or never", mend=_count_graphs,
     ),
     Check(
@@ -113,32 +114,34 @@ CHECKS = (
         "what waits for these jobs starts too early, or never",
     ),
     Check(
-        "barrier-counts", "barriers", "{n} barriers wait for a wrong number of jobs: {some}",
-        f"""SELECT key || ' says ' || left || ', ' || {_AWAITED} || ' are there' FROM barriers
-            WHERE {_IDLE} AND left <> {_AWAITED} AND {_AWAITED} > 0""",
-        "the jobs behind them start too early, or never", mend=_count_barriers,
+        "join-counts", "joins", "{n} joins wait for a wrong number of jobs: {some}",
+        f"""SELECT key || ' says ' || remaining || ', ' || {_AWAITED} || ' are there' FROM joins
+            WHERE {_IDLE} AND remaining <> {_AWAITED} AND {_AWAITED} > 0""",
+        "the jobs behind them start too early, or never", mend=_count_joins,
     ),
     Check(
-        "stuck", "barriers", "{n} barriers wait for nothing: {some}",
-        f"SELECT key FROM barriers WHERE {_IDLE} AND {_AWAITED} = 0",
+        "stuck", "joins", "{n} joins wait for nothing: {some}",
+        f"SELECT key FROM joins WHERE {_IDLE} AND {_AWAITED} = 0",
         "the jobs behind them never start", 'cancel them with "eventmq cancel", by any id',
     ),
     Check(
         "blocked", "jobs", "{n} blocked jobs wait for something that is not there: {some}",
         """SELECT id FROM jobs WHERE state = 0
            AND NOT EXISTS (SELECT 1 FROM handlers WHERE handlers.key = jobs.seq)
-           AND NOT EXISTS (SELECT 1 FROM nodes JOIN barriers ON barriers.key = nodes.input
+           AND NOT EXISTS (SELECT 1 FROM nodes JOIN joins ON joins.key = nodes.input
                            WHERE nodes.key = jobs.seq)""",
         "they never start", 'cancel them with "eventmq cancel"',
     ),
     Check(
-        "trees", "trees", "{n} barriers do not know what they hand on: {some}", _unreadable_trees,
+        "join-arguments", "join_arguments", "{n} joins do not know what they hand on: {some}",
+        _unreadable_arguments,
         "the broker ends when the jobs behind them become ready",
     ),
     Check(
         "inputs", "inputs", "{n} jobs are to read results that are not there: {some}",
-        """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM held WHERE
-           held.barrier = inputs.barrier AND held.key BETWEEN inputs.first AND inputs.final)""",
+        """SELECT job FROM inputs WHERE NOT EXISTS (SELECT 1 FROM member_results WHERE
+           member_results.join_key = inputs.join_key
+           AND member_results.key BETWEEN inputs.first AND inputs.final)""",
         "they fail when they run", "submit these graphs again",
     ),
     Check(
@@ -146,8 +149,9 @@ CHECKS = (
         f"SELECT job {_UNASKED}", "they take space for ever", mend=_drop_inputs,
     ),
     Check(
-        "held-left", "held", "{n} results are held for nobody, by number of their job: {some}",
-        f"SELECT key {_UNHELD}", "they take space for ever", mend=_drop_held,
+        "results-left", "member_results",
+        "{n} results are kept that nothing waits for, by number of their job: {some}",
+        f"SELECT key {_UNNEEDED}", "they take space for ever", mend=_drop_member_results,
     ),
     Check(
         "loose", "nodes", "{n} rows are left of graphs that are gone: {some}", _loose,

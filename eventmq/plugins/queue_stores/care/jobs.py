@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS", "add_functions"]
 
 _INTEGERS = ("seq", "queue", "rank", "state", "attempt", "delivery", "deaths")
-_REALS = ("due", "expires", "created", "eta")
+_REALS = ("ready_at", "expires", "created", "eta")
 
 #: State code -> column of its count in ``queues``.
 _COUNTED = {0: "blocked", 1: "delayed", 2: "waiting"}
 
-_LANE = """(SELECT id FROM lanes WHERE queue = jobs.queue AND task IS task_of(headers)
+_SUBQUEUE = """(SELECT id FROM subqueues WHERE queue = jobs.queue AND task IS task_of(headers)
   AND key = key_of(headers) ORDER BY id LIMIT 1)"""
 
 
@@ -158,9 +158,10 @@ def _add_up(db: apsw.Connection) -> None:
 
 
 def _relane(db: apsw.Connection) -> None:
-    db.execute(f"""INSERT INTO lanes (queue, task, key) SELECT DISTINCT queue, task_of(headers),
-                   key_of(headers) FROM jobs WHERE {_LANE} IS NULL AND reads(headers)""")
-    db.execute(f"UPDATE jobs SET lane = {_LANE} WHERE lane IS NOT {_LANE} AND reads(headers)")
+    db.execute(f"""INSERT INTO subqueues (queue, task, key) SELECT DISTINCT queue, task_of(headers),
+                   key_of(headers) FROM jobs WHERE {_SUBQUEUE} IS NULL AND reads(headers)""")
+    db.execute(f"""UPDATE jobs SET subqueue = {_SUBQUEUE}
+                   WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)""")
 
 
 _ORPHANS = """FROM attempts WHERE ended = 0 AND id NOT IN (SELECT id FROM jobs)
@@ -211,8 +212,8 @@ CHECKS = (
         'run the failed ones again or drop them with "eventmq failed" before these run',
     ),
     Check(
-        "lanes", "lanes", "{n} jobs stand in a lane that is not theirs: {some}",
-        f"SELECT id FROM jobs WHERE lane IS NOT {_LANE} AND reads(headers)",
+        "subqueues", "subqueues", "{n} jobs stand in a subqueue that is not theirs: {some}",
+        f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)",
         "no worker is given them, or one that does not know their task", mend=_relane,
     ),
     Check(

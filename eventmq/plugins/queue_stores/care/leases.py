@@ -1,4 +1,4 @@
-"""Checks of what is under way: chunks, sweeps, schedules, and what the store says of itself."""
+"""Checks of chunks, bulk operations, schedules, and what the store says of itself."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _leased_twice(db: apsw.Connection) -> Iterator[str]:
     yield from (job_id for job_id, n in held.items() if n > 1)
 
 
-def _unreadable_sweeps(db: apsw.Connection) -> Iterator[str]:
-    for sweep, packed in db.execute("SELECT CAST(id AS BLOB), operation FROM sweeps"):
+def _unreadable_operations(db: apsw.Connection) -> Iterator[str]:
+    for operation, packed in db.execute("SELECT CAST(id AS BLOB), operation FROM bulk_operations"):
         try:
-            Operation(*unpack(packed, "the row of a sweep"))
+            Operation(*unpack(packed, "the row of a bulk operation"))
         except _BROKEN:
-            yield text_of(sweep)
+            yield text_of(operation)
 
 
 # Schedules: the table is made when a broker first opens the store
@@ -69,8 +69,8 @@ def _has_schedules(db: apsw.Connection) -> bool:
 def _unreadable_schedules(db: apsw.Connection) -> Iterator[str]:
     if not _has_schedules(db):
         return
-    sql = """SELECT CAST(name AS BLOB), version, last_slot, remaining, CAST(last_job AS BLOB),
-             definition FROM schedules WHERE gone = 0"""
+    sql = """SELECT CAST(name AS BLOB), version, last_fire_time, remaining, CAST(last_job AS BLOB),
+             definition FROM schedules WHERE removed = 0"""
     for packed, *row in db.execute(sql):
         name = text_of(packed)
         row[3] = text_of(row[3])
@@ -80,23 +80,23 @@ def _unreadable_schedules(db: apsw.Connection) -> Iterator[str]:
             yield name
 
 
-def _live(gone: int) -> str:
-    return f"(SELECT count(*) FROM schedules WHERE gone = {gone})"
+def _live(removed: int) -> str:
+    return f"(SELECT count(*) FROM schedules WHERE removed = {removed})"
 
 
 def _miscounted_schedules(db: apsw.Connection) -> Iterator[str]:
     if not _has_schedules(db):
         return
     sql = f"""SELECT key, value, CASE key WHEN 'live' THEN {_live(0)} ELSE {_live(1)} END
-              FROM schedule_counts WHERE key IN ('live', 'gone')"""
+              FROM schedule_counts WHERE key IN ('live', 'removed')"""
     for key, says, there in db.execute(sql):
         if says != there:
             yield f"{key} says {says}, {there} are there"
 
 
 def _recount_schedules(db: apsw.Connection) -> None:
-    for key, gone in (("live", 0), ("gone", 1)):
-        sql = f"UPDATE schedule_counts SET value = {_live(gone)} WHERE key = ?"
+    for key, removed in (("live", 0), ("removed", 1)):
+        sql = f"UPDATE schedule_counts SET value = {_live(removed)} WHERE key = ?"
         db.execute(sql, (key,))
 
 
@@ -148,8 +148,8 @@ CHECKS = (
         "nothing need be done, except where these tasks must not run twice",
     ),
     Check(
-        "sweeps", "sweeps", "{n} operations on many jobs cannot be read: {some}",
-        _unreadable_sweeps, "no broker can start on this store",
+        "bulk-operations", "bulk_operations", "{n} operations on many jobs cannot be read: {some}",
+        _unreadable_operations, "no broker can start on this store",
     ),
     Check(
         "schedules", "schedules", "{n} schedules cannot be read: {some}", _unreadable_schedules,

@@ -373,10 +373,12 @@ class _Salvage:
         return row["key"] in _NOT_COPIED
 
     def _note_broken(self, table: str, row: Mapping[str, Any]) -> None:
-        """Note that a barrier lacks something that it should hand on."""
-        if table in {"held", "trees"} and type(row.get("barrier")) is int:
-            what = f"the result of job {_id_of(row)}" if table == "held" else "the order of results"
-            self.broken[row["barrier"]] = _GONE.format(what)
+        """Note that a join lacks something that it should hand on."""
+        if table in {"member_results", "join_arguments"} and type(row.get("join_key")) is int:
+            what = "the order of results"
+            if table == "member_results":
+                what = f"the result of job {_id_of(row)}"
+            self.broken[row["join_key"]] = _GONE.format(what)
 
     def _read_names(self, file: File, db: apsw.Connection, table: str) -> None:
         """Read names that are not in their table from its index, which has all of them."""
@@ -447,22 +449,24 @@ class _Salvage:
             number = int(row.where[4:]) if row.where[4:].isdigit() else 0
             self._break_after(db, number, f"job {row.id}")
         self._break_incomplete(db)
-        sql = "INSERT OR IGNORE INTO works (barrier, reason, cursor, copies) VALUES (?, ?, 0, 0)"
-        there = {key for (key,) in all_rows(db, "SELECT key FROM barriers")}
+        sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
+                 VALUES (?, ?, 0, 0)"""
+        there = {key for (key,) in all_rows(db, "SELECT key FROM joins")}
         db.executemany(sql, [each for each in self.broken.items() if each[0] in there])
 
     def _break_after(self, db: apsw.Connection, number: int, what: str) -> None:
-        """Break the barrier that waits for a job that is lost."""
+        """Break the join that waits for a job that is lost."""
         node = first_row(db, "SELECT output FROM nodes WHERE key = ?", (number,))
         if node is not None and node[0] > 0:
             self.broken.setdefault(node[0], _GONE.format(what))
 
     def _break_incomplete(self, db: apsw.Connection) -> None:
-        """Break barriers that have lost the order of their results, or perhaps one of these."""
-        sql = """SELECT barriers.key, barriers.graph, tree FROM barriers
-                 LEFT JOIN trees ON trees.barrier = barriers.key"""
-        unsure = any(row.table == "held" for row in self.lost)
-        there = "SELECT 1 FROM jobs WHERE seq = ? UNION ALL SELECT 1 FROM held WHERE key = ?"
+        """Break joins that have lost the order of their results, or perhaps one of these."""
+        sql = """SELECT joins.key, joins.graph, tree FROM joins
+                 LEFT JOIN join_arguments ON join_arguments.join_key = joins.key"""
+        unsure = any(row.table == "member_results" for row in self.lost)
+        there = """SELECT 1 FROM jobs WHERE seq = ?
+                   UNION ALL SELECT 1 FROM member_results WHERE key = ?"""
         for key, graph, tree in all_rows(db, sql):
             try:
                 places = refs_of(unpack(tree, "a tree"))
@@ -482,18 +486,18 @@ class _Salvage:
         made += [("copied_from", self._source_id)] if self._source_id else []
         db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', ?)", (int(time.time()),))
-        for key, gone in (("live", 0), ("gone", 1)):
-            sql = "(SELECT count(*) FROM schedules WHERE gone = ?)"
-            db.execute(f"UPDATE schedule_counts SET value = {sql} WHERE key = ?", (gone, key))
+        for key, removed in (("live", 0), ("removed", 1)):
+            sql = "(SELECT count(*) FROM schedules WHERE removed = ?)"
+            db.execute(f"UPDATE schedule_counts SET value = {sql} WHERE key = ?", (removed, key))
         # What a graph is can be told from its nodes; a check counts what is left of it.
-        db.execute("""INSERT OR IGNORE INTO graphs (key, size, left, ended)
+        db.execute("""INSERT OR IGNORE INTO graphs (key, size, remaining, ended)
                       SELECT graph, max(key) - graph + 1, 0, 0 FROM nodes GROUP BY graph""")
-        # The jobs behind a barrier that lacks some of its own do not start: they are cancelled.
-        sql = """INSERT OR IGNORE INTO works (barrier, reason, cursor, copies)
-                 SELECT key, ?, 0, 0 FROM barriers WHERE left <> (SELECT count(*) FROM nodes
-                 JOIN jobs ON jobs.seq = nodes.key WHERE nodes.graph = barriers.graph
-                 AND nodes.key BETWEEN barriers.first AND barriers.final
-                 AND nodes.output = barriers.key)"""
+        # The jobs behind a join that lacks some of its own do not start: they are cancelled.
+        sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
+                 SELECT key, ?, 0, 0 FROM joins WHERE remaining <> (SELECT count(*) FROM nodes
+                 JOIN jobs ON jobs.seq = nodes.key WHERE nodes.graph = joins.graph
+                 AND nodes.key BETWEEN joins.first AND joins.final
+                 AND nodes.output = joins.key)"""
         if self.lost:
             db.execute(sql, (_GONE.format("a job"),))
         left = mend(db)
@@ -518,7 +522,11 @@ class _Judge:
     def why(self, row: Mapping[str, Any]) -> str:
         """Return what is wrong with a row, "" for nothing."""
         self.is_kept = False
-        if row.get("queue", 0) not in self._queues and "queue" in row and self._table != "lanes":
+        if (
+            row.get("queue", 0) not in self._queues
+            and "queue" in row
+            and self._table != "subqueues"
+        ):
             return "the name of its queue is lost"
         if self._sound(row):
             return ""
@@ -546,17 +554,17 @@ class _Judge:
         return bool(_of_id(row, "error") == row["crc"])
 
     @staticmethod
-    def _sound_held(row: Mapping[str, Any]) -> bool:
+    def _sound_member_results(row: Mapping[str, Any]) -> bool:
         return bool(_of_id(row, "result") == row["crc"])
 
     @staticmethod
-    def _sound_trees(row: Mapping[str, Any]) -> bool:
-        return bool(_call("data_crc", row["barrier"], b"", row["tree"]) == row["crc"])
+    def _sound_join_arguments(row: Mapping[str, Any]) -> bool:
+        return bool(_call("data_crc", row["join_key"], b"", row["tree"]) == row["crc"])
 
     @staticmethod
     def _sound_schedules(row: Mapping[str, Any]) -> bool:
         crc = _call("data_crc", _call("id_crc", row["name"]), b"", row["definition"])
-        return bool(row["gone"]) or crc == row["crc"]
+        return bool(row["removed"]) or crc == row["crc"]
 
 
 def _call(name: str, *values: Any) -> int:

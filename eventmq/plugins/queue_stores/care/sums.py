@@ -41,7 +41,7 @@ def _outcomes(db: apsw.Connection) -> Iterator[str]:
 def _schedules(db: apsw.Connection) -> Iterator[str]:
     if first_row(db, "SELECT 1 FROM sqlite_master WHERE name = 'schedules'") is None:
         return
-    sql = """SELECT as_text(CAST(name AS BLOB)) FROM schedules WHERE gone = 0
+    sql = """SELECT as_text(CAST(name AS BLOB)) FROM schedules WHERE removed = 0
              AND crc IS NOT data_crc(id_crc(CAST(name AS BLOB)), x'', CAST(definition AS BLOB))"""
     yield from (str(name) for (name,) in db.execute(sql))
 
@@ -70,13 +70,16 @@ CHECKS = (
         "they are shown as unknown; no job depends on them", "nothing need be done", named=_NAMED,
     ),
     Check(
-        "checksums", "held", "{n} results that jobs wait for are not what was written: {some}",
-        f"SELECT {_ID} FROM held WHERE crc IS NOT {_DATA.format(_OF_ID, 'result')}",
+        "checksums", "member_results",
+        "{n} results that jobs wait for are not what was written: {some}",
+        f"SELECT {_ID} FROM member_results WHERE crc IS NOT {_DATA.format(_OF_ID, 'result')}",
         "the jobs that take them fail", "submit these graphs again", named=_NAMED,
     ),
     Check(
-        "checksums", "trees", "{n} barriers do not know what they hand on in which order: {some}",
-        "SELECT barrier FROM trees WHERE crc IS NOT data_crc(barrier, x'', CAST(tree AS BLOB))",
+        "checksums", "join_arguments",
+        "{n} joins do not know what they hand on in which order: {some}",
+        """SELECT join_key FROM join_arguments
+           WHERE crc IS NOT data_crc(join_key, x'', CAST(tree AS BLOB))""",
         "the jobs that wait there fail", "submit these graphs again", named=_NAMED,
     ),
     Check(
