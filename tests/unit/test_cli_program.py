@@ -4,12 +4,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eventmq.app import EventMQ
 from eventmq.cli.exits import FAILED
 from eventmq.cli.program import program
+from eventmq.errors import SettingsError
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from eventmq.settings import Settings
 
 COMMANDS = [
     "demo", "broker", "worker", "beat", "dev", "gateway", "emp", "call", "ping", "status", "queues",
@@ -74,6 +78,37 @@ def test_a_wrong_setting_in_a_file_is_wrong_usage_and_names_the_nearest(cli: Cli
     assert 2 == code
     assert "eventmq.toml" in message
     assert "did you mean 'broker'?" in message
+
+
+def test_a_variable_with_an_old_name_is_wrong_usage_and_names_the_new_one(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENTMQ_GRACE", "3")
+    code, message = cli.error("settings")
+    assert 2 == code
+    assert "'grace' from EVENTMQ_GRACE" in message
+    assert "set EVENTMQ_SHUTDOWN_GRACE instead" in message
+
+
+def test_options_of_a_worker_set_its_settings_whatever_these_are_called(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Settings] = []
+
+    def make_worker(app: EventMQ, **_: object) -> None:
+        made.append(app.settings)
+        raise SettingsError("seen")
+
+    monkeypatch.setattr(EventMQ, "make_worker", make_worker)
+    cli.write("shop.py", "from eventmq import EventMQ\napp = EventMQ()\n")
+    options = ["--grace", "7", "--cancel-grace", "3", "--max-abandoned", "9", "-Q", "mail:4"]
+    assert cli.run("worker", "-A", "shop", *options).stderr.endswith("error: seen\n")
+    (settings,) = made
+    given = [
+        settings.shutdown_grace, settings.cancel_grace, settings.max_abandoned_threads,
+        settings.queues,
+    ]  # fmt: skip
+    assert [7.0, 3.0, 9, ((4, "mail"),)] == given
 
 
 def test_the_version_is_an_option_too(cli: Cli) -> None:
