@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DAMAGED",
     "DISK_FULL",
+    "INTERRUPTED",
     "IN_USE",
     "UNREADABLE",
     "add_function",
@@ -50,6 +51,7 @@ __all__ = [
     "first_row",
     "has_moved",
     "has_page_checksums",
+    "is_damage",
     "lacks_index_space",
     "leave_log",
     "library_version",
@@ -71,6 +73,12 @@ DISK_FULL = apsw.FullError
 
 #: Another connection, or a cursor of this one that was not closed, is in the way.
 IN_USE = (apsw.BusyError, apsw.LockedError)
+
+#: A progress handler, or another thread, ended a statement.
+INTERRUPTED = apsw.InterruptError
+
+#: I/O errors that say that a page is not what was written, or cannot be read at all.
+_LOST_PAGES = {apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_READ}
 
 #: The first sound release of each series that has one; of later series all are sound.
 _SOUND = {(3, 44): 6, (3, 50): 7, (3, 51): 3}
@@ -215,6 +223,13 @@ def explain(error: Exception) -> str:
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
         return "a page is not what was written: its checksum is wrong"
     return str(error)
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error says that something in a file is damaged or cannot be read."""
+    if isinstance(error, (*DAMAGED, UnicodeDecodeError)):
+        return True
+    return getattr(error, "extendedresult", 0) in _LOST_PAGES
 
 
 def bad_pages(path: Path) -> list[int]:

@@ -12,6 +12,7 @@ from eventmq.entries import Admit
 from eventmq.errors import StoreError
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import connect, first_row
+from eventmq.plugins.queue_stores import quick_check
 from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
@@ -98,6 +99,42 @@ def test_it_ends_after_its_time_and_says_what_it_has_not_looked_at(
         assert first_row(db, "SELECT count(*) FROM events") is not None, (
             "the clock is not asked now"
         )
+
+
+class Looks:
+    """A clock by which a check is too late at the n-th look."""
+
+    def __init__(self, late: float) -> None:
+        self._late = late
+        self.count = -1  # the first one is that of the beginning
+
+    def monotonic(self) -> float:
+        """Return 0.0 until it is too late."""
+        self.count += 1
+        return 0.0 if self.count < self._late else 60.0
+
+
+def test_what_was_found_counts_though_the_look_was_cut_off_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row without its entry in an index, and the time ends with later rows of the table."""
+    caplog.set_level(logging.INFO, "eventmq.store")
+    path = folder / FILE_NAME
+    place = leaves(path, "jobs_id")[0] * PAGE - 6
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr(quick_check, "_STEPS", 50)
+    whole = Looks(float("inf"))
+    with closing(connect(path, busy=0.0)) as db:
+        for cut_off in (False, True):
+            looks = Looks(whole.count * 2 // 3) if cut_off else whole
+            monkeypatch.setattr(quick_check, "time", looks)
+            with pytest.raises(StoreError, match="the index jobs_id does not agree"):
+                check_quickly(db, path)
+        monkeypatch.setattr(quick_check, "time", Looks(1))
+        check_quickly(db, path)
+    assert " ended after 1 s, before " in caplog.text
 
 
 def test_a_sound_store_is_looked_at_and_nothing_is_said(

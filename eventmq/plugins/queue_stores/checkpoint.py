@@ -14,19 +14,20 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from eventmq.errors import StoreError
 from eventmq.plugins.database import (
     DISK_FULL,
-    UNREADABLE,
     checkpoint,
     connect,
     first_row,
     watch_log,
 )
+from eventmq.plugins.queue_stores.errors import store_error
 from eventmq.plugins.queue_stores.log import PATIENCE, patience
 
 if TYPE_CHECKING:
     import apsw
+
+    from eventmq.errors import StoreError
 
 __all__ = ["Checkpointer"]
 
@@ -92,12 +93,22 @@ class Checkpointer:
         self.forced = 0
 
     def start(self, db: apsw.Connection) -> None:
-        """Begin to watch the log of a connection, once the database is in WAL mode and was read."""
+        """Begin to watch the log of a connection, once the database is in WAL mode and was read.
+
+        Raises:
+            StoreError: What ``sync_every`` needs cannot be had: the log, or a thread.
+        """
         watch_log(db, self._frames)
         self._db = self._connect()
         if self._sync_every:
-            self._log = os.open(f"{self._path}-wal", os.O_RDONLY)
-            self._thread.start()
+            try:
+                self._log = os.open(f"{self._path}-wal", os.O_RDONLY)
+                self._thread.start()
+            except (OSError, RuntimeError) as error:
+                raise self._error(error) from error
+
+    def _error(self, error: Exception) -> StoreError:
+        return store_error(self._path, error, "cannot move or sync its log")
 
     def _connect(self) -> apsw.Connection:
         """Return a connection of the thread's own that has opened its files."""
@@ -110,11 +121,11 @@ class Checkpointer:
         """Note a commit of ``db``; called by the committing thread.
 
         Raises:
-            StoreError: The log could not be moved or synced, for another reason than a lack of
-                space, which the next commits meet themselves.
+            StoreError: The log could not be moved or synced, or the thread that does it has
+                ended. A lack of space is no reason: the next commits meet it themselves.
         """
         if self._failure is not None:
-            raise StoreError(f"the store {self._path} cannot be synced") from self._failure
+            raise self._error(self._failure)
         frames = self._frames[0]
         if frames < self._last:
             self._short()
@@ -161,7 +172,7 @@ class Checkpointer:
         with patience(db, FORCED_WAIT if forced else READERS_WAIT):
             busy = self._checkpoint(db, "RESTART")
         if self._failure is not None:
-            raise StoreError(f"the store {self._path} cannot be synced") from self._failure
+            raise self._error(self._failure)
         if forced:
             self._next_forced = frames + FORCED_FRAMES
             self.forced += 1
@@ -172,6 +183,14 @@ class Checkpointer:
                 )  # fmt: skip
 
     def _run(self) -> None:
+        try:
+            self._move_and_sync()
+        except Exception as error:
+            # Without this thread nothing is synced, and the next commit says so.
+            self._failure = error
+            logger.exception("the thread that moves and syncs the log of %s has ended", self._path)
+
+    def _move_and_sync(self) -> None:
         db = self._db
         assert db is not None, "not started"  # noqa: S101
         while not self._stop:
@@ -189,7 +208,7 @@ class Checkpointer:
             return checkpoint(db, mode)
         except DISK_FULL:  # it is simply tried again
             return False
-        except UNREADABLE as error:
+        except Exception as error:  # noqa: BLE001 - the next commit says it
             self._failure = error
             return False
 

@@ -58,12 +58,12 @@ def check_quickly(db: apsw.Connection, path: Path, seconds: float = SECONDS) -> 
     try:
         for place, table in enumerate(tables):
             damaged, indexes = read_answer(db, f"PRAGMA integrity_check({table})")
+            if damaged or indexes:
+                raise StoreError(_sentence(path, table, damaged, indexes))
             if late:
                 what = "the check of the store %s ended after %g s, before %s: run eventmq fsck"
                 logger.info(what, path, seconds, ", ".join(tables[place:]))
                 return
-            if damaged or indexes:
-                raise StoreError(_sentence(path, table, damaged, indexes))
     finally:
         db.set_progress_handler(None, 0)
 

@@ -39,7 +39,7 @@ from eventmq.entries import (
     SaveLimits,
     SealEvents,
 )
-from eventmq.errors import PluginError, ProtocolError, QueueFull, StoreError
+from eventmq.errors import PluginError, QueueFull, StoreError
 from eventmq.hookspecs import hookimpl
 from eventmq.operations import (
     Act,
@@ -51,6 +51,7 @@ from eventmq.operations import (
     SweepSlice,
 )
 from eventmq.plugins.database import (
+    DAMAGED,
     DISK_FULL,
     UNREADABLE,
     can_checksum_pages,
@@ -67,6 +68,7 @@ from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES, Checkpointer
 from eventmq.plugins.queue_stores.clock import load_clock, save_clock
 from eventmq.plugins.queue_stores.disk import FILE_NAME, DataDirectory
+from eventmq.plugins.queue_stores.errors import ALTERED, ASK, store_error
 from eventmq.plugins.queue_stores.failures import Failures
 from eventmq.plugins.queue_stores.graph_reads import GraphReads, next_deadline, open_graphs
 from eventmq.plugins.queue_stores.identity import check_expected, identify
@@ -112,9 +114,6 @@ PRUNE_EVERY = 60.0
 #: Prepared statements that are kept. One that was not used in so many executions goes, too: what
 #: each commit does stays prepared.
 STATEMENTS = 256
-
-#: What a value that was altered in the file ends in, where nothing else notices it.
-_ALTERED = (ProtocolError, LookupError, TypeError, ValueError)
 
 #: Kibibytes of page cache.
 CACHE_KIB = 32 * 1024
@@ -178,6 +177,8 @@ class SqliteStore:
         self._db: apsw.Connection | None = None
         self._checkpointer: Checkpointer | None = None
         self._verdicts: list[Sequence[Any] | Exception] = []
+        #: Why nothing is committed any more.
+        self._lost: StoreError | None = None
         self._pruned = float("-inf")
         self._path = ":memory:" if directory is None else str(directory / FILE_NAME)
 
@@ -199,20 +200,21 @@ class SqliteStore:
             self._home.serve(self._expected)
         try:
             return self._open()
-        except (*UNREADABLE, *_ALTERED) as error:
+        except (*UNREADABLE, *ALTERED) as error:
             self.close()
             if self._home is not None and self._is_full(error):
                 raise self._home.full() from error
-            msg = (
-                f"cannot open the store {self._path}: {explain(error)}; ask eventmq fsck what is "
-                "wrong, and eventmq fsck --salvage DEST copies what can be read"
-            )
+            msg = f"cannot open the store {self._path}: {explain(error)}; {ASK}"
             raise StoreError(msg) from error
+        except OSError as error:
+            self.close()
+            raise StoreError(f"cannot open the store {self._path}: {error}") from error
         except BaseException:
             self.close()
             raise
 
     def _open(self) -> Recovered:
+        self._lost = None
         self._db = db = self._connect()
         if self._home is not None:
             check_quickly(db, Path(self._path))
@@ -270,10 +272,10 @@ class SqliteStore:
     def _refuse_other(self, db: apsw.Connection, *, logged: bool) -> None:
         """Refuse a store of another version, and leave its file and its log as they are."""
         try:
-            with contextlib.suppress(*UNREADABLE):  # what is damaged is told later
+            with contextlib.suppress(*DAMAGED):  # it is told later, with its place
                 if not is_empty(db):
                     check_schema(db, self._path)
-        except StoreError:
+        except BaseException:
             if logged:
                 leave_log(db)
             db.close()
@@ -377,6 +379,8 @@ class SqliteStore:
 
     def _commit(self, batch: Sequence[Write]) -> Sequence[Any] | Exception:
         assert self._db is not None, "the store is not open"  # noqa: S101
+        if self._lost is not None:
+            return self._lost
         high = self._writes.high
         try:
             if self._home is not None:
@@ -389,8 +393,11 @@ class SqliteStore:
                 self._writes.careful = True
                 return self._transaction(batch)
         except Exception as error:  # noqa: BLE001 - every failure is a verdict
-            self._roll_back(high)
-            return self._failure(error)
+            try:
+                self._roll_back(high)
+                return self._failure(error)
+            except StoreError as failure:
+                return failure
         finally:
             self._writes.careful = False
 
@@ -458,24 +465,34 @@ class SqliteStore:
         return isinstance(error, DISK_FULL)
 
     def _roll_back(self, high: str) -> None:
+        """Undo what a commit did, in the database and in what is kept of it in memory.
+
+        Raises:
+            StoreError: Memory may now have what the database has not, such as the number of a
+                queue. Jobs stored with that would be lost at the next start, receipts and all: so
+                nothing is committed any more.
+        """
         assert self._db is not None  # noqa: S101 - checked by the caller
-        with contextlib.suppress(*UNREADABLE):
+        try:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._tables.reload()
             self._outbox.reload()
+        except Exception as error:
+            self._lost = store_error(self._path, error, "cannot undo a commit that failed")
+            raise self._lost from error
         self._writes.high = high
 
     def _failure(self, error: Exception) -> Exception:
         if isinstance(error, StoreError):
             return error
         if self._is_full(error):
-            self._make_room()
+            try:
+                self._make_room()
+            except OSError as trouble:
+                return store_error(self._path, trouble)
             return QueueFull("the disk is full")
-        why = explain(error) or type(error).__name__  # a MemoryError has no words
-        failure = StoreError(f"the store {self._path} cannot be written: {why}")
-        failure.__cause__ = error
-        return failure
+        return store_error(self._path, error)
 
 
 def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[Any], Any]]:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from eventmq.care import Finding
-from eventmq.plugins.database import UNREADABLE, bad_pages, explain, first_row
+from eventmq.plugins.database import INTERRUPTED, UNREADABLE, bad_pages, explain, first_row
 from eventmq.plugins.queue_stores.care.check import RESTORE, first_of
 from eventmq.plugins.queue_stores.log import look_at_log
 
@@ -59,14 +59,20 @@ def check_page_sums(path: Path) -> Iterator[Finding]:
 def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
     """Return what SQLite finds wrong, as sentences, and which indexes do not agree.
 
+    What was found before a progress handler ended the statement counts. SQLite looks at the pages
+    of a table first and at its rows after that, and tells of the pages once it has seen all.
+
     Args:
         db: Open.
         sql: ``PRAGMA integrity_check`` with an argument.
     """
+    says: list[str] = []
     try:
-        says = [row[0] for row in db.execute(sql)]
+        says.extend(row[0] for row in db.execute(sql))
+    except INTERRUPTED:
+        pass
     except UNREADABLE as error:
-        says = [explain(error)]
+        says.insert(0, explain(error))
     lines = [line for text in says if text != "ok" for line in text.splitlines()]
     indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
     rest = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
