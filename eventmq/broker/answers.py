@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Session
-    from eventmq.broker.suspects import Death
+    from eventmq.broker.suspects import Death, Suspect
     from eventmq.entries import Attempt, Cause, Finished
     from eventmq.job import Job, JobState
 
@@ -17,8 +17,8 @@ class Answers:
     """What becomes of the jobs of a chunk that were answered, or that are lost."""
 
     __slots__ = (
-        "again", "attempts", "before", "blamed", "causes", "ends", "lease", "lost", "ready",
-        "session", "taken", "unstarted",
+        "again", "attempts", "before", "blamed", "causes", "ends", "given_up", "lease", "lost",
+        "ready", "session", "suspects", "taken", "unstarted",
     )  # fmt: skip
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -37,6 +37,10 @@ class Answers:
         #: Jobs that go back and may have killed their process, by their ids; ids of those to which
         #: the death is counted because their worker was lost.
         self.lost: dict[str, Death] = {}
+        #: The session does not have the chunk any more, as far as is known: it did not answer.
+        self.given_up = False
         self.blamed: set[str] = set()
+        #: What was known before of jobs as suspects.
+        self.suspects: list[tuple[Job, Suspect | None]] = []
         #: What jobs that go back were like before.
         self.before: list[tuple[Job, tuple[int, int, float, int, JobState, float]]] = []

@@ -330,6 +330,9 @@ class BrokerCore:
         self.sweeps.run()
         self.waits.lookups.run()
         self.dispatch.run()
+        if (changes := state.suspects.take_changes()) is not None:
+            entry, undo = changes
+            state.write(entry, lambda _: None, undo)
 
     def wake_at(self, now: float) -> float:
         """Return the store time at which `decide` is wanted although nothing was received."""

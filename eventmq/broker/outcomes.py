@@ -170,6 +170,7 @@ class Outcomes:
             answers.attempts.append(failure.attempt(job, state.now))
             answers.ready.append(job.ready_at)
             cause = _AGAIN
+            answers.suspects.append((job, state.suspects.copy_of(job)))
             self._delay(job, countdown)
         elif (death := _DEATHS.get(kind)) is not None:
             if self._died(answers, job, failure.error, death):
@@ -315,6 +316,7 @@ class Outcomes:
         if not lease.left:
             self.close(session, lease)
         if again:
+            self._suspect(answers)
             entry = Requeue(
                 again, answers.attempts, answers.causes, state.now, session.name, lease.leased,
                 answers.ready,
@@ -327,12 +329,29 @@ class Outcomes:
 
         state.write(Finish(ends, lease.leased), settle, lambda: self._undo(answers))
 
+    def _suspect(self, answers: Answers) -> None:
+        """Note which jobs that go back may have killed what they had; it is in the same commit."""
+        if not answers.lost and not answers.blamed:
+            return
+        suspects, had = self.state.suspects, (answers.session.id, answers.lease.number)
+        for job in answers.again:
+            death = answers.lost.get(job.id)
+            if death is None and job.id not in answers.blamed:
+                continue
+            answers.suspects.append((job, suspects.copy_of(job)))
+            if death is None:
+                suspects.blame(job, had)
+            else:
+                suspects.lost(job, death, had if answers.given_up else None)
+
     def _undo(self, answers: Answers) -> None:
         """The commit failed: the worker was not told, and will say all of it again."""
         session, lease = answers.session, answers.lease
         for job, was in answers.before:
             job.attempt, job.deaths, job.due, job.rank, job.state, job.eta = was
             self.state.refusals.get(job.id, set()).discard(session.id)
+        for job, known in reversed(answers.suspects):
+            self.state.suspects.restore(job, known)
         for place, job in answers.taken:
             lease.jobs[place] = job
         lease.left += len(answers.taken)
@@ -389,10 +408,6 @@ class Outcomes:
             if job.state is JobState.CANCELLED:
                 continue  # by the same commit
             state.released(job, unstarted=job.id in answers.unstarted)
-            if job.id in answers.lost:
-                state.suspects.lost(job, answers.lost[job.id])
-            elif job.id in answers.blamed:
-                state.suspects.blame(job)
             if job.state is JobState.DELAYED:
                 state.queues[job.queue].counts.waiting -= 1
                 state.queues[job.queue].counts.delayed += 1
@@ -424,6 +439,7 @@ class Outcomes:
             self.volatile.give_back(session, lease, unstarted=unstarted)
             return
         answers = Answers(session, lease)
+        answers.given_up = True
         for place, job in enumerate(lease.jobs):
             if job is not None:
                 lease.jobs[place] = None

@@ -41,6 +41,7 @@ class Recovery:
         state.next_expiry = recovered.next_expiry
         state.graphs, state.next_deadline = recovered.graphs, recovered.next_deadline
         state.limiters.recover(recovered.limiters)
+        state.suspects.recover(recovered.suspects)
         for name in state.limiters.of_queues:
             state.queue(name)  # the operator named it, so it is listed
         for name, counts in recovered.counts.items():
@@ -98,4 +99,6 @@ class Recovery:
                 state.jobs[job.id] = job
                 state.queue(job.queue)
                 state.learn(job.headers, job.seq)
+                if job.deaths:
+                    state.suspects.add(job)
                 state.leased(job, (session, lease, place), again=True)

@@ -101,11 +101,11 @@ class Sessions:
     def _cancel_revoked(self, peer: Peer, session: Session, held: tuple[int, ...]) -> None:
         """Tell a session that had been given up which of its deliveries are not its own now."""
         state = self.state
-        for job_id, delivery in self.revoked.take(session, held):
+        given_up = self.revoked.take(session, held) + state.suspects.returned(session, held)
+        for job_id, delivery in given_up:
             self._cancel(peer, job_id, delivery, "the session was given up")
-            job = state.jobs.get(job_id)
-            if job is not None:  # its worker was cut off, and had not died of it
-                state.suspects.absolve(job, delivery)
+            # Its worker was cut off, and had not died of it.
+            state.suspects.absolve(job_id, delivery, state.jobs.get(job_id))
         doubts = self.revoked.doubts(session, held)
         if doubts:  # a broker may have been killed before it told of a cancel
 

@@ -9,23 +9,27 @@ that has nothing else, which gets nothing else for a while, so that the next dea
 A worker that fell silent may live, behind a network that is cut. Its jobs travel alone from then
 on, and it counts only if it happens again and again.
 
-Losses are memory of one run of the broker; proven deaths are stored.
+All of it is stored, in the commit that puts the job back: what is charged, counted or taken back
+stands after a restart as it stood before. A worker that comes back to another run of the broker
+takes back as well what was noted when it was lost.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from eventmq.entries import SaveSuspects, SuspectEnd, SuspectRow
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
     from eventmq.job import Job
 
-__all__ = ["PATIENCE", "Death", "Suspects"]
+__all__ = ["PATIENCE", "Death", "Suspect", "Suspects"]
 
 #: Suspects that are known at a time; of the oldest the losses are forgotten.
 MOST = 100_000
@@ -51,86 +55,201 @@ ISOLATE = 2
 PATIENCE = 5.0
 
 
-class Death(enum.Enum):
-    """What is known of the end of a delivery that was not answered."""
+class Death(enum.IntEnum):
+    """What is known of the end of a delivery that was not answered. The numbers are stored."""
 
     #: Something died, and nothing but this job can have been the cause.
-    ALONE = enum.auto()
+    ALONE = 1
     #: Something died, and this job or another one was the cause.
-    SHARED = enum.auto()
+    SHARED = 2
     #: The worker was silent for too long.
-    SILENT = enum.auto()
+    SILENT = 3
     #: The worker was lost, and had not begun the job.
-    UNREACHED = enum.auto()
+    UNREACHED = 4
 
 
 @dataclass(slots=True, eq=False)
-class _Suspect:
+class Suspect:
     """One job.
 
     Attributes:
+        queue: Its queue.
+        id: Its id.
+        seq: Its number in the store.
         losses: Deaths of which it may have been the cause.
         unproven: The same, and workers that fell silent while they had it.
         unreached: Workers that were lost before they had begun it.
+        owed: Deaths that are counted in the job and were taken back while it was not in memory.
+        stored: The store has a row of it.
         session: Of the worker that is kept free for it, None for none.
         since: When it began to wait for that, 0.0 before.
         ends: How the last deliveries that were lost have ended.
     """
 
+    queue: str
+    id: str
+    seq: int
     losses: int = 0
     unproven: int = 0
     unreached: int = 0
+    owed: int = 0
+    stored: bool = False
     session: Session | None = None
     since: float = 0.0
-    ends: dict[int, Death] = field(default_factory=dict)
+    ends: dict[int, SuspectEnd] = field(default_factory=dict)
 
-    def note(self, delivery: int, death: Death) -> None:
+    def note(self, end: SuspectEnd) -> None:
         """Remember how a delivery has ended."""
-        self.ends[delivery] = death
+        self.ends[end.delivery] = end
         while len(self.ends) > REMEMBERED:
             del self.ends[next(iter(self.ends))]
+
+    def copy(self) -> Suspect:
+        """Return what it is like now."""
+        return replace(self, ends=dict(self.ends))
+
+    @property
+    def row(self) -> SuspectRow | None:
+        """What is to be stored of it, None where the job's row says all."""
+        counts = (self.losses, self.unproven, self.unreached, self.owed)
+        if not any(counts) and not self.ends:
+            return None
+        return SuspectRow(self.seq, *counts, list(self.ends.values()))
 
 
 class Suspects:
     """The suspects of a broker, by queue."""
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[str, _Suspect]] = {}
-        self._count = 0
+        self._of: dict[str, dict[str, Suspect]] = {}
+        #: The same by the ids of the jobs.
+        self._all: dict[str, Suspect] = {}
+        #: What is to be written: number of the job -> id.
+        self._changed: dict[int, str] = {}
+        #: Jobs whose deaths were taken back, by number.
+        self._cleared: dict[int, Job] = {}
+        #: What workers had that an earlier run of the broker gave up: (session id, number of the
+        #: chunk) -> jobs and deliveries.
+        self._away: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._all)
 
-    def add(self, job: Job) -> _Suspect:
-        """Let a job travel alone from now on."""
-        queue = self._of.setdefault(job.queue, {})
-        suspect = queue.get(job.id)
+    def add(self, job: Job) -> Suspect:
+        """Let a job travel alone from now on, which has come into memory or is there."""
+        suspect = self._all.get(job.id)
+        if suspect is not None and suspect.seq != job.seq:  # of another life of the job
+            self._drop(suspect)
+            suspect = None
         if suspect is None:
-            if self._count >= MOST:
-                self._drop_oldest()
-                queue = self._of.setdefault(job.queue, {})
-            suspect = queue[job.id] = _Suspect()
-            self._count += 1
+            if len(self._all) >= MOST:
+                self._drop(next(iter(self._all.values())))
+            suspect = self._put(Suspect(job.queue, job.id, job.seq))
+        if suspect.owed:
+            self._clear(job, suspect.owed)
+            suspect.owed = 0
+            self._note_change(suspect)
         return suspect
 
-    def _drop_oldest(self) -> None:
-        name, queue = next(iter(self._of.items()))
-        del queue[next(iter(queue))]
-        self._count -= 1
-        if not queue:
-            del self._of[name]
+    def _put(self, suspect: Suspect) -> Suspect:
+        self._all[suspect.id] = suspect
+        self._of.setdefault(suspect.queue, {})[suspect.id] = suspect
+        return suspect
 
-    def get(self, job: Job) -> _Suspect | None:
+    def _drop(self, suspect: Suspect) -> None:
+        if self._all.pop(suspect.id, None) is None:
+            return
+        queue = self._of[suspect.queue]
+        del queue[suspect.id]
+        if not queue:
+            del self._of[suspect.queue]
+        if suspect.stored or suspect.seq in self._changed:
+            self._note_change(suspect)
+
+    def _note_change(self, suspect: Suspect) -> None:
+        self._changed[suspect.seq] = suspect.id
+
+    def _clear(self, job: Job, deaths: int) -> None:
+        """Take back deaths that are counted in a job."""
+        job.deaths = max(0, job.deaths - deaths)
+        self._cleared[job.seq] = job
+
+    def get(self, job: Job) -> Suspect | None:
         """Return what is known of a job, None where it is no suspect."""
-        return self._of.get(job.queue, {}).get(job.id)
+        return self._all.get(job.id)
 
     def forget(self, job: Job) -> None:
         """Forget a job that has ended, or that ran without harm."""
-        queue = self._of.get(job.queue)
-        if queue is not None and queue.pop(job.id, None) is not None:
-            self._count -= 1
-            if not queue:
-                del self._of[job.queue]
+        suspect = self._all.get(job.id)
+        if suspect is not None:
+            self._drop(suspect)
+
+    # What is stored
+
+    def recover(self, rows: Iterable[SuspectRow]) -> None:
+        """Take over what the store has, into suspects that are still empty."""
+        for row in rows:
+            suspect = self._put(Suspect(
+                row.queue, row.id, row.seq, row.losses, row.unproven, row.unreached, row.owed,
+                stored=True,
+            ))  # fmt: skip
+            for end in row.ends:
+                suspect.note(end)
+                self._away.setdefault((end.session, end.chunk), []).append((row.id, end.delivery))
+
+    def returned(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
+        """Return and forget what a session still holds that an earlier run of the broker gave up.
+
+        Args:
+            session: Which is there again.
+            held: Numbers of its chunks.
+
+        Returns:
+            Ids of jobs, and the deliveries under which it has them.
+        """
+        if not self._away:
+            return []
+        return [
+            entry
+            for number in held
+            if number not in session.leases
+            for entry in self._away.pop((session.id, number), ())
+        ]
+
+    def take_changes(self) -> tuple[SaveSuspects, Callable[[], None]] | None:
+        """Return what to write with the next commit and what to call if that fails, or None."""
+        changed, cleared = self._changed, self._cleared
+        if not changed and not cleared:
+            return None
+        self._changed, self._cleared = {}, {}
+        rows, gone = [], []
+        for seq, job_id in changed.items():
+            suspect = self._all.get(job_id)
+            row = None if suspect is None or suspect.seq != seq else suspect.row
+            if row is None:
+                gone.append(seq)
+            else:
+                rows.append(row)
+            if suspect is not None and suspect.seq == seq:
+                suspect.stored = row is not None
+
+        def undo() -> None:
+            self._changed = {**changed, **self._changed}
+            self._cleared = {**cleared, **self._cleared}
+
+        deaths = [(seq, job.deaths) for seq, job in cleared.items()]
+        return SaveSuspects(rows, gone, deaths), undo
+
+    def copy_of(self, job: Job) -> Suspect | None:
+        """Return what is known of a job now, for `restore`."""
+        suspect = self._all.get(job.id)
+        return None if suspect is None else suspect.copy()
+
+    def restore(self, job: Job, was: Suspect | None) -> None:
+        """Put back what was known of a job: the commit failed that was to change it."""
+        self.forget(job)
+        if was is not None:
+            self._note_change(self._put(was))
 
     # What deaths count
 
@@ -150,10 +269,19 @@ class Suspects:
             return suspect.unreached >= MAX_UNREACHED
         return suspect.unproven >= MAX_UNPROVEN
 
-    def lost(self, job: Job, death: Death) -> None:
-        """Note the end of the last delivery of a job, which is not counted in the job."""
+    def lost(self, job: Job, death: Death, had: tuple[str, int] | None = None) -> None:
+        """Note the end of the last delivery of a job, which is not counted in the job.
+
+        Args:
+            job: Which.
+            death: What is known of it.
+            had: Session id and number of the chunk, where the session may come back with it: it did
+                not say itself that the job was lost.
+        """
         suspect = self.add(job)
-        suspect.note(job.delivery, death)
+        if had is not None:
+            suspect.note(SuspectEnd(job.delivery, death, *had))
+        self._note_change(suspect)
         if death is Death.UNREACHED:
             suspect.unreached += 1
         else:
@@ -161,32 +289,44 @@ class Suspects:
         suspect.losses += death is Death.SHARED
         suspect.session, suspect.since = None, 0.0
 
-    def blame(self, job: Job) -> None:
-        """Note that a death was counted because the worker of the last delivery was lost."""
-        self.add(job).note(job.delivery, Death.ALONE)
+    def blame(self, job: Job, had: tuple[str, int]) -> None:
+        """Note that a death was counted because the worker of the last delivery was lost.
 
-    def absolve(self, job: Job, delivery: int) -> bool:
+        Args:
+            job: In which it was counted.
+            had: Session id and number of the chunk.
+        """
+        suspect = self.add(job)
+        suspect.note(SuspectEnd(job.delivery, Death.ALONE, *had))
+        self._note_change(suspect)
+
+    def absolve(self, job_id: str, delivery: int, job: Job | None) -> bool:
         """Take back what was noted or counted when a worker was lost which is there again.
 
         Args:
-            job: Which that worker still has.
+            job_id: Of the job that this worker still has.
             delivery: Under which it has it.
+            job: The same, None where it is not in memory.
 
         Returns:
             Whether there was one.
         """
-        suspect = self.get(job)
-        death = None if suspect is None else suspect.ends.pop(delivery, None)
-        if suspect is None or death is None:
+        suspect = self._all.get(job_id)
+        end = None if suspect is None else suspect.ends.pop(delivery, None)
+        if suspect is None or end is None:
             return False
-        if death is Death.ALONE:
-            job.deaths = max(0, job.deaths - 1)
-        elif death is Death.UNREACHED:
+        if end.death == Death.ALONE:
+            if job is None:
+                suspect.owed += 1
+            else:
+                self._clear(job, 1)
+        elif end.death == Death.UNREACHED:
             suspect.unreached -= 1
         else:
             suspect.unproven -= 1
-            suspect.losses -= death is Death.SHARED
-        if not job.deaths and not suspect.unproven:
+            suspect.losses -= end.death == Death.SHARED
+        self._note_change(suspect)
+        if job is not None and not job.deaths and not suspect.unproven:
             self.forget(job)
         return True
 

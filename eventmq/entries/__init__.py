@@ -24,6 +24,9 @@ from eventmq.entries.changes import (
     Promote,
     Requeue,
     SaveLimits,
+    SaveSuspects,
+    SuspectEnd,
+    SuspectRow,
     Verdict,
 )
 from eventmq.entries.events import events_of
@@ -104,7 +107,10 @@ __all__ = [
     "Recovered",
     "Requeue",
     "SaveLimits",
+    "SaveSuspects",
     "SealEvents",
+    "SuspectEnd",
+    "SuspectRow",
     "UniqueRule",
     "Verdict",
     "Write",
@@ -123,6 +129,7 @@ Write = (
     | Promote
     | Expire
     | SaveLimits
+    | SaveSuspects
     | KeepTime
     | Note
     | NoteEnds

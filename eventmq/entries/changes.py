@@ -28,6 +28,9 @@ __all__ = [
     "Promote",
     "Requeue",
     "SaveLimits",
+    "SaveSuspects",
+    "SuspectEnd",
+    "SuspectRow",
     "Verdict",
 ]
 
@@ -218,6 +221,60 @@ class SaveLimits(NamedTuple):
     """Write token buckets, over what was written before. Verdict: None."""
 
     rows: Sequence[LimitRow]
+
+
+class SuspectEnd(NamedTuple):
+    """How a delivery of a job ended that was lost with its worker.
+
+    Attributes:
+        delivery: Which.
+        death: What is known of it: a number of `eventmq.broker.suspects.Death`.
+        session: Id of the worker's session.
+        chunk: Number of the chunk that it was in.
+    """
+
+    delivery: int
+    death: int
+    session: str
+    chunk: int
+
+
+class SuspectRow(NamedTuple):
+    """What is kept of a job that may have killed a process.
+
+    Attributes:
+        seq: Its number.
+        losses: Deaths of which it may have been the cause.
+        unproven: The same, and workers that fell silent while they had it.
+        unreached: Workers that were lost before they had begun it.
+        owed: Deaths that are counted in its row, and were taken back.
+        ends: How the last deliveries that were lost have ended.
+        queue: Its queue, where the store says so.
+        id: Its id, where the store says so.
+    """
+
+    seq: int
+    losses: int = 0
+    unproven: int = 0
+    unreached: int = 0
+    owed: int = 0
+    ends: Sequence[SuspectEnd] = ()
+    queue: str = ""
+    id: str = ""
+
+
+class SaveSuspects(NamedTuple):
+    """Write what is known of suspects, over what was written before. Verdict: None.
+
+    Of jobs that are not there any more nothing is written, and what was is forgotten when the store
+    is opened.
+    """
+
+    rows: Sequence[SuspectRow]
+    #: Numbers of jobs of which nothing is to be kept.
+    gone: Sequence[int] = ()
+    #: Jobs whose deaths changed without a `Requeue`: number and deaths.
+    deaths: Sequence[tuple[int, int]] = ()
 
 
 class Promote(NamedTuple):

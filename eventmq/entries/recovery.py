@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
-    from eventmq.entries.changes import Chunk, LimitRow
+    from eventmq.entries.changes import Chunk, LimitRow, SuspectRow
     from eventmq.entries.keys import LaneKey
     from eventmq.operations import Sweep
 
@@ -53,6 +53,7 @@ class Recovered:
         next_event: Number of the next event.
         graphs: Whether there are graphs that have not ended.
         next_deadline: Store time of the first deadline of a part of one, or None.
+        suspects: Jobs that may have killed a process, with their queues and ids.
         keeper: The time of the store. The store advances it in its commits, who runs the store may
             do so at any time in the same thread.
     """
@@ -70,4 +71,5 @@ class Recovered:
     next_event: int = 1
     graphs: bool = False
     next_deadline: float | None = None
+    suspects: list[SuspectRow] = field(default_factory=list)
     keeper: Timekeeper = field(default_factory=Timekeeper)

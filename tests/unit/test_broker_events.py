@@ -22,6 +22,7 @@ SILENT = {
     entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
     entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents, entries.Announce,
     entries.FindKin, entries.ListGraph, entries.ReadInputs, entries.KeepTime,
+    entries.SaveSuspects,
 }  # fmt: skip
 
 

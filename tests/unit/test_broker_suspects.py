@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eventmq.broker.suspects import MAX_UNPROVEN, MAX_UNREACHED, MOST, PATIENCE, Death, Suspects
+from eventmq.errors import QueueFull
 from eventmq.job import Job, OutcomeKind
-from eventmq.wire.bulk import pack
+from eventmq.wire.bulk import encode_outcomes, pack
 from eventmq.wire.commands import Call, Cancel, Inform, Kbai, Ready, Reply, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import number
@@ -340,6 +341,166 @@ def test_where_no_worker_is_ever_idle_it_goes_beside_others_in_the_end(broker: B
         broker.wait(1.0)
         broker.ready(b"w3", 2, 1, (1,))
     assert ids(broker.dispatched)[-1] == [bad]
+
+
+# Restarts of the broker
+
+
+def judged(broker: Broker, job_id: str) -> tuple[int, int, int, int, int]:
+    """Return its deaths in the store, and what is known of it beside them."""
+    known = broker.core.state.suspects.get(Job(job_id, "default", "", b""))
+    stored = broker.store._db.execute("SELECT deaths FROM jobs WHERE id = ?", (job_id,)).fetchall()
+    [(counted,)] = stored
+    if known is None:
+        return counted, 0, 0, 0, 0
+    return counted, known.losses, known.unproven, known.unreached, known.owed
+
+
+def rows(broker: Broker) -> int:
+    return broker.store._db.execute("SELECT count(*) FROM suspects").fetchone()[0]
+
+
+def restart(broker: Broker) -> None:
+    """End the broker without a word, and start another one on the store."""
+    broker.crash()
+    broker.unreachable.clear()
+
+
+def test_what_was_counted_stands_after_a_restart(broker: Broker) -> None:
+    good, bad = submit(broker, 2)
+    for name in ("one", "two"):
+        broker.worker(name.encode(), name, window=9)
+        lose(broker, name.encode())
+    told = {job: judged(broker, job) for job in (good, bad)}
+    assert told == {good: (0, 2, 2, 0, 0), bad: (0, 2, 2, 0, 0)}
+    restart(broker)
+    assert {job: judged(broker, job) for job in (good, bad)} == told
+    broker.dispatched.clear()
+    assert ids(broker.worker(b"w3", "three", window=9)) == [[good]], "alone, and nothing else"
+    broker.answer(b"w3", broker.dispatched[-1], [row()])
+    assert ids(broker.dispatched[-1:]) == [[bad]]
+    lose(broker, b"w3")
+    assert state_of(broker, bad) == "failed"
+    assert "suspected killer: 3 processes" in str(broker.call("failed"))
+    assert (rows(broker), len(broker.core.state.suspects)) == (0, 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_death_that_was_taken_back_is_not_counted_after_a_restart(
+    broker: Broker, again: bool
+) -> None:
+    """It is charged, taken back, and the broker restarted: two further deaths do not fail it."""
+    [job] = submit(broker, 1)
+    broker.worker(b"w1", "one")
+    lose(broker, b"w1")
+    assert judged(broker, job)[0] == 1
+    if again:
+        restart(broker)
+    broker.unreachable.clear()
+    got = broker.worker(b"w1b", "one", received=1, held=(1,), window=0)
+    assert [(m.job, m.delivery) for m in got if isinstance(m, Cancel)] == [(job, "1")]
+    restart(broker)
+    broker.wait(20.0)
+    for n in range(2):
+        name = f"x{n}".encode()
+        assert ids(broker.worker(name, name.decode())) == [[job]]
+        assert judged(broker, job)[0] == n, "in the row"
+        lose(broker, name)
+        assert (state_of(broker, job), judged(broker, job)[0]) == ("queued", n + 1)
+    broker.worker(b"x2", "x2")
+    lose(broker, b"x2")
+    assert state_of(broker, job) == "failed"
+
+
+def test_a_worker_that_comes_back_to_the_next_broker_takes_its_losses_back(broker: Broker) -> None:
+    jobs = submit(broker, 2)
+    broker.worker(b"w1", "one")
+    lose(broker, b"w1")
+    assert {judged(broker, job) for job in jobs} == {(0, 1, 1, 0, 0)}
+    restart(broker)
+    got = broker.worker(b"w1b", "one", received=1, held=(1,), window=0)
+    assert [m.job for m in got if isinstance(m, Cancel)] == jobs
+    assert {judged(broker, job) for job in jobs} == {(0, 0, 0, 0, 0)}
+    assert rows(broker) == 0
+    restart(broker)
+    assert {judged(broker, job) for job in jobs} == {(0, 0, 0, 0, 0)}
+
+
+def test_what_a_worker_said_itself_is_not_taken_back_when_it_comes_to_the_next_broker(
+    broker: Broker,
+) -> None:
+    """It lost two of three jobs of a chunk with a process, and still has the third."""
+    jobs = submit(broker, 3)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
+    told = [judged(broker, job) for job in jobs[:2]]
+    restart(broker)
+    broker.worker(b"w1b", "w", received=1, held=(1,), window=0)
+    assert [judged(broker, job) for job in jobs[:2]] == told == [(0, 1, 1, 0, 0)] * 2
+
+
+def test_a_death_of_a_job_that_is_not_in_memory_is_taken_back_when_it_comes(
+    broker: Broker,
+) -> None:
+    [job] = submit(broker, 1)
+    broker.worker(b"w1", "one")
+    lose(broker, b"w1")
+    restart(broker)
+    assert job not in broker.core.state.jobs
+    assert broker.core.state.suspects.absolve(job, 1, None)
+    broker.core.state.write(*broker.core.state.suspects.take_changes()[:1], lambda _: None)
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    [verdicts] = broker.store.finished()
+    settle(verdicts)
+    restart(broker)
+    assert judged(broker, job) == (1, 0, 0, 0, 1), "it was not read into memory"
+    broker.wait(1.0)
+    assert judged(broker, job) == (0, 0, 0, 0, 0)
+    broker.worker(b"w2", "two")
+    assert deaths(broker, job) == 0
+    restart(broker)
+    broker.wait(20.0)
+    assert judged(broker, job)[0] == 0
+
+
+def test_a_commit_that_fails_changes_nothing_that_is_known(broker: Broker) -> None:
+    jobs = submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker())
+    suspects = broker.core.state.suspects
+    body = encode_outcomes([row(0, LOST), row(1, LOST)])
+    broker.put(b"worker", Reply("r", body, chunk.id, f"chunk:{number(chunk)}"))
+    broker.core.decide(broker.now())
+    _, settle = broker.core.take_batch()
+    settle(QueueFull("the disk is full"))
+    assert len(suspects) == 0
+    broker.turn()
+    assert rows(broker) == 0
+    broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
+    assert [judged(broker, job) for job in jobs] == [(0, 1, 1, 0, 0)] * 2
+    assert rows(broker) == 2
+
+
+def test_a_retry_clears_a_job_of_its_losses_in_the_store_too(broker: Broker) -> None:
+    submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
+    broker.answer(b"worker", broker.dispatched[-1], [row(0, OutcomeKind.RETRY, countdown=5.0)])
+    assert rows(broker) == 1
+    restart(broker)
+    assert len(broker.core.state.suspects) == 1
+
+
+def test_a_row_of_a_suspect_that_is_damaged_is_forgotten(broker: Broker, caplog) -> None:
+    jobs = submit(broker, 2)
+    [(chunk, _)] = chunks(broker.worker())
+    broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
+    broker.store._db.execute(
+        "UPDATE suspects SET record = x'93' WHERE seq = (SELECT min(seq) FROM jobs)"
+    )
+    restart(broker)
+    assert [judged(broker, job)[1] for job in jobs] == [0, 1]
+    assert f"what is known of the deaths of job {jobs[0]} is damaged" in caplog.text
 
 
 # Bounds

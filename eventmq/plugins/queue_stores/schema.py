@@ -4,8 +4,9 @@ Unfinished jobs are in ``jobs``, each in one of the ``subqueues``; a lease is no
 one row in ``chunks``. Failed jobs stay whole in ``failed``. Other outcomes go to one table per time
 bucket, so that forgetting them is dropping a table. ``attempts`` is the history of jobs that were
 tried again, ``bulk_operations`` has what operators do with many jobs, step by step, ``limiters``
-the token buckets of rate limits that are not full. ``events`` has what happened, a row per commit:
-the number of its first event, how many, and how many bytes of events there were ever before.
+the token buckets of rate limits that are not full, ``suspects`` what is known of jobs that may have
+killed a process. ``events`` has what happened, a row per commit: the number of its first event,
+how many, and how many bytes of events there were ever before.
 ``graphs``, ``nodes`` and what follows them are in `eventmq.plugins.queue_stores.graphs`. Times are
 seconds of store time (`eventmq.timekeeping`), but for ``expires`` and ``eta``, which are Unix time.
 """
@@ -93,6 +94,7 @@ CREATE TABLE bulk_operations (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
   affected INTEGER NOT NULL, done INTEGER NOT NULL);
 CREATE TABLE limiters (task TEXT NOT NULL, key TEXT NOT NULL, tokens REAL NOT NULL,
   updated REAL NOT NULL, period REAL NOT NULL, PRIMARY KEY (task, key)) WITHOUT ROWID;
+CREATE TABLE suspects (seq INTEGER PRIMARY KEY, record BLOB NOT NULL);
 CREATE TABLE events (first INTEGER PRIMARY KEY, count INTEGER NOT NULL, offset INTEGER NOT NULL,
   body BLOB NOT NULL);
 CREATE TABLE graphs (key INTEGER PRIMARY KEY, size INTEGER NOT NULL, remaining INTEGER NOT NULL,

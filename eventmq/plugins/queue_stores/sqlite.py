@@ -37,6 +37,7 @@ from eventmq.entries import (
     Recovered,
     Requeue,
     SaveLimits,
+    SaveSuspects,
     SealEvents,
 )
 from eventmq.errors import PluginError, QueueFull, StoreError
@@ -87,6 +88,7 @@ from eventmq.plugins.queue_stores.reads import (
 )
 from eventmq.plugins.queue_stores.schedules import schedule_handlers
 from eventmq.plugins.queue_stores.schema import check_schema, is_empty, prepare
+from eventmq.plugins.queue_stores.suspects import SuspectRows
 from eventmq.plugins.queue_stores.tables import Tables
 from eventmq.plugins.queue_stores.unique import prepare_buckets
 from eventmq.plugins.queue_stores.writes import SKEW, Mismatch, Writes, id_horizon, next_due
@@ -294,6 +296,7 @@ class SqliteStore:
         operations = Operations(writes.tables, writes, reads)
         self._graphs = GraphReads(writes.graphs, reads, operations.cancel)
         handlers = _handlers(writes, reads, self._limits, operations)
+        handlers[SaveSuspects] = self._suspects.save
         handlers[KeepTime] = lambda _: self._keeper.save_soon()
         return handlers | _graph_handlers(writes, self._graphs)
 
@@ -313,12 +316,13 @@ class SqliteStore:
         store_id, epoch = identify(tables.db, self._clock.now())
         due = next_due(tables.db, self._keeper.ahead)
         chunks = recover_chunks(tables)
-        self._limits = LimitRows(tables)
+        self._limits, self._suspects = LimitRows(tables), SuspectRows(tables)
         self._limits.prune(self._keeper.now)
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
             next_expiry(tables, 0.0), sweeps(tables), tables.lanes(), self._limits.rows(),
-            self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db), self._keeper,
+            self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db),
+            self._suspects.rows(), self._keeper,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -23,6 +23,9 @@ from eventmq.entries import (
     QueueCounts,
     Requeue,
     SaveLimits,
+    SaveSuspects,
+    SuspectEnd,
+    SuspectRow,
     Verdict,
 )
 from eventmq.errors import StoreError
@@ -75,6 +78,25 @@ class RecoveryTests(StoreHarness):
         self.clock.advance(61.0)
         store, recovered = self.reopen(store)
         assert recovered.limiters == [second]
+
+    def test_suspects_are_there_after_opening_again(self) -> None:
+        """As they were written last; of jobs that have ended nothing is kept."""
+        store, recovered = self.open()
+        assert recovered.suspects == []
+        first, second, third = self.admitted(store, 3)
+        end = SuspectEnd(7, 2, "session", 4)
+        rows = [
+            SuspectRow(first.seq, 1, 2, 3, 4, [end]), SuspectRow(second.seq, 1),
+            SuspectRow(third.seq, 1), SuspectRow(third.seq + 1000, 1),
+        ]  # fmt: skip
+        assert self.commit(store, SaveSuspects(rows)) == [None]
+        changed = SuspectRow(first.seq, 5, 6, 7, 0, [end, end._replace(delivery=8)])
+        self.commit(store, SaveSuspects([changed], [second.seq], [(second.seq, 2)]))
+        self.finish(store, self.end(third))
+        store, recovered = self.reopen(store)
+        assert recovered.suspects == [changed._replace(queue=first.queue, id=first.id)]
+        found = self.find(store, first, second)
+        assert [found[job.id].job.deaths for job in (first, second)] == [0, 2]
 
     def test_lanes_with_queued_jobs_are_there_after_opening_again(self) -> None:
         """Queue, task and key of each; a lane of ended jobs is none."""
