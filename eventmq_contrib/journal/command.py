@@ -156,7 +156,8 @@ def compact(out: str, to: str | None) -> int:
     """Write the small files of hours that have ended as few large ones.
 
     The journal's own files stay as they are. The larger ones count once they are in the file
-    manifest.json of their folder; readers may take either.
+    manifest.json of their folder; readers may take either. Where there is nothing to compact
+    nothing is written.
     """
     from eventmq.clock import SystemClock
     from eventmq_contrib.journal.compaction import Compaction
@@ -164,7 +165,7 @@ def compact(out: str, to: str | None) -> int:
     need("pyarrow.parquet", user="eventmq journal")
     compaction = Compaction(Path(out), Path(to) if to else None)
     n, files = compaction.run(SystemClock().now())
-    click.echo(f"compacted {n} files into {files}")
+    click.echo(f"compacted {n} files into {files}" if files else "nothing to compact")
     return DONE
 
 

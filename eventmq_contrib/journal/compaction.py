@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections import defaultdict
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +45,56 @@ logger = logging.getLogger("eventmq.journal")
 _HOUR = timedelta(hours=1)
 
 
+@dataclass(slots=True)
+class _Plan:
+    """What a compaction is to do.
+
+    Attributes:
+        gone: Files that the manifest names and that are gone, and that others have the events of.
+        replaced: Large files, and drafts, that are to be removed.
+        runs: Files of one hour that are to be one.
+        mixed: Files that have events in common with others.
+    """
+
+    gone: list[JournalFile] = field(default_factory=list)
+    replaced: list[JournalFile] = field(default_factory=list)
+    runs: list[list[JournalFile]] = field(default_factory=list)
+    mixed: list[JournalFile] = field(default_factory=list)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is to be written or removed."""
+        return bool(self.gone or self.replaced or self.runs)
+
+    def add(self, files: Sequence[JournalFile]) -> None:
+        """Add the files of an hour in groups that are to be one file: those with something new.
+
+        Files that have events in common are left as they are: which of them is right is not known
+        here.
+        """
+        groups: list[list[JournalFile]] = []
+        reach = -1
+        for file in sorted(files, key=in_order):
+            if file.first <= reach:
+                groups[-1].append(file)
+                self.mixed.append(file)
+                reach = max(reach, file.last)
+                continue
+            if file.first != reach + 1:
+                groups.append([])
+            groups[-1].append(file)
+            reach = file.last
+        for group in groups:
+            mixed = any(one.last >= other.first for one, other in pairwise(group))
+            if not mixed and not all(file.large for file in group):
+                self.runs.append(group)
+
+    def warn(self) -> None:
+        """Tell of files that are left as they are."""
+        for file in self.mixed:
+            logger.warning("%s is not compacted: others have events of it, too", file.path)
+
+
 class Compaction:
     """Compacts the files of hours that have ended.
 
@@ -65,6 +116,9 @@ class Compaction:
     def run(self, now: float) -> tuple[int, int]:
         """Compact what is new; return how many files became how many.
 
+        Where there is nothing to do nothing is written, and the folder of the large files may be
+        one that cannot be.
+
         Args:
             now: Unix time: hours that end later are left alone.
 
@@ -76,44 +130,63 @@ class Compaction:
             msg = f"there is no journal in {self._journal}: name its folder with --out"
             raise StoreError(msg)
         try:
+            if not self._has_work(now):
+                return 0, 0
             with alone(self._target, "eventmq journal compact"):
-                return self._run(now)
+                return self._run(self._plan(now))
         except OSError as error:
             raise StoreError(f"cannot compact {self._journal}: {error}") from error
 
-    def _run(self, now: float) -> tuple[int, int]:
+    def _has_work(self, now: float) -> bool:
+        """Return whether there is something to write, or that is not known without the lock."""
+        try:
+            plan = self._plan(now)
+        except StoreError:  # another command may be at work: it is looked at again after that
+            return True
+        if plan.has_work:
+            return True
+        plan.warn()
+        return False
+
+    def _plan(self, now: float) -> _Plan:
+        """Return what is to be done; nothing is written."""
         place = FolderPlace(self._target)
         text = place.text(MANIFEST)
         catalog = Catalog.read(FolderPlace(self._journal), place, sealed=True)
         listed = [] if text is None else json.loads(text)["files"]
         self._entries = {f"{place.name}/{entry['path']}": entry for entry in listed}
-        catalog.check(catalog.current())
-        for file in catalog.gone:  # others have its events
-            self._entries.pop(file.path, None)
-        if catalog.gone:
-            write_manifest(self._target, list(self._entries.values()))
+        current = catalog.current()
+        catalog.check(current)
+        plan = _Plan(gone=list(catalog.gone))
         if text is not None:
-            self._clear(place, catalog)
+            # One with events that no other file has stays: an older manifest may have been put
+            # back.
+            plan.replaced += [
+                file
+                for file in unlisted(place, self._journal)
+                if covered(file, current, catalog.begins.get(file.broker, 0))
+            ]
         hours: dict[tuple[str, str], list[JournalFile]] = defaultdict(list)
-        for file in catalog.current():
+        for file in current:
             if (hour_start(file) + _HOUR).timestamp() <= now:
                 hours[file.hour, file.broker].append(file)
-        taken = made = 0
         for _, files in sorted(hours.items()):
-            for run in _runs(files):
-                taken, made = taken + self._merge(run), made + 1
-        return taken, made
+            plan.add(files)
+        return plan
 
-    def _clear(self, place: FolderPlace, catalog: Catalog) -> None:
-        """Remove large files for which an earlier compaction made others, or that are forgotten.
-
-        One with events that no other file has stays: an older manifest may have been put back.
-        """
-        current = catalog.current()
-        for file in unlisted(place, self._journal):
-            if covered(file, current, catalog.begins.get(file.broker, 0)):
-                logger.info("removing %s, which the manifest names no more", file.path)
-                Path(file.path).unlink(missing_ok=True)
+    def _run(self, plan: _Plan) -> tuple[int, int]:
+        plan.warn()
+        for file in plan.gone:  # others have its events
+            self._entries.pop(file.path, None)
+        if plan.gone:
+            write_manifest(self._target, list(self._entries.values()))
+        for file in plan.replaced:
+            logger.info("removing %s, which the manifest names no more", file.path)
+            Path(file.path).unlink(missing_ok=True)
+        taken = 0
+        for run in plan.runs:
+            taken += self._merge(run)
+        return taken, len(plan.runs)
 
     def _merge(self, files: Sequence[JournalFile]) -> int:
         """Write files whose numbers follow each other as one; return how many were not large."""
@@ -143,29 +216,6 @@ class Compaction:
             "bytes": seal.size, "sha256": seal.sha256,
         }  # fmt: skip
         write_manifest(self._target, list(self._entries.values()))
-
-
-def _runs(files: Sequence[JournalFile]) -> Iterator[list[JournalFile]]:
-    """Yield files of one hour in groups that are to be one file: those with something new.
-
-    Files that have events in common are left as they are: which of them is right is not known here.
-    """
-    groups: list[list[JournalFile]] = []
-    reach = -1
-    for file in sorted(files, key=in_order):
-        if file.first <= reach:
-            groups[-1].append(file)
-            logger.warning("%s is not compacted: others have events of it, too", file.path)
-            reach = max(reach, file.last)
-            continue
-        if file.first != reach + 1:
-            groups.append([])
-        groups[-1].append(file)
-        reach = file.last
-    for group in groups:
-        mixed = any(one.last >= other.first for one, other in pairwise(group))
-        if not mixed and not all(file.large for file in group):
-            yield group
 
 
 def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
@@ -201,7 +251,7 @@ def _completed(table: Any, schema: Any) -> Any:
     """Return a table with all columns, also those that an earlier EventMQ did not write."""
     import pyarrow as pa
 
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    for column in schema:
+        if column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
     return table.select(schema.names).cast(schema)

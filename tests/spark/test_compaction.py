@@ -386,6 +386,51 @@ def test_a_file_that_was_altered_is_not_compacted(broker: Broker, tmp_path: Path
         Compaction(out, tmp_path / "large").run(broker.clock.time)
 
 
+def _everything(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return time and content of all files, and of folders their times."""
+    return {
+        path: (path.stat().st_mtime_ns, b"" if path.is_dir() else path.read_bytes())
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+@pytest.mark.usefixtures("now")
+def test_nothing_is_written_where_there_is_nothing_to_compact(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither beside a journal whose hour goes on, nor where all was compacted: who looks whether
+    there is something to do need not be able to write.
+    """
+    out, target = tmp_path / "shared" / "journal", tmp_path / "shared" / "compacted"
+    broker.submit()
+    drained(broker, out)
+
+    def compact() -> str:
+        result = command("journal", "compact", "--out", str(out))
+        assert result.exit_code == 0
+        return result.stdout
+
+    def unwritable(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    for done in (False, True):
+        assert target.exists() is done
+        before = _everything(tmp_path / "shared")
+        with monkeypatch.context() as patch:
+            patch.setattr(keeping.os, "open", unwritable)
+            assert compact() == "nothing to compact\n"
+        assert _everything(tmp_path / "shared") == before
+        broker.clock.time += 3600.0
+        if not done:
+            assert compact() == "compacted 1 files into 1\n"
+    broker.submit()
+    drained(broker, out)
+    broker.clock.time += 3600.0
+    monkeypatch.setattr(keeping.os, "open", unwritable)
+    code, said = failure("journal", "compact", "--out", str(out))
+    assert (code, "Read-only file system" in said) == (1, True)
+
+
 def test_there_must_be_a_journal_to_compact(tmp_path: Path) -> None:
     code, said = failure("journal", "compact", "--out", str(tmp_path / "none"))
     assert (code, said.count("\n")) == (1, 1)
