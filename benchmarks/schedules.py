@@ -94,7 +94,7 @@ def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float])
                 Schedule(
                     name=f"schedule number {n}", task="benchmarks.bench_app.nothing",
                     queue="default", headers=headers, body=b"\x92\x90\x80", trigger=trigger,
-                    last_slot=slot_of(n),
+                    last_fire_time=slot_of(n),
                 ),
                 None,
             )

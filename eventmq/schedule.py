@@ -51,7 +51,7 @@ MAX_BODY = 1024 * 1024
 _MAX_TEXT = 255
 
 #: Fields that change when it fires; the others only when somebody edits it.
-_MOVING = frozenset({"version", "last_slot", "remaining", "last_job"})
+_MOVING = frozenset({"version", "last_fire_time", "remaining", "last_job"})
 
 #: Fields of the definition that say nothing about what is to be done.
 _CIRCUMSTANCE = frozenset({"created", "enabled"})
@@ -81,7 +81,7 @@ class Schedule:
         expires_in: Seconds after its slot at which a job must not start any more, 0.0 for never.
         sent: Of a SCHEDULE message: its headers and, of nine frames, interval and cron.
         version: Grows with every change.
-        last_slot: The last slot that was dealt with, None before the first.
+        last_fire_time: The last slot that was dealt with, None before the first.
         remaining: How often it still fires, None for no limit.
         last_job: Id of the job that it made last.
     """
@@ -105,7 +105,7 @@ class Schedule:
     expires_in: float = 0.0
     sent: tuple[str, ...] = ()
     version: int = 0
-    last_slot: float | None = None
+    last_fire_time: float | None = None
     remaining: int | None = None
     last_job: str = ""
 
@@ -165,7 +165,9 @@ class Schedule:
     def begun(self, now: float) -> Schedule:
         """Return it as one that starts now."""
         last = now if self.nohaste else None
-        return replace(self, created=now, last_slot=last, remaining=self.run_count, last_job="")
+        return replace(
+            self, created=now, last_fire_time=last, remaining=self.run_count, last_job=""
+        )
 
     def succeeding(self, other: Schedule, now: float) -> Schedule:
         """Return it as one that takes the place of another of its name.
@@ -176,7 +178,7 @@ class Schedule:
             return replace(self.begun(now), enabled=other.enabled, last_job=other.last_job)
         left = other.remaining if self.run_count == other.run_count else self.run_count
         return replace(
-            self, created=other.created, enabled=other.enabled, last_slot=other.last_slot,
+            self, created=other.created, enabled=other.enabled, last_fire_time=other.last_fire_time,
             remaining=left, last_job=other.last_job,
         )  # fmt: skip
 
@@ -208,7 +210,7 @@ class Progress(NamedTuple):
 
     name: str
     expected: int
-    last_slot: float | None
+    last_fire_time: float | None
     remaining: int | None
     last_job: str
 
@@ -303,7 +305,7 @@ class ScheduleRow(NamedTuple):
 
     name: str
     version: int
-    last_slot: float | None
+    last_fire_time: float | None
     remaining: int | None
     last_job: str
     definition: bytes

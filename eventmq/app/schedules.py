@@ -233,13 +233,13 @@ class Schedules:
         """Return when a schedule fires next, as Unix time; None if it will not."""
         if not schedule.enabled or schedule.remaining == 0:
             return None
-        if schedule.last_slot is None:
+        if schedule.last_fire_time is None:
             return schedule.created
         try:
             trigger = make_trigger(self._app.plugins, schedule.trigger)
         except SettingsError:
             return None
-        return trigger.next_after(schedule.last_slot)
+        return trigger.next_after(schedule.last_fire_time)
 
     def remove(self, name: str) -> bool:
         """Remove a schedule; say whether there was one."""
@@ -281,5 +281,5 @@ def _anything(*args: Any, **kwargs: Any) -> None:
 
 
 def _woken(schedule: Schedule, now: float) -> Schedule:
-    last = None if schedule.last_slot is None else max(schedule.last_slot, now)
-    return replace(schedule, enabled=True, last_slot=last)
+    last = None if schedule.last_fire_time is None else max(schedule.last_fire_time, now)
+    return replace(schedule, enabled=True, last_fire_time=last)

@@ -221,7 +221,7 @@ class Schedules:
             ]:
                 made = ScheduleRow(*row[0])
             case _:
-                text = "a row is [name, version, last_slot, remaining, last_job, definition]"
+                text = "a row is [name, version, last_fire_time, remaining, last_job, definition]"
                 raise ProtocolError(f"{text} and the expected version", code="bad-arguments")
         try:
             definition = unpack(made.definition, "the definition")
@@ -237,7 +237,7 @@ class Schedules:
                 case [str(), int(), float() | int() | None, int() | None, str()]:
                     rows.append(Progress(*row))
                 case _:
-                    text = "a row is [name, expected version, last_slot, remaining, last_job]"
+                    text = "a row is [name, expected version, last_fire_time, remaining, last_job]"
                     raise ProtocolError(text, code="bad-arguments")
 
         def settle(verdict: tuple[list[bool], int]) -> None:

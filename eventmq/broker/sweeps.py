@@ -1,4 +1,4 @@
-"""The call ``sweep``: one operation on many jobs, slice by slice, behind a durable mark.
+"""The call ``bulk``: one operation on many jobs, slice by slice, behind a durable mark.
 
 A turn does one slice, so that no commit is long. The mark is in the store: a broker that is
 restarted goes on, and a caller that asks again under the same id hears how far it is.
@@ -49,7 +49,7 @@ class Sweeps:
         self._sweeps: dict[str, Sweep] = {}
         self._open: list[str] = []
         self._busy = False
-        operations.calls.add({"sweep": self._call})
+        operations.calls.add({"bulk": self._call})
 
     def recover(self, sweeps: Iterable[Sweep]) -> None:
         """Go on with what an earlier broker began."""
@@ -73,16 +73,16 @@ class Sweeps:
             return
         operation = self._operation(arguments)
         if not 0 < len(sweep_id) <= self.state.limits.max_id:
-            msg = f"a sweep has an id of 1 to {self.state.limits.max_id} characters"
+            msg = f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
         if len(self._open) >= MOST:
-            raise ProtocolError(f"{MOST} sweeps are at work already", code="too-many")
+            raise ProtocolError(f"{MOST} bulk operations are at work already", code="too-many")
         mark = Sweep(sweep_id, operation, self.state.now, self.state.next_seq - 1)
 
         def settle(sweep: Sweep) -> None:
             self._note(sweep)
             self._answer(peer, call, sweep)
-            logger.info("sweep %s begins: %s", sweep.id, _said(sweep.operation))
+            logger.info("bulk operation %s begins: %s", sweep.id, _said(sweep.operation))
 
         def undo() -> None:
             self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
@@ -159,7 +159,7 @@ class Sweeps:
         self._note(sweep)
         if sweep.done:
             self._open.remove(sweep_id)
-            logger.info("sweep %s is done: %d jobs", sweep_id, sweep.touched)
+            logger.info("bulk operation %s is done: %d jobs", sweep_id, sweep.touched)
 
 
 def _said(operation: Operation) -> str:

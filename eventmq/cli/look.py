@@ -25,7 +25,7 @@ __all__ = ["COMMANDS"]
 
 _QUEUES = ("name", "waiting", "delayed", "running", "failed", "paused", "workers")
 _WORKERS = (
-    "name", "session", "queues", "tasks", "running", "chunks", "window", "seen", "plain",
+    "name", "session", "queues", "tasks", "running", "chunks", "window", "seen", "legacy",
 )  # fmt: skip
 _JOBS = (
     "id", "task", "queue", "state", "attempt", "delivery", "priority", "created", "due",
@@ -107,7 +107,8 @@ def workers(target: Target, as_json: bool) -> None:
     """List the workers.
 
     For each its queues with weights, its tasks, how many jobs and chunks it has, for how many
-    chunks there is room, and how many seconds ago it was heard.
+    chunks there is room, and how many seconds ago it was heard. A legacy one speaks only the
+    published protocol.
     """
     with target.asking() as app:
         rows = [_worker(row) for row in app.ask("workers")]
@@ -116,7 +117,8 @@ def workers(target: Target, as_json: bool) -> None:
 
 def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
     queues = ",".join(f"{name}:{weight}" for weight, name in row["queues"])
-    return {**row, "queues": queues, "tasks": ",".join(row["tasks"])}
+    tasks = ",".join(row["tasks"])
+    return {**row, "queues": queues, "tasks": tasks, "legacy": row["plain"]}
 
 
 @click.command(cls=Command, exits={NO_BROKER: ""})

@@ -80,7 +80,7 @@ def _states(app: EventMQ, ids: list[str]) -> dict[str, str]:
 def _row(app: EventMQ, made: Schedule, states: dict[str, str]) -> dict[str, Any]:
     name, _, options = made.trigger.partition(":")
     following = app.schedules.next_slot(made)
-    last = made.last_slot if made.last_job else None
+    last = made.last_fire_time if made.last_job else None
     return {
         "name": made.name, "task": made.task, "trigger": _words(name, options),
         "queue": made.queue, "enabled": made.enabled, "next": following,

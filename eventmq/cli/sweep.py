@@ -39,7 +39,7 @@ def sweep(app: EventMQ, action: str, **filters: Any) -> int:
     arguments = {"id": uuid.uuid4().hex, "action": action, **filters}
     wait, shown = _FIRST, False
     while True:
-        answer = app.ask("sweep", arguments)
+        answer = app.ask("bulk", arguments)
         if answer["done"]:
             if shown:
                 click.echo(err=True)

@@ -74,9 +74,9 @@ class Machine:
                 self.drop([schedule.name])
                 continue
             self.entries[schedule.name] = entry
-            if (seconds := (schedule.last_slot or 0.0) - now) > AHEAD:
+            if (seconds := (schedule.last_fire_time or 0.0) - now) > AHEAD:
                 ahead.append((seconds, schedule.name))
-                schedule.last_slot = now
+                schedule.last_fire_time = now
             self._expect(entry)
         _say_ahead(ahead)
 
@@ -93,9 +93,9 @@ class Machine:
         ahead: list[tuple[float, str]] = []
         for entry in self.entries.values():
             schedule = entry.schedule
-            if (seconds := (schedule.last_slot or 0.0) - now) > slack:
+            if (seconds := (schedule.last_fire_time or 0.0) - now) > slack:
                 ahead.append((seconds, schedule.name))
-                schedule.last_slot = now
+                schedule.last_fire_time = now
                 self._expect(entry)
         _say_ahead(ahead)
 
@@ -138,7 +138,7 @@ class Machine:
         schedule = entry.schedule
         if not schedule.enabled or schedule.remaining == 0:
             return None
-        last = schedule.last_slot
+        last = schedule.last_fire_time
         if last is None:
             return schedule.created
         try:
@@ -237,7 +237,7 @@ class Machine:
         assert first is not None  # noqa: S101 - it was due
         if not entry.waits and now - entry.due <= TOLERANCE:
             return self._steps(entry, first, now)
-        base = schedule.created if schedule.last_slot is None else schedule.last_slot
+        base = schedule.created if schedule.last_fire_time is None else schedule.last_fire_time
         if entry.waits or schedule.misfire == "one":
             last = entry.trigger.latest(base, now - schedule.jitter)
             last = first if last is None else max(first, last)
@@ -270,7 +270,7 @@ class Machine:
         """Note that a step is in the store."""
         schedule = entry.schedule
         schedule.version = step.expected + 1
-        schedule.last_slot, schedule.remaining = step.last_slot, step.remaining
+        schedule.last_fire_time, schedule.remaining = step.last_fire_time, step.remaining
         schedule.last_job = step.last_job
         if self.entries.get(schedule.name) is entry:
             self._expect(entry)

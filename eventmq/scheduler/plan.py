@@ -68,13 +68,13 @@ class Firing:
     Attributes:
         entry: Whose.
         shots: May be none: then slots are only passed over.
-        last_slot: Of the schedule after it.
+        last_fire_time: Of the schedule after it.
         passed: Whether slots were left out, which is told.
     """
 
     entry: Entry
     shots: Sequence[Shot] = ()
-    last_slot: float = 0.0
+    last_fire_time: float = 0.0
     passed: bool = False
 
     def step(self, results: Sequence[bool | None]) -> Progress | None:
@@ -89,9 +89,9 @@ class Firing:
         if results and not dealt:
             return None
         accepted = [shot.id for shot, got in zip(self.shots, results[:dealt], strict=False) if got]
-        last_slot = self.last_slot if dealt == len(results) else self.shots[dealt - 1].slot
+        fired = self.last_fire_time if dealt == len(results) else self.shots[dealt - 1].slot
         left = schedule.remaining
         if left is not None:
             left = max(0, left - dealt)
         job = accepted[-1] if accepted else schedule.last_job
-        return Progress(schedule.name, schedule.version, last_slot, left, job)
+        return Progress(schedule.name, schedule.version, fired, left, job)

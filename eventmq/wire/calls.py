@@ -110,8 +110,8 @@ CALLS: dict[str, CallSpec] = {
     "schedules.list": CallSpec(
         "client",
         {"after": "int?", "scan": "bool?", "limit": "int?", "name": "str?"},
-        "map with rows (lists of name, version, last_slot, remaining, last_job and definition in "
-        "MessagePack), gone (names), revision, head, whole and more",
+        "map with rows (lists of name, version, last_fire_time, remaining, last_job and definition "
+        "in MessagePack), gone (names), revision, head, whole and more",
         "List what changed after a revision, 0 for all, page by page, or one schedule by name; "
         "``scan`` goes on with what began at 0.",
     ),
@@ -123,7 +123,10 @@ CALLS: dict[str, CallSpec] = {
     ),
     "schedules.advance": CallSpec(
         "client",
-        {"rows": "list of [name, expected version, last_slot, remaining, last_job], at most 1,000"},
+        {
+            "rows": "list of [name, expected version, last_fire_time, remaining, last_job], at "
+            "most 1,000"
+        },
         "map with done (list of bool) and revision",
         "Move schedules on that have fired, each if it has the expected version.",
     ),
@@ -176,7 +179,7 @@ CALLS: dict[str, CallSpec] = {
         "Read the results that a job with the letter ``p`` takes, page by page: about 1 MiB each, "
         "or one result that is longer.",
     ),
-    "sweep": CallSpec(
+    "bulk": CallSpec(
         "admin",
         {
             "id": "str",
@@ -193,7 +196,7 @@ CALLS: dict[str, CallSpec] = {
         "map with id action done (bool) count (of jobs touched so far); ERROR queue-not-found",
         "Cancel unfinished jobs, or retry or drop failed ones, by filters and slice by slice. It "
         "returns at once; asked again with the same id it says how far that is. It goes on over a "
-        "restart of the broker.",
+        "restart of the broker. Until 1.0 the broker takes the name ``sweep`` too.",
     ),
     "failed": CallSpec(
         "client",

@@ -331,9 +331,13 @@ def _publish(frames: Sequence[bytes]) -> Publish:
     return Publish(msg_id, topic, headers[0] if headers else None, frames[-1])
 
 
+#: Names of calls before 1.0 -> what they are now.
+_OLD_CALLS = {"sweep": "bulk"}
+
+
 def _call(frames: Sequence[bytes]) -> Call:
     msg_id, name = _text(frames[:2])
-    return Call(msg_id, name, frames[2])
+    return Call(msg_id, _OLD_CALLS.get(name, name), frames[2])
 
 
 def _kbai(frames: Sequence[bytes], word: str) -> Kbai:

@@ -232,8 +232,8 @@ WRONG: list[tuple[str, tuple[bytes, ...]]] = [
     ("alice", (b"ROUTER_SHOW_WORKERS",)),
     *(
         ("alice", (CALL, name, NOTHING))
-        for name in (b"jobs", b"failed", b"workers", b"status", b"sweep", b"retry", b"drop",
-                     b"pause", b"resume", b"clock.accept")
+        for name in (b"jobs", b"failed", b"workers", b"status", b"bulk", b"sweep", b"retry",
+                     b"drop", b"pause", b"resume", b"clock.accept")
     ),
     ("wendy", (REQUEST, b"default", b"guarantee", BODY)),
     ("wendy", (REQUEST, b"", b"batch:1", _batch("default"))),

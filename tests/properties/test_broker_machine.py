@@ -118,7 +118,7 @@ class BrokerMachine(RuleBasedStateMachine):
         """Cancel all jobs of the queue but, unless it is said, the running ones."""
         self.generation += 1
         self.broker.call(
-            "sweep",
+            "bulk",
             client=b"boss",
             id=f"sweep{self.generation}",
             action="cancel",
@@ -138,7 +138,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if swept:
             self.generation += 1
             name = f"sweep{self.generation}"
-            self.broker.call("sweep", client=b"boss", id=name, action="retry")
+            self.broker.call("bulk", client=b"boss", id=name, action="retry")
         else:
             failed = [data.draw(st.sampled_from(sorted(failed)))]
             rows = self.broker.call("retry", client=b"boss", ids=failed)

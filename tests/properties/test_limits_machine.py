@@ -168,8 +168,8 @@ class LimitsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kinds)
     @rule(queue=st.sampled_from(["default", "other"]), running=st.booleans())
     def purge(self, queue: str, running: bool) -> None:
-        more = {"id": self.new("sweep"), "action": "cancel", "queue": queue, "running": running}
-        self.broker.call("sweep", client=b"boss", **more)
+        more = {"id": self.new("bulk"), "action": "cancel", "queue": queue, "running": running}
+        self.broker.call("bulk", client=b"boss", **more)
         self.collect()
 
     # Workers

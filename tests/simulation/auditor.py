@@ -155,7 +155,7 @@ class Auditor:
     def asked(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Note what a client or an operator asked for."""
         action = arguments.get("action", name)
-        if name == "sweep":
+        if name == "bulk":
             self.purged.add(arguments["queue"])
         for job_id in arguments.get("ids", ()):
             if (known := self.jobs.get(job_id)) is not None:

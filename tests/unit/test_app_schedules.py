@@ -61,7 +61,7 @@ def test_a_schedule_is_in_the_store_when_schedule_returns(app: EventMQ) -> None:
     headers = set(made.headers.split(","))
     assert {"task:add", "content-type:msgpack", "retry-count:2", "priority:7"} == headers
     assert made.trigger == 'cron:{"expression":"0 3 * * *","tz":"Europe/Paris"}'
-    assert abs((made.last_slot or 0) - app.clock.now()) < DEADLINE
+    assert abs((made.last_fire_time or 0) - app.clock.now()) < DEADLINE
     assert app.unschedule("nightly")
     assert not app.unschedule("nightly")
 
@@ -74,10 +74,10 @@ def test_a_schedule_of_the_same_name_is_replaced_and_goes_on(app: EventMQ) -> No
     assert app.schedules.get("a") == first
     app.schedule("a", task.s(2), every(hours=1), run_count=5)
     second = app.schedules.get("a")
-    assert (second.last_slot, second.remaining, second.version) == (first.last_slot, 5, 2)
+    assert (second.last_fire_time, second.remaining, second.version) == (first.last_fire_time, 5, 2)
     app.schedule("a", task.s(2), every(hours=2))
     third = app.schedules.get("a")
-    assert (third.last_slot or 0) > (second.last_slot or 0)
+    assert (third.last_fire_time or 0) > (second.last_fire_time or 0)
     assert third.remaining is None
 
 
@@ -114,8 +114,8 @@ def test_disabling_and_enabling(app: EventMQ) -> None:
     app.schedules.enable("a")
     again = app.schedules.get("a")
     assert again.enabled
-    assert (again.last_slot or 0) > (made.last_slot or 0)
-    assert app.schedules.next_slot(again) == pytest.approx((again.last_slot or 0) + 1e6)
+    assert (again.last_fire_time or 0) > (made.last_fire_time or 0)
+    assert app.schedules.next_slot(again) == pytest.approx((again.last_fire_time or 0) + 1e6)
 
 
 def test_running_one_now_does_not_touch_its_slots(app: EventMQ) -> None:

@@ -81,7 +81,7 @@ def test_while_one_waits_for_the_broker_or_the_store_the_next_ones_leave(journal
         "receipt d", "store d", "stored c", "stored d",
     ] == four.lines  # fmt: skip
     assert all([NOW + 10] == four.beats.slots(name) for name in "abcd")
-    assert all(NOW + 10 == four.beats.store.find(name).last_slot for name in "abcd")
+    assert all(NOW + 10 == four.beats.store.find(name).last_fire_time for name in "abcd")
 
 
 def test_what_comes_due_while_receipts_are_waited_for_does_not_wait_for_the_store(journal):
@@ -101,7 +101,7 @@ def test_one_alone_is_stored_before_the_turn_ends(journal):
     one = journal("a")
     one.beats.turn(one.beat)
     assert ["submit a", "receipt a", "store a", "stored a"] == one.lines
-    assert NOW + 10 == one.beats.store.find("a").last_slot
+    assert NOW + 10 == one.beats.store.find("a").last_fire_time
 
 
 def test_the_next_step_of_a_schedule_waits_for_the_last_one(journal):
@@ -136,7 +136,7 @@ def test_trouble_loses_no_slot_and_fires_none_twice(journal, where, again, error
     assert four.beats.broker.refused == len(set(again) & set(later)) - (where == "submit b")
     for name in "abcd":
         assert [NOW + 10] == four.beats.slots(name)
-        assert NOW + 10 == four.beats.store.find(name).last_slot
+        assert NOW + 10 == four.beats.store.find(name).last_fire_time
 
 
 def test_steps_that_were_stored_although_nobody_waited_for_them_are_read(journal):
@@ -147,7 +147,7 @@ def test_steps_that_were_stored_although_nobody_waited_for_them_are_read(journal
     four.beats.run(four.beat, 3)
     assert ["submit c", "submit d"] == sorted(line for line in four.lines if "submit" in line)
     assert all([NOW + 10] == four.beats.slots(name) for name in "abcd")
-    assert all(NOW + 10 == four.beats.store.find(name).last_slot for name in "abcd")
+    assert all(NOW + 10 == four.beats.store.find(name).last_fire_time for name in "abcd")
 
 
 def test_what_somebody_else_has_moved_on_meanwhile_is_read_again_at_once(journal):
@@ -162,7 +162,7 @@ def test_what_somebody_else_has_moved_on_meanwhile_is_read_again_at_once(journal
     two.beats.turn(two.beat)
     two.beats.turn(two.beat)
     assert [NOW + 10, NOW + 10] == [
-        two.beat._machine.entries[name].schedule.last_slot for name in "ab"
+        two.beat._machine.entries[name].schedule.last_fire_time for name in "ab"
     ]
     two.begin_advance = begin
     two.beats.run(two.beat, 11)
@@ -194,7 +194,7 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
     assert ["a", "a", "b", "b", "c", "c", "d", "d"] == rounds[0]
     assert ["b"] == rounds[1]
     assert {"a": 10, "b": 10, "c": 10, "d": 0} == {
-        name: beats.store.find(name).last_slot - NOW for name in "abcd"
+        name: beats.store.find(name).last_fire_time - NOW for name in "abcd"
     }
     beats.run(beat, 2)
     assert ["d", "d"] == rounds[2]
@@ -209,7 +209,7 @@ def test_a_stop_submits_no_more_but_stores_what_was_submitted(journal):
     four.meanwhile["receipt a"] = four.beat.stop
     four.beats.turn(four.beat)
     assert ["submit a", "submit b"] == [line for line in four.lines if "submit" in line]
-    stored = [four.beats.store.find(name).last_slot for name in "abcd"]
+    stored = [four.beats.store.find(name).last_fire_time for name in "abcd"]
     assert [NOW + 10, NOW + 10, NOW, NOW] == stored
 
 
@@ -219,7 +219,7 @@ def test_before_the_next_look_at_the_store_all_is_settled(journal):
     four.meanwhile["receipt a"] = lambda: four.beats.clock.advance(0.5)
     four.beats.turn(four.beat)
     assert ["submit a", "submit b"] == [line for line in four.lines if "submit" in line]
-    stored = [four.beats.store.find(name).last_slot for name in "abcd"]
+    stored = [four.beats.store.find(name).last_fire_time for name in "abcd"]
     assert [NOW + 10, NOW + 10, NOW, NOW] == stored
     four.beats.turn(four.beat)
     assert all([NOW + 10] == four.beats.slots(name) for name in "abcd")

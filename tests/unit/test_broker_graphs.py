@@ -297,7 +297,7 @@ def test_a_cancelled_member_counts(broker: Broker) -> None:
     assert run(broker) == ["a", "c([a])"]
     broker.call("pause", queue="default")
     more = submit(broker, Group((A, B)) | C)
-    broker.call("sweep", id="s", action="cancel", task="a")
+    broker.call("bulk", id="s", action="cancel", task="a")
     broker.turn()
     assert states(broker, more) == "cqc"
     assert states(broker, ids) == "scs"

@@ -13,7 +13,7 @@ from eventmq.broker.limits import Limits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
 from eventmq.wire.bulk import encode_batch, encode_outcomes, pack, unpack
-from eventmq.wire.commands import Call, Cancel, Error, Reply, Request
+from eventmq.wire.commands import Call, Cancel, Error, Reply, Request, decode
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 from tests.broker_harness import Broker, chunks, row
 
@@ -82,12 +82,12 @@ def states(broker: Broker, ids: list[str]) -> list[str]:
 
 def swept(broker: Broker, sweep_id: str = "s", **arguments: Any) -> int:
     """Sweep to the end; return how many jobs were touched."""
-    answer = ask(broker, "sweep", id=sweep_id, **arguments)
+    answer = ask(broker, "bulk", id=sweep_id, **arguments)
     assert not isinstance(answer, Error), answer
     for _ in range(100):
         if answer["done"]:
             return int(answer["count"])
-        answer = ask(broker, "sweep", id=sweep_id)
+        answer = ask(broker, "bulk", id=sweep_id)
     raise AssertionError("the sweep never ends")
 
 
@@ -190,7 +190,7 @@ def test_what_comes_after_the_begin_is_not_purged(broker: Broker) -> None:
     """A sweep ends: it goes up to the last job that was there."""
     submit(broker, 12)
     broker.put(
-        b"boss", Call("7", "sweep", pack({"id": "s", "action": "cancel", "queue": "default"}))
+        b"boss", Call("7", "bulk", pack({"id": "s", "action": "cancel", "queue": "default"}))
     )
     late = submit(broker, 3)
     assert swept(broker) == 12
@@ -202,7 +202,7 @@ def test_a_slice_is_one_commit_and_a_crash_between_two_loses_nothing(broker: Bro
     """The mark goes on where it was; the caller asks again and hears the whole count."""
     ids = submit(broker, 22)
     begin = {"id": "s", "action": "cancel", "queue": "default", "reason": "purged"}
-    broker.put(b"boss", Call("7", "sweep", pack(begin)))
+    broker.put(b"boss", Call("7", "bulk", pack(begin)))
     sizes = []
     for _ in range(3):
         broker.core.decide(broker.clock.now())
@@ -214,7 +214,7 @@ def test_a_slice_is_one_commit_and_a_crash_between_two_loses_nothing(broker: Bro
     assert sizes == [0, 5, 10]
     broker.crash()
     broker.turn()
-    answer = ask(broker, "sweep", **begin)
+    answer = ask(broker, "bulk", **begin)
     assert (answer["count"], answer["done"]) == (22, True)
     assert set(states(broker, ids)) == {"cancelled"}
     assert queue(broker)["waiting"] == 0
@@ -260,7 +260,7 @@ def test_jobs_are_cancelled_by_task_and_by_state(broker: Broker) -> None:
 def test_a_disk_without_space_stops_a_sweep_until_there_is_some(broker: Broker) -> None:
     submit(broker, 3)
     broker.put(
-        b"boss", Call("7", "sweep", pack({"id": "s", "action": "cancel", "queue": "default"}))
+        b"boss", Call("7", "bulk", pack({"id": "s", "action": "cancel", "queue": "default"}))
     )
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
@@ -276,12 +276,21 @@ def test_a_disk_without_space_stops_a_sweep_until_there_is_some(broker: Broker) 
     assert swept(broker) == 3
 
 
+def test_the_name_of_the_call_before_1_0_is_taken_too(broker: Broker) -> None:
+    """Also where the call is checked against what a key may do, since it is read as the new one."""
+    broker.submit()
+    frames = Call("7", "sweep", pack({"id": "s", "action": "cancel", "queue": "default"})).frames()
+    assert decode(frames).name == "bulk"
+    assert ask(broker, "sweep", id="s", action="cancel", queue="default")["action"] == "cancel"
+    assert swept(broker) == 1
+
+
 def test_two_sweeps_take_turns(broker: Broker, short: None) -> None:
     submit(broker, 12)
     submit(broker, 12, queue="other")
     for name in ("default", "other"):
         call = {"id": name, "action": "cancel", "queue": name}
-        broker.put(b"boss", Call(name, "sweep", pack(call)))
+        broker.put(b"boss", Call(name, "bulk", pack(call)))
     broker.turn()
     assert [swept(broker, "default"), swept(broker, "other")] == [12, 12]
 
@@ -304,7 +313,7 @@ def test_a_sweep_that_makes_no_sense_is_refused(
     broker: Broker, arguments: dict[str, Any], expected: str
 ) -> None:
     broker.submit()
-    assert code(ask(broker, "sweep", **arguments)) == expected
+    assert code(ask(broker, "bulk", **arguments)) == expected
     assert queue(broker)["waiting"] == 1
 
 
@@ -478,7 +487,7 @@ def test_many_failed_jobs_are_retried_slice_by_slice(broker: Broker) -> None:
 @pytest.mark.usefixtures("short")
 def test_many_failed_jobs_are_dropped_slice_by_slice(broker: Broker) -> None:
     ids = failed(broker, 12)
-    broker.put(b"boss", Call("7", "sweep", pack({"id": "s", "action": "drop", "queue": "default"})))
+    broker.put(b"boss", Call("7", "bulk", pack({"id": "s", "action": "drop", "queue": "default"})))
     broker.core.decide(broker.clock.now())
     entries, _ = broker.core.take_batch()
     broker.store.submit(entries)

@@ -59,7 +59,7 @@ def test_both_forms_are_kept(broker: Broker, message: Schedule, trigger: str, ha
     [found] = stored(broker)
     assert (found.trigger, found.queue, found.body) == (trigger, "q", BODY)
     assert (found.source, found.plain, found.nohaste) == ("wire", True, not haste)
-    assert found.last_slot == (None if haste else found.created)
+    assert found.last_fire_time == (None if haste else found.created)
     assert found.headers == "guarantee"
 
 
@@ -93,7 +93,7 @@ def test_a_schedule_of_the_same_call_is_replaced(broker: Broker) -> None:
     broker.clock.time += 100
     broker.tell(b"c", Schedule("3", "other", "nohaste", BODY, "-1", "* * * * *"))
     first, second = sorted(stored(broker), key=lambda made: made.queue)
-    assert (first.queue, first.last_slot, first.version) == ("other", broker.clock.now(), 2)
+    assert (first.queue, first.last_fire_time, first.version) == ("other", broker.clock.now(), 2)
     assert (second.queue, second.version) == ("q", 1)
 
 
@@ -116,7 +116,7 @@ def test_one_that_has_ended_begins_anew(broker: Broker) -> None:
     assert broker.call("schedules.advance", rows=[step])["done"] == [True]
     broker.tell(b"c", message._replace(id="2"))
     [again] = stored(broker)
-    assert (again.remaining, again.last_slot, again.version) == (2, None, 3)
+    assert (again.remaining, again.last_fire_time, again.version) == (2, None, 3)
 
 
 @pytest.mark.parametrize("interval", [None, "60"])

@@ -33,7 +33,7 @@ def test_each_slot_fires_once_and_in_time(beats):
     assert [NOW + 10, NOW + 20, NOW + 30] == beats.slots("a")
     late = [when - slot for when, slot in zip(beats.fired("a"), beats.slots("a"), strict=True)]
     assert max(late) < 0.01
-    assert NOW + 30 == beats.store.find("a").last_slot
+    assert NOW + 30 == beats.store.find("a").last_fire_time
 
 
 def test_the_next_slot_comes_from_the_last_one_not_from_a_start(beats):
@@ -80,7 +80,7 @@ def test_one_that_was_enabled_too_late_is_kept(beats):
     beats.add("late", at(datetime.fromtimestamp(NOW + 5, timezone.utc)), enabled=False)
     beats.run(beats.start(), 10)
     found = beats.store.find("late")
-    found.enabled, found.last_slot = True, beats.clock.now()
+    found.enabled, found.last_fire_time = True, beats.clock.now()
     assert beats.store.save([(found, found.version)]).done[0]
     for _ in range(2):
         beats.run(beats.start(), 3)
@@ -381,7 +381,7 @@ def test_a_month_that_was_missed_is_one_job(beats, away):
     assert beats.slots("a")[-1] >= beats.clock.now() - 61
 
 
-def test_a_last_slot_in_the_future_is_told_and_set_to_now(beats, caplog):
+def test_a_last_fire_time_in_the_future_is_told_and_set_to_now(beats, caplog):
     """The clock was wrong when it fired."""
     beats.add("a", every(seconds=60))
     beats.clock.advance(3601)
@@ -524,7 +524,7 @@ def test_a_job_that_is_refused_for_good_does_not_stop_the_others(beats):
     beats.run(beat, 21)
     assert [] == beats.slots("bad")
     assert 4 == len(beats.slots("good"))
-    assert NOW + 20 == beats.store.find("bad").last_slot
+    assert NOW + 20 == beats.store.find("bad").last_fire_time
     assert "" == beats.store.find("bad").last_job
 
 
@@ -562,7 +562,7 @@ def test_a_full_disk_is_waited_for(beats, caplog):
     beat = beats.start(crash)
     beats.run(beat, 12)
     assert [NOW + 5, NOW + 10] == beats.slots("a")
-    assert NOW == beats.store.find("a").last_slot
+    assert NOW == beats.store.find("a").last_fire_time
     full.clear()
     full.append(False)
     beats.run(beat, 5)
@@ -588,7 +588,7 @@ def test_one_whose_trigger_fails_after_it_has_fired_is_kept(beats, monkeypatch, 
     for _ in range(2):
         beats.run(beats.start(), 10)
         assert [NOW + 5] == beats.slots("bad")
-        assert NOW + 5 == beats.store.find("bad").last_slot
+        assert NOW + 5 == beats.store.find("bad").last_fire_time
 
 
 @pytest.mark.parametrize("broken", ["next_after", "latest", "stands"])
@@ -654,7 +654,7 @@ def test_schedules_of_the_code_are_added_changed_and_removed_and_others_left_alo
     old = {name: declared(name, 10) for name in ("kept", "changed", "dropped", "moved")}
     beats.run(beats.start(declared=old), 5)
     before = {name: beats.store.find(name) for name in old}
-    assert {NOW} == {made.last_slot for made in before.values()}
+    assert {NOW} == {made.last_fire_time for made in before.values()}
     new = {
         "kept": declared("kept", 10),
         "changed": declared("changed", 10, queue="fast"),
@@ -665,8 +665,8 @@ def test_schedules_of_the_code_are_added_changed_and_removed_and_others_left_alo
     there = {made.name: made for made in beats.store.load().schedules}
     assert {"kept", "changed", "moved", "new", "theirs", "clients"} == set(there)
     assert there["kept"] == before["kept"]
-    assert ("fast", NOW) == (there["changed"].queue, there["changed"].last_slot)
-    assert there["moved"].last_slot > NOW
+    assert ("fast", NOW) == (there["changed"].queue, there["changed"].last_fire_time)
+    assert there["moved"].last_fire_time > NOW
 
 
 def test_what_an_operator_disabled_stays_so(beats):

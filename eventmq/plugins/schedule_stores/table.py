@@ -62,7 +62,7 @@ _WRITE = """INSERT OR REPLACE INTO schedules (name, version, revision, removed, 
 def pack_row(schedule: Schedule) -> ScheduleRow:
     """Return a schedule as a row, which is how it travels too."""
     return ScheduleRow(
-        schedule.name, schedule.version, schedule.last_slot, schedule.remaining,
+        schedule.name, schedule.version, schedule.last_fire_time, schedule.remaining,
         schedule.last_job, pack(schedule.definition()),
     )  # fmt: skip
 
@@ -74,9 +74,9 @@ def read_row(row: Sequence[Any]) -> Schedule:
         ProtocolError: The definition is no MessagePack.
         SettingsError: It is not the definition of a schedule.
     """
-    name, version, last_slot, remaining, last_job, definition = row
+    name, version, last_fire_time, remaining, last_job, definition = row
     made = Schedule.read(name, unpack(definition, f"the schedule {name!r}"))
-    made.version, made.last_slot = version, last_slot
+    made.version, made.last_fire_time = version, last_fire_time
     made.remaining, made.last_job = remaining, last_job
     return made
 
@@ -212,7 +212,7 @@ class ScheduleTable:
     def _write(self, row: ScheduleRow, version: int) -> None:
         source = unpack(row.definition, "a schedule")["source"]
         self._db.execute(_WRITE, (
-            row.name, version, self.revision + 1, source, row.last_slot, row.remaining,
+            row.name, version, self.revision + 1, source, row.last_fire_time, row.remaining,
             row.last_job, row.definition, _crc(row.name, row.definition),
         ))  # fmt: skip
 
@@ -221,8 +221,8 @@ class ScheduleTable:
         """Move schedules on, each if its version is the expected one."""
         execute, changes, revision = self._db.execute, self._db.changes, self.revision
         done = []
-        for name, expected, last_slot, remaining, last_job in rows:
-            values = (revision + 1, last_slot, remaining, last_job, name, expected)
+        for name, expected, last_fire_time, remaining, last_job in rows:
+            values = (revision + 1, last_fire_time, remaining, last_job, name, expected)
             execute(_ADVANCE, values)
             moved = changes() == 1
             revision += moved

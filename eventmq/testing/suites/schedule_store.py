@@ -72,7 +72,7 @@ class ScheduleStoreSuite:
         schedule = made(
             "nightly", queue="fast", headers="task:a,content-type:msgpack", source="code",
             app="shop", created=5.5, nohaste=False, enabled=False, misfire="all", window=60.0,
-            overlap="queue", jitter=1.5, run_count=7, expires_in=9.0, last_slot=1234.5,
+            overlap="queue", jitter=1.5, run_count=7, expires_in=9.0, last_fire_time=1234.5,
             remaining=3, last_job="x", sent=("a", "b", ""),
         )  # fmt: skip
         assert list(store.save([(schedule, None)]).done) == [True]
@@ -125,7 +125,7 @@ class ScheduleStoreSuite:
         assert list(store.advance([row]).done) == [False]
         found = store.find("a")
         assert found == replace(
-            first, version=first.version + 1, last_slot=10.25, remaining=2, last_job="job"
+            first, version=first.version + 1, last_fire_time=10.25, remaining=2, last_job="job"
         )
 
     def test_steps_that_were_begun_end_as_others_do(self, store: ScheduleStore) -> None:
@@ -142,7 +142,7 @@ class ScheduleStoreSuite:
         assert (list(before.done), list(after.done)) == ([True, False], [True])
         assert store.load().revision == after.revision == before.revision + 1
         moved = [store.find(name) for name in "ab"]
-        assert [(found.last_slot, found.last_job) for found in moved if found] == [
+        assert [(found.last_fire_time, found.last_job) for found in moved if found] == [
             (10.25, "x"), (20.5, "y"),
         ]  # fmt: skip
 
