@@ -11,11 +11,14 @@ figures are seconds.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
-    "AT_ONCE", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "ClockRecord", "GuardedWall",
-    "Reading", "StoreTime", "Timekeeper", "say_seconds",
+    "AT_ONCE", "MAX_ADDITIONS", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "Addition",
+    "ClockRecord", "GuardedWall", "Reading", "StoreTime", "Timekeeper", "say_seconds",
 ]  # fmt: skip
 
 #: Seconds by which the wall clock may differ from boot time without having stepped: more than a
@@ -35,6 +38,9 @@ STEADY = 3600.0
 #: Seconds after which a commit takes the clocks along.
 SAVE_EVERY = 1.0
 
+#: Additions to store time that are told apart; of more, the oldest two become one.
+MAX_ADDITIONS = 16
+
 
 class Reading(NamedTuple):
     """What the clocks of a machine show."""
@@ -45,6 +51,26 @@ class Reading(NamedTuple):
     boot: float
     #: Which start of the machine that was; "" where the system does not say.
     boot_id: str = ""
+
+
+class Addition(NamedTuple):
+    """Seconds that were added to store time at once, and what is younger than they are.
+
+    They had passed before ``anchor``, and were added after ``until``: what a store wrote between
+    these two does not age by them.
+    """
+
+    anchor: float
+    until: float
+    seconds: float
+
+    def covers(self, at: float) -> bool:
+        """Return whether what is of that store time must not age by this."""
+        return self.anchor <= at <= self.until
+
+    def merge(self, later: Addition) -> Addition:
+        """Return one for both, by which nothing ages sooner."""
+        return Addition(self.anchor, later.until, self.seconds + later.seconds)
 
 
 class ClockRecord(NamedTuple):
@@ -58,6 +84,10 @@ class ClockRecord(NamedTuple):
     guarded: float
     boot: float
     boot_id: str
+    #: Store time at the start at which the first of what is unconfirmed arose.
+    since: float = 0.0
+    #: What was added to store time at once, the oldest first.
+    additions: tuple[Addition, ...] = ()
 
     @classmethod
     def of(cls, values: Any) -> ClockRecord:
@@ -67,11 +97,12 @@ class ClockRecord(NamedTuple):
             ValueError: It is none.
         """
         try:
-            *numbers, boot_id = values
+            *numbers, boot_id, since, rows = values
             store, unconfirmed, wall, guarded, boot = map(float, numbers)
+            since, additions = float(since), tuple(Addition(*map(float, row)) for row in rows)
         except (TypeError, ValueError):
             raise ValueError("the record of the store's clocks cannot be read") from None
-        return cls(store, unconfirmed, wall, guarded, boot, str(boot_id))
+        return cls(store, unconfirmed, wall, guarded, boot, str(boot_id), since, additions)
 
     def same_boot(self, reading: Reading) -> bool:
         """Return whether the machine has not been started anew since this was stored."""
@@ -97,8 +128,8 @@ class StoreTime:
     """
 
     __slots__ = (
-        "_base", "_begin", "_boot", "_rest", "_steady_offset", "_steady_since", "now",
-        "unconfirmed",
+        "_base", "_begin", "_boot", "_rest", "_steady_offset", "_steady_since", "additions", "now",
+        "since", "unconfirmed",
     )  # fmt: skip
 
     def __init__(self, reading: Reading, last: ClockRecord | None = None) -> None:
@@ -113,13 +144,17 @@ class StoreTime:
             now = last.store + min(passed, AT_ONCE)
             self.unconfirmed += max(0.0, passed - AT_ONCE)
         self.now = now
+        #: Store time of the start at which the first of what is unconfirmed arose.
+        self.since = now if last is None or not last.unconfirmed else last.since
+        #: What was added so far, the oldest first.
+        self.additions = () if last is None else last.additions
         self._base, self._boot = now - boot, boot
         #: What was unconfirmed at the start, and the wall clock beside boot time then.
         self._rest, self._begin = self.unconfirmed, wall - boot
         self._steady_offset, self._steady_since = wall - boot, boot
 
     def advance(self, wall: float, boot: float) -> float:
-        """Take a reading; return the seconds that were confirmed by it, mostly 0.0."""
+        """Take a reading; return the seconds that `confirm` may add from now on, mostly 0.0."""
         if boot > self._boot:
             self._boot = boot
             self.now = self._base + boot
@@ -131,11 +166,18 @@ class StoreTime:
             # A clock that is put back says that so much less time has passed while it was off.
             step = offset - self._begin
             self.unconfirmed = max(0.0, self._rest + step) if step < -STEP else self._rest
-        return self.confirm() if boot - self._steady_since >= STEADY else 0.0
+        return self.unconfirmed if boot - self._steady_since >= STEADY else 0.0
+
+    def addition(self) -> Addition:
+        """Return what `confirm` would add now."""
+        return Addition(self.since, self.now, self.unconfirmed)
 
     def confirm(self) -> float:
         """Add what is unconfirmed; return how much that was."""
-        confirmed, self.unconfirmed, self._rest = self.unconfirmed, 0.0, 0.0
+        confirmed = self.unconfirmed
+        if confirmed:
+            self.additions = _with(self.additions, self.addition())
+        self.unconfirmed = self._rest = 0.0
         self._base += confirmed
         self.now = self._base + self._boot
         return confirmed
@@ -204,12 +246,13 @@ class GuardedWall:
 class Timekeeper:
     """Both times of a store, and what they say to people.
 
-    In one thread: the store advances it in its commits, the broker's runner in its ticks. Before
-    `start`, both times are 0.0.
+    In one thread: the store advances it in its commits, the broker's runner in its ticks. What is
+    unconfirmed is added by the store alone, in a commit that stores it: what is `addition` while
+    the rows are written, and `confirm` once they are there. Before `start`, both times are 0.0.
     """
 
     __slots__ = (
-        "_accepts", "_boot_id", "_saved", "_stepping", "_wall", "ahead", "boot", "jumped",
+        "_accepts", "_boot_id", "_ripe", "_saved", "_stepping", "_wall", "ahead", "boot", "jumped",
         "notices", "settled", "store_time", "wall_time",
     )  # fmt: skip
 
@@ -229,7 +272,7 @@ class Timekeeper:
         self._wall = 0.0
         self._saved = float("-inf")
         self._stepping = 0.0
-        self._accepts = False
+        self._accepts = self._ripe = False
 
     def start(self, reading: Reading, last: ClockRecord | None) -> None:
         """Go on from what the store kept, or begin with it."""
@@ -249,15 +292,56 @@ class Timekeeper:
         store, guarded = self.store_time, self.wall_time
         assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
         self._wall, self.boot = wall, boot
-        confirmed, step = store.advance(wall, boot), guarded.advance(wall, boot)
+        ripe, step = store.advance(wall, boot), guarded.advance(wall, boot)
         if self._accepts:
             self._accepts = False
-            confirmed += store.confirm()
+            self._ripe = bool(store.unconfirmed)
             step += guarded.accept(boot)
-        if confirmed or step or guarded.step != self._stepping:
-            self._note(confirmed, step)
+        self._ripe = self._ripe or bool(ripe)
+        if step or guarded.step != self._stepping:
+            self._note(0.0, step)
         self.ahead = guarded.now - store.now
         return store.now
+
+    @property
+    def ripe(self) -> bool:
+        """Whether the next commit is to add what is unconfirmed."""
+        return self._ripe
+
+    def addition(self) -> Addition | None:
+        """Return what a commit is to add to store time, mostly None."""
+        return self.store_time.addition() if self._ripe and self.store_time is not None else None
+
+    def confirm(self) -> None:
+        """Add what is unconfirmed: the commit that had `addition` is stored."""
+        store, guarded = self.store_time, self.wall_time
+        assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
+        self._ripe = False
+        self._note(store.confirm(), 0.0)
+        self.ahead = guarded.now - store.now
+
+    # Ages
+
+    @property
+    def anchor(self) -> float:
+        """Store time of what the last addition does not make older, that and everything later."""
+        additions = () if self.store_time is None else self.store_time.additions
+        return additions[-1].anchor if additions else self.now
+
+    def before(self, at: float) -> float:
+        """Return the store time before which everything is as old as what is of ``at``.
+
+        That is ``at`` itself, or earlier where something younger would be forgotten with it, whose
+        store time is before that although it has not lived as long (`Addition`).
+        """
+        additions = () if self.store_time is None else self.store_time.additions
+        spare = (a for a in additions if a.anchor < at < a.until + a.seconds)
+        return min((max(a.anchor, at - a.seconds) for a in spare), default=at)
+
+    def spared(self, at: float) -> float:
+        """Return the seconds that were added to store time and that did not pass since ``at``."""
+        additions = () if self.store_time is None else self.store_time.additions
+        return sum((a.seconds for a in additions if a.covers(at)), 0.0)
 
     @property
     def now(self) -> float:
@@ -299,18 +383,21 @@ class Timekeeper:
 
     # What a store keeps
 
-    def record(self) -> ClockRecord:
-        """Return what is to be stored of the last reading."""
+    def record(self, addition: Addition | None = None) -> ClockRecord:
+        """Return what is to be stored of the last reading, with what a commit adds to it."""
         store, guarded = self.store_time, self.wall_time
         assert store is not None and guarded is not None, "not started"  # noqa: PT018, S101
+        now, rest, additions = store.now, store.unconfirmed, store.additions
+        if addition is not None:
+            now, rest, additions = now + addition.seconds, 0.0, _with(additions, addition)
         return ClockRecord(
-            store.now, store.unconfirmed, self._wall, guarded.now, self.boot, self._boot_id
+            now, rest, self._wall, guarded.now, self.boot, self._boot_id, store.since, additions
         )
 
     @property
     def unsaved_for(self) -> float:
         """Seconds since a record was stored; infinite if something has to be."""
-        return self.boot - self._saved
+        return float("inf") if self._ripe else self.boot - self._saved
 
     def save_soon(self) -> None:
         """Let the next commit store a record, however soon that is."""
@@ -362,6 +449,15 @@ class Timekeeper:
             f"wall clock was steady for {STEADY / 60:.0f} minutes, or at "
             '"eventmq clock accept"'
         )
+
+
+def _with(additions: Iterable[Addition], last: Addition) -> tuple[Addition, ...]:
+    """Return additions with one more."""
+    first, *rest = (*additions, last)
+    if len(rest) >= MAX_ADDITIONS:
+        rest[0] = first.merge(rest[0])
+        return tuple(rest)
+    return (first, *rest)
 
 
 def _span(seconds: float) -> str:

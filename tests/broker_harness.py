@@ -124,7 +124,7 @@ class Broker:
         """Move the deadlines if store time went on at once."""
         seconds, self._jumped = self.keeper.jumped - self._jumped, self.keeper.jumped
         if seconds:
-            self.core.shift(self.keeper.now, seconds)
+            self.core.jump(seconds)
 
     # Driving
 

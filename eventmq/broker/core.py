@@ -33,7 +33,7 @@ from eventmq.broker.sweeps import Sweeps
 from eventmq.broker.topics import Topics
 from eventmq.broker.volatile import Volatile
 from eventmq.broker.waits import Waits
-from eventmq.entries import Find, FindKin, History, ListGraph, ListJobs, ReadEvents
+from eventmq.entries import Find, FindKin, History, KeepTime, ListGraph, ListJobs, ReadEvents
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.operations import ListFailed
 from eventmq.schedule import LoadSchedules
@@ -292,13 +292,26 @@ class BrokerCore:
 
         Args:
             now: Store time.
-            seconds: How long the broker did not read, or how far store time went at once.
+            seconds: How long the broker did not read, or what `jump` says.
         """
         self.state.now = self._ticked = now
         self.state.hold_until = 0.0
         self.sessions.shift(seconds)
         self.heartbeats.shift(seconds)
         self.parking.shift(seconds)
+        self.volatile.shift(seconds)
+
+    def jump(self, seconds: float) -> None:
+        """Let store time go on at once: nobody was silent meanwhile, and no wait is over.
+
+        Args:
+            seconds: What the store has added to it.
+        """
+        state = self.state
+        self.shift(state.keeper.now, seconds)
+        state.limiters.shift(seconds, state.keeper.anchor)
+        state.volatile.shift(seconds)
+        self.schedules.shift(seconds)
 
     def decide(self, now: float, *, judge: bool = True) -> None:
         """End the reading part of a turn: time, dispatch and refills.
@@ -312,6 +325,8 @@ class BrokerCore:
         self.heartbeats.run()
         if judge and now - self._ticked >= state.limits.lease_interval / 2:
             self._ticked = now
+            if state.keeper.ripe:  # a commit adds it, and there may be no other one
+                state.write(KeepTime(), lambda _: None)
             self.sessions.tick()
             self.parking.tick()
             self.expiry.tick()

@@ -276,6 +276,19 @@ class Limiters:
                 limiter.due = float("inf")
         return dues[0][0] if dues else None
 
+    def shift(self, seconds: float, since: float) -> None:
+        """Let no tokens come for seconds that were added to store time.
+
+        Args:
+            seconds: How many.
+            since: They had passed before that; a bucket that is older has them coming.
+        """
+        for limiter in (*self.of.values(), *self.of_queues.values()):
+            if limiter.updated >= since:
+                limiter.updated += seconds
+            if limiter.used >= since:
+                limiter.used += seconds
+
     # What is written, and what goes
 
     def take_rows(self) -> list[LimitRow]:

@@ -30,7 +30,7 @@ class Retention:
         self._busy = False
         self._looked = float("-inf")
         self._seen = -1
-        #: Unix time at which the oldest failed job is too old.
+        #: Store time at which the oldest failed job is too old.
         self._due = 0.0
 
     def tick(self) -> None:
@@ -46,7 +46,8 @@ class Retention:
             return
         self._busy = True
         limits = state.limits
-        entry = PruneFailed(state.now - limits.failed_ttl, limits.max_failed_bytes, SLICE)
+        before = state.keeper.before(state.now - limits.failed_ttl)
+        entry = PruneFailed(before, limits.max_failed_bytes, SLICE)
         state.write(entry, self._pruned, lambda: setattr(self, "_busy", False))
 
     def _pruned(self, verdict: Pruned) -> None:
@@ -59,4 +60,5 @@ class Retention:
                 "%d failed jobs of queue %s were forgotten: too old, or too many", n, name
             )
         oldest = float("inf") if verdict.oldest is None else verdict.oldest
+        oldest += state.keeper.spared(oldest)
         self._due = 0.0 if verdict.more else oldest + state.limits.failed_ttl + EVERY

@@ -309,7 +309,7 @@ class BrokerRunner:
     def _jump(self) -> None:
         """Move every deadline: store time went on at once, and nobody was silent meanwhile."""
         seconds, self._jumped = self._keeper.jumped - self._jumped, self._keeper.jumped
-        self.core.shift(self._keeper.now, seconds)
+        self.core.jump(seconds)
 
     def _keep_time(self) -> None:
         """Let the clocks be stored where no commit has taken them along for a while."""

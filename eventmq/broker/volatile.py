@@ -48,6 +48,9 @@ _OVERTAKE = 20_000
 #: Seconds between two looks for jobs whose task nobody knows.
 _LOOK = 1.0
 
+#: Seconds between two gaps that are told apart.
+_APART = 1.0
+
 
 class Volatile:
     """Takes, gives out and ends the jobs of `State.volatile`."""
@@ -57,6 +60,8 @@ class Volatile:
         self.waits = waits
         self.memory = state.volatile
         self._looked = 0.0
+        #: Spans of store time, first to last, in which nothing could be done for a job.
+        self._gaps: list[tuple[float, float]] = []
 
     # Admission
 
@@ -112,6 +117,22 @@ class Volatile:
         for job in self.memory.due(self.state.now, self.state.keeper.ahead):
             self._back(job)
 
+    def shift(self, seconds: float) -> None:
+        """Let jobs wait longer: the broker itself was away, or store time went on at once."""
+        now, gaps = self.state.now, self._gaps
+        first = now - seconds
+        if gaps and first - gaps[-1][1] < _APART:
+            first = gaps.pop()[0]
+        gaps.append((first, now))
+        since = now - self.state.limits.unknown_task_grace
+        self._gaps = [gap for gap in gaps if self._moved(gap[1]) > since]
+
+    def _moved(self, since: float) -> float:
+        """Return since when something waits, if the gaps are left out."""
+        for first, last in self._gaps:
+            since = since + last - first if since <= first else max(since, last)
+        return since
+
     def tick(self, admits: Callable[[Session, str], bool]) -> None:
         """Forget old results, and fail what no worker of its queue has known for the grace."""
         now = self.state.now
@@ -131,7 +152,7 @@ class Volatile:
         def hopeless(job: Job) -> bool:
             refused = state.refusals.get(job.id, ())
             known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
-            return max(job.created, job.due) <= since and not known
+            return self._moved(max(job.created, job.due)) <= since and not known
 
         late = window.drop(lambda job: 0.0 < job.expires <= state.wall)
         self._end([self._row(job, JobState.EXPIRED) for job in late])

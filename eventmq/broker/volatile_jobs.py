@@ -120,6 +120,11 @@ class Results:
         until, found = self._kept.get(job_id, (0.0, None))
         return found if until > now else None
 
+    def shift(self, seconds: float) -> None:
+        """Keep everything for as long as it was to be kept: store time went on at once."""
+        for job_id, (until, found) in self._kept.items():
+            self._kept[job_id] = (until + seconds, found)
+
     def prune(self, now: float) -> None:
         """Forget what is past its time, oldest first."""
         while self._kept:
@@ -191,6 +196,14 @@ class VolatileJobs:
         self.released(job)
         if self.jobs.pop(job.id, None) is not None:
             self.bytes -= len(job.body)
+
+    def shift(self, seconds: float) -> None:
+        """Let everything last as long as it was to last: store time went on at once."""
+        for _, _, job in self._delayed:
+            job.due += seconds
+            job.rank += int(seconds * 1_000_000)
+        self._delayed = [(due + seconds, seq, job) for due, seq, job in self._delayed]
+        self.results.shift(seconds)
 
     @property
     def next_due(self) -> float | None:

@@ -39,7 +39,7 @@ from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.plugins.queue_stores.tables import Tables
 from eventmq.scheduler.machine import Machine
 from eventmq.scheduler.runner_clock import GuardedClock
-from eventmq.timekeeping import StoreTime
+from eventmq.timekeeping import StoreTime, Timekeeper
 from eventmq_contrib.journal import inspection
 from eventmq_contrib.journal.catalog import Catalog
 from eventmq_contrib.journal.seals import SealLog
@@ -134,12 +134,15 @@ def _takes_nothing_back(original: Any) -> Any:
     """Add what a wrong clock said at the start, although it was put right since."""
 
     def advance(self: StoreTime, wall: float, boot: float) -> float:
-        rest = self._rest
-        original(self, self._begin + boot, boot)
+        seconds: float = original(self, self._begin + boot, boot)
         self.unconfirmed = self._rest
-        return rest - self._rest
+        return seconds
 
     return advance
+
+
+def _as_it_is(_: Any) -> Any:
+    return lambda _self, at: at
 
 
 def _looks_once(original: Any) -> Any:
@@ -422,6 +425,22 @@ _CLOCKS = {
     ),
     "time that is added at once is taken for silence": (
         bug(BrokerCore, "shift", _nothing), "test_time_that_is_added_judges_no_worker",
+    ),
+    "what is younger than the machine's start is forgotten with what is older": (
+        bug(Timekeeper, "before", _as_it_is),
+        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+    ),
+    "results made since the machine's start are gone when its time off counts": (
+        bug(Timekeeper, "spared", lambda _: lambda *_: 0.0),
+        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+    ),
+    "waits that began since the machine's start end when its time off counts": (
+        lambda: patch.object(sqlite, "move_waits", lambda *_: None),
+        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
+    ),
+    "tokens come for time that a machine was off before they were taken": (
+        bug(Limiters, "shift", _nothing),
+        "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
     ),
     "waits for a wall time are waits of store time": (
         bug(Admission, "_maker", _no_eta),

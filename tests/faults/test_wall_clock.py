@@ -17,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from eventmq.broker.limits import Limits
 from eventmq.entries import Find, KeepTime
+from eventmq.errors import StoreError
+from eventmq.graph import Group
 from eventmq.job import OutcomeKind
 from eventmq.testing import FakeClock
 from eventmq.timekeeping import AT_ONCE, SETTLED, STEADY
@@ -27,6 +29,7 @@ from tests.unit.test_broker_graphs import submit as submit_graph
 
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365 * 86_400.0
 STEPS = [400 * DAY, 2 * DAY, -YEAR]
+_UNIQUE = "unique:k,unique-period:7200"
 _NO = encode_error(RemoteError("builtins.ValueError", "no"))
 
 
@@ -356,8 +359,158 @@ def test_a_machine_that_was_off_for_a_week_goes_on_with_an_hour(case: Case, boot
     assert broker.status() == {}
     assert broker.now() == pytest.approx(broker.clock.now(), abs=2.0)
     broker.keep()
-    assert broker.state_of(case.ended) == ""
+    case.check_kept()  # of the same table of outcomes as what is younger
+    assert broker.is_refused(fresh)
+    broker.go(DAY + 3 * 3600, every=600.0)
+    broker.keep()
+    assert (broker.state_of(case.ended), broker.state_of(fresh)) == ("", "")
     assert broker.state_of(case.failed) == "failed"
+
+
+class Off:
+    """A broker whose machine was off for 60 days, with jobs of before and of the hour after.
+
+    Each of ``old`` and ``fresh`` has an ended and a failed job, and one with a countdown of a day.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.broker = broker = Clocked(path)
+        self.old = self._jobs()
+        self.tried, _ = broker.submit(queue="tries", headers="retry-count:3")
+        self.released = submit_graph(broker, A | B, b=f",countdown:{DAY:.0f}")
+        broker.go(3 * 3600.0, every=60.0)
+        broker.keep()
+        broker.store.close()
+        broker.clock.reboot(60 * DAY)
+        broker.start()
+        broker.go(SETTLED + 60, every=10.0)
+        self.begin = broker.now()
+        self.fresh = self._jobs()
+        broker.serve()  # the first job of the graph
+        self._fail_once()
+        rate = "limit-rate:1/d,limit-key:k"
+        self.limited = [broker.submit(queue="rate", headers=rate)[0] for _ in range(2)]
+        assert broker.serve(queue="rate") == self.limited[:1]
+        self.kept, _ = broker.submit(queue="kept", headers="result-ttl:7200")
+        broker.serve(queue="kept")
+        self.unique, _ = broker.submit(queue="kept", headers=_UNIQUE)
+        broker.serve(queue="kept")
+        part = Group((A, B), on_failure="continue", deadline=7200)
+        self.part = submit_graph(broker, part)
+        self.volatile = self._delay("guarantee:False")
+        self.waiting = [*self.fresh[2:], self.tried, self.released[1], self.volatile]
+
+    def _jobs(self) -> list[str]:
+        broker = self.broker
+        ids = [broker.new_id(), broker.new_id()]
+        broker.run(ids[0])
+        broker.run(ids[1], OutcomeKind.FAILED)
+        return [*ids, self._delay()]
+
+    def _delay(self, more: str = "") -> str:
+        headers = ",".join(filter(None, [f"countdown:{DAY:.0f}", more]))
+        return self.broker.submit(queue="day", headers=headers)[0]
+
+    def _fail_once(self) -> None:
+        """Let the job of before fail: it is tried again after a day."""
+        self.broker.worker(b"tries", "tries", queues='[[10, "tries"]]')
+        [chunk] = self.broker.dispatched[-1:]
+        again = row(0, OutcomeKind.RETRY, _NO, content_type=ERROR_TYPE, countdown=DAY)
+        self.broker.answer(b"tries", chunk, [again])
+
+    def states(self, ids: list[str]) -> list[str]:
+        return [self.broker.state_of(job_id) for job_id in ids]
+
+
+@pytest.fixture
+def off(tmp_path: Path):
+    off = Off(tmp_path)
+    yield off
+    off.broker.close()
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_came_after_the_start_does_not_age_by_the_time_before_it(
+    off: Off, accepts: bool, restarts: bool
+) -> None:
+    """Neither once the clock was steady for an hour, nor when an operator lets it count."""
+    broker = off.broker
+    assert set(off.states(off.waiting)) == {"delayed"}
+    if accepts:
+        broker.call("clock.accept")
+    else:
+        broker.go(STEADY - SETTLED, every=10.0)
+    broker.go(1.0)
+    broker.keep()
+    assert broker.status() == {}
+    assert broker.now() == pytest.approx(broker.clock.now(), abs=2.0)
+    if restarts:
+        broker.crash()
+        broker.go(120.0, every=10.0)
+        broker.keep()
+        off.waiting.remove(off.volatile)
+    assert off.states(off.old) == ["", "", "queued"]
+    assert off.states(off.fresh) == ["succeeded", "failed", "delayed"]
+    assert [broker.is_refused(job_id) for job_id in off.fresh] == [True] * 3
+    assert set(off.states(off.waiting)) == {"delayed"}
+    assert broker.serve(queue="rate") == []
+    assert _result(broker, off.kept) == b"\xc0"
+    assert broker.state_of(broker.submit(queue="kept", headers=_UNIQUE)[0]) == ""
+    assert "cancelled" not in off.states(off.part)
+
+
+def test_what_came_after_the_start_ages_by_what_passes_from_then_on(off: Off) -> None:
+    broker = off.broker
+    broker.call("clock.accept")
+    broker.go(7300.0, every=10.0)
+    assert _result(broker, off.kept) is None
+    assert broker.state_of(broker.submit(queue="kept", headers=_UNIQUE)[0]) == "queued"
+    assert set(off.states(off.part)) == {"cancelled"}
+    broker.go(DAY - 7300.0 - 60.0, every=60.0)
+    assert off.states(off.waiting) == ["delayed"] * 4
+    broker.go(120.0, every=10.0)
+    assert off.states(off.waiting) == ["queued"] * 4
+    assert broker.serve(queue="rate") == off.limited[1:]
+    broker.go(3 * 3600.0, every=60.0)
+    broker.keep()
+    assert off.states(off.fresh[:2]) == ["", "failed"]
+    broker.go(29 * DAY, every=6 * 3600.0)
+    assert broker.state_of(off.fresh[1]) == ""
+
+
+def test_the_commit_that_moves_what_waits_says_that_it_has(off: Off) -> None:
+    """A machine that dies right behind it does not move anything a second time."""
+    broker = off.broker
+    due = broker.call("info", id=off.fresh[2])["due"]
+    broker.keeper.accept()
+    broker.keep()
+    broker.store.close()
+    broker.start()
+    assert broker.status() == {}
+    assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due, abs=2.0)
+
+
+def test_a_commit_that_fails_moves_nothing(off: Off) -> None:
+    broker, begin = off.broker, off.broker.now()
+    due = broker.call("info", id=off.fresh[2])["due"]
+    broker.keeper.accept()
+    broker.store._db.set_commit_hook(lambda: True)  # it is rolled back
+    broker.store.submit([KeepTime()])
+    assert [type(error) for error in broker.store.finished()] == [StoreError]
+    broker.store._db.set_commit_hook(None)
+    assert broker.now() == begin
+    broker.go(5.0)  # the next one does
+    assert broker.status() == {}
+    assert broker.call("info", id=off.fresh[2])["due"] == pytest.approx(due, abs=2.0)
+
+
+def test_time_that_is_added_takes_no_lease_from_a_beat(off: Off) -> None:
+    lease = off.broker.call("schedules.lease", holder="one", seconds=30)
+    assert lease["held"]
+    off.broker.call("clock.accept")
+    off.broker.go(1.0)
+    assert not off.broker.call("schedules.lease", holder="two", seconds=30)["held"]
 
 
 def test_an_operator_may_let_a_week_count_at_once(case: Case) -> None:

@@ -146,7 +146,7 @@ class BrokerProcess(Process):
         seconds, self._jumped = self.keeper.jumped - self._jumped, self.keeper.jumped
         if seconds:
             self.world.tell(self.name, "lets time count", f"{seconds:.1f}")
-            self.core.shift(self.keeper.now, seconds)
+            self.core.jump(seconds)
 
     def _notice_gap(self) -> float:
         now = self._tell()

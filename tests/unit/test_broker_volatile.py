@@ -323,6 +323,37 @@ def test_a_task_that_nobody_knows_fails_after_the_grace(tmp_path: Path) -> None:
     broker.close()
 
 
+def test_the_grace_stands_still_while_the_broker_is_away(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, limits=Limits(unknown_task_grace=5.0))
+    broker.worker(tasks=("shop.other",))
+    first = submit(broker)
+    broker.wait(4.0)
+    second = submit(broker)
+    for _ in range(2):
+        broker.clock.time += 3600.0
+        broker.core.shift(broker.now(), 3600.0)
+        broker.turn()
+    assert broker.call("state", ids=[first, second]) == [[first, "queued"], [second, "queued"]]
+    broker.wait(2.0)
+    assert broker.call("state", ids=[first, second]) == [[first, "failed"], [second, "queued"]]
+    broker.wait(4.0)
+    assert broker.call("state", ids=[second]) == [[second, "failed"]]
+    broker.close()
+
+
+def test_a_delayed_job_waits_from_when_it_is_due_within_the_time_away(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, limits=Limits(unknown_task_grace=5.0))
+    broker.worker(tasks=("shop.other",))
+    job_id = submit(broker, "countdown:1000")
+    broker.clock.time += 3600.0
+    broker.core.shift(broker.now(), 3600.0)
+    broker.wait(4.0)
+    assert broker.call("state", ids=[job_id]) == [[job_id, "queued"]]
+    broker.wait(3.0)
+    assert broker.call("state", ids=[job_id]) == [[job_id, "failed"]]
+    broker.close()
+
+
 def test_a_worker_that_does_not_know_the_task_is_not_asked_twice(broker: Broker) -> None:
     broker.worker(b"w1", "one")
     job_id = submit(broker)

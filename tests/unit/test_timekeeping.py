@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from eventmq.timekeeping import (
     AT_ONCE,
+    MAX_ADDITIONS,
     SETTLED,
     STEADY,
     STEP,
@@ -103,6 +104,7 @@ def test_the_rest_is_added_at_once_after_an_hour_of_one_run_with_a_steady_clock(
     assert time.advance(WALL + WEEK + STEADY - 1, 10.0 + STEADY - 1) == 0.0
     assert time.steady_in() == 1.0
     assert time.advance(WALL + WEEK + STEADY, 10.0 + STEADY) == WEEK - AT_ONCE
+    assert time.confirm() == WEEK - AT_ONCE
     assert time.now == WALL + WEEK + STEADY
     assert (time.unconfirmed, time.steady_in()) == (0.0, 0.0)
 
@@ -235,6 +237,7 @@ def test_an_operator_lets_everything_count_with_the_next_reading() -> None:
     keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
     assert keeper.accept() == {"unconfirmed": WEEK - AT_ONCE, "step": WEEK}
     keeper.advance(WALL + WEEK + 1, 11.0)
+    keeper.confirm()
     assert (keeper.now, keeper.wall, keeper.ahead) == (WALL + WEEK + 1, WALL + WEEK + 1, 0.0)
     assert keeper.jumped == WEEK - AT_ONCE
     assert not any(keeper.status().values())
@@ -277,7 +280,9 @@ def test_time_that_was_confirmed_is_told_and_wanted_on_disk_at_once() -> None:
     keeper.accept()
     keeper.advance(WALL + WEEK, 10.0)
     assert keeper.unsaved_for == float("inf")
-    assert keeper.notices[0] == "7.0 days that the machine was off now count as passed"
+    keeper.confirm()
+    assert keeper.unsaved_for == float("inf")
+    assert keeper.notices[-1] == "7.0 days that the machine was off now count as passed"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), STEPS, st.booleans(), st.booleans()), max_size=15))
@@ -299,7 +304,103 @@ def test_store_time_never_goes_back_over_steps_restarts_and_boots(steps) -> None
         assert keeper.now - WALL >= elapsed
 
 
-@pytest.mark.parametrize("values", [None, [], ["x"] * 6, [1.0] * 3])
+# What must not age by the time before it
+
+
+def test_nothing_is_added_before_the_store_says_that_it_has_it() -> None:
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    begin = keeper.now
+    assert keeper.addition() is None
+    keeper.advance(WALL + WEEK + STEADY, 10.0 + STEADY)
+    assert keeper.ripe
+    addition = keeper.addition()
+    assert addition == (begin, begin + STEADY, WEEK - AT_ONCE)
+    assert keeper.record(addition)[:2] == (WALL + WEEK + STEADY, 0.0)
+    assert (keeper.now, keeper.status()["unconfirmed"]) == (begin + STEADY, WEEK - AT_ONCE)
+    keeper.confirm()
+    assert (keeper.ripe, keeper.addition()) == (False, None)
+    assert keeper.record() == keeper.record(None)
+    assert keeper.record().additions == (addition,)
+
+
+def test_what_came_after_a_start_is_spared_the_time_that_is_added_later() -> None:
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    begin, rest = keeper.now, WEEK - AT_ONCE
+    keeper.accept()
+    keeper.advance(WALL + WEEK + 500, 510.0)
+    keeper.confirm()
+    assert keeper.anchor == begin
+    times = [begin - 1, begin, begin + 500, begin + 501]
+    assert [keeper.spared(at) for at in times] == [0.0, rest, rest, 0.0]
+    assert keeper.before(begin - 1) == begin - 1
+    assert keeper.before(begin + 100) == begin
+    assert keeper.before(keeper.now - 1) == begin + 499
+    assert keeper.before(keeper.now) == keeper.now
+    assert keeper.before(keeper.now + 1) == keeper.now + 1
+
+
+def test_what_came_after_the_first_of_several_starts_is_spared_all_of_it() -> None:
+    """Which is more than it has to be: nothing is forgotten too early."""
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    begin = keeper.now
+    again = started(keeper.record(), Reading(WALL + 2 * WEEK, 10.0, "c"))
+    again.accept()
+    again.advance(WALL + 2 * WEEK, 10.0)
+    again.confirm()
+    assert again.spared(begin) == 2 * WEEK - 2 * AT_ONCE
+
+
+_BOOTS = st.lists(st.tuples(st.floats(0, 2 * STEADY), st.floats(0, WEEK), st.booleans()))
+
+
+@given(_BOOTS, st.floats(0, 2 * WEEK))
+def test_nothing_is_taken_for_older_than_it_is(boots, keep) -> None:
+    """Its age: what passed since, and what was off since; the first hour of it at least."""
+    wall, boot = WALL, BOOT
+    keeper = started(None, Reading(wall, boot, "boot"))
+    rows: list[list[float]] = []  # store time, age, and what is unconfirmed since
+    for number, (seconds, off, accepts) in enumerate(boots):
+        for part in range(3):
+            rows.append([keeper.now, 0.0, 0.0])
+            wall, boot = wall + seconds / 2, boot + seconds / 2
+            for row in rows:
+                row[1] += seconds / 2
+            if accepts and part == 1:
+                keeper.accept()
+            keeper.advance(wall, boot)
+            if keeper.ripe:
+                keeper.confirm()
+                for row in rows:
+                    row[1:] = [row[1] + row[2], 0.0]
+        wall, boot = wall + off, 3.0
+        keeper = started(
+            ClockRecord.of(list(keeper.record())), Reading(wall, boot, f"boot{number}")
+        )
+        for row in rows:
+            row[1] += min(off, AT_ONCE)
+            row[2] += max(0.0, off - AT_ONCE)
+        cut = keeper.before(keeper.now - keep)
+        for at, age, _ in rows:
+            assert keeper.now - at - keeper.spared(at) <= age + 1e-3
+            assert at >= cut or age >= keep - 1e-3
+
+
+def test_many_additions_become_one_by_which_nothing_ages_sooner() -> None:
+    keeper, wall = started(None, Reading(WALL, BOOT, "boot")), WALL
+    begins = []
+    for number in range(3 * MAX_ADDITIONS):
+        wall += DAY
+        keeper = started(keeper.record(), Reading(wall, 10.0, f"boot{number}"))
+        begins.append(keeper.now)
+        keeper.accept()
+        keeper.advance(wall, 10.0)
+        keeper.confirm()
+    assert len(keeper.record().additions) == MAX_ADDITIONS
+    assert all(keeper.spared(begin) >= DAY - AT_ONCE for begin in begins)
+    assert keeper.before(begins[0] + 1) <= begins[0]
+
+
+@pytest.mark.parametrize("values", [None, [], ["x"] * 6, [1.0] * 3, [1.0] * 8, [*[1.0] * 7, [[1]]]])
 def test_a_record_that_cannot_be_read_is_refused(values) -> None:
     with pytest.raises(ValueError, match="record of the store's clocks"):
         ClockRecord.of(values)

@@ -48,6 +48,6 @@ def read_clock(packed: Any) -> ClockRecord:
     except (TypeError, ValueError) as error:
         msg = "the row of the clocks cannot be read"
         raise ProtocolError(msg, code="bad-store") from error
-    if checksum != crc32(pack(list(record))):
+    if checksum != crc32(pack(values)):
         raise ProtocolError("the row of the clocks does not fit its checksum", code="bad-store")
     return record

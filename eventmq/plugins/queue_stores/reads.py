@@ -140,21 +140,20 @@ class Reads:
 
     def _find_many(self, ids: list[str]) -> dict[str, Found]:
         found = self._unfinished(ids, JOB_COLUMNS, _FAILED)
-        now = self.keeper.now
         left = [job_id for job_id in ids if job_id not in found]
         for _, row in self._ended(OUTCOME_COLUMNS, left):
-            found[row[0]] = self.tables.outcome(row, now)
+            found[row[0]] = self.tables.outcome(row, self.keeper)
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
     def _find_bare(self, ids: list[str], room: int) -> dict[str, Found]:
         """Look jobs up without their bodies, and read long results while there is room."""
         found = self._unfinished(ids, BARE_COLUMNS, _BARE_FAILED)
-        now, tables = self.keeper.now, self.tables
+        keeper, tables = self.keeper, self.tables
         left = [job_id for job_id in ids if job_id not in found]
         long: dict[str, str] = {}
         for table, (*row, length) in self._ended(_OUTCOME, left):
-            known = found[row[0]] = tables.outcome(tuple(row), now)
-            if length and row[3] > now and not known.job.damaged:
+            known = found[row[0]] = tables.outcome(tuple(row), keeper)
+            if length and not known.job.damaged and row[3] + keeper.spared(row[2]) > keeper.now:
                 long[row[0]] = table
                 found[row[0]] = known._replace(unread=True)
         for job_id in filter(long.__contains__, ids):
@@ -162,7 +161,7 @@ class Reads:
                 break
             sql = f"SELECT {OUTCOME_COLUMNS} FROM {long[job_id]} WHERE id = ?"
             [whole] = tables.rows(sql, (job_id,))
-            found[job_id] = tables.outcome(whole, now)
+            found[job_id] = tables.outcome(whole, keeper)
             room -= len(found[job_id].result or b"")
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
@@ -210,7 +209,7 @@ class Reads:
         for bucket in self.tables.buckets_of(job_id):
             table = bucket_name(bucket)
             for row in self._rows_of(OUTCOME_COLUMNS, table, [job_id]):
-                return self.tables.outcome(row, self.keeper.now)
+                return self.tables.outcome(row, self.keeper)
         return None
 
     def list_jobs(self, entry: ListJobs) -> tuple[list[Found], str]:
@@ -252,7 +251,7 @@ class Reads:
         sql = f"SELECT {columns} FROM {table} {where} ORDER BY id DESC LIMIT {_SCAN}"
         for row in tables.rows(sql, (before,) if before else ()):
             if outcomes:
-                found = tables.outcome(row[:-1], self.keeper.now)
+                found = tables.outcome(row[:-1], self.keeper)
             else:
                 found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
             yield found.job.id, found

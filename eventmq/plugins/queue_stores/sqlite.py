@@ -65,6 +65,7 @@ from eventmq.plugins.database import (
     use_log,
 )
 from eventmq.plugins.options import read_options
+from eventmq.plugins.queue_stores.additions import move_waits, prepare_additions
 from eventmq.plugins.queue_stores.care.care import SqliteCare
 from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES, Checkpointer
 from eventmq.plugins.queue_stores.clock import load_clock, save_clock
@@ -237,7 +238,8 @@ class SqliteStore:
         keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), load_clock(db))
         self._tables = tables = Tables(db, self._bucket_seconds)
         prepare_buckets(tables)
-        self._writes = writes = Writes(tables, self._dedupe_window)
+        prepare_additions(db)
+        self._writes = writes = Writes(tables, self._dedupe_window, keeper)
         writes.unique.release_lonely()
         self._outbox = Outbox(db, *self._events)
         recovered = self._recover(tables)
@@ -423,7 +425,7 @@ class SqliteStore:
         graphs.reset()
         verdicts = [handlers[type(entry)](entry) for entry in batch]
         keeper = self._keeper
-        said, now, ahead = verdicts, keeper.now, keeper.ahead
+        said, now, ahead, addition = verdicts, keeper.now, keeper.ahead, keeper.addition()
         if graphs.pending:
             follow = Follow(now, ahead=ahead)
             batch = [*batch, follow]
@@ -432,18 +434,22 @@ class SqliteStore:
         self._outbox.append(batch, said, now, ahead)
         self._tables.flush_counts()
         saves = keeper.unsaved_for >= SAVE_EVERY
+        if addition is not None:  # the batch was decided before it
+            move_waits(db, addition)
         if saves:
-            save_clock(db, keeper.record())
+            save_clock(db, keeper.record(addition))
         db.execute("COMMIT")
         if saves:
             keeper.saved()
+        if addition is not None:
+            keeper.confirm()
         return verdicts
 
     def _prune(self) -> None:
         now = self._keeper.now
         if now - self._pruned >= PRUNE_EVERY:
             self._pruned = now
-            before = now - self._keep
+            before = self._keeper.before(now - self._keep)
             self._tables.drop_buckets_before(before)
             self._tables.drop_queues_before(before - self._bucket_seconds)
             self._limits.prune(now)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import apsw
 
+    from eventmq.timekeeping import Timekeeper
+
 __all__ = [
     "BARE_COLUMNS", "FAILED_COLUMNS", "INSERT_COLUMNS", "JOB_COLUMNS", "OUTCOME_COLUMNS",
     "Tables", "damage_of", "label_of", "readable", "task_of",
@@ -343,7 +345,7 @@ class Tables:
             content_type, result = ERROR_TYPE, _error(text)
         return Found(known, at, content_type, result, started, ran, self.name(worker))
 
-    def outcome(self, row: tuple[Any, ...], now: float) -> Found:
+    def outcome(self, row: tuple[Any, ...], keeper: Timekeeper) -> Found:
         """Return the outcome of a row of `OUTCOME_COLUMNS`; a result past its time is None.
 
         Without a checksum nothing is checked: the result was not read.
@@ -361,7 +363,7 @@ class Tables:
                     job_id, name, _headers(label), b"", 0, 0, _STATES[state],
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
-                kept = result if until > now else None
+                kept = result if until + keeper.spared(at) > keeper.now else None
                 return Found(job, at, content_type, kept, started, ran, self.name(worker))
         except (KeyError, TypeError, AttributeError):  # values of another kind
             pass

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
+    from eventmq.timekeeping import Timekeeper
 
 __all__ = ["Uniqueness", "prepare_buckets"]
 
@@ -58,12 +59,18 @@ class Uniqueness:
         tables: Of the store.
         store: Writes outcomes and counts them.
         keep: Seconds that the outcome of a replaced job is kept.
+        keeper: Knows how old a job is.
     """
 
     def __init__(
-        self, tables: Tables, store: Callable[[Sequence[Finished]], None], keep: float
+        self,
+        tables: Tables,
+        store: Callable[[Sequence[Finished]], None],
+        keep: float,
+        keeper: Timekeeper,
     ) -> None:
         self.tables = tables
+        self._keeper = keeper
         self._store = store
         self._keep = keep
 
@@ -150,7 +157,7 @@ class Uniqueness:
             return None
         marks = ", ".join("?" * len(counted))
         which = f"(state IN ({marks}) OR (created > ? AND state IN (?, ?)))"
-        since = now - rule.period if rule.period else now
+        since = self._keeper.before(now - rule.period) if rule.period else now
         names = ["failed", *map(bucket_name, reversed(self.tables.buckets))]
         for name in names:
             sql = f"SELECT id FROM {name} WHERE unique_key = ? AND {which} LIMIT 1"

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from eventmq.job import Job
     from eventmq.plugins.queue_stores.tables import Tables
+    from eventmq.timekeeping import Timekeeper
 
 __all__ = ["SKEW", "Mismatch", "Writes", "id_horizon", "next_due"]
 
@@ -70,11 +71,11 @@ class Mismatch(Exception):
 class Writes:
     """Handlers of `Admit`, `Finish`, `Requeue`, `OpenChunk`, `CloseChunk` and `Promote`."""
 
-    def __init__(self, tables: Tables, dedupe_window: float) -> None:
+    def __init__(self, tables: Tables, dedupe_window: float, keeper: Timekeeper) -> None:
         self.tables = tables
         self.attempts = Attempts(tables)
         self.dedupe_window = dedupe_window
-        self.unique = Uniqueness(tables, self._store_outcomes, dedupe_window)
+        self.unique = Uniqueness(tables, self._store_outcomes, dedupe_window, keeper)
         self.graphs = Graphs(tables, self.finish)
         #: Number of this opening; set by the store.
         self.epoch = 0
