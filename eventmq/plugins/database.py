@@ -17,7 +17,7 @@ import hashlib
 import re
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -196,6 +196,7 @@ def connect(
         fresh = bool(page_checksums) and first_row(db, "PRAGMA page_count") == (0,)
         if fresh or has_page_checksums(db):
             writes = not (read_only or immutable)
+            leave_log(db)  # it would move the log without checksums as it is closed
             db.close()
             vfs = _checksum_layer(name) if writes or can_checksum_pages() else None
             db = apsw.Connection(name, flags=flags, vfs=vfs, statementcachesize=statements)
@@ -215,6 +216,9 @@ def can_checksum_pages() -> bool:
 
 def has_page_checksums(db: apsw.Connection) -> bool:
     """Return whether each page of a database ends with a checksum."""
+    # The first page may be in the log alone: only who has read it knows what it says.
+    with suppress(*UNREADABLE):
+        first_row(db, "PRAGMA schema_version")
     return _reserve(db, -1) == _CHECKSUM_BYTES
 
 

@@ -223,6 +223,26 @@ def test_a_page_whose_copy_in_the_log_is_good_is_no_damage(killed: Path, torn: b
     assert care_of(killed).check() == []
 
 
+@pytest.mark.parametrize("page_checksums", [False, True], ids=["unsaid", "said"])
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+def test_a_log_is_moved_with_checksums_whoever_opens_the_store(
+    killed: Path, page_checksums: bool, torn: bool
+) -> None:
+    """A start after a kill, also where the option is said, or the first page is in the log alone.
+
+    Who looks whether there are checksums does so without them, and must move nothing.
+    """
+    path = killed / FILE_NAME
+    if torn:
+        replace(path, 1, bytes(PAGE))
+    with closing(connect(path, busy=0.0, page_checksums=page_checksums or None)) as db:
+        assert has_page_checksums(db)
+        assert first_row(db, "SELECT count(*) FROM jobs") == (300,)
+    assert bad_pages(path) == []
+    opened(killed, page_checksums=page_checksums)
+    assert (bad_pages(path), care_of(killed).check()) == ([], [])
+
+
 def test_a_page_that_is_not_in_the_log_is_found_beside_it(killed: Path) -> None:
     path = killed / FILE_NAME
     page = max({*range(2, path.stat().st_size // PAGE)} - in_both(killed))
