@@ -88,6 +88,8 @@ class ClockRecord(NamedTuple):
     since: float = 0.0
     #: What was added to store time at once, the oldest first.
     additions: tuple[Addition, ...] = ()
+    #: Of what is unconfirmed, what is known from a step alone that does not count yet.
+    doubted: float = 0.0
 
     @classmethod
     def of(cls, values: Any) -> ClockRecord:
@@ -97,26 +99,32 @@ class ClockRecord(NamedTuple):
             ValueError: It is none.
         """
         try:
-            *numbers, boot_id, since, rows = values
+            *numbers, boot_id, since, rows, doubted = values
             store, unconfirmed, wall, guarded, boot = map(float, numbers)
-            since, additions = float(since), tuple(Addition(*map(float, row)) for row in rows)
+            since, doubted = float(since), float(doubted)
+            additions = tuple(Addition(*map(float, row)) for row in rows)
         except (TypeError, ValueError):
             raise ValueError("the record of the store's clocks cannot be read") from None
-        return cls(store, unconfirmed, wall, guarded, boot, str(boot_id), since, additions)
+        return cls(store, unconfirmed, wall, guarded, boot, str(boot_id), since, additions, doubted)
 
     def same_boot(self, reading: Reading) -> bool:
         """Return whether the machine has not been started anew since this was stored."""
         return bool(self.boot_id) and self.boot_id == reading.boot_id
 
-    @property
-    def known_wall(self) -> float:
-        """The latest wall time that store time accounts for.
+    def passed(self, wall: float) -> float:
+        """Return the seconds since then, as the wall clock of another boot tells them.
 
-        The later of both: a clock that was back for a moment would otherwise make the way to the
-        right time look like time that has passed, and a step that did not count yet would be
-        added a second time.
+        That clock goes on from the one of then, or from guarded time if a step was pending that
+        the machine did not keep. So it is the lesser of what these two say, and one that it is
+        earlier than says nothing. No time that passed is lost but where both are possible, and
+        then no more than the step; none is counted twice.
         """
-        return max(self.wall, self.guarded)
+        spans = (wall - self.wall, wall - self.guarded)
+        return max(0.0, min((span for span in spans if span >= -STEP), default=0.0))
+
+    def kept_step(self, wall: float) -> bool:
+        """Return whether the wall clock of another boot goes on from the one of then."""
+        return wall - self.wall >= -STEP
 
 
 class StoreTime:
@@ -128,21 +136,29 @@ class StoreTime:
     """
 
     __slots__ = (
-        "_base", "_begin", "_boot", "_rest", "_steady_offset", "_steady_since", "additions", "now",
-        "since", "unconfirmed",
+        "_base", "_begin", "_boot", "_rest", "_steady_offset", "_steady_since", "additions",
+        "doubted", "now", "since", "unconfirmed",
     )  # fmt: skip
 
     def __init__(self, reading: Reading, last: ClockRecord | None = None) -> None:
         wall, boot, _ = reading
         self.unconfirmed = 0.0 if last is None else last.unconfirmed
+        #: What of it is to be taken back if the machine dies before its wall clock counts, and
+        #: does not show that time any more.
+        self.doubted = 0.0 if last is None else last.doubted
         if last is None:
             now = wall
         elif last.same_boot(reading):
             now = last.store + max(0.0, boot - last.boot)
         else:
-            passed = max(0.0, wall - last.known_wall)
+            if not last.kept_step(wall):
+                self.unconfirmed -= last.doubted
+                self.doubted = 0.0
+            passed = last.passed(wall)
             now = last.store + min(passed, AT_ONCE)
-            self.unconfirmed += max(0.0, passed - AT_ONCE)
+            rest = max(0.0, passed - AT_ONCE)
+            self.unconfirmed += rest
+            self.doubted += rest
         self.now = now
         #: Store time of the start at which the first of what is unconfirmed arose.
         self.since = now if last is None or not last.unconfirmed else last.since
@@ -298,6 +314,8 @@ class Timekeeper:
             self._ripe = bool(store.unconfirmed)
             step += guarded.accept(boot)
         self._ripe = self._ripe or bool(ripe)
+        if not guarded.step:
+            store.doubted = 0.0
         if step or guarded.step != self._stepping:
             self._note(0.0, step)
         self.ahead = guarded.now - store.now
@@ -390,9 +408,11 @@ class Timekeeper:
         now, rest, additions = store.now, store.unconfirmed, store.additions
         if addition is not None:
             now, rest, additions = now + addition.seconds, 0.0, _with(additions, addition)
+        doubted = min(store.doubted, rest)
         return ClockRecord(
-            now, rest, self._wall, guarded.now, self.boot, self._boot_id, store.since, additions
-        )
+            now, rest, self._wall, guarded.now, self.boot, self._boot_id, store.since, additions,
+            doubted,
+        )  # fmt: skip
 
     @property
     def unsaved_for(self) -> float:

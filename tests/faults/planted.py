@@ -39,7 +39,7 @@ from eventmq.plugins.queue_stores.sqlite import SqliteStore
 from eventmq.plugins.queue_stores.tables import Tables
 from eventmq.scheduler.machine import Machine
 from eventmq.scheduler.runner_clock import GuardedClock
-from eventmq.timekeeping import StoreTime, Timekeeper
+from eventmq.timekeeping import ClockRecord, StoreTime, Timekeeper
 from eventmq_contrib.journal import inspection
 from eventmq_contrib.journal.catalog import Catalog
 from eventmq_contrib.journal.seals import SealLog
@@ -139,6 +139,10 @@ def _takes_nothing_back(original: Any) -> Any:
         return seconds
 
     return advance
+
+
+def _later_of_both(_: Any) -> Any:
+    return lambda self, wall: max(0.0, wall - max(self.wall, self.guarded))
 
 
 def _as_it_is(_: Any) -> Any:
@@ -425,6 +429,10 @@ _CLOCKS = {
     ),
     "time that is added at once is taken for silence": (
         bug(BrokerCore, "shift", _nothing), "test_time_that_is_added_judges_no_worker",
+    ),
+    "a step that did not count yet is time that has passed": (
+        bug(ClockRecord, "passed", _later_of_both),
+        "test_a_power_failure_beside_a_step_loses_no_time_off_and_counts_none_twice",
     ),
     "what is younger than the machine's start is forgotten with what is older": (
         bug(Timekeeper, "before", _as_it_is),

@@ -367,6 +367,28 @@ def test_a_machine_that_was_off_for_a_week_goes_on_with_an_hour(case: Case, boot
     assert broker.state_of(case.failed) == "failed"
 
 
+@pytest.mark.parametrize("step", [2 * DAY, YEAR])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_power_failure_beside_a_step_loses_no_time_off_and_counts_none_twice(
+    case: Case, step: float, keeps: bool
+) -> None:
+    """The machine's clock keeps the step, or is right again."""
+    broker = case.broker
+    broker.step(step)
+    broker.go(8.0)
+    broker.keep()
+    broker.store.close()
+    broker.clock.reboot(1800.0)
+    if not keeps:
+        broker.clock.set_now(broker.clock.now() - step)
+    broker.start()
+    assert case.passed == pytest.approx(68.0 + 1800.0, abs=2.0)
+    assert "unconfirmed" not in broker.status()
+    broker.go(1.0)
+    assert broker.serve() == [case.later]
+    case.check_kept()
+
+
 class Off:
     """A broker whose machine was off for 60 days, with jobs of before and of the hour after.
 

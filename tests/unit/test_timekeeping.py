@@ -93,6 +93,52 @@ def test_the_time_of_a_step_that_did_not_count_yet_is_not_added_twice() -> None:
     assert again.unconfirmed == WEEK - AT_ONCE
 
 
+def test_time_off_is_not_lost_where_the_machine_died_with_a_step_that_did_not_count() -> None:
+    """The step was wrong: after the power failure the clock is right again."""
+    last = record(wall=WALL + DAY)
+    time = StoreTime(Reading(WALL + 2 * AT_ONCE, 3.0, "b"), last)
+    assert (time.now, time.unconfirmed) == (WALL + AT_ONCE, AT_ONCE)
+
+
+@given(STEPS, st.floats(0, 30 * DAY), st.booleans(), st.booleans())
+def test_time_off_is_never_counted_twice_and_no_more_than_a_pending_step_is_lost(
+    step, off, kept, right_before
+) -> None:
+    """The clock steps, and the machine dies within ten minutes and keeps the step or not."""
+    keeper = started(record(), Reading(WALL, BOOT, "a"))
+    keeper.advance(WALL + 60 + step, BOOT + 60)
+    if right_before:
+        keeper.advance(WALL + 70, BOOT + 70)
+        kept = False
+    last = keeper.record()
+    wall = WALL + keeper.boot - BOOT + off + (step if kept else 0.0)
+    time = StoreTime(Reading(wall, 3.0, "b"), ClockRecord.of(list(last)))
+    counted = time.now + time.unconfirmed - last.store
+    assert counted <= off + STEP + 1e-3
+    both = min(wall - last.wall, wall - last.guarded) >= -STEP
+    assert counted >= off - (abs(step) if both else 0.0) - STEP - 1e-3
+
+
+def test_what_a_wrong_clock_said_at_a_start_is_taken_back_where_the_machine_dies_with_it() -> None:
+    """It was a week ahead and did not count yet; the next start has the right time."""
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.advance(WALL + WEEK + 60, 70.0)
+    again = started(ClockRecord.of(list(keeper.record())), Reading(WALL + 90, 10.0, "c"))
+    assert again.now == pytest.approx(keeper.now + 30)
+    assert again.status()["unconfirmed"] == 0.0
+
+
+def test_what_counted_before_a_step_is_not_taken_back_with_it() -> None:
+    """The week off was real, and its wall clock counts; a step after that was wrong."""
+    keeper = started(record(), Reading(WALL + WEEK, 10.0, "b"))
+    keeper.advance(WALL + WEEK + SETTLED, 10.0 + SETTLED)
+    keeper.advance(WALL + WEEK + SETTLED + DAY, 11.0 + SETTLED)
+    last = ClockRecord.of(list(keeper.record()))
+    again = started(last, Reading(WALL + WEEK + SETTLED + 300, 10.0, "c"))
+    assert again.status()["unconfirmed"] == WEEK - AT_ONCE
+    assert again.now == pytest.approx(keeper.now + 299)
+
+
 def test_a_clock_that_was_back_when_the_machine_died_does_not_make_time_pass() -> None:
     last = record(wall=WALL - YEAR)  # for a moment; guarded time knew better
     time = StoreTime(Reading(WALL + 20, 3.0, "b"), last)
@@ -400,7 +446,9 @@ def test_many_additions_become_one_by_which_nothing_ages_sooner() -> None:
     assert keeper.before(begins[0] + 1) <= begins[0]
 
 
-@pytest.mark.parametrize("values", [None, [], ["x"] * 6, [1.0] * 3, [1.0] * 8, [*[1.0] * 7, [[1]]]])
+@pytest.mark.parametrize(
+    "values", [None, [], ["x"] * 6, [1.0] * 3, [1.0] * 9, [*[1.0] * 7, [[1]], 1.0]]
+)
 def test_a_record_that_cannot_be_read_is_refused(values) -> None:
     with pytest.raises(ValueError, match="record of the store's clocks"):
         ClockRecord.of(values)
