@@ -107,6 +107,9 @@ class OutcomeKind(enum.IntEnum):
     #: It was begun, perhaps to its end, and its process died before it was answered; which job of
     #: several killed the process is not known. Not counted as a death; costs a delivery.
     LOST = 8
+    #: It was begun, and ended perhaps, and its process died or was killed because of another job
+    #: before it was answered. Not counted as a death; costs a delivery.
+    UNANSWERED = 9
 
 
 @dataclass(slots=True)

@@ -53,8 +53,10 @@ _AGAIN, _BACK, _LOST = Cause(Kind.RETRY), Cause(Kind.HANDED_BACK), Cause(Kind.LE
 
 #: Outcomes of jobs that had begun when their process died.
 _DEATHS: Mapping[int, Death] = {
-    int(OutcomeKind.DIED): Death.ALONE, int(OutcomeKind.LOST): Death.SHARED
-}  # fmt: skip
+    int(OutcomeKind.DIED): Death.ALONE,
+    int(OutcomeKind.LOST): Death.SHARED,
+    int(OutcomeKind.UNANSWERED): Death.BESIDE,
+}
 
 #: Tasks whose run time is kept.
 MAX_TASKS = 10_000

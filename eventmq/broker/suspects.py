@@ -6,6 +6,9 @@ of them may be the cause: each gets a *loss*, which is noted here. Whoever has e
 from then on: no other job is in its chunk. With two of them together it also goes only to a worker
 that has nothing else, which gets nothing else for a while, so that the next death is a proof.
 
+A job that had ended, and whose answer was not sent when another one killed its process, travels
+alone as well, in case that it left the cause behind; no loss is counted for it.
+
 A worker that fell silent may live, behind a network that is cut. Its jobs travel alone from then
 on, and it counts only if it happens again and again.
 
@@ -66,6 +69,9 @@ class Death(enum.IntEnum):
     SILENT = 3
     #: The worker was lost, and had not begun the job.
     UNREACHED = 4
+    #: Something died, and another job was the cause, as far as is known: this one had ended before
+    #: that began, and only its answer is missing. What it has left behind may be the cause.
+    BESIDE = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +83,7 @@ class Suspect:
         id: Its id.
         seq: Its number in the store.
         losses: Deaths of which it may have been the cause.
-        unproven: The same, and workers that fell silent while they had it.
+        unproven: The same, workers that fell silent while they had it, and deaths beside it.
         unreached: Workers that were lost before they had begun it.
         owed: Deaths that are counted in the job and were taken back while it was not in memory.
         stored: The store has a row of it.

@@ -276,7 +276,7 @@ class Volatile:
                     started=started, ran=seconds
                 )
             )
-        elif kind in {OutcomeKind.DIED, OutcomeKind.LOST}:
+        elif kind in {OutcomeKind.DIED, OutcomeKind.LOST, OutcomeKind.UNANSWERED}:
             self._lost([job], session.name, "lost the process that ran it")
         elif kind == OutcomeKind.UNKNOWN_TASK:
             self.state.refusals.setdefault(job.id, set()).add(session.id)

@@ -245,7 +245,7 @@ class SuspectRow(NamedTuple):
     Attributes:
         seq: Its number.
         losses: Deaths of which it may have been the cause.
-        unproven: The same, and workers that fell silent while they had it.
+        unproven: The same, workers that fell silent while they had it, and deaths beside it.
         unreached: Workers that were lost before they had begun it.
         owed: Deaths that are counted in its row, and were taken back.
         ends: How the last deliveries that were lost have ended.

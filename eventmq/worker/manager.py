@@ -54,6 +54,7 @@ _HANDED_BACK = int(OutcomeKind.HANDED_BACK)
 _CANCELLED = int(OutcomeKind.CANCELLED)
 _DIED = int(OutcomeKind.DIED)
 _LOST = int(OutcomeKind.LOST)
+_UNANSWERED = int(OutcomeKind.UNANSWERED)
 
 
 def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
@@ -319,23 +320,32 @@ class JobManager:
         """Answer for what a slot has lost.
 
         One job may have killed its process, or was to be stopped. Which one it was is certain where
-        it was running, or was the only one that had begun. Of several that had begun each may be
-        it; the others did nothing.
+        it was running, or was the only one that had begun. Others that had begun had ended before
+        it. Where it is not certain, each that had begun may be it. What had not begun goes back.
         """
         slot = event.slot
         self._slots.died(slot)
         ours = self._overseer.ended(slot)
         taken = self._ledger.lose(event)
         others = sum(len(part) for _, part in taken) - 1
-        culprit, begun = (None, set()) if ours else _suspects(event, taken)
+        culprit, begun = _suspects(event, taken)
+        known = ours or culprit is not None
         for chunk, positions in taken:
             rows = [
                 self._overseer.outcome(slot, chunk, position, now, killed=ours)
-                or self._loss(event, chunk, position, culprit=culprit, begun=begun, others=others)
+                or self._loss(
+                    event,
+                    chunk,
+                    position,
+                    culprit=None if ours else culprit,
+                    known=known,
+                    begun=begun,
+                    others=others,
+                )
                 for position in positions
             ]
             self._session.reply(chunk, encode_outcomes(rows), now)
-        if culprit is None and begun:
+        if not known and begun:
             joblog.lost(_last_words(event), len(begun), others + 1 - len(begun))
         self._overseer.forget(slot)
 
@@ -346,17 +356,28 @@ class JobManager:
         position: int,
         *,
         culprit: tuple[int, int] | None,
+        known: bool,
         begun: set[tuple[int, int]],
         others: int,
     ) -> OutcomeRow:
-        """Return the outcome of a job whose slot died."""
+        """Return the outcome of a job whose slot died.
+
+        Args:
+            event: The slot's end.
+            chunk: The job's.
+            position: The job's, in the chunk.
+            culprit: The job that is charged, None where none is.
+            known: Whether the cause is known: the culprit, or that the slot was stopped.
+            begun: What had begun, and was not answered.
+            others: How many the slot had beside the job.
+        """
         place = chunk.number, position
         if place != culprit and place not in begun:
             return _row(position, _HANDED_BACK)
         reason = _last_words(event)
         error = encode_error(RemoteError("eventmq.errors.WorkerLost", reason))
         if place != culprit:
-            return _row(position, _LOST, error)
+            return _row(position, _UNANSWERED if known else _LOST, error)
         joblog.died(reason, chunk.index, position, others)
         return _row(position, _DIED, error)
 

@@ -13,6 +13,7 @@ from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import number
 
 LOST, DIED, BACK = OutcomeKind.LOST, OutcomeKind.DIED, OutcomeKind.HANDED_BACK
+UNANSWERED = OutcomeKind.UNANSWERED
 
 
 def ids(messages):
@@ -83,6 +84,35 @@ def test_a_loss_and_two_proven_deaths_fail_a_job(broker: Broker) -> None:
     broker.answer(b"worker", broker.dispatched[-1], [row(0, DIED)])
     assert state_of(broker, bad) == "failed"
     assert "suspected killer: 3 processes" in str(broker.call("failed"))
+
+
+def test_what_had_ended_beside_a_known_killer_travels_alone_and_has_no_loss(
+    broker: Broker,
+) -> None:
+    """It may have left the cause behind; if it did not, nothing is held against it."""
+    one, two, bad, rest = submit(broker, 4)
+    [(chunk, _)] = chunks(broker.worker())
+    rows = [row(0, UNANSWERED), row(1, UNANSWERED), row(2, DIED), row(3, BACK)]
+    broker.answer(b"worker", chunk, rows)
+    state = broker.core.state
+    found = [(deaths(broker, job), state.suspects.losses(state.jobs[job])) for job in (one, two)]
+    assert (found, deaths(broker, bad)) == ([(0, 0), (0, 0)], 1)
+    for _ in range(2):
+        broker.answer(b"worker", broker.dispatched[-1], [row()])
+    assert ids(broker.dispatched[1:]) == [[one], [two], [bad]]
+    broker.answer(b"worker", broker.dispatched[-1], [row()])
+    assert ids(broker.dispatched[-1:]) == [[rest]]
+
+
+def test_a_job_whose_answer_never_comes_while_others_die_comes_to_an_end(broker: Broker) -> None:
+    [job] = submit(broker, 1)
+    broker.worker()
+    for _ in range(MAX_UNPROVEN):
+        broker.answer(b"worker", broker.dispatched[-1], [row(0, UNANSWERED)])
+    assert state_of(broker, job) == "running"
+    for _ in range(3):
+        broker.answer(b"worker", broker.dispatched[-1], [row(0, UNANSWERED)])
+    assert state_of(broker, job) == "failed"
 
 
 def test_a_retry_of_a_suspect_clears_it_of_its_losses(broker: Broker) -> None:

@@ -98,7 +98,7 @@ def test_codes_of_states_and_outcomes_never_change() -> None:
     ]  # fmt: skip
     assert {kind.name: kind.value for kind in OutcomeKind} == {
         "SUCCEEDED": 0, "FAILED": 1, "RETRY": 2, "HANDED_BACK": 3, "EXPIRED": 4, "DIED": 5,
-        "UNKNOWN_TASK": 6, "CANCELLED": 7, "LOST": 8,
+        "UNKNOWN_TASK": 6, "CANCELLED": 7, "LOST": 8, "UNANSWERED": 9,
     }  # fmt: skip
 
 

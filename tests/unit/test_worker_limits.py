@@ -72,6 +72,21 @@ def test_a_job_past_its_timeout_is_killed_and_fails(world):
     assert "its timeout of 2 s" in error.message
 
 
+def test_what_had_ended_beside_a_job_that_is_killed_is_not_said_to_be_unstarted(world):
+    """Its answers were not sent yet: without guarantee it may not run again."""
+    world.chunk(1, 4, timeout=2.0)
+    world.start(0)
+    world.start(0)
+    world.run(0, 1, 2)
+    sent = [kinds(r) for r in replies(world.tick(2.5))]
+    assert sent == [[(3, BACK)]], "what had not started is taken back before"
+    world.manager.pool_events([Died(0, 1, 2, "killed", begun=3)], world.now)
+    unanswered = OutcomeKind.UNANSWERED
+    assert [kinds(r) for r in replies(world.out())] == [
+        [(0, unanswered), (1, unanswered), (2, FAILED)]
+    ]
+
+
 def test_the_manager_wakes_for_a_deadline_and_for_nothing_else(world):
     world.chunk(1, 1, timeout=2.0)
     world.run(0, 1, 0)
@@ -131,7 +146,7 @@ def test_a_job_that_the_kill_hits_instead_goes_back_uncounted(world):
     world.manager.pool_events([Answered(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
     world.chunk(3, 1)
     world.out()
-    assert world.die(0, 3, 0) == [[(0, BACK)]]
+    assert world.die(0, 3, 0) == [[(0, OutcomeKind.UNANSWERED)]]
 
 
 def test_a_job_that_has_ended_in_time_is_not_killed_for_another(world):

@@ -16,12 +16,13 @@ from eventmq.worker.manager import JobManager
 from eventmq.worker.overseer import fail
 from eventmq.worker.session import SessionInfo
 
-SUCCEEDED, BACK, DIED, CANCELLED, LOST = (
+SUCCEEDED, BACK, DIED, CANCELLED, LOST, UNANSWERED = (
     OutcomeKind.SUCCEEDED,
     OutcomeKind.HANDED_BACK,
     OutcomeKind.DIED,
     OutcomeKind.CANCELLED,
     OutcomeKind.LOST,
+    OutcomeKind.UNANSWERED,
 )
 
 
@@ -450,12 +451,13 @@ def test_what_had_begun_and_was_not_answered_is_lost_and_the_rest_goes_back():
     ]
 
 
-def test_beside_the_job_that_ran_the_others_that_had_begun_are_lost(world):
+def test_beside_the_job_that_ran_the_others_that_had_begun_are_not_suspected(world):
+    """They had ended before it began: only their answers are missing."""
     world.chunk(1, 4)
     world.answer(0, 1, 0, 1)
     world.manager.pool_events([Died(0, 1, 2, "killed", begun=2)], world.now)
     (one,) = replies(world.out())
-    assert kinds(one) == [(1, LOST), (2, DIED), (3, BACK)]
+    assert kinds(one) == [(1, UNANSWERED), (2, DIED), (3, BACK)]
     assert decode_error(rows_of(one)[0].result).type == "eventmq.errors.WorkerLost"
 
 
