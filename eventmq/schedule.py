@@ -81,7 +81,7 @@ class Schedule:
         expires_in: Seconds after its slot at which a job must not start any more, 0.0 for never.
         sent: Of a SCHEDULE message: its headers and, of nine frames, interval and cron.
         version: Grows with every change.
-        last_fire_time: The last slot that was dealt with, None before the first.
+        last_fire_time: The last fire time that was dealt with, None before the first.
         remaining: How often it still fires, None for no limit.
         last_job: Id of the job that it made last.
     """

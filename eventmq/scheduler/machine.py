@@ -1,9 +1,9 @@
 """The scheduler's state machine: schedules and ``now`` in, jobs and steps out.
 
 No socket, no store, no clock. Its runner (or a test) tells it what is in the store (`replace`,
-`drop`), asks what is due (`due`) and tells it what became of that (`moved`). The next slot of a
-schedule always comes from its last slot in the store, and the id of a job from schedule and slot,
-so any number of these machines may run: the broker refuses the second job of a slot.
+`drop`), asks what is due (`due`) and tells it what became of that (`moved`). The next fire time
+of a schedule always comes from its last one in the store, and the id of a job from schedule and
+fire time, so any number of these machines may run: the broker refuses the second job of one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_SHOTS = 100
 #: Seconds until what could not be done is tried again, and until a job is looked at again.
 AGAIN = 1.0
 
-#: Seconds that a schedule's last slot may be ahead of the clock: other beats' clocks differ.
+#: Seconds that a schedule's last fire time may be ahead of the clock: other beats' clocks differ.
 AHEAD = 60.0
 
 

@@ -103,8 +103,8 @@ def _never(function: Callable[..., int]) -> Callable[..., int]:
     return tried
 
 
-#: SQL function -> how many arguments it has, and what it does: for stores of an older version, and
-#: for those who check a whole store. Text is given as a BLOB where it may be none any more.
+#: SQL function -> how many arguments it has, and what it does, to check a whole store. Text is
+#: given as a BLOB where it may be none any more.
 FUNCTIONS: Mapping[str, tuple[int, Callable[..., int]]] = {
     "job_head": (3, _never(_head)),
     "job_crc": (4, _never(_whole)),

@@ -282,12 +282,12 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
     for session, number, packed, leased in all_rows(tables.db, chunk_rows):
         leases: list[tuple[Job | None, int]] = []
         ids: list[str] = []
-        for seq, delivery, *job_id in unpack(packed, "a chunk row"):  # earlier versions had no id
+        for seq, delivery, job_id in unpack(packed, "a chunk row"):
             found = tables.jobs(sql, (seq,))
             holds = bool(found) and found[0].delivery < delivery and not found[0].damaged
-            holds = holds and job_id in ([], [found[0].id], [""])
+            holds = holds and job_id == found[0].id
             leases.append((found[0] if holds else None, delivery))
-            ids.append(job_id[0] if job_id else "")
+            ids.append(job_id)
         chunks.append(Chunk(session, number, leases, ids, leased))
     return chunks
 

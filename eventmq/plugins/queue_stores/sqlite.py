@@ -91,7 +91,6 @@ from eventmq.plugins.queue_stores.schedules import schedule_handlers
 from eventmq.plugins.queue_stores.schema import check_schema, is_empty, prepare
 from eventmq.plugins.queue_stores.suspects import SuspectRows
 from eventmq.plugins.queue_stores.tables import Tables
-from eventmq.plugins.queue_stores.unique import prepare_buckets
 from eventmq.plugins.queue_stores.writes import SKEW, Mismatch, Writes, id_horizon, next_due
 from eventmq.timekeeping import SAVE_EVERY, Reading, Timekeeper
 
@@ -237,7 +236,6 @@ class SqliteStore:
         clock = self._clock
         keeper.start(Reading(clock.now(), clock.boottime(), clock.boot_id()), load_clock(db))
         self._tables = tables = Tables(db, self._bucket_seconds)
-        prepare_buckets(tables)
         prepare_additions(db)
         self._writes = writes = Writes(tables, self._dedupe_window, keeper)
         writes.unique.release_lonely()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from eventmq.entries import Finished, UniqueRule, Verdict, unique_rule
 from eventmq.job import HELD, STATE_CODES, TERMINAL, JobState
 from eventmq.plugins.database import first_row
-from eventmq.plugins.queue_stores.schema import bucket_index, bucket_name, outcome_sum
+from eventmq.plugins.queue_stores.schema import bucket_name
 from eventmq.plugins.queue_stores.tables import INSERT_COLUMNS, JOB_COLUMNS
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
@@ -22,28 +22,13 @@ if TYPE_CHECKING:
     from eventmq.plugins.queue_stores.tables import Tables
     from eventmq.timekeeping import Timekeeper
 
-__all__ = ["Uniqueness", "prepare_buckets"]
+__all__ = ["Uniqueness"]
 
 #: Ends that a period goes on after; a job that was cancelled or expired never ran.
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
 
 _INSERT = f"""INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
   VALUES ({", ".join("?" * 18)})"""
-
-
-def prepare_buckets(tables: Tables) -> None:
-    """Give buckets of an older version the column and its index, and checksums."""
-    db = tables.db
-    for number in tables.buckets:
-        name = bucket_name(number)
-        columns = {row[1] for row in db.execute(f"PRAGMA table_info({name})")}
-        if "unique_key" not in columns:
-            db.execute(f"ALTER TABLE {name} ADD COLUMN unique_key TEXT")
-            db.execute(bucket_index(number))
-        if "crc" not in columns:
-            db.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
-            db.execute(f"UPDATE {name} SET crc = {outcome_sum(name)}")
-
 
 #: Releases what waits for nobody. It is run at each start, so it must not read all jobs.
 LONELY = """UPDATE jobs SET ready_at = ready_at - ?
