@@ -51,7 +51,7 @@ def fsck(
 ) -> int:  # fmt: skip
     """Check the store in a data directory, and say what is wrong with it.
 
-    Checks the file, the checksums of its rows, and what the broker relies on: counts, lanes,
+    Checks the file, the checksums of its rows, and what the broker relies on: counts, subqueues,
     leases, graphs, outcomes and events. It only reads, of one moment, also while a broker runs;
     then the log of the file grows for so long. Without DATA_DIR it is that of the settings,
     .eventmq.
