@@ -113,6 +113,30 @@ def test_a_second_host_is_refused_and_told_why(tmp_path, clock):
     second.close()
 
 
+def test_a_lease_of_another_start_of_the_machine_is_void(tmp_path, clock):
+    """Also where boot time seems to go on, as where a machine was off for long."""
+    store = SqliteSchedules(tmp_path / "s", clock)
+    assert store.lease("a", 1.0).held
+    before = clock.boottime()
+    clock.reboot(0.0)
+    clock.sleep(before + 0.5 - clock.boottime())
+    assert store.lease("b", 1.0).held
+    assert not store.lease("a", 1.0).held
+    store.close()
+
+
+def test_without_a_boot_id_a_lease_that_is_too_long_is_of_another_start(
+    tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(clock, "boot_id", lambda: "")
+    store = SqliteSchedules(tmp_path / "s", clock)
+    assert store.lease("a", 1.0).held
+    assert not store.lease("b", 1.0).held
+    clock.reboot(0.0)
+    assert store.lease("b", 1.0).held
+    store.close()
+
+
 def test_a_file_of_something_else_is_refused(tmp_path, clock):
     (tmp_path / "text").write_text("hello" * 1000)
     with pytest.raises(StoreError, match="cannot open the schedules"):

@@ -385,7 +385,9 @@ def test_a_last_fire_time_in_the_future_is_told_and_set_to_now(beats, caplog):
     """The clock was wrong when it fired."""
     beats.add("a", every(seconds=60))
     beats.clock.advance(3601)
-    beats.run(beats.start(), 1)
+    first = beats.start()
+    beats.run(first, 1)
+    first.close()
     beats.clock.set_now(NOW + 10)
     beats.run(beats.start(), 62)
     assert "1 schedules have fired for slots ahead of the clock, 'a' for one in 3590 s" in (

@@ -174,15 +174,22 @@ class SqliteSchedules:
                 raise StoreError(msg) from error
 
     def lease(self, holder: str, seconds: float) -> Lease:
-        """Ask to be the one who fires."""
-        now = self._clock.now()
+        """Ask to be the one who fires.
+
+        All who ask are on one machine: a lease lasts by its boot time, whatever its wall clock
+        does, and ends when it is started anew.
+        """
+        clock = self._clock
+        now, boot_id = clock.boottime(), clock.boot_id()
         with self._transaction() as table:
             self._check_host()
-            self._note("host", self._host, now + HOST_SILENCE)
+            self._note("host", self._host, clock.now() + HOST_SILENCE)
             owner, until = self._beat("lease")
-            # A time too far ahead was written before the clock was put back.
-            held = owner in {"", holder} or not now < until <= now + 2 * seconds
+            # Where the system does not say which start it is, a time too far ahead is of another.
+            over = self._beat("boot")[0] != boot_id or not now < until <= now + 2 * seconds
+            held = owner in {"", holder} or over
             if held:
+                self._note("boot", boot_id, 0.0)
                 self._note("lease", holder, now + seconds)
             return Lease(held, table.revision)
 

@@ -232,6 +232,17 @@ class ScheduleStoreSuite:
         clock.advance(1.5)
         assert store.lease("b", 1.0).held
 
+    @pytest.mark.parametrize("step", [7200.0, 1.5, -1.5, -7200.0])
+    def test_a_step_of_the_wall_clock_takes_the_lease_from_no_one(
+        self, store: ScheduleStore, clock: FakeClock, step: float
+    ) -> None:
+        """Its holder is not silent, and is not to fire beside another one."""
+        assert store.lease("a", 1.0).held
+        clock.set_now(clock.now() + step)
+        clock.advance(0.5)
+        assert not store.lease("b", 1.0).held
+        assert store.lease("a", 1.0).held
+
     def test_the_lease_says_the_revision(self, store: ScheduleStore) -> None:
         """So that a poll is enough to know that nothing changed."""
         before = store.lease("a", 1.0).revision
