@@ -4,10 +4,6 @@ A job with the letter `eventmq.graph.PAGED` has ids in its body. The manager ask
 results with the CALL ``inputs``, one page after the other and for one job at a time, and keeps each
 page in a spool, outside of its memory; the job's process reads it there (`Splicer`). Meanwhile the
 chunk is held as any other: it has not started, so it can be handed back, and no limit of time runs.
-
-A chunk with the header ``ask`` has a job that may have killed a worker. The manager says with the
-CALL ``begin`` that it has it, and starts it once that was answered: if the worker then is lost, the
-broker knows that the job was there.
 """
 
 from __future__ import annotations
@@ -24,9 +20,10 @@ from eventmq.wire.bulk import OutcomeRow, pack, unpack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
 from eventmq.worker.replies import RESEND_AFTER
+from eventmq.worker.suspects import LATER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from eventmq.wire.bulk import ChunkEntry, ChunkIndex
     from eventmq.worker.ledger import HeldChunk, Ledger
@@ -41,9 +38,6 @@ _log = logging.getLogger(__name__)
 
 #: Bytes in the spool beyond which no further job is fetched for, unless none is there.
 MOST = 1024 * 1024 * 1024
-
-#: What the broker may say in passing: it is asked again later.
-_LATER = frozenset({"rate-limited", "store-full", "inform-again"})
 
 _HANDED_BACK = int(OutcomeKind.HANDED_BACK)
 _FAILED = int(OutcomeKind.FAILED)
@@ -83,14 +77,12 @@ def _flagged(text: str) -> bool:
 class _Fetch:
     """What is fetched for the jobs of one chunk."""
 
-    __slots__ = ("asks", "body", "chunk", "cursor", "size", "todo")
+    __slots__ = ("body", "chunk", "cursor", "size", "todo")
 
-    def __init__(self, chunk: HeldChunk, body: bytes, *, asks: bool) -> None:
+    def __init__(self, chunk: HeldChunk, body: bytes) -> None:
         templates, entries = chunk.index.templates, chunk.index.entries
         self.chunk = chunk
         self.body = body
-        #: Whether the broker is still to be asked if the chunk may begin.
-        self.asks = asks
         self.cursor = 0
         self.size = 0
         self.todo: deque[tuple[int, ChunkEntry]] = deque(
@@ -129,17 +121,16 @@ class Inputs:
 
     # From the manager
 
-    def begin(self, chunk: HeldChunk, body: bytes, now: float, *, asks: bool = False) -> None:
+    def begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Fetch what the jobs of a chunk take, then start it.
 
         Args:
             chunk: Which.
             body: The REQUEST's.
             now: Monotonic time.
-            asks: Ask the broker first whether it may begin.
         """
         self._ledger.hold(chunk)
-        self._waiting.append(_Fetch(chunk, body, asks=asks))
+        self._waiting.append(_Fetch(chunk, body))
         self.tick(now)
 
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
@@ -160,7 +151,7 @@ class Inputs:
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        return self._due if self._call else float("inf")
+        return self._due if self._call and self._session.online else float("inf")
 
     def tick(self, now: float) -> None:
         """Ask for the next page, or once more; forget what jobs took that have ended."""
@@ -195,22 +186,15 @@ class Inputs:
 
     def _ask(self, now: float) -> None:
         fetch = self._waiting[0]
-        if fetch.asks:
-            entry = fetch.chunk.index.entries[0]
-            self._call_for("begin", {"id": entry.id, "delivery": entry.delivery}, now)
-            return
         _, entry = fetch.todo[0]
         if self._spool is None:
             self._fail(fetch, "this worker has no place for what the job takes", now)
             return
         arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
-        self._call_for("inputs", arguments, now)
-
-    def _call_for(self, name: str, arguments: Mapping[str, object], now: float) -> None:
         self._welcomes = self._session.welcomes
         self._call = self._session.new_id()
         self._due = now + RESEND_AFTER
-        call = commands.Call(self._call, name, pack(arguments))
+        call = commands.Call(self._call, "inputs", pack(arguments))
         self._session.outbox.append(call.frames())
 
     def replied(self, reply: commands.Reply, now: float) -> None:
@@ -219,13 +203,6 @@ class Inputs:
             return  # asked for twice, or given up
         self._call = ""
         fetch = self._waiting[0]
-        if fetch.asks:
-            fetch.asks = False
-            if not fetch.todo:
-                self._waiting.popleft()
-                self._start(fetch.chunk, fetch.body, now)
-            self.tick(now)
-            return
         try:
             rows, cursor = _page(reply.result)
             self._keep(fetch, pack(rows), cursor, now)
@@ -260,11 +237,11 @@ class Inputs:
         """Take an ERROR; say whether it was about a page."""
         if not self._call or error.request != self._call:
             return False
-        if error.code in _LATER:
+        if error.code in LATER:
             return True  # `tick` asks again
         self._call = ""
         fetch = self._waiting[0]
-        if error.code == "not-held" or fetch.asks:
+        if error.code == "not-held":
             _log.warning("a job is not started: %s", error.text)
             self._give_up(fetch)
             rows = [_row(place, _HANDED_BACK) for place in range(fetch.chunk.end)]

@@ -30,6 +30,7 @@ from eventmq.worker.session import Session
 from eventmq.worker.shared import SharedLedger, SharedSlots
 from eventmq.worker.slots import Slots, Wanted
 from eventmq.worker.streams import Streams
+from eventmq.worker.suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,6 +137,7 @@ class JobManager:
         self._session = Session(info, self._ledger, clock, pages=spool is not None)
         self._streams = Streams(self._session, self._ledger, pool)
         self._inputs = Inputs(self._session, self._ledger, spool, self._start, self._not_started)
+        self._asking = Suspects(self._session, self._ledger, self._begin, self._back)
         self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
         kind = SharedSlots if pool.shared else Slots
         self._slots = kind(pool, self._ledger, self._overseer, info.slots or pool.slots)
@@ -181,7 +183,7 @@ class JobManager:
                 case commands.Error() as error:
                     self._refused(error, now)
                 case commands.Reply() as reply:
-                    self._inputs.replied(reply, now)
+                    self._replied(reply, now)
                 case commands.Kbai():
                     _log.debug("the broker goes away; waiting for it to come back")
                     self._session.inform(now)
@@ -222,6 +224,7 @@ class JobManager:
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
         self._streams.tick(now)
+        self._asking.tick(now)
         self._inputs.tick(now)
         if not self.done:
             self._session.tick(now, self.wanted)
@@ -265,14 +268,19 @@ class JobManager:
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
         due = min(self._session.due(), self._overseer.due(), self._inputs.due())
+        due = min(due, self._asking.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
         return max(0.0, min(due, self._slots.look_due()) - now)
 
     # Chunks
 
+    def _replied(self, reply: commands.Reply, now: float) -> None:
+        if not self._asking.replied(reply, now):
+            self._inputs.replied(reply, now)
+
     def _refused(self, error: commands.Error, now: float) -> None:
-        if not self._inputs.refused(error, now):
+        if not self._asking.refused(error, now) and not self._inputs.refused(error, now):
             self._session.receive_error(error, now)
 
     def _receive_chunk(self, request: commands.Request, now: float) -> None:
@@ -286,10 +294,22 @@ class JobManager:
         if self._drain_until is not None:
             self._ledger.add(chunk)
             self._hand_back(self._ledger.take(chunk.slot, chunk.end), now)
-        elif (asks := f",{ASK}:" in request.headers) or is_paged(chunk.index):
-            self._inputs.begin(chunk, request.body, now, asks=asks)
+        elif f",{ASK}:" in request.headers:
+            self._asking.ask(chunk, request.body, now)
         else:
-            self._start(chunk, request.body, now)
+            self._begin(chunk, request.body, now)
+
+    def _begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Start a chunk, once what its jobs take is there."""
+        if is_paged(chunk.index):
+            self._inputs.begin(chunk, body, now)
+        else:
+            self._start(chunk, body, now)
+
+    def _back(self, chunk: HeldChunk, now: float) -> None:
+        """Hand back a chunk that no slot was given."""
+        rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
+        self._not_started(chunk, rows, now)
 
     def _start(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Give a chunk to a slot."""
@@ -303,10 +323,9 @@ class JobManager:
         self._session.reply(chunk, encode_outcomes(rows), now)
 
     def _unfetched(self, now: float) -> None:
-        """Hand back what waits for what it takes."""
-        for chunk in self._inputs.take_all():
-            rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
-            self._not_started(chunk, rows, now)
+        """Hand back what waits for the broker's word, or for what it takes."""
+        for chunk in (*self._asking.take_all(), *self._inputs.take_all()):
+            self._back(chunk, now)
 
     def _answered(self, event: Answered, now: float) -> None:
         chunk = self._ledger.answer(event.slot, event.chunk, event.count, event.positions)
@@ -384,7 +403,7 @@ class JobManager:
     def _cancel(self, job: str, delivery: str, now: float) -> None:
         """End a job. Those that wait beside it go back: they are withdrawn together."""
         number = int(delivery) if delivery.isdecimal() else -1
-        chunk = self._inputs.cancel(job, number)
+        chunk = self._asking.cancel(job, number) or self._inputs.cancel(job, number)
         if chunk is not None:
             kinds = [_CANCELLED if e.id == job else _HANDED_BACK for e in chunk.index.entries]
             self._not_started(chunk, [_row(*pair) for pair in enumerate(kinds)], now)

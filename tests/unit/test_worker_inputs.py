@@ -356,6 +356,58 @@ def test_a_suspect_starts_once_the_broker_knows_that_it_is_here(world):
     assert [chunk for _, chunk, *_ in world.pool.assigned] == [1]
 
 
+def test_many_suspects_wait_for_no_answer_about_another(world):
+    """A worker that is far from its broker starts them one round trip after they came."""
+    asking = [calls(suspect(world, number)) for number in range(1, 9)]
+    assert [asked(call)["id"] for [call] in asking] == [f"j{n}" for n in range(1, 9)]
+    for [call] in reversed(asking):
+        world.receive(commands.Reply("r", pack(None), call.id))
+    assert [chunk for _, chunk, *_ in world.pool.assigned] == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_suspect_does_not_wait_for_the_pages_of_another_job(world):
+    world.paged(1)
+    [call] = calls(suspect(world, 2))
+    world.receive(commands.Reply("r", pack(None), call.id))
+    assert [chunk for _, chunk, *_ in world.pool.assigned] == [2]
+
+
+def test_suspects_are_asked_for_again_on_a_new_connection_and_handed_back_at_the_end(world):
+    [first] = calls(suspect(world, 1))
+    [second] = calls(suspect(world, 2))
+    world.manager.connected(world.now)
+    assert calls(world.tick(RESEND_AFTER + 1.0)) == [], "there is nobody to ask"
+    assert world.manager.wait(world.now) > 0.0, "and nothing to do"
+    again = calls(world.welcome())
+    again += calls(world.tick())
+    assert [asked(call)["id"] for call in again] == ["j1", "j2"]
+    assert {call.id for call in again}.isdisjoint({first.id, second.id})
+    world.manager.terminate(world.now)
+    back = [kinds(reply) for reply in replies(world.out())]
+    assert back == [[(0, OutcomeKind.HANDED_BACK)]] * 2
+
+
+def test_a_suspect_that_waits_for_the_broker_is_cancelled(world):
+    suspect(world)
+    got = world.receive(commands.Cancel("c", "j1", "2", "user"))
+    assert [kinds(reply) for reply in replies(got)] == [[(0, OutcomeKind.CANCELLED)]]
+
+
+@pytest.mark.parametrize("code", ["rate-limited", "store-full", "inform-again"])
+def test_a_suspect_asks_later_where_the_broker_cannot_answer_now(world, code):
+    [first] = calls(suspect(world))
+    assert replies(world.refuse(first, code)) == []
+    [again] = [c for c in calls(world.tick(RESEND_AFTER + 0.1)) if c.name == "begin"]
+    assert asked(again) == asked(first)
+
+
+def test_pages_are_not_waited_for_in_a_loop_while_there_is_no_broker(world):
+    world.paged(1)
+    world.manager.connected(world.now)
+    world.tick(RESEND_AFTER + 1.0)
+    assert world.manager.wait(world.now) > 0.0
+
+
 def test_a_suspect_that_takes_pages_asks_first(world):
     [begin] = calls(suspect(world, headers=HEADERS))
     [page] = calls(world.receive(commands.Reply("r", pack(None), begin.id)))
