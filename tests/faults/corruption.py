@@ -132,11 +132,12 @@ class Store:
 
     def _has_stranger(self, script: Script, job_id: str) -> bool:
         """Say whether there is an end of a job that nobody has submitted, where this one was."""
-        db = script.store._db
-        known = {*self.confirmed, *script.promises.intended}
+        db, wanted = script.store._db, job_id.encode()
+        known = {each.encode() for each in (*self.confirmed, *script.promises.intended)}
         for bucket in buckets(db):
-            for (other,) in db.execute(f"SELECT id FROM {bucket_name(bucket)}"):
-                differs = sum(map(ne, other, job_id)) if len(other) == len(job_id) else -1
+            # What is damaged need not be text.
+            for (other,) in db.execute(f"SELECT CAST(id AS BLOB) FROM {bucket_name(bucket)}"):
+                differs = sum(map(ne, other, wanted)) if len(other) == len(wanted) else -1
                 if differs == 1 and other not in known:
                     return True
         return False
