@@ -373,10 +373,8 @@ def _records(place: Place, *, sealed: bool) -> dict[str, SealRecord]:
 def _as_before(record: SealRecord, before: SealRecord | None) -> None:
     """Expect only the files that a log had before they were listed."""
     before = before or SealRecord(record.broker)
-    record.valid &= before.valid
+    record.expect(record.valid & before.valid)
     record.end = before.end
-    record.last = max((last for _, last in record.valid), default=0)
-    record.head = min((first for first, _ in record.valid), default=0)
 
 
 def _begins(place: Place) -> dict[str, int]:

@@ -182,7 +182,12 @@ def compact(out: str, to: str | None) -> int:
 @click.option(
     "--to", metavar="DIR", help="The folder of the larger files; else compacted, beside it."
 )
-def forget(before: float | None, out: str, to: str | None) -> int:
+@click.option(
+    "--trim-seals", is_flag=True,
+    help="Let the journal leave the removed files out of its seal log as well. Not where a copy "
+    "elsewhere keeps them: it could not be proven any more.",
+)  # fmt: skip
+def forget(before: float | None, out: str, to: str | None, *, trim_seals: bool) -> int:
     """Remove the oldest files, and note that the journal begins later.
 
     Only so an audit knows that nothing else is missing. The journal may be at work. Without
@@ -190,7 +195,9 @@ def forget(before: float | None, out: str, to: str | None) -> int:
     """
     from eventmq_contrib.journal.retention import forget as forget_files
 
-    n, begins = forget_files(Path(out), Path(to) if to else None, before=before)
+    n, begins = forget_files(
+        Path(out), Path(to) if to else None, before=before, trim_seals=trim_seals
+    )
     click.echo(f"removed {n} files")
     for broker, first in begins.items():
         click.echo(f"the events of the broker {broker} begin with {first}")

@@ -308,7 +308,9 @@ def _unsealed(file: JournalFile, record: SealRecord | None) -> Iterator[str]:
     if record is None or file.large or file.sha256 or file.last <= record.unproven:
         return
     if file.first <= record.last:
-        yield f"{file.path} is not in the seal log: this journal has not sealed it there"
+        forgotten = file.last <= record.trimmed
+        why = "files before that were forgotten" if forgotten else "this journal has not sealed it"
+        yield f"{file.path} is not in the seal log: {why} there"
 
 
 def _judge_broker(found: Inspection, broker: str, catalog: Catalog, sealed: int) -> None:

@@ -19,7 +19,7 @@ from eventmq_contrib.journal.catalog import (
 )
 from eventmq_contrib.journal.compaction import write_manifest
 from eventmq_contrib.journal.keeping import alone
-from eventmq_contrib.journal.seals import write_begins
+from eventmq_contrib.journal.seals import TRIM, write_begins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,11 @@ _HOUR = timedelta(hours=1)
 
 
 def forget(
-    journal: Path, target: Path | None = None, *, before: float | None = None
+    journal: Path,
+    target: Path | None = None,
+    *,
+    before: float | None = None,
+    trim_seals: bool = False,
 ) -> tuple[int, dict[str, int]]:
     """Remove the files of hours that ended before some time, and note where the journal begins.
 
@@ -44,6 +48,9 @@ def forget(
         journal: Folder of the journal, which may be at work.
         target: Folder of the large files; ``compacted`` beside the journal unless said.
         before: Unix time; None to remove nothing, and to accept the beginning as it is.
+        trim_seals: Let the journal leave the lines of files that are forgotten out of its seal log,
+            as it seals the next file or is started. A copy elsewhere that keeps such files cannot
+            be proven any more with a seal log that is copied after that.
 
     Returns:
         How many files were removed, and the first number that is kept, by broker.
@@ -56,7 +63,10 @@ def forget(
     target = target or journal.absolute().parent / COMPACTED
     try:
         with alone(target, "eventmq journal forget"):
-            return _forget(journal, FolderPlace(target), before)
+            removed, begins = _forget(journal, FolderPlace(target), before)
+            if trim_seals:
+                write_begins(journal, begins, TRIM)
+            return removed, begins
     except OSError as error:
         raise StoreError(f"cannot remove files of {journal}: {error}") from error
 

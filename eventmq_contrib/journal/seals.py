@@ -3,7 +3,9 @@
 ``_seals/<broker>.jsonl`` gets a line after each file that was sealed, so that it may be one file
 behind and is never ahead. Each line has a checksum over itself and the one before it. With it an
 audit knows where the journal begins and ends and what was in each file. ``_seals/begin.json`` says
-from which number on a journal is kept, where older files were forgotten.
+from which number on a journal is kept, where older files were forgotten. If it is wanted, their
+lines are left out after a while: one line in their place says up to which number, and what the next
+one follows. ``_seals/trim.json`` says before which number.
 """
 
 from __future__ import annotations
@@ -15,21 +17,23 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from eventmq.events import FileName
 
-    from eventmq.events import FileName
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 __all__ = [
     "BEGIN",
     "SEALS",
+    "TRIM",
     "Seal",
     "SealLog",
     "SealRecord",
     "parse_begins",
     "seal_of",
     "sync_folder",
+    "trimmed",
     "write_begins",
 ]
 
@@ -41,7 +45,14 @@ SEALS = "_seals"
 #: File of that folder: broker -> the first number that is kept.
 BEGIN = "begin.json"
 
+#: File of that folder: broker -> the number before which lines of forgotten files may go.
+TRIM = "trim.json"
+
 _SUFFIX = ".jsonl"
+
+#: Bytes of lines of forgotten files that are left out at once, and their least share of the log: it
+#: is written anew for that.
+TRIM_BYTES, TRIM_SHARE = 1024 * 1024, 8
 
 
 class Seal(NamedTuple):
@@ -77,6 +88,7 @@ class SealRecord:
         last: The last number of the files that are to be there, 0 for none.
         end: The last number that was ever sealed, 0 for none.
         unproven: Up to this number files were sealed while there was no log; 0 for none.
+        trimmed: Up to this number files were forgotten and their lines left out; 0 for none.
         damage: What is wrong with the log itself, as sentences.
     """
 
@@ -87,6 +99,7 @@ class SealRecord:
     last: int = 0
     end: int = 0
     unproven: int = 0
+    trimmed: int = 0
     damage: list[str] = field(default_factory=list)
     #: Checksum of the last line, and how many bytes are whole lines.
     chain: str = ""
@@ -101,7 +114,7 @@ class SealRecord:
         *lines, rest = data.split(b"\n")
         record.whole = len(data) - len(rest)
         for number, line in enumerate(lines, 1):
-            record._add(number, line)
+            record.add(number, line)
         return record
 
     @classmethod
@@ -112,12 +125,14 @@ class SealRecord:
         record = cls(broker)
         at = data.find(b'{"first"')
         end = data.rfind(b"\n", 0, data.rfind(b"\n")) + 1
-        for place in (at, end) if at >= 0 else ():
-            record._add(0, data[place : data.find(b"\n", place)])
+        trimmed = data.find(b'{"trimmed"', 0, max(at, 0))
+        for place in (*([trimmed] if trimmed >= 0 else []), at, end) if at >= 0 else ():
+            record.add(0, data[place : data.find(b"\n", place)])
         record.damage.clear()
         return record
 
-    def _add(self, number: int, line: bytes) -> None:
+    def add(self, number: int, line: bytes) -> None:
+        """Take a line; ``number`` is for what is said of a damaged one."""
         try:
             said: dict[str, Any] = json.loads(line)
             chain = said.pop("chain")
@@ -125,7 +140,9 @@ class SealRecord:
             self.chain = str(chain)
             if chain != expected:
                 self._spoilt(number)
-            if "unproven" in said:
+            if "trimmed" in said:
+                self._trim(said)
+            elif "unproven" in said:
                 self.unproven = max(self.unproven, int(said["unproven"]))
             elif "restart" in said:
                 self._restart(int(said["restart"]))
@@ -150,9 +167,74 @@ class SealRecord:
         self.end = max(self.end, seal.last)
 
     def _restart(self, after: int) -> None:
-        self.valid = {numbers for numbers in self.valid if numbers[1] <= after}
-        self.head = min((first for first, _ in self.valid), default=0)
-        self.last = max((last for _, last in self.valid), default=0)
+        self.expect({numbers for numbers in self.valid if numbers[1] <= after}, after)
+
+    def _trim(self, said: Mapping[str, Any]) -> None:
+        self.trimmed = self.last = int(said["trimmed"])
+        self.begin, self.end = int(said["begin"]), int(said["end"])
+        self.head = self.begin if self.trimmed else 0
+        self.unproven = int(said["unproven"])
+        self.chain = str(said["after"])
+
+    def expect(self, valid: set[tuple[int, int]], after: int | None = None) -> None:
+        """Let these be the files that are to be there.
+
+        Args:
+            valid: Their numbers.
+            after: The greatest number that any file has, None if that is not less than before.
+        """
+        trimmed = self.trimmed if after is None else min(self.trimmed, after)
+        self.valid = valid
+        self.last = max((last for _, last in valid), default=trimmed)
+        self.head = self.begin if trimmed else min((first for first, _ in valid), default=0)
+
+
+def trimmed(broker: str, data: bytes, kept: int, is_there: Callable[[Seal], bool]) -> bytes | None:
+    """Return a log without the lines of files that are forgotten, None to leave it as it is.
+
+    Nothing is left out of a log that is damaged there, and never its last line. The lines that stay
+    are the same, and the line in the place of the others has the checksum that they follow: what is
+    altered or taken out later is found as before.
+
+    Args:
+        broker: Whose.
+        data: The log.
+        kept: The first number that is kept.
+        is_there: Whether a file is there nevertheless.
+    """
+    record, place = SealRecord(broker), 0
+    while (end := data.find(b"\n", place) + 1) < len(data) and end:
+        line = data[place : end - 1]
+        seal = _seal_in(line)
+        if seal is not None and (seal.last >= kept or is_there(seal)):
+            break
+        record.add(0, line)
+        if record.damage:
+            return None
+        place = end
+    if not record.end or place < max(TRIM_BYTES, len(data) // TRIM_SHARE):
+        return None
+    said = {
+        "trimmed": record.last, "begin": record.begin, "end": record.end,
+        "unproven": record.unproven, "after": record.chain,
+    }  # fmt: skip
+    first = _line("", {"version": 1, "broker": broker})
+    return first[0] + _line(first[1], said)[0] + data[place:]
+
+
+def _seal_in(line: bytes) -> Seal | None:
+    """Return the seal that a line has, None where it has none or cannot be read."""
+    try:
+        said = json.loads(line)
+        return Seal(*(said[name] for name in Seal._fields))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _line(before: str, said: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return a line that follows one with a checksum, and its own checksum."""
+    chain = _chained(before, said)
+    return json.dumps({**said, "chain": chain}).encode() + b"\n", chain
 
 
 def _chained(before: str, said: Mapping[str, Any]) -> str:
@@ -174,6 +256,8 @@ class SealLog:
         self._path = self._folder / f"{broker}{_SUFFIX}"
         self._broker = broker
         self._chain = ""
+        #: When it was last noted which lines may go.
+        self._wanted = 0
 
     def open(self, files: Sequence[tuple[FileName, Path]]) -> None:
         """Make the log, or go on with it: note what was sealed last and is not in it.
@@ -198,19 +282,14 @@ class SealLog:
         for said in record.damage:
             logger.warning("%s: an audit of this journal is no proof any more", said)
         self._catch_up(record, sorted(files))
+        self._trim()
 
     def _create(self, unproven: int) -> None:
         lines = [{"version": 1, "broker": self._broker}]
         if unproven:
             lines.append({"unproven": unproven})
         self._folder.mkdir(exist_ok=True)
-        draft = self._folder / f"_{self._path.name}"
-        with draft.open("wb") as file:
-            file.write(b"".join(map(self._line, lines)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
-        sync_folder(self._folder)
+        self._replace(b"".join(map(self._line, lines)))
         sync_folder(self._folder.parent)
 
     def _catch_up(self, record: SealRecord, files: Sequence[tuple[FileName, Path]]) -> None:
@@ -239,6 +318,42 @@ class SealLog:
             OSError: It cannot be written.
         """
         self._write(seal._asdict())
+        self._trim()
+
+    def _trim(self) -> None:
+        """Leave the lines of forgotten files out, if that is wanted and was not done yet.
+
+        Only the journal does so, which alone writes the log. It can be killed meanwhile: the log is
+        replaced as a whole. Where that fails, as on a full disk, the log goes on as it is.
+        """
+        try:
+            wanted = (self._folder / TRIM).stat().st_mtime_ns
+            if wanted == self._wanted:
+                return
+            self._wanted = wanted
+            texts = [(self._folder / name).read_text(encoding="utf-8") for name in (TRIM, BEGIN)]
+            kept = min(parse_begins(text).get(self._broker, 0) for text in texts)
+            data = self._path.read_bytes()
+            left = trimmed(self._broker, data, kept, self._is_there)
+            if left is not None:
+                self._replace(left)
+        except FileNotFoundError:  # it is not wanted
+            return
+        except (OSError, ValueError) as error:
+            logger.warning("the seal log %s keeps lines of forgotten files: %s", self._path, error)
+
+    def _is_there(self, seal: Seal) -> bool:
+        name = FileName(self._broker, seal.first, seal.last)
+        return (self._folder.parent / seal.hour / str(name)).exists()
+
+    def _replace(self, data: bytes) -> None:
+        draft = self._folder / f"_{self._path.name}"
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        sync_folder(self._folder)
 
     def _write(self, said: dict[str, Any]) -> None:
         with self._path.open("ab") as file:
@@ -247,8 +362,8 @@ class SealLog:
             os.fsync(file.fileno())
 
     def _line(self, said: dict[str, Any]) -> bytes:
-        self._chain = _chained(self._chain, said)
-        return json.dumps({**said, "chain": self._chain}).encode() + b"\n"
+        line, self._chain = _line(self._chain, said)
+        return line
 
 
 # Where a journal begins
@@ -268,16 +383,17 @@ def parse_begins(text: str | None) -> dict[str, int]:
     return said
 
 
-def write_begins(folder: Path, begins: Mapping[str, int]) -> None:
+def write_begins(folder: Path, begins: Mapping[str, int], name: str = BEGIN) -> None:
     """Note from which number on events are kept.
 
     Args:
         folder: Of the journal.
         begins: Of all brokers.
+        name: `BEGIN`; or `TRIM`, to note before which number lines may go.
     """
-    path = folder / SEALS / BEGIN
+    path = folder / SEALS / name
     path.parent.mkdir(exist_ok=True)
-    draft = path.with_name(f"_{BEGIN}")
+    draft = path.with_name(f"_{name}")
     with draft.open("w", encoding="utf-8") as file:
         json.dump(dict(begins), file)
         file.flush()

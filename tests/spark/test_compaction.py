@@ -198,6 +198,18 @@ def test_what_was_removed_by_hand_is_missing_until_it_is_said(
     assert [row["seq"] for row in compacted(tmp_path / "compacted")] == list(range(5, 13))
 
 
+def test_the_lines_of_a_seal_log_go_only_where_that_is_said(broker: Broker, tmp_path: Path) -> None:
+    """A copy elsewhere may keep the files, and need the lines."""
+    out = tmp_path / "journal"
+    hourly(broker, out, 2)
+    said = out / "_seals" / "trim.json"
+    forgotten = ("journal", "forget", "--out", str(out), "--before", "2100-01-01")
+    assert (command(*forgotten).exit_code, said.exists()) == (0, False)
+    assert command(*forgotten, "--trim-seals").exit_code == 0
+    assert json.loads(said.read_text()) == {broker.core.state.store_id: 7}
+    assert said.read_text() == said.with_name("begin.json").read_text()
+
+
 def sealed_late(broker: Broker, out: Path, target: Path) -> list[Path]:
     """Compact an hour before its last file is sealed, and once more; return the large files."""
     broker.submit()

@@ -16,12 +16,13 @@ from pyspark.errors import PySparkException
 
 from eventmq.errors import StoreError
 from eventmq.events import FileName
+from eventmq_contrib.journal import seals
 from eventmq_contrib.journal.catalog import Catalog, FolderPlace, JournalError, hour_start
 from eventmq_contrib.journal.compaction import Compaction
 from eventmq_contrib.journal.folder import JournalFolder
 from eventmq_contrib.journal.inspection import inspect
 from eventmq_contrib.journal.retention import forget
-from eventmq_contrib.journal.seals import SealRecord
+from eventmq_contrib.journal.seals import Seal, SealLog, SealRecord
 from eventmq_contrib.spark import EventMQDataSource, read_journal
 from eventmq_contrib.spark.command import spark as group
 from eventmq_contrib.spark.products.audit import audit_journal
@@ -581,6 +582,149 @@ def test_what_was_forgotten_is_not_missing(journal: Path) -> None:
     assert "the events 23 to 32" in " ".join(
         f"the events {a} to {b}" for _, a, b in looked_at(journal).missing
     )
+
+
+# The seal log without the lines of forgotten files
+
+
+def trim(journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Forget the first hour, and let the journal leave its lines out of the log; return that."""
+    forget(journal, before=hour_start(files_of(journal)[-1]).timestamp(), trim_seals=True)
+    monkeypatch.setattr(seals, "TRIM_BYTES", 0)
+    reopened(journal)
+    [log] = (journal / "_seals").glob("*.jsonl")
+    return log
+
+
+def lines_of(log: Path) -> list[bytes]:
+    return log.read_bytes().splitlines(keepends=True)
+
+
+def test_a_log_without_the_lines_of_forgotten_files_proves_the_others(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says of these is what it said before."""
+    [log] = (journal / "_seals").glob("*.jsonl")
+    before, whole = lines_of(log), SealRecord.parse("b", log.read_bytes())
+    trim(journal, monkeypatch)
+    after = lines_of(log)
+    assert (len(before), len(after)) == (7, 5)
+    assert after[2:] == before[4:]
+    record, brief = (read("b", log.read_bytes()) for read in (SealRecord.parse, SealRecord.brief))
+    assert (record.trimmed, record.begin, record.end, record.last) == (22, 1, 46, 46)
+    assert (brief.head, brief.last, brief.end) == (record.head, record.last, record.end)
+    assert record.valid == {numbers for numbers in whole.valid if numbers[0] >= 23}
+    found = looked_at(journal)
+    assert (found.damage, found.missing, unproven(journal)) == ([], [], [])
+    [(_, bounds)] = found.bounds.items()
+    assert bounds == (23, 46)
+
+
+def test_a_journal_goes_on_with_a_log_that_was_trimmed_and_trims_it_again(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that more was forgotten, and while it is at work."""
+    log = trim(journal, monkeypatch)
+    broker = files_of(journal)[0].broker
+    writer = SealLog(journal, broker)
+    writer.open([(FileName(*f[:3]), Path(f.path)) for f in files_of(journal)])
+    trimmed = log.read_bytes()
+    seal = Seal(47, 50, "date=2030-01-01/hour=00", 9, "0" * 64)
+    writer.append(seal)
+    assert log.read_bytes().startswith(trimmed), "nothing more was forgotten"
+    path_of(journal, 23).unlink()
+    forget(journal)
+    writer.append(seal._replace(first=51, last=60))
+    assert log.read_bytes().startswith(trimmed), "that was not said"
+    forget(journal, trim_seals=True)
+    writer.append(seal._replace(first=61, last=70))
+    record = SealRecord.parse(broker, log.read_bytes())
+    assert (record.damage, record.trimmed, record.begin, record.end) == ([], 32, 1, 70)
+    assert sorted(record.valid) == [(33, 42), (43, 46), (47, 50), (51, 60), (61, 70)]
+
+
+def line_taken_out(log: Path) -> None:
+    version, trimmed, _, *rest = lines_of(log)
+    log.write_bytes(b"".join([version, trimmed, *rest]))
+
+
+def trimmed_line_altered(log: Path) -> None:
+    log.write_bytes(log.read_bytes().replace(b'"trimmed": 22', b'"trimmed": 32'))
+
+
+def trimmed_line_taken_out(log: Path) -> None:
+    version, _, *rest = lines_of(log)
+    log.write_bytes(b"".join([version, *rest]))
+
+
+@pytest.mark.parametrize("plant", [line_taken_out, trimmed_line_altered, trimmed_line_taken_out])
+def test_a_trimmed_log_that_is_damaged_is_found(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path], None]
+) -> None:
+    plant(trim(journal, monkeypatch))
+    assert any("of the seal log of the broker" in said for said in looked_at(journal).damage)
+
+
+def test_what_was_forgotten_counts_as_missing_where_that_is_not_said(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log remembers that there was more."""
+    trim(journal, monkeypatch)
+    (journal / "_seals" / "begin.json").unlink()
+    assert [each[1:] for each in looked_at(journal).missing] == [(1, 22)]
+    with pytest.raises(JournalError, match="lacks its beginning: the events 1 to 22"):
+        Catalog.read(FolderPlace(journal)).files()
+
+
+def test_a_forgotten_file_that_comes_back_is_told(
+    sound: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known any more of what was in it."""
+    trim(journal, monkeypatch)
+    back = path_of(sound, 1)
+    shutil.copytree(back.parent, journal / Path(*back.parts[-3:-1]), dirs_exist_ok=True)
+    said = "-1-10.parquet is not in the seal log: files before that were forgotten there"
+    assert any(each.endswith(said) for each in looked_at(journal).damage)
+
+
+def test_a_log_keeps_lines_that_are_needed_or_damaged(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that is still there, as a forgetting that was killed leaves it; and of a log that
+    is no proof: what is wrong with it stays to be seen. A few lines are not worth the trouble.
+    """
+    [log] = (journal / "_seals").glob("*.jsonl")
+    data = log.read_bytes()
+    back = path_of(journal, 1)
+    content = back.read_bytes()
+    forget(journal, before=hour_start(files_of(journal)[-1]).timestamp(), trim_seals=True)
+    reopened(journal)
+    assert log.read_bytes() == data, "less than a MiB"
+    monkeypatch.setattr(seals, "TRIM_BYTES", 0)
+    back.parent.mkdir(parents=True, exist_ok=True)
+    back.write_bytes(content)
+    reopened(journal)
+    assert log.read_bytes() == data
+    back.unlink()
+    damaged = data.replace(b'"first": 11', b'"first": 12', 1)
+    log.write_bytes(damaged)
+    reopened(journal)
+    assert log.read_bytes() == damaged
+
+
+def test_a_log_that_cannot_be_trimmed_goes_on_as_it_is(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    [log] = (journal / "_seals").glob("*.jsonl")
+    data = log.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SealLog, "_replace", full)
+    trim(journal, monkeypatch)
+    assert log.read_bytes() == data
+    assert "keeps lines of forgotten files: [Errno 28] No space left on device" in caplog.text
 
 
 def byte_flipped_in(path: Path) -> None:
