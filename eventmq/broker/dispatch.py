@@ -411,7 +411,7 @@ class Dispatch:
         lease.sent = state.now
         if session.peer is None:
             return
-        frames = plain_frames(lease) if session.plain else chunk_frames(lease)
+        frames = plain_frames(lease) if session.plain else chunk_frames(lease, state.wall)
         session.peer.sent = state.now
         state.counters["dispatched"] += lease.left
         if not lease.resent:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ASK",
+    "NOW",
     "ChunkEntry",
     "ChunkIndex",
     "OutcomeRow",
@@ -37,6 +38,7 @@ __all__ = [
     "encode_exceptions",
     "encode_outcomes",
     "is_text",
+    "move_expiry",
     "pack",
     "parse_chunk_number",
     "unpack",
@@ -228,6 +230,25 @@ def decode_chunk(body: bytes) -> ChunkIndex:
         raise ProtocolError("the chunk is not as long as its index says", code="bad-body")
     return ChunkIndex(queue, templates, entries, 4 + size)
 
+
+def move_expiry(body: bytes, index: ChunkIndex, seconds: float) -> bytes:
+    """Return the body of a chunk in which jobs expire later.
+
+    Args:
+        body: Of the chunk.
+        index: What it says of its jobs.
+        seconds: By how much.
+    """
+    entries = [
+        entry._replace(expires=entry.expires + seconds) if entry.expires else entry
+        for entry in index.entries
+    ]
+    packed = pack([index.queue, index.templates, entries])
+    return b"".join([len(packed).to_bytes(4, "big"), packed, body[index.base :]])
+
+
+#: Header of a chunk with jobs that expire: the broker's guarded wall time when it was sent.
+NOW = "now"
 
 #: Header of a chunk whose one job the worker starts only after the CALL ``begin`` was answered.
 ASK = "ask"

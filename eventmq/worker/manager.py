@@ -1,8 +1,9 @@
 """The job manager: the state machine of a worker between one broker and its pool.
 
 Messages, pool events and the time go in, messages come out (`JobManager.take_outbox`), and the
-pool is told what to run. It knows no socket and reads no clock but for the text of a HEARTBEAT;
-``now`` is monotonic seconds, the same clock as the pool's. `runner` owns what is real.
+pool is told what to run. It knows no socket and reads no clock but for the text of a HEARTBEAT
+and for when jobs expire; ``now`` is monotonic seconds, the same clock as the pool's. `runner` owns
+what is real.
 
 A chunk is held from its arrival until the broker has acknowledged the last of its answers. READY
 and HEARTBEAT say what is held, so that whatever the network loses is missed by the broker.
@@ -17,8 +18,9 @@ from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.interfaces import Answered, Died, Streamed
 from eventmq.job import OutcomeKind
+from eventmq.timekeeping import SETTLED, STEP, say_seconds
 from eventmq.wire import commands
-from eventmq.wire.bulk import ASK, OutcomeRow, decode_chunk, encode_outcomes
+from eventmq.wire.bulk import ASK, NOW, OutcomeRow, decode_chunk, encode_outcomes, move_expiry
 from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker import joblog
@@ -70,6 +72,15 @@ def _chunk_of(headers: str) -> int:
     return parse_headers(headers).chunk
 
 
+def _sent_at(headers: str) -> float:
+    """Return when a chunk was sent, by the broker's clock; 0.0 where that cannot be read."""
+    text = headers.partition(f",{NOW}:")[2].partition(",")[0]
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else 0.0
+    except ValueError:
+        return 0.0
+
+
 def _last_words(event: Died) -> str:
     """Return how a process ended, for people."""
     last, most = (f"{size / 2**20:.0f} MiB" for size in (event.rss, event.peak))
@@ -110,7 +121,7 @@ class JobManager:
         info: What INFORM says, and the intervals.
         pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt``,
             ``credit``, ``kill`` and ``scale`` are used.
-        clock: For the text of a HEARTBEAT.
+        clock: For the text of a HEARTBEAT, and to tell the broker's time from this machine's.
         judge: Says what becomes of a job that was stopped at its hard limit; without it such a
             job fails.
         spool: Keeps what jobs take that is too much for a REQUEST; without it such a job fails.
@@ -142,6 +153,10 @@ class JobManager:
         kind = SharedSlots if pool.shared else Slots
         self._slots = kind(pool, self._ledger, self._overseer, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
+        self._clock = clock
+        #: How far the broker's time is behind the monotonic one, and when that was found.
+        self._behind = 0.0, float("-inf")
+        self._differs = False
         self._drain_until: float | None = None
         self._settle_until: float | None = None
 
@@ -291,13 +306,14 @@ class JobManager:
             return
         self._ledger.received = number
         chunk = HeldChunk(number, request.id, decode_chunk(request.body), 0)
+        body = self._in_own_time(chunk, request, now)
         if self._drain_until is not None:
             self._ledger.add(chunk)
             self._hand_back(self._ledger.take(chunk.slot, chunk.end), now)
         elif f",{ASK}:" in request.headers:
-            self._asking.ask(chunk, request.body, now)
+            self._asking.ask(chunk, body, now)
         else:
-            self._begin(chunk, request.body, now)
+            self._begin(chunk, body, now)
 
     def _begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Start a chunk, once what its jobs take is there."""
@@ -310,6 +326,28 @@ class JobManager:
         """Hand back a chunk that no slot was given."""
         rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
         self._not_started(chunk, rows, now)
+
+    def _in_own_time(self, chunk: HeldChunk, request: commands.Request, now: float) -> bytes:
+        """Return the body of a chunk whose jobs expire by this machine's wall clock.
+
+        The broker's counts. A clock that differs from it by no more than a time service corrects
+        is taken for the same. What a chunk travelled is not known: the one that took the least
+        time lately says how late it is at the broker.
+        """
+        sent = _sent_at(request.headers) if f",{NOW}:" in request.headers else 0.0
+        if not sent:
+            return request.body
+        behind, noted = self._behind
+        if now - sent < behind or now - noted > SETTLED:
+            behind = now - sent
+            self._behind = behind, now
+        ahead = self._clock.now() - (now - behind)
+        differs = abs(ahead) > STEP
+        if differs and not self._differs:
+            text = "the clock of this worker differs by %s from the broker's, by which jobs expire"
+            _log.warning(text, say_seconds(ahead))
+        self._differs = differs
+        return move_expiry(request.body, chunk.index, ahead) if differs else request.body
 
     def _start(self, chunk: HeldChunk, body: bytes, now: float) -> None:
         """Give a chunk to a slot."""

@@ -823,3 +823,18 @@ def test_a_chunk_leaves_before_the_receipt_of_its_jobs(broker: Broker) -> None:
     settle(broker.store.finished()[0])
     outbox = broker.core.take_outbox()
     assert [message.key.identity for message in outbox] == [b"worker", b"client"]
+
+
+def test_a_worker_is_told_the_brokers_time_where_a_job_expires(broker: Broker) -> None:
+    """Guarded time, by which the broker itself lets jobs expire."""
+    now = broker.clock.now()
+    broker.submit()
+    broker.submit(headers=f"expires:{now + 300:.3f}")
+    [first] = broker.worker(b"w1", "one")[-1:]
+    assert isinstance(first, Request)
+    broker.clock.wrong = 86_400.0
+    broker.turn()
+    [second] = broker.worker(b"w2", "two")[-1:]
+    assert isinstance(second, Request)
+    both = sorted((first, second), key=lambda message: len(message.headers))
+    assert [message.headers for message in both] == ["chunk:1", f"chunk:1,now:{now:.3f}"]

@@ -9,7 +9,13 @@ import pytest
 from eventmq.interfaces import Answered, Died, Running
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk, encode_outcomes
+from eventmq.wire.bulk import (
+    OutcomeRow,
+    decode_chunk,
+    decode_outcomes,
+    encode_chunk,
+    encode_outcomes,
+)
 from eventmq.wire.features import Features, Status
 from eventmq.wire.results import decode_error
 from eventmq.worker.manager import JobManager
@@ -27,8 +33,10 @@ SUCCEEDED, BACK, DIED, CANCELLED, LOST, UNANSWERED = (
 
 
 class StillClock:
+    wall = 1000.0
+
     def now(self):
-        return 1000.0
+        return self.wall
 
     def monotonic(self):
         return 0.0
@@ -51,12 +59,14 @@ class NotingPool:
         self.since = [None] * slots
         self.current = [(0, 0)] * slots
         self.assigned = []
+        self.bodies = []
         self.interrupted = []
         self.killed = []
         self.scaled = []
 
     def assign(self, slot, chunk, body, count):
         self.assigned.append((slot, chunk, count))
+        self.bodies.append(body)
         self.waiting[slot] += count
 
     def take_back(self, slot):
@@ -95,6 +105,7 @@ class World:
         self.manager = JobManager(
             SessionInfo(**info), pool=self.pool, clock=StillClock(), judge=judge
         )
+        self.clock = self.manager._clock
         self.now = 100.0
         self.sent = []
 
@@ -177,6 +188,62 @@ def world():
     world = World()
     world.connect()
     return world
+
+
+# The time
+
+
+def expires(world, number, sent, at, wall):
+    """Let a chunk arrive that was sent at a time of the broker's; return when its jobs expire."""
+    world.clock.wall = wall
+    rows = [("a", 1, 1, "task:t", 0.0, at, b"x"), ("b", 2, 3, "task:u", 4.0, 0.0, b"yz")]
+    headers = f"chunk:{number},now:{sent:.3f}"
+    world.receive(commands.Request(f"m{number}", "q", headers, encode_chunk("q", rows)))
+    body = world.pool.bodies[-1]
+    index = decode_chunk(body)
+    assert [index.payload(body, entry) for entry in index.entries] == [b"x", b"yz"]
+    assert [entry[:5] for entry in index.entries] == [("a", 1, 1, 0, 0.0), ("b", 2, 3, 1, 4.0)]
+    assert index.entries[1].expires == 0.0
+    return index.entries[0].expires
+
+
+@pytest.mark.parametrize("wrong", [86_400.0, 7200.0, -7200.0])
+def test_jobs_expire_by_the_brokers_clock_whatever_that_of_the_worker_shows(world, wrong, caplog):
+    assert expires(world, 1, 5000.0, 5300.0, 5000.0 + wrong) == 5300.0 + wrong
+    world.now += 100.0
+    assert expires(world, 2, 5100.0, 5200.0, 5100.0 + wrong) == 5200.0 + wrong
+    assert [record.getMessage()[:35] for record in caplog.records] == [
+        "the clock of this worker differs by"
+    ]
+
+
+@pytest.mark.parametrize("wrong", [0.0, 59.0, -59.0])
+def test_a_clock_that_differs_by_what_a_time_service_corrects_is_taken_for_the_same(
+    world, wrong, caplog
+):
+    assert expires(world, 1, 5000.0, 5300.0, 5000.0 + wrong) == 5300.0
+    assert not caplog.records
+
+
+def test_a_chunk_that_travelled_for_long_does_not_expire_later(world):
+    expires(world, 1, 5000.0, 5300.0, 5000.5)
+    world.now += 300.0
+    assert expires(world, 2, 5100.0, 5200.0, 5300.5) == 5200.0
+
+
+def test_a_clock_of_the_broker_that_was_put_back_is_followed(world):
+    expires(world, 1, 5000.0, 5300.0, 5000.0)
+    for number in (2, 3):
+        world.now += 601.0
+        found = expires(world, number, 1400.0 + world.now, 9000.0, 4900.0 + world.now)
+    assert found == 9000.0 + 3500.0
+
+
+@pytest.mark.parametrize("text", ["", "x", "-5", "1.2.3", "nan", "inf", "\u00b2"])
+def test_a_time_of_the_broker_that_is_none_changes_nothing(world, text):
+    body = encode_chunk("q", [("a", 1, 1, "task:t", 0.0, 9.0, b"x")])
+    world.receive(commands.Request("m", "q", f"chunk:1,now:{text}", body))
+    assert world.pool.bodies == [body]
 
 
 # The session
