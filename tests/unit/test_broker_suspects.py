@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from eventmq.broker.suspects import MAX_UNPROVEN, MAX_UNREACHED, MOST, PATIENCE, Death, Suspects
@@ -30,7 +32,8 @@ def submit(broker: Broker, count: int) -> list[str]:
 
 def begin(broker: Broker, identity: bytes) -> None:
     """Let a worker say that it has what it was sent, and is about to start it."""
-    [session] = [s for s in broker.core.state.sessions.values() if s.peer.key.identity == identity]
+    sessions = [s for s in broker.core.state.sessions.values() if s.peer is not None]
+    [session] = [s for s in sessions if s.peer.key.identity == identity]
     for lease in list(session.leases.values()):
         if lease.asks:
             job, delivery = lease.jobs[0], lease.deliveries[0]
@@ -519,6 +522,57 @@ def test_a_retry_clears_a_job_of_its_losses_in_the_store_too(broker: Broker) -> 
     assert rows(broker) == 1
     restart(broker)
     assert len(broker.core.state.suspects) == 1
+
+
+def known(broker: Broker, jobs: list[str]) -> list[object]:
+    """Return what is known of jobs: deaths in the store and in memory, and all that is stored."""
+    state, suspects = broker.core.state, broker.core.state.suspects
+    found: list[object] = []
+    for job_id in jobs:
+        [stored] = broker.store._db.execute(
+            "SELECT count(*), max(deaths) FROM jobs WHERE id = ?", (job_id,)
+        ).fetchall()
+        suspect = suspects.get(Job(job_id, "default", "", b""))
+        found.append((stored, suspect and suspect.row))
+        if job_id in state.jobs and not (suspect and suspect.owed):
+            assert state.jobs[job_id].deaths == stored[1]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_that_is_known_is_the_same_before_and_after_each_restart(
+    broker: Broker, seed: int
+) -> None:
+    """Workers come, are lost, come back with what they had, and answer, in any order."""
+    chance = Random(seed)
+    jobs = submit(broker, 1 + seed % 4)
+    here: dict[str, bytes] = {}
+    restarts = 0
+    for step in range(40):
+        what = chance.choice(("come", "lose", "lose", "return", "answer", "restart"))
+        name, identity = f"s{chance.randrange(4)}", b"i%d" % step
+        had = [chunk for chunk in broker.dispatched if chunk.id.startswith(f"{name}.")]
+        numbers = tuple(map(number, had))
+        if what == "come" and name not in here and not had:
+            broker.worker(identity, name, window=2)
+            here[name] = identity
+        elif what == "return" and name not in here and had:
+            broker.worker(identity, name, received=max(numbers), held=numbers, window=2)
+            here[name] = identity
+        elif what == "lose" and name in here:
+            lose(broker, here.pop(name), begun=chance.random() < 0.7)
+        elif what == "answer" and name in here and had:
+            kind = chance.choice((LOST, DIED, BACK, UNANSWERED, OutcomeKind.SUCCEEDED))
+            broker.answer(here[name], had[-1], [row(0, kind)])
+        elif what == "restart":
+            before = known(broker, jobs)
+            restart(broker)
+            assert known(broker, jobs) == before
+            here.clear()
+            restarts += 1
+        known(broker, jobs)
+    assert restarts > 0
+    assert rows(broker) == sum(entry[1] is not None for entry in known(broker, jobs))
 
 
 def test_a_row_of_a_suspect_that_is_damaged_is_forgotten(broker: Broker, caplog) -> None:
