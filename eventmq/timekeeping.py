@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "AT_ONCE", "MAX_ADDITIONS", "SAVE_EVERY", "SETTLED", "STEADY", "STEP", "Addition",
@@ -37,6 +37,9 @@ STEADY = 3600.0
 
 #: Seconds after which a commit takes the clocks along.
 SAVE_EVERY = 1.0
+
+#: Seconds after an addition for which events tell by it when a job began to wait.
+LATELY = 30 * 86_400.0
 
 #: Additions to store time that are told apart; of more, the oldest two become one.
 MAX_ADDITIONS = 16
@@ -398,6 +401,16 @@ class Timekeeper:
             "unconfirmed": store.unconfirmed, "steady_in": store.steady_in(),
             "step": guarded.step, "counts_in": guarded.counts_in(self.boot),
         }  # fmt: skip
+
+    def spares(self, now: float) -> Callable[[float], float] | None:
+        """Return `spared` where something was added lately, so that it makes a difference."""
+        additions = () if self.store_time is None else self.store_time.additions
+        recent = additions and now - additions[-1].until - additions[-1].seconds < LATELY
+        return self.spared if recent else None
+
+    def wall_of(self, at: float) -> float:
+        """Return the guarded wall time of a store time, as it is known now."""
+        return at + self.ahead + self.spared(at)
 
     # What a store keeps
 

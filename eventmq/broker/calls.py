@@ -107,7 +107,7 @@ class Calls:
         def settle(history: Sequence[Attempt]) -> None:
             known.update({**self.state.volatile.find([job_id], self.state.now), **known})
             if job_id in known:
-                attempts = _attempts(known[job_id], history, self.state.keeper.ahead)
+                attempts = _attempts(known[job_id], history, self.state.keeper.wall_of)
                 progress = self.waits.streams.progress.get(job_id)
                 row = {**self.row(known[job_id]), "attempts": attempts, "progress": progress}
                 row |= (kin[0] or Kin("", ""))._asdict()
@@ -121,21 +121,21 @@ class Calls:
 
     def row(self, found: Found) -> dict[str, Any]:
         """Return what ``info`` and the listings say of a job."""
-        job, ahead = found.job, self.state.keeper.ahead
+        job, wall_of = found.job, self.state.keeper.wall_of
         headers = parse_headers(job.headers)
-        due = job.eta or (job.due % HELD and job.due % HELD + ahead)
+        due = job.eta or (job.due % HELD and wall_of(job.due % HELD))
         entry = self.state.running.get(job.id)
         live = self.state.jobs.get(job.id, job)
         worker = entry[0].name if entry is not None else found.worker
         return {
             "id": job.id, "task": headers.task, "queue": job.queue, "state": self._now(found),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
-            "created": job.created + ahead, "due": due, "expires": job.expires,
+            "created": wall_of(job.created), "due": due, "expires": job.expires,
             "started": found.started, "ran": found.ran, "worker": worker,
-            "finished": found.at + ahead if found.at else 0.0,
+            "finished": wall_of(found.at) if found.at else 0.0,
             "error": found.result if job.state in _WITH_ERROR else None,
             "content_type": found.content_type, "headers": job.headers,
-            "leased": entry[1].leased + ahead if entry is not None and entry[1].leased else 0.0,
+            "leased": wall_of(entry[1].leased) if entry is not None and entry[1].leased else 0.0,
         }  # fmt: skip
 
     def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -240,7 +240,9 @@ class Calls:
         self.state.reply(peer, pack(None), call, "part")
 
 
-def _attempts(found: Found, history: Sequence[Attempt], ahead: float) -> list[dict[str, Any]]:
+def _attempts(
+    found: Found, history: Sequence[Attempt], wall_of: Callable[[float], float]
+) -> list[dict[str, Any]]:
     """Return the failed attempts of a job, the last one of a failed job included."""
     job = found.job
     rows = [attempt._asdict() for attempt in history]
@@ -252,5 +254,5 @@ def _attempts(found: Found, history: Sequence[Attempt], ahead: float) -> list[di
         rows.append(last._asdict())
     for row in rows:
         del row["job_id"]
-        row["at"] += ahead
+        row["at"] = wall_of(row["at"])
     return rows[-MAX_ATTEMPTS:]

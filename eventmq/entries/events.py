@@ -82,6 +82,7 @@ def events_of(
     verdicts: Sequence[Any],
     kins: FindKins | None = None,
     ahead: float = 0.0,
+    spared: Callable[[float], float] | None = None,
 ) -> list[Block]:
     """Return the events that a commit makes, in order.
 
@@ -91,6 +92,7 @@ def events_of(
         kins: Finds jobs in graphs; called only for those that are of one, or say a root.
         ahead: Seconds by which wall time, which events have, is ahead of store time, which entries
             have.
+        spared: Returns by how many seconds more it was ahead at a store time, None for none.
     """
     makers = MAKERS
     blocks = [
@@ -103,9 +105,21 @@ def events_of(
     for block in blocks:
         if len(block.common[Field.LABEL]) > _PLAIN:
             _put_kin(block, kins)
+        if spared is not None:
+            _put_spared(block, spared)
         if ahead:
             _put_ahead(block, ahead)
     return blocks
+
+
+def _put_spared(block: Block, spared: Callable[[float], float]) -> None:
+    """Move store times before which seconds had passed that were added later."""
+    common, columns = block.common, block.columns
+    for field in _STORE_TIMES:
+        if (at := common.get(field)) is not None:
+            common[field] = at and at + spared(at)
+        elif field in columns:
+            columns[field] = [each and each + spared(each) for each in columns[field]]
 
 
 def _put_ahead(block: Block, ahead: float) -> None:

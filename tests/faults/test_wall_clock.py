@@ -501,6 +501,20 @@ def test_what_came_after_the_start_ages_by_what_passes_from_then_on(off: Off) ->
     assert broker.state_of(off.fresh[1]) == ""
 
 
+def test_what_came_after_the_start_is_shown_and_told_by_its_own_time(off: Off) -> None:
+    broker = off.broker
+    made = broker.clock.now()
+    job_id, _ = broker.submit(queue="late")
+    broker.call("clock.accept")
+    broker.go(100.0, every=10.0)
+    broker.serve(queue="late")
+    info = broker.call("info", id=job_id)
+    assert info["created"] == pytest.approx(made, abs=1.0)
+    assert broker.call("info", id=off.fresh[1])["finished"] == pytest.approx(made, abs=1.0)
+    [*_, end] = [event for event in broker.events() if event.get("job_id") == job_id]
+    assert end["wait_us"] / 1e6 == pytest.approx(100.0, abs=1.0)
+
+
 def test_the_commit_that_moves_what_waits_says_that_it_has(off: Off) -> None:
     """A machine that dies right behind it does not move anything a second time."""
     broker = off.broker

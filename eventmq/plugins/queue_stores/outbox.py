@@ -16,7 +16,7 @@ from eventmq.plugins.queue_stores.kinship import Kinship
 from eventmq.wire.bulk import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import apsw
 
@@ -87,10 +87,15 @@ class Outbox:
 
     # hot loop: benchmarks/drain.py
     def append(
-        self, batch: Sequence[Any], verdicts: Sequence[Any], now: float, ahead: float
+        self,
+        batch: Sequence[Any],
+        verdicts: Sequence[Any],
+        now: float,
+        ahead: float,
+        spared: Callable[[float], float] | None = None,
     ) -> None:
         """Write the events of a commit; prune what a journal has, or what there is no room for."""
-        blocks = events_of(batch, verdicts, self._kinship.find, ahead)
+        blocks = events_of(batch, verdicts, self._kinship.find, ahead, spared)
         if self._unpruned:
             self._prune()
         if self._end - self._start > (self._cap if self._journal else self._ring):

@@ -429,7 +429,7 @@ class SqliteStore:
             batch = [*batch, follow]
             said = [*verdicts, graphs.follow(follow)]
         self._prune()
-        self._outbox.append(batch, said, now, ahead)
+        self._outbox.append(batch, said, now, ahead, keeper.spares(now))
         self._tables.flush_counts()
         saves = keeper.unsaved_for >= SAVE_EVERY
         if addition is not None:  # the batch was decided before it
