@@ -240,13 +240,18 @@ def test_the_jobs_of_a_lost_worker_end_and_are_not_run_again(
     assert ids(broker) == [[job_id]]
 
 
-def test_a_job_whose_process_died_is_lost_and_its_companions_go_on(broker: Broker) -> None:
-    """What was handed back had not been started."""
+@pytest.mark.parametrize(
+    "kind", [OutcomeKind.DIED, OutcomeKind.LOST, OutcomeKind.UNANSWERED], ids=lambda kind: kind.name
+)
+def test_a_job_whose_process_died_is_lost_and_its_companions_go_on(
+    broker: Broker, kind: OutcomeKind
+) -> None:
+    """What had begun may have run, whoever was the cause; what was handed back had not."""
     first, second = submit(broker), submit(broker)
     broker.core.state.run_time["shop.add"] = 0.001
     broker.worker()
     [chunk] = broker.dispatched
-    rows = [row(0, OutcomeKind.DIED), row(1, OutcomeKind.HANDED_BACK)]
+    rows = [row(0, kind), row(1, OutcomeKind.HANDED_BACK)]
     broker.answer(b"worker", chunk, rows)
     lost(broker, first)
     broker.ready(b"worker", 1, received=1)
