@@ -23,9 +23,9 @@ import zmq
 from benchmarks.system import ROOT
 from eventmq.clock import SystemClock
 from eventmq.job import IdFactory
-from eventmq.wire.bulk import OutcomeRow, encode_outcomes
+from eventmq.wire.batches import OutcomeRow, encode_outcomes
 from eventmq.wire.commands import PROTOCOL, Reply, Request
-from eventmq.wire.socket import Link, new_context, open_dealer
+from eventmq.wire.sockets import Link, new_context, open_dealer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import zmq
 from eventmq.clock import SystemClock
 from eventmq.job import IdFactory
 from eventmq.wire.commands import Heartbeat, Inform, Request
-from eventmq.wire.socket import Link, new_context
+from eventmq.wire.sockets import Link, new_context
 
 if TYPE_CHECKING:
     from typing_extensions import Self

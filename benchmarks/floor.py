@@ -14,8 +14,8 @@ from pathlib import Path
 from eventmq.clock import SystemClock
 from eventmq.job import IdFactory
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.schema import prepare
-from eventmq.plugins.queue_stores.tables import INSERT_COLUMNS
+from eventmq.plugins.queue_stores.sqlite.rows import INSERT_COLUMNS
+from eventmq.plugins.queue_stores.sqlite.schema import prepare
 
 __all__ = ["inserts_per_second"]
 

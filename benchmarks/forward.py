@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from eventmq.wire.commands import Ack
-from eventmq.wire.socket import Link, new_context, open_router
+from eventmq.wire.sockets import Link, new_context, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable

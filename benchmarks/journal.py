@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks.system import ROOT
 from eventmq.clock import SystemClock
-from eventmq.entries import Admit, Finish, Finished, ReadEvents, SealEvents
 from eventmq.events import FileName
 from eventmq.job import IdFactory, Job, JobState
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.events import ReadEvents, SealEvents
+from eventmq.store.writes import Admit, Finish, Finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,11 +21,11 @@ import zmq
 from benchmarks.system import ROOT, System, running
 from eventmq import EventMQ
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.schema import bucket_ddl, bucket_name, buckets, prepare
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME
-from eventmq.wire.bulk import OutcomeRow, encode_batch, encode_outcomes, pack
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.schema import bucket_ddl, bucket_name, buckets, prepare
+from eventmq.wire.batches import OutcomeRow, encode_batch, encode_outcomes, pack
 from eventmq.wire.commands import PROTOCOL, Reply, Request
-from eventmq.wire.socket import Link, new_context, open_dealer
+from eventmq.wire.sockets import Link, new_context, open_dealer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -102,9 +102,9 @@ def named(events: int) -> str:
 
 
 def _parts(job: str) -> dict[str, Callable[[DataFrame], Any]]:
-    from eventmq_contrib.spark.products import audit, capacity, failures, slo, stats, trace
-    from eventmq_contrib.spark.products.anomaly import anomaly
-    from eventmq_contrib.spark.products.report import report
+    from eventmq_contrib.spark.analyses import audit, capacity, failures, slo, stats, trace
+    from eventmq_contrib.spark.analyses.anomaly import anomaly
+    from eventmq_contrib.spark.analyses.report import report
 
     return {
         "audit": audit.audit,

@@ -19,12 +19,12 @@ from typing import Any
 import msgpack
 
 from eventmq.clock import SystemClock
+from eventmq.execution.executor import Executor
+from eventmq.execution.spec import TaskSpec
 from eventmq.interfaces import Answered
 from eventmq.job import IdFactory
-from eventmq.plugins.pools.processes import PreforkPool
-from eventmq.wire.bulk import encode_chunk
-from eventmq.worker.execution import Executor
-from eventmq.worker.taskspec import TaskSpec
+from eventmq.plugins.pools.prefork.pool import PreforkPool
+from eventmq.wire.batches import encode_chunk
 
 #: Chunks that a slot has at a time.
 LOOK_AHEAD = 3

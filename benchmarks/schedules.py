@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks.system import running
 from eventmq import EventMQ
 from eventmq.job import id_time
-from eventmq.plugins.triggers.timing import every
+from eventmq.policies import every
 from eventmq.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from benchmarks.journals import FILE, write_part
 from benchmarks.look_back import named
 from benchmarks.session import measured_on
 from eventmq.events import HOUR_US
+from eventmq_contrib.spark.analyses.audit import audit, audit_journal
+from eventmq_contrib.spark.analyses.failures import failures, killers
+from eventmq_contrib.spark.analyses.slo import Objective, slo
+from eventmq_contrib.spark.analyses.stats import stats
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.audit import audit, audit_journal
-from eventmq_contrib.spark.products.failures import failures, killers
-from eventmq_contrib.spark.products.slo import Objective, slo
-from eventmq_contrib.spark.products.stats import stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

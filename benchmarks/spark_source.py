@@ -24,10 +24,11 @@ from benchmarks.session import measured_on
 from benchmarks.system import ROOT, running
 from eventmq import EventMQ
 from eventmq.clock import SystemClock
-from eventmq.entries import Admit, Finish, Finished, SealEvents
 from eventmq.events import COLUMNS, FileName, partition
 from eventmq.job import IdFactory, Job, JobState
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.events import SealEvents
+from eventmq.store.writes import Admit, Finish, Finished
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:

@@ -41,9 +41,10 @@ nitpick_ignore_regex = [
     (
         "py:.*",
         (
-            r"eventmq\.(client\.batches\.Batch|client\.templates\.Template|job\.JobState"
+            r"eventmq\.(client\.submit\.Batch|client\.handle\.(Origin|Results)"
+            r"|client\.templates\.Template|job\.JobState"
             r"|task\.(task|kinds)\.(AsyncTask|StreamTask|AsyncStreamTask|Host|HasHost)"
-            r"|worker\.taskspec\.TaskSpec|plugins\.retries\.backoff\.Backoff)"
+            r"|execution\.spec\.TaskSpec|policies\.Backoff)"
         ),
     ),
 ]

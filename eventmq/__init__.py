@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
     from eventmq.canvas import chain, chord, group
-    from eventmq.client.groups import JobGroup
+    from eventmq.client.graphs import JobGroup
     from eventmq.client.handle import Job
     from eventmq.errors import (
         AppNotFound,
@@ -56,14 +56,13 @@ if TYPE_CHECKING:
         UnknownTask,
         WorkerLost,
     )
+    from eventmq.execution.context import current_job
+    from eventmq.execution.failures import Reject, Retry
     from eventmq.graph import Signature
     from eventmq.hookspecs import hookimpl
-    from eventmq.plugins.retries.backoff import exponential, fixed
-    from eventmq.plugins.triggers.timing import at, cron, every
+    from eventmq.policies import at, cron, every, exponential, fixed
     from eventmq.task import shared_task
     from eventmq.task.unique import Unique
-    from eventmq.worker.context import current_job
-    from eventmq.worker.signals import Reject, Retry
 
     __version__: str
 
@@ -132,19 +131,19 @@ __all__ = [
 _WHERE = {
     "EventMQ": "eventmq.app",
     "Job": "eventmq.client.handle",
-    "JobGroup": "eventmq.client.groups",
-    "Reject": "eventmq.worker.signals",
-    "Retry": "eventmq.worker.signals",
+    "JobGroup": "eventmq.client.graphs",
+    "Reject": "eventmq.execution.failures",
+    "Retry": "eventmq.execution.failures",
     "Signature": "eventmq.graph",
     "Unique": "eventmq.task.unique",
-    "at": "eventmq.plugins.triggers.timing",
+    "at": "eventmq.policies",
     "chain": "eventmq.canvas",
     "chord": "eventmq.canvas",
-    "cron": "eventmq.plugins.triggers.timing",
-    "current_job": "eventmq.worker.context",
-    "every": "eventmq.plugins.triggers.timing",
-    "exponential": "eventmq.plugins.retries.backoff",
-    "fixed": "eventmq.plugins.retries.backoff",
+    "cron": "eventmq.policies",
+    "current_job": "eventmq.execution.context",
+    "every": "eventmq.policies",
+    "exponential": "eventmq.policies",
+    "fixed": "eventmq.policies",
     "group": "eventmq.canvas",
     "hookimpl": "eventmq.hookspecs",
     "shared_task": "eventmq.task",

@@ -16,7 +16,7 @@ from eventmq.graph.expressions import members_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from eventmq.client.submitter import Submitter
+    from eventmq.client.submit import Submitter
     from eventmq.client.templates import Template
     from eventmq.graph import Built, Expression
 

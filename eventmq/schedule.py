@@ -67,7 +67,7 @@ class Schedule:
         queue: Where its jobs go, "" for the broker's default.
         headers: Of its jobs, as text on the wire.
         body: Of its jobs.
-        trigger: When it fires, as `eventmq.plugins.triggers.timing.Timing` writes it.
+        trigger: When it fires, as `eventmq.policies.Timing` writes it.
         source: One of `SOURCES`.
         app: Name of the app whose code has it.
         created: When it was made, or got another trigger.

@@ -15,16 +15,15 @@ from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
 from eventmq.plugins.triggers.at import At
 from eventmq.plugins.triggers.cron import Cron
 from eventmq.plugins.triggers.every import Every
-from eventmq.plugins.triggers.timing import Timing
+from eventmq.policies import Timing
 from eventmq.schedule import Schedule
-from eventmq.scheduler.runner import BeatRunner
-from eventmq.scheduler.runner_batches import BATCH
+from eventmq.scheduler.runner import BATCH, BeatRunner
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.plugins.triggers.timing import Timing as Trigger
+    from eventmq.policies import Timing as Trigger
 
 KINDS: dict[str, Any] = {"every": Every, "cron": Cron, "at": At}
 

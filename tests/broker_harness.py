@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.core import BrokerCore
 from eventmq.broker.limits import Limits
-from eventmq.entries import ReadEvents
 from eventmq.events import rows_of
 from eventmq.headers import parse_headers
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
-from eventmq.wire.bulk import (
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.events import ReadEvents
+from eventmq.wire.batches import (
     ChunkIndex,
     OutcomeRow,
     decode_chunk,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from eventmq.entries import EventRow
     from eventmq.interfaces import WorkerView
+    from eventmq.store.events import EventRow
 
 TASK = "task:shop.add,content-type:msgpack"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventmq.headers import parse_headers
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Ack, Command, Request
 from tests.broker_harness import Broker, chunks, row
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from eventmq.client.client import ClientRunner, Transport
 from eventmq.client.machine import ClientMachine
-from eventmq.client.runner import ClientRunner, Transport
 from eventmq.headers import parse_headers
-from eventmq.wire.bulk import decode_batch, encode_exceptions, pack, unpack
+from eventmq.wire.batches import decode_batch, encode_exceptions, pack, unpack
 from eventmq.wire.commands import (
     Ack,
     Call,
@@ -30,12 +30,12 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import Features
 from eventmq.wire.results import ENDED, ERROR_TYPE, NO_REPLY, RemoteError, encode_error
-from eventmq.wire.socket import Unroutable, new_context, open_router
+from eventmq.wire.sockets import Unroutable, new_context, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventmq.client.errands import Errand
+    from eventmq.client.requests import Errand
 
 #: Seconds that anything in these tests may take.
 DEADLINE = 20.0

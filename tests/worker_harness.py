@@ -21,13 +21,13 @@ import msgpack
 
 from eventmq.clock import SystemClock
 from eventmq.errors import AppNotFound, JobCancelled, PluginError, SerializationError
+from eventmq.execution.context import current_job
+from eventmq.execution.executor import Executor
+from eventmq.execution.spec import TaskSpec
 from eventmq.interfaces import Answered, Died
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import OutcomeRow, decode_outcomes, encode_chunk
-from eventmq.wire.references import ResultHome
-from eventmq.worker.context import current_job
-from eventmq.worker.execution import Executor
-from eventmq.worker.taskspec import TaskSpec
+from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_chunk
+from eventmq.wire.results import ResultHome
 
 PATIENCE = 20.0
 

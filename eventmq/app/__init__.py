@@ -7,6 +7,6 @@
 
 from __future__ import annotations
 
-from eventmq.app.application import EventMQ
+from eventmq.app.app import EventMQ
 
 __all__ = ["EventMQ"]

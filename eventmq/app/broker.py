@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.app.routing import make_routing
 from eventmq.app.triggers import Triggers
-from eventmq.pluginmanager.plugin import own_distribution
-from eventmq.registry import (
+from eventmq.registry.loader import own_distribution
+from eventmq.registry.names import (
     QUEUE_ORDER,
     QUEUE_STORE,
     scheme,
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from eventmq.app.application import EventMQ
+    from eventmq.app.app import EventMQ
     from eventmq.broker.limits import Limits
     from eventmq.broker.runner import BrokerRunner
-    from eventmq.care import StoreCare
-    from eventmq.interfaces import QueueStore
+    from eventmq.interfaces import QueueStore, StoreCare
     from eventmq.settings import Settings
 
 __all__ = ["keys_dir_of", "make_broker", "store_care", "version"]
@@ -139,7 +138,7 @@ def keys_dir_of(settings: Settings) -> Path:
 
 def _keys_in_use(settings: Settings) -> Path | None:
     """Return the directory if the broker uses keys: it was named, or has a broker's key."""
-    from eventmq.wire.runner_zap import has_keys
+    from eventmq.wire.zap_thread import has_keys
 
     directory = keys_dir_of(settings)
     return directory if settings.keys_dir or has_keys(directory) else None

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from eventmq.client.batches import Batch
+from eventmq.client.submit import Batch
 from eventmq.errors import SettingsError
 from eventmq.task import values
-from eventmq.task.raw import named_arguments, named_template
+from eventmq.task.task import named_arguments, named_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from typing_extensions import Unpack
 
-    from eventmq.app.application import EventMQ
+    from eventmq.app.app import EventMQ
     from eventmq.client.handle import Job
-    from eventmq.task.calls import CallKeywords
+    from eventmq.task.options import CallKeywords
 
 __all__ = ["BulkJobs"]
 

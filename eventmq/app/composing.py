@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from eventmq.graph import Signature
-from eventmq.task.calls import CallOptions
-from eventmq.task.signatures import NamedTask
+from eventmq.task.options import CallOptions
+from eventmq.task.task import NamedTask
 
 if TYPE_CHECKING:
-    from eventmq.app.application import EventMQ
-    from eventmq.task.calls import CallKeywords
+    from eventmq.app.app import EventMQ
+    from eventmq.task.options import CallKeywords
 
 __all__ = ["Composing"]
 

@@ -27,6 +27,6 @@ def keys_of(settings: Settings) -> ClientKeys | None:
         named, other = names if settings.key_file else reversed(names)
         msg = f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
         raise SettingsError(msg + "or none where the broker has no keys")
-    from eventmq.wire.runner_keys import client_keys
+    from eventmq.wire.curve import client_keys
 
     return client_keys(settings.broker_key_file, settings.key_file)

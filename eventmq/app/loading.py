@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from eventmq.app.application import EventMQ
+from eventmq.app.app import EventMQ
 from eventmq.errors import AppNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.worker.execution import Executor
+    from eventmq.execution.executor import Executor
 
 __all__ = ["load_app", "load_executor"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from eventmq.task.raw import write_raw
+from eventmq.task.task import write_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.app.application import EventMQ
+    from eventmq.app.app import EventMQ
     from eventmq.client.handle import Job
 
 __all__ = ["RawJobs"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from eventmq.registry import ROUTING_STRATEGY
+from eventmq.registry.names import ROUTING_STRATEGY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.app.application import EventMQ
+    from eventmq.app.app import EventMQ
     from eventmq.interfaces import KeyedRouting, RoutingStrategy, WorkerView
 
 __all__ = ["PerQueue", "make_routing"]

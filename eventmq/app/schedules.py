@@ -12,20 +12,17 @@ from eventmq.client.templates import Written
 from eventmq.errors import SettingsError, StoreError, did_you_mean
 from eventmq.graph import Signature
 from eventmq.headers import parse_headers
-from eventmq.plugins.triggers.timing import Timing
-from eventmq.registry import SCHEDULE_STORE
+from eventmq.policies import Timing
+from eventmq.registry.names import SCHEDULE_STORE
 from eventmq.schedule import Schedule
-from eventmq.scheduler.plan import job_headers
-from eventmq.task.arity import signature_of
-from eventmq.task.calls import CallOptions
-from eventmq.task.options import TaskOptions
-from eventmq.task.task import Task
-from eventmq.task.template import make_template
+from eventmq.scheduler.machine import job_headers
+from eventmq.task.options import CallOptions, TaskOptions
+from eventmq.task.task import Task, make_template, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq.app.application import EventMQ
+    from eventmq.app.app import EventMQ
     from eventmq.client.handle import Job
     from eventmq.interfaces import ScheduleStore
 

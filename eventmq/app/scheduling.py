@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from eventmq.app.application import EventMQ
+    from eventmq.app.app import EventMQ
     from eventmq.graph import Signature
-    from eventmq.plugins.triggers.timing import Timing
+    from eventmq.policies import Timing
     from eventmq.scheduler.runner import BeatRunner
-    from eventmq.task.calls import CallKeywords
+    from eventmq.task.options import CallKeywords
     from eventmq.task.task import Task
 
 __all__ = ["Scheduling"]
@@ -100,6 +100,6 @@ class Scheduling:
         Args:
             on_ready: Called once, in its thread, when it has read the schedules.
         """
-        from eventmq.app.runner_beat import make_beat
+        from eventmq.app.beat import make_beat
 
         return make_beat(cast("EventMQ", self), on_ready=on_ready)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError, SettingsError
-from eventmq.plugins.triggers.timing import Timing
-from eventmq.registry import TRIGGER
+from eventmq.policies import Timing
+from eventmq.registry.names import TRIGGER
 
 if TYPE_CHECKING:
     from eventmq.interfaces import Trigger
-    from eventmq.pluginmanager import PluginManager
+    from eventmq.registry import PluginManager
 
 __all__ = ["Triggers", "make_trigger"]
 

@@ -4,28 +4,86 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.broker.roles import mark
-from eventmq.broker.uniqueness import Uniqueness
-from eventmq.entries import Admit, Find, lane_of, unique_rule
+from eventmq.broker.grants import mark
 from eventmq.errors import ProtocolError
+from eventmq.graph import flags_of
 from eventmq.headers import parse_headers
-from eventmq.job import Job, JobState
-from eventmq.wire.bulk import decode_batch, encode_exceptions, is_text
+from eventmq.job import HELD, Job, JobState
+from eventmq.store.reads import Find
+from eventmq.store.writes import Admit, AdmitGraph, lane_of, unique_rule
+from eventmq.wire.batches import decode_batch, encode_exceptions, is_text
+from eventmq.wire.graphs import decode_graph
 from eventmq.wire.results import NO_REPLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
+    from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
-    from eventmq.broker.roles import Grant
     from eventmq.broker.state import State
-    from eventmq.broker.volatile import Volatile
-    from eventmq.broker.waits import Waits
-    from eventmq.entries import Found, LaneKey, Verdict
+    from eventmq.broker.transient import Volatile
+    from eventmq.broker.waiters import Waits
+    from eventmq.graph import Plan
     from eventmq.headers import Headers
+    from eventmq.store.reads import Found
+    from eventmq.store.writes import Finished, LaneKey, Verdict
     from eventmq.wire.commands import Request
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "GraphAdmission", "Uniqueness"]
+
+
+class Uniqueness:
+    """Follows what became of jobs with unique keys."""
+
+    def __init__(self, state: State, waits: Waits) -> None:
+        self.state = state
+        self.waits = waits
+
+    def admitted(self, job: Job, verdict: Verdict) -> bool:
+        """Say whether a job is stored, and make it and those that it replaced what they are."""
+        if verdict.code == "held":
+            job.state = JobState.DELAYED
+            job.due += HELD
+            return True
+        if verdict.code != "replaced":
+            return False
+        rule = unique_rule(job.headers)
+        if rule is not None and rule.mode == "keep_last":
+            place = verdict.ended[0].job
+            job.state, job.rank = place.state, place.rank
+            job.due, job.eta = place.due, place.eta
+        self._forget(verdict.ended)
+        return True
+
+    def _forget(self, rows: Sequence[Finished]) -> None:
+        """Forget replaced jobs and tell whoever waits for them."""
+        state = self.state
+        for row in rows:
+            old = row.job
+            queue = state.queue(old.queue)
+            live = state.jobs.pop(old.id, None)
+            if live is not None:
+                queue.remove(live)
+            state.refusals.pop(old.id, None)
+            queue.counts.delayed -= old.state is JobState.DELAYED
+            queue.counts.waiting -= old.state is not JobState.DELAYED
+            state.counters[row.state.value] += 1
+        state.counters["ended"] += len(rows)
+        state.counters["replaced"] += len(rows)
+        self.waits.ended(rows)
+
+    def ended(self, rows: Sequence[Finished]) -> None:
+        """Look soon for delayed jobs: one may have waited for the end of these."""
+        state, text = self.state, ""
+        for row in rows:
+            if row.job.headers is text:  # most of a chunk have the same
+                continue
+            text = row.job.headers
+            if "unique:" in text:
+                due = state.next_due
+                state.next_due = state.now if due is None else min(due, state.now)
+                return
+
 
 _MICRO = 1_000_000
 
@@ -388,3 +446,145 @@ class Admission:
             state.ack(arrival.peer, arrival.message_id, encode_exceptions(refused))
         else:
             state.error(arrival.peer, arrival.message_id, "store-full", text)
+
+
+class _Graph(NamedTuple):
+    """A graph on its way through a commit."""
+
+    peer: Peer
+    id: str
+    jobs: list[Job]
+    plan: Plan
+
+
+class GraphAdmission(Admission):
+    """Admits jobs and graphs of them."""
+
+    def request(self, peer: Peer, message: Request) -> None:
+        """Admit the job, the batch or the graph of a REQUEST."""
+        if "nodes:" not in message.headers or self.state.closing:
+            super().request(peer, message)
+            return
+        headers = self._headers(message.headers)
+        if not headers.nodes:
+            super().request(peer, message)
+            return
+        self._check_sizes(message.id, "", message.body)
+        self._new_queues.clear()
+        graph = self._graph(peer, message, headers.nodes)
+        if isinstance(graph, _Graph):
+            self._admit_graph(graph)
+        else:
+            self.state.error(peer, message.id, *graph)
+
+    def _graph(self, peer: Peer, message: Request, count: int) -> _Graph | tuple[str, str]:
+        """Return the jobs of a graph, or why they are refused."""
+        templates, rows, plan = decode_graph(message.body, count)
+        headers = [self._check_template(queue, text) for queue, text in templates]
+        makers = [
+            self._maker(peer, queue, text, known)
+            for (queue, text), known in zip(templates, headers, strict=True)
+        ]
+        sizes = [0] * len(templates)
+        for _, place, _ in rows:
+            sizes[place] += 1
+        for (queue, text), n, known in zip(templates, sizes, headers, strict=True):
+            refusal = self._refusal(peer, queue, n, text, known)
+            if refusal is not None:
+                return refusal
+        longest = self.state.limits.max_id
+        if rows[0][0] != message.id or any(len(job_id) > longest for job_id, _, _ in rows):
+            msg = f"the id of a graph is that of its first job, of at most {longest} characters"
+            return "bad-body", msg
+        seq = self._take_seqs(count)
+        jobs = [
+            makers[place](job_id, body, seq + i) for i, (job_id, place, body) in enumerate(rows)
+        ]
+        _block(jobs, plan)
+        return _Graph(peer, message.id, jobs, plan)
+
+    def _check_template(self, queue: str, text: str) -> Headers:
+        headers = self._headers(text)
+        self._check_sizes("", queue, b"")
+        if not flags_of(text) or not headers.content_type or headers.batch or headers.nodes:
+            msg = "a job of a graph has the headers graph and content-type"
+            raise ProtocolError(msg, code="bad-header")
+        if headers.guarantee is False or headers.unique:
+            what = "a unique key" if headers.unique else "guarantee:False"
+            raise ProtocolError(f"a job of a graph cannot have {what}", code="bad-header")
+        return headers
+
+    def _admit_graph(self, graph: _Graph) -> None:
+        state = self.state
+        state.graphs = True
+        self._begin_queues()
+        for name in {job.queue for job in graph.jobs}:
+            state.busy[name] = state.queue(name)
+
+        def undo() -> None:
+            text = "the disk is full; nothing was stored"
+            state.error(graph.peer, graph.id, "store-full", text)
+
+        entry = AdmitGraph(graph.jobs, graph.plan)
+        state.write(entry, lambda verdict: self._graph_settled(graph, verdict), undo)
+
+    def _graph_settled(self, graph: _Graph, verdict: Verdict | None) -> None:
+        state = self.state
+        if verdict is None:
+            self._graph_stored(graph)
+        elif verdict.code == "same_id":
+            self._again(graph)
+            return
+        else:
+            code, text = "store-full", verdict.detail
+            if verdict.code == "taken":
+                code, text = "bad-body", f"a job with the id {verdict.detail!r} is there already"
+            state.error(graph.peer, graph.id, code, text)
+            return
+        state.receipt(graph.peer, graph.id)
+
+    def _again(self, graph: _Graph) -> None:
+        """Give the receipt of a graph that was admitted before, unless another key submitted it."""
+        state, grant = self.state, graph.peer.grant
+        state.counters["duplicates"] += len(graph.jobs)
+        if grant is None:
+            state.receipt(graph.peer, graph.id)
+            return
+
+        def settle(found: Mapping[str, Found]) -> None:
+            if graph.id in found and not grant.owns(found[graph.id].job.headers):
+                text = f"another key has submitted a job with the id {graph.id!r}"
+                state.error(graph.peer, graph.id, "not-allowed", text)
+            else:
+                state.receipt(graph.peer, graph.id)
+
+        state.write(Find([graph.id], 0), settle)
+
+    def _graph_stored(self, graph: _Graph) -> None:
+        state = self.state
+        state.counters["admitted"] += len(graph.jobs)
+        state.counters["graphs"] += 1
+        for _, _, seconds in graph.plan.deadlines:
+            due = state.now + seconds
+            state.next_deadline = min(due, state.next_deadline or due)
+        for job in graph.jobs:
+            counts = state.queues[job.queue].counts
+            if job.expires and job.state is not JobState.BLOCKED:
+                state.expiring(job)
+            if job.state is JobState.BLOCKED:
+                counts.blocked += 1
+            elif job.state is JobState.DELAYED:
+                counts.delayed += 1
+                state.next_due = min(job.due, state.next_due or job.due)
+            else:
+                counts.waiting += 1
+                if state.queues[job.queue].takes(job):
+                    state.joined(job)
+
+
+def _block(jobs: Sequence[Job], plan: Plan) -> None:
+    """Let the jobs wait that come after others, or for a failure."""
+    waiting = [place for place, barrier in enumerate(plan.inputs) if barrier >= 0]
+    for place in (*waiting, *(handler.place for handler in plan.handlers)):
+        job = jobs[place]
+        job.state, job.due, job.eta, job.rank = JobState.BLOCKED, 0.0, 0.0, 0

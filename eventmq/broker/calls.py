@@ -2,27 +2,111 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.arguments import limit, text, texts
-from eventmq.broker.status import status_keys
-from eventmq.entries import Attempt, Find, FindKin, History, Kin, ListJobs
+from eventmq.broker.peers import Key
+from eventmq.broker.state import Outgoing
+from eventmq.broker.status import schedulers, status_keys, workers
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
-from eventmq.wire.bulk import pack, unpack
-from eventmq.wire.calls import CALLS
+from eventmq.store.reads import Find, History, ListJobs
+from eventmq.store.writes import Attempt, FindKin, Kin
+from eventmq.wire.batches import pack, unpack
+from eventmq.wire.calls import CALLS, MAX_IDS, MAX_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.broker.waits import Waits
-    from eventmq.entries import Found
-    from eventmq.wire.commands import Call
+    from eventmq.broker.waiters import Waits
+    from eventmq.store.reads import Found
+    from eventmq.wire.commands import Admin, Call, Publish
 
-__all__ = ["Calls"]
+__all__ = [
+    "Calls",
+    "Topics",
+    "answer",
+    "flag",
+    "limit",
+    "number",
+    "numbers",
+    "text",
+    "texts",
+    "time",
+]
+
+
+def text(arguments: Mapping[str, Any], name: str) -> str:
+    """Return a text, "" where it was left out."""
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise ProtocolError(f"argument {name!r} is a str", code="bad-arguments")
+    return value
+
+
+def texts(arguments: Mapping[str, Any], name: str) -> list[str]:
+    """Return a list of texts."""
+    value = arguments.get(name)
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IDS
+        or not all(isinstance(item, str) for item in value)
+    ):
+        msg = f"argument {name!r} is a list of at most {MAX_IDS} str"
+        raise ProtocolError(msg, code="bad-arguments")
+    return value
+
+
+def flag(arguments: Mapping[str, Any], name: str) -> bool:
+    """Return a bool, false where it was left out."""
+    value = arguments.get(name, False)
+    if not isinstance(value, bool):
+        raise ProtocolError(f"argument {name!r} is a bool", code="bad-arguments")
+    return value
+
+
+def number(arguments: Mapping[str, Any], name: str) -> int:
+    """Return a whole number from 0, 0 where it was left out."""
+    value = arguments.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ProtocolError(f"argument {name!r} is a whole number from 0", code="bad-arguments")
+    return value
+
+
+def numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
+    """Return a list of whole numbers, an empty one where it was left out."""
+    value = arguments.get(name)
+    if value is None:
+        return []
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IDS
+        or not all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    ):
+        msg = f"argument {name!r} is a list of at most {MAX_IDS} whole numbers from 0"
+        raise ProtocolError(msg, code="bad-arguments")
+    return value
+
+
+def time(arguments: Mapping[str, Any], name: str) -> float:
+    """Return a Unix time in seconds, 0.0 where it was left out."""
+    value = arguments.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ProtocolError(f"argument {name!r} is a Unix time in seconds", code="bad-arguments")
+    return float(value)
+
+
+def limit(arguments: Mapping[str, Any]) -> int:
+    """Return how many rows are wanted, as many as are allowed where it was left out."""
+    value = arguments.get("limit", MAX_ROWS)
+    if not isinstance(value, int) or not 0 < value <= MAX_ROWS:
+        raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
+    return value
+
 
 #: States of jobs that have an error, or the reason why they were cancelled.
 _WITH_ERROR = frozenset({JobState.FAILED, JobState.CANCELLED})
@@ -256,3 +340,47 @@ def _attempts(
         del row["job_id"]
         row["at"] = wall_of(row["at"])
     return rows[-MAX_ATTEMPTS:]
+
+
+_ANSWERS = {
+    "STATUS": status_keys,
+    "ROUTER_SHOW_WORKERS": workers,
+    "ROUTER_SHOW_SCHEDULERS": schedulers,
+}
+
+
+def answer(state: State, peer: Peer, message: Admin) -> None:
+    """Answer STATUS, ROUTER_SHOW_WORKERS or ROUTER_SHOW_SCHEDULERS with JSON."""
+    keys = _ANSWERS[message.name](state)
+    state.reply(peer, json.dumps(keys).encode(), message.id)
+
+
+#: Where a published message for the PUB socket is addressed to.
+_SUBSCRIBE = Key("subscribe", b"")
+
+
+class Topics:
+    """Passes messages on to subscribers."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def publish(self, peer: Peer, message: Publish) -> None:
+        """Send a message to the PUB socket and to the calls that subscribed to its topic."""
+        state = self.state
+        headers = message.headers or ""
+        wants_ack = parse_headers(headers).ack_requested
+        if len(message.topic) > state.limits.max_id:
+            msg = f"a topic has at most {state.limits.max_id} characters"
+            raise ProtocolError(msg, code="too-large")
+        state.counters["published"] += 1
+        if "subscribe" in state.addresses:
+            frames = [message.topic.encode(), message.body]
+            state.outbox.append(Outgoing(_SUBSCRIBE, frames))
+        part = pack([message.topic, headers, message.body])
+        for other in list(state.peers.values()):
+            for call, topics in other.topics.items():
+                if message.topic.startswith(topics):
+                    state.reply(other, part, call, "part")
+        if wants_ack:
+            state.ack(peer, message.id)

@@ -9,34 +9,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.administration import answer
-from eventmq.broker.calls import Calls
+from eventmq.broker.admission import GraphAdmission
+from eventmq.broker.calls import Calls, Topics, answer
 from eventmq.broker.dispatch import Dispatch, admits
 from eventmq.broker.events import Events
-from eventmq.broker.expiry import Expiry
 from eventmq.broker.forgetting import Forgetting
-from eventmq.broker.graph_admission import GraphAdmission
 from eventmq.broker.graphs import Graphs
-from eventmq.broker.operations import Operations
+from eventmq.broker.maintenance import Expiry, Promotion, Retention
+from eventmq.broker.operations import Operations, Sweeps
 from eventmq.broker.outcomes import Outcomes
-from eventmq.broker.parking import Parking
 from eventmq.broker.peers import Key, Peer
-from eventmq.broker.promotion import Promotion
 from eventmq.broker.recovery import Recovery
-from eventmq.broker.retention import Retention
 from eventmq.broker.schedules import Schedules
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
 from eventmq.broker.strangers import Strangers, reads_refusal
 from eventmq.broker.streams import Streams
-from eventmq.broker.sweeps import Sweeps
-from eventmq.broker.topics import Topics
-from eventmq.broker.volatile import Volatile
-from eventmq.broker.waits import Waits
-from eventmq.entries import Find, FindKin, History, KeepTime, ListGraph, ListJobs, ReadEvents
+from eventmq.broker.transient import Volatile
+from eventmq.broker.unroutable import Parking
+from eventmq.broker.waiters import Waits
 from eventmq.errors import ProtocolError, QueueFull
-from eventmq.operations import ListFailed
 from eventmq.schedule import LoadSchedules
+from eventmq.store.events import ReadEvents
+from eventmq.store.reads import Find, History, ListJobs
+from eventmq.store.writes import FindKin, KeepTime, ListFailed, ListGraph
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -62,8 +58,9 @@ if TYPE_CHECKING:
 
     from eventmq.broker.heartbeats import Heartbeats
     from eventmq.broker.limits import Limits
-    from eventmq.entries import Recovered, Write
     from eventmq.interfaces import QueueOrder, RoutingStrategy
+    from eventmq.store import Write
+    from eventmq.store.recovery import Recovered
 
 __all__ = ["PORTS", "WORKER_PORTS", "BrokerCore"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from eventmq.entries import Finish
 from eventmq.job import JobState
+from eventmq.store.writes import Finish
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.state import State
-    from eventmq.entries import Finished
     from eventmq.job import Job
+    from eventmq.store.writes import Finished
 
 __all__ = ["Damage"]
 

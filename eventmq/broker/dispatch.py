@@ -2,40 +2,257 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.affinity import Affinity
+from eventmq.broker.calls import number, text
 from eventmq.broker.damage import Damage
-from eventmq.broker.inputs import Inputs, is_paged
-from eventmq.broker.lanes import Load
 from eventmq.broker.peers import Lease
-from eventmq.broker.refill import Refill
-from eventmq.broker.requests import chunk_frames, plain_frames
 from eventmq.broker.state import Outgoing
-from eventmq.broker.throttle import Throttle
-from eventmq.broker.views import PLAIN_ONLY, Skill
-from eventmq.entries import Chunk, Finish, OpenChunk, lane_of
+from eventmq.broker.subqueues import PLAIN_ONLY, Load, Skill
+from eventmq.errors import ProtocolError
 from eventmq.graph import PAGED, flags_of
-from eventmq.headers import parse_headers
+from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
+from eventmq.store.reads import Claim
+from eventmq.store.writes import Chunk, Finish, OpenChunk, ReadInputs, SaveLimits, lane_of
+from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
+from eventmq.wire.commands import Request
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.broker.lanes import Refuses
     from eventmq.broker.outcomes import Outcomes
-    from eventmq.broker.peers import Session
+    from eventmq.broker.peers import Peer, Session
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
-    from eventmq.broker.volatile import Volatile
+    from eventmq.broker.subqueues import Lane, Refuses
+    from eventmq.broker.transient import Volatile
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import Job
+    from eventmq.store.writes import InputsPage
 
-__all__ = ["Dispatch", "admits", "knows"]
+__all__ = [
+    "NO_TIMEOUT",
+    "PAGE",
+    "Dispatch",
+    "Inputs",
+    "Refill",
+    "Throttle",
+    "admits",
+    "chunk_frames",
+    "is_paged",
+    "knows",
+    "plain_frames",
+]
+
+
+class Refill:
+    """Fills windows. `Dispatch` runs it at the end of each turn."""
+
+    def __init__(self, state: State, damage: Damage) -> None:
+        self.state = state
+        self.damage = damage
+
+    def run(self, queue: Queue) -> None:
+        """Claim what the lanes of a queue lack."""
+        for lane, jobs, size in queue.hungry(self.state.now):
+            self._claim(queue, lane, jobs, size)
+
+    def _claim(self, queue: Queue, lane: Lane, limit: int, max_bytes: int) -> None:
+        lane.claiming = True
+        entry = Claim(queue.name, lane.key, lane.edge, limit, max_bytes)
+
+        def settle(verdict: tuple[list[Job], bool]) -> None:
+            jobs, more = verdict
+            if queue.claimed(lane, entry.after, jobs, more=more):
+                self._join(queue, lane, self.damage.sort_out(jobs))
+                queue.rest(lane)
+
+        self.state.write(entry, settle, lambda: queue.failed(lane))
+
+    # hot loop: benchmarks/drain.py
+    def _join(self, queue: Queue, lane: Lane, jobs: list[Job]) -> None:
+        state = self.state
+        state.busy[queue.name] = queue
+        known, text, limited = state.jobs, "", False
+        new = [job for job in jobs if job.id not in known]
+        for job in new:
+            known[job.id] = job
+            if job.headers is not text:
+                text = job.headers
+                limited = "limit-" in text
+            if limited:
+                state.learn(text, job.seq)
+            if job.deaths:
+                state.suspects.add(job)
+        for displaced in queue.fill(lane, new):
+            known.pop(displaced.id, None)
+
+
+class Throttle:
+    """Begins and ends the turns of the limiters of a broker."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def begin(self) -> None:
+        """Let sessions look again where a limit may let more jobs start."""
+        state = self.state
+        if state.limiters.blocking:
+            for lane, queue in state.limiters.unblock(state.now):
+                queue.unblock(lane)
+
+    def end(self) -> None:
+        """Write what the leases of this turn took of rates."""
+        state, limiters = self.state, self.state.limiters
+        if limiters.changed:
+            again = set(limiters.changed)
+            entry = SaveLimits(limiters.take_rows())
+            state.write(entry, lambda _: None, lambda: limiters.changed.update(again))
+
+    @property
+    def due(self) -> float | None:
+        """When the next token comes that jobs wait for, None where none do."""
+        state = self.state
+        if not state.limiters.of_queues:
+            return state.limiters.due
+        dues = [
+            limiter.wake_at(state.now)
+            for name, limiter in state.limiters.of_queues.items()
+            if name in state.busy or name in state.volatile.windows
+        ]
+        return min((due for due in (*dues, state.limiters.due) if due is not None), default=None)
+
+
+#: Seconds, as ``timeout`` for plain workers of a job without one: absent and 0 mean 300 s there.
+NO_TIMEOUT = 2_147_483_647
+
+
+def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
+    """Return the REQUEST that carries a chunk to one of our workers.
+
+    Args:
+        lease: Whose jobs these are.
+        wall: Guarded wall time: where jobs expire, the worker is told it.
+    """
+    rows = []
+    expiring = False
+    timeouts: dict[str, float] = {}
+    for job, delivery in zip(lease.jobs, lease.deliveries, strict=True):
+        if job is None:
+            rows.append(("", delivery, 0, "", 0.0, 0.0, b""))
+            continue
+        text = job.headers
+        timeout = timeouts.get(text)
+        if timeout is None:
+            timeout = timeouts[text] = parse_headers(text).timeout
+        if job.expires:
+            expiring = True
+        rows.append((job.id, delivery, job.attempt, text, timeout, job.expires, job.body))
+    headers = f"chunk:{lease.number},{ASK}:1" if lease.asks else f"chunk:{lease.number}"
+    if expiring:
+        headers += f",{NOW}:{wall:.3f}"
+    body = encode_chunk(lease.queue, rows)
+    return Request(lease.message_id, lease.queue, headers, body).frames()
+
+
+def plain_frames(lease: Lease) -> list[bytes]:
+    """Return the REQUEST that carries the one job of a lease to a plain worker."""
+    job = next(job for job in lease.jobs if job is not None)
+    known = parse_headers(job.headers)
+    headers = Headers(
+        reply_requested=True,
+        retry_count=known.retry_count,
+        guarantee=known.guarantee or None,
+        run_count=known.run_count,
+        timeout=known.timeout or float(NO_TIMEOUT),
+    )
+    return Request(job.id, job.queue, format_headers(headers), job.body).frames()
+
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Bytes of the results of a page, unless the first one is longer.
+PAGE = 1024 * 1024
+
+
+def is_paged(job: Job) -> bool:
+    """Say whether the body of a job has ids for what it takes."""
+    return PAGED in flags_of(job.headers)
+
+
+class Inputs:
+    """Serves pages, and fails jobs that no worker of their queue can read."""
+
+    def __init__(self, state: State, outcomes: Outcomes) -> None:
+        self.state = state
+        self.outcomes = outcomes
+        #: CALL -> what answers it.
+        self.handlers = {"inputs": self.read, "begin": self.begin}
+
+    # Pages
+
+    def read(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        """Answer the CALL ``inputs``."""
+        job_id, delivery = text(arguments, "id"), number(arguments, "delivery")
+        self._check(peer.session, job_id, delivery)
+        most = min(PAGE, self.state.limits.max_frame // 2)
+
+        def settle(page: InputsPage | None) -> None:
+            if page is None:
+                what = f"no results are kept for job {job_id!r}"
+                self.state.error(peer, call, "inputs-gone", what)
+            else:
+                self.state.reply(peer, pack({"rows": page.rows, "next": page.next}), call)
+
+        self.state.write(ReadInputs(job_id, number(arguments, "cursor"), most), settle)
+
+    def begin(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
+        """Answer the CALL ``begin``: the worker has a suspect, and is about to start it."""
+        job_id, delivery = text(arguments, "id"), number(arguments, "delivery")
+        self._check(peer.session, job_id, delivery).begun = True
+        self.state.reply(peer, pack(None), call)
+
+    def _check(self, session: Session | None, job_id: str, delivery: int) -> Lease:
+        """Return the chunk of a delivery; raise `ProtocolError` if the session does not hold it."""
+        held = self.state.running.get(job_id)
+        if session is not None and held is not None:
+            owner, lease, place = held
+            if owner is session and lease.deliveries[place] == delivery:
+                return lease
+        what = f"this peer does not hold delivery {delivery} of job {job_id[:255]!r}"
+        raise ProtocolError(what, code="not-held")
+
+    # Workers that cannot
+
+    def blind(self, session: Session) -> bool:
+        """Say whether a session is given jobs with ids and cannot read pages."""
+        return not session.inputs and not session.plain
+
+    def refuses(self, queue: Queue) -> bool:
+        """Say whether such a session leaves these jobs of a queue to another that can."""
+        return any(
+            session.inputs and any(name == queue.name for _, name in session.queues)
+            for session in self.state.sessions.values()
+        )
+
+    def fail(self, jobs: Sequence[Job], undo: Callable[[], None]) -> None:
+        """End jobs that only workers serve which cannot read what they take."""
+        what = "the results that it takes are longer than max_frame, and no worker of the queue "
+        what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
+        error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
+        rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
+        logger.error("%d jobs of the queue %r failed for good: %s", len(jobs), jobs[0].queue, what)
+        self.state.write(Finish(rows), lambda verdict: self.outcomes.finished(rows, verdict), undo)
+
 
 #: A plain lease ends so many seconds after the job's timeout, or after this time without one.
 PLAIN_SLACK = 30.0
+
 PLAIN_DEFAULT = 300.0
 
 

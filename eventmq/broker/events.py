@@ -1,6 +1,6 @@
 """The events that no entry causes, and those who read events: a journal by CALL, observers.
 
-Most events are made by the store from what a commit changes (`eventmq.entries.events`). Here are
+Most events are made by the store from what a commit changes (`eventmq.store.events`). Here are
 those of leases that last, and of jobs without guarantee, which are in no commit.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.arguments import number, text
-from eventmq.entries import Note, NoteEnds, ReadEvents, SealEvents
+from eventmq.broker.calls import number, text
 from eventmq.errors import ProtocolError
 from eventmq.events import Kind
-from eventmq.wire.bulk import pack
+from eventmq.store.events import ReadEvents, SealEvents
+from eventmq.store.writes import Note, NoteEnds
+from eventmq.wire.batches import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.broker.calls import Calls
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
-    from eventmq.entries import EventRow, OutboxHead
+    from eventmq.store.events import EventRow, OutboxHead
 
 __all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "Events"]
 

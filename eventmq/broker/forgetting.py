@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from eventmq.operations import ForgetQueues
+from eventmq.store.writes import ForgetQueues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """What the ends of jobs cause in graphs; their deadlines; graphs looked at and cancelled whole.
 
-The store decides what the ends cause (`eventmq.entries.Follow`); the broker's memory follows.
+The store decides what the ends cause (`eventmq.store.Follow`); the broker's memory follows.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.arguments import limit, text
+from eventmq.broker.calls import limit, text
 from eventmq.broker.operations import NO_REASON
-from eventmq.entries import CancelGraph, EndDeadlines, Follow, ListGraph, lane_of
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.wire.bulk import pack
+from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, ListGraph, lane_of
+from eventmq.wire.batches import pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from eventmq.broker.operations import Operations
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.entries import Followed, GraphPage
     from eventmq.job import Job
-    from eventmq.operations import Acted
+    from eventmq.store.writes import Acted, Followed, GraphPage
 
 __all__ = ["Graphs"]
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from eventmq.entries import LaneKey, LimitRow, lane_of
 from eventmq.headers import parse_headers
 from eventmq.rates import parse_rate, show_limits
+from eventmq.store.writes import LaneKey, LimitRow, lane_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from eventmq.broker.lanes import Lane
     from eventmq.broker.queues import Queue
+    from eventmq.broker.subqueues import Lane
     from eventmq.job import Job
     from eventmq.rates import Rate
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.broker.answers import Answers
-from eventmq.broker.failure import Failure
+from eventmq.broker.admission import Uniqueness
 from eventmq.broker.suspects import Death
-from eventmq.broker.uniqueness import Uniqueness
-from eventmq.entries import Cause, CloseChunk, Finish, Finished, Requeue
 from eventmq.events import Kind
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
-from eventmq.wire.bulk import OutcomeRow, decode_outcomes, parse_chunk_number
+from eventmq.store.writes import Attempt, Cause, CloseChunk, Finish, Finished, Requeue
+from eventmq.wire.batches import OutcomeRow, decode_outcomes, parse_chunk_number
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
@@ -21,13 +19,73 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
-    from eventmq.broker.volatile import Volatile
-    from eventmq.broker.waits import Waits
-    from eventmq.entries import Verdict
+    from eventmq.broker.suspects import Suspect
+    from eventmq.broker.transient import Volatile
+    from eventmq.broker.waiters import Waits
     from eventmq.job import Job
+    from eventmq.store.writes import Verdict
     from eventmq.wire.commands import Reply
 
-__all__ = ["Outcomes"]
+__all__ = ["MAX_ERROR", "Answers", "Failure", "Outcomes"]
+
+
+class Answers:
+    """What becomes of the jobs of a chunk that were answered, or that are lost."""
+
+    __slots__ = (
+        "again", "attempts", "before", "blamed", "causes", "ends", "given_up", "lease", "lost",
+        "ready", "session", "suspects", "taken", "unstarted",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, lease: Lease) -> None:
+        self.session = session
+        self.lease = lease
+        self.ends: list[Finished] = []
+        #: Jobs that go back, and why each does.
+        self.again: list[Job] = []
+        self.causes: list[Cause] = []
+        #: Attempts that failed, and when the job of each had become ready for it.
+        self.attempts: list[Attempt] = []
+        self.ready: list[float] = []
+        self.taken: list[tuple[int, Job]] = []
+        #: Ids of jobs that go back and were not started.
+        self.unstarted: set[str] = set()
+        #: Jobs that go back and may have killed their process, by their ids; ids of those to which
+        #: the death is counted because their worker was lost.
+        self.lost: dict[str, Death] = {}
+        #: The session does not have the chunk any more, as far as is known: it did not answer.
+        self.given_up = False
+        self.blamed: set[str] = set()
+        #: What was known before of jobs as suspects.
+        self.suspects: list[tuple[Job, Suspect | None]] = []
+        #: What jobs that go back were like before.
+        self.before: list[tuple[Job, tuple[int, int, float, int, JobState, float]]] = []
+
+
+#: Bytes of the error of one attempt; of a longer one only that it was there is kept.
+MAX_ERROR = 128 * 1024
+
+
+class Failure(NamedTuple):
+    """What a worker says of a job that did not end."""
+
+    worker: str
+    started: float
+    ran: float
+    content_type: str
+    error: bytes
+
+    def attempt(self, job: Job, now: float) -> Attempt:
+        """Return the entry of the job's history, before its attempt is counted up."""
+        content_type, error = self.content_type, self.error
+        if len(error) > MAX_ERROR:
+            msg = f"an error of {len(error)} bytes, which is too long to be kept"
+            content_type, error = ERROR_TYPE, encode_error(RemoteError("", msg))
+        return Attempt(
+            job.id, job.attempt, job.delivery, now, self.started, self.ran, self.worker,
+            content_type, error,
+        )  # fmt: skip
+
 
 logger = logging.getLogger("eventmq.broker")
 
@@ -45,7 +103,9 @@ _ENDS: Mapping[int, JobState] = {
 }
 
 _SUCCEEDED = int(OutcomeKind.SUCCEEDED)
+
 _RETRY = int(OutcomeKind.RETRY)
+
 _DONE = JobState.SUCCEEDED
 
 #: Why jobs go back.

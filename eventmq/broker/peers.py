@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.broker.views import NOTHING, Skill
+from eventmq.broker.subqueues import NOTHING, Skill
 
 if TYPE_CHECKING:
-    from eventmq.broker.roles import Grant
+    from eventmq.broker.grants import Grant
     from eventmq.interfaces import QueueOrder
     from eventmq.job import Job
     from eventmq.wire.features import Features

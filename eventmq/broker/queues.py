@@ -12,23 +12,208 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from eventmq.broker.lanes import ANY, BEFORE_ALL, Lane, Picker
-from eventmq.broker.needs import Needs
-from eventmq.broker.room import Census, Room
-from eventmq.broker.sharing import share
-from eventmq.broker.views import Views
-from eventmq.entries import QueueCounts, lane_of
+from eventmq.broker.limiters import Limiters
+from eventmq.broker.subqueues import ANY, BEFORE_ALL, Lane, Picker, Views
+from eventmq.store.recovery import QueueCounts
+from eventmq.store.writes import lane_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from eventmq.broker.lanes import Judge, Load, Place, Refuses
     from eventmq.broker.limiters import Limiter
-    from eventmq.broker.views import Skill, View
-    from eventmq.entries import LaneKey
+    from eventmq.broker.subqueues import Judge, Load, Place, Refuses, Skill, Turn, View
     from eventmq.job import Job
+    from eventmq.store.writes import LaneKey
 
-__all__ = ["Queue"]
+__all__ = ["LEAST", "Census", "Needs", "Queue", "Room", "share"]
+
+
+#: Jobs that a lane may have in memory, however many lanes share it, while there is room.
+LEAST = 16
+
+
+class Census:
+    """Counts the lanes of all queues of a broker, and knows which are limited."""
+
+    __slots__ = ("coming", "lanes", "limiters")
+
+    def __init__(self) -> None:
+        self.lanes = 0
+        self.limiters = Limiters()
+        #: Queue and key of lanes that may begin with what this turn admits.
+        self.coming: set[tuple[str, LaneKey]] = set()
+
+
+class Room:
+    """The memory of one queue, which its lanes share.
+
+    Args:
+        size_limit: Jobs that lanes have in memory together.
+        bytes_limit: Bytes of their bodies.
+    """
+
+    __slots__ = ("bytes", "bytes_limit", "size", "size_limit")
+
+    def __init__(self, size_limit: int, bytes_limit: int) -> None:
+        self.size = self.bytes = 0
+        self.size_limit, self.bytes_limit = size_limit, bytes_limit
+
+    @property
+    def over(self) -> bool:
+        """Whether lanes have more than they may."""
+        return self.size > self.size_limit or self.bytes > self.bytes_limit
+
+    def crowded(self, lanes: int) -> bool:
+        """Say whether so many lanes have used it up that none can give way."""
+        full = self.size >= self.size_limit or self.bytes >= self.bytes_limit
+        return full and lanes * LEAST > self.size_limit
+
+    def left(self, size: int, length: int) -> None:
+        """Count jobs that left, and the bytes of their bodies."""
+        self.size -= size
+        self.bytes -= length
+
+    def victim(self, lanes: Mapping[LaneKey, Lane], lane: Lane) -> Lane | None:
+        """Return which lane leaves a job to the store, None if all may stay.
+
+        Args:
+            lanes: Of the queue.
+            lane: That has a new job: it gives way if it has more than its share.
+        """
+        spent = self.bytes > self.bytes_limit
+        if not spent and self.size <= self.size_limit:
+            return None
+        gives = self._choose(lanes, lane, spent=spent)
+        return gives if len(gives) > 1 else None
+
+    def _choose(self, lanes: Mapping[LaneKey, Lane], lane: Lane, *, spent: bool) -> Lane:
+        n = len(lanes)
+        if len(lane) * n > self.size_limit or lane.bytes * n > self.bytes_limit:
+            return lane
+        if n * LEAST > self.size_limit and len(lane) > 1:
+            return lane
+        if not spent:
+            return max(lanes.values(), key=len)
+        several = [each for each in lanes.values() if len(each) > 1]
+        return max(several, key=lambda each: each.bytes, default=lane)
+
+
+class Needs:
+    """Lanes to be looked at for what they lack, and those of them that a worker waits for."""
+
+    __slots__ = ("_demanded", "_lanes")
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, None] = {}
+        self._demanded: set[Lane] = set()
+
+    def note(self, lane: Lane) -> None:
+        """Look at a lane: something was taken from it, or is in the store now."""
+        self._lanes[lane] = None
+
+    def demand(self, lane: Lane) -> None:
+        """Note that somebody waits for what a lane has in the store."""
+        self._demanded.add(lane)
+        self._lanes[lane] = None
+
+    def forget(self, lane: Lane) -> None:
+        """Look at a lane no more."""
+        self._lanes.pop(lane, None)
+
+    def take(
+        self, lanes: Mapping[LaneKey, Lane], room: Room, now: float
+    ) -> Iterator[tuple[Lane, int, int]]:
+        """Yield the lanes to be filled, with how many jobs and bytes to read.
+
+        Args:
+            lanes: Of the queue; others are forgotten.
+            room: The memory that they share.
+            now: Unix time.
+        """
+        n = max(1, len(lanes))
+        size = max(min(LEAST, room.size_limit), room.size_limit // n)
+        length = room.bytes_limit // n
+        left, demanded = room.size_limit - room.size, self._demanded
+        for lane in list(self._lanes):
+            wanted = lane in demanded and not len(lane)
+            most = size if lane.limiter is None or lane.allowance(now) else min(size, LEAST)
+            half = len(lane) * 2 < most and lane.bytes * 2 < length and left > 0
+            if lane.claiming or lanes.get(lane.key) is not lane:
+                del self._lanes[lane]
+            elif lane.outside and (wanted or half):
+                del self._lanes[lane]
+                many = 1 if wanted and room.crowded(len(lanes)) else most - len(lane)
+                left -= many
+                yield lane, many, max(1, length // 2)
+            elif not half or not lane.outside:
+                del self._lanes[lane]  # until something is taken from it
+        demanded.clear()
+
+
+#: Lanes that are asked of the store at a time.
+_EARLY = 16
+
+
+# hot loop: benchmarks/drain.py
+def share(
+    follow: Callable[[], Lane | None],
+    pick: Callable[[Lane], Picker],
+    taken: list[Job],
+    load: Load,
+    now: float,
+    *,
+    fair: bool,
+) -> list[Lane]:
+    """Take jobs of lanes, of each what its limits allow; return those to be read from the store.
+
+    Args:
+        follow: Returns the next lane that may be taken from, the one whose turn it is first.
+        pick: Makes the picker of a lane.
+        taken: Where the jobs go.
+        load: What the chunk may hold.
+        now: Unix time.
+        fair: The lane that was served least comes first, job by job; else ranks decide, and
+            nothing is taken after a job that is in the store only.
+    """
+    heap: list[tuple[Turn, int, Picker]] = []  # of opened lanes, by whose turn it is
+    quota: dict[Lane, int] = {}
+    dry: list[Lane] = []
+    size, left = 0, load.seconds
+    lane = follow()
+    turn = None if lane is None else lane.turn if fair else lane.first
+    while len(taken) < load.jobs and (turn is not None or heap):
+        if lane is not None and turn is not None and (not heap or turn < heap[0][0]):
+            picker, quota[lane] = pick(lane), lane.allowance(now)
+            lane = follow()
+            turn = None if lane is None else lane.turn if fair else lane.first
+        else:
+            picker = heappop(heap)[2]
+        mine = picker.lane
+        if picker.dry:  # what comes next is in the store
+            dry.append(mine)
+            if fair and len(dry) < _EARLY:
+                continue
+            break
+        rival = heap[0][0] if heap else None
+        if turn is not None and (rival is None or turn < rival):
+            rival = turn
+        start, before = len(taken), picker.spent
+        most = quota[mine]
+        if fair and rival is not None:
+            most = min(most, max(1, rival[0] - mine.served))
+        most = min(load.jobs, start + most)
+        part = load._replace(seconds=before + left, jobs=most)
+        full = picker.take(taken, size, part, None if fair else rival) < 0
+        got = len(taken) - start
+        size += sum(len(job.body) for job in taken[start:])
+        left -= picker.spent - before
+        quota[mine] -= got
+        mine.served += got
+        if full and len(taken) < most:
+            break  # no more seconds or bytes
+        if quota[mine] > 0 and (following := picker.next) is not None:
+            heappush(heap, ((mine.served, *following) if fair else following, mine.number, picker))
+    return dry
 
 
 class Queue:
@@ -294,7 +479,7 @@ class Queue:
 
         Args:
             skill: Of which lanes the worker may get jobs.
-            judge: See `eventmq.broker.lanes.Picker`, as ``refuses``.
+            judge: See `eventmq.broker.subqueues.Picker`, as ``refuses``.
             refuses: Asked for each job, or None.
             load: What the chunk may hold.
             now: Unix time.

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.revoked import Revoked
     from eventmq.broker.state import State
-    from eventmq.entries import Chunk, Recovered
     from eventmq.interfaces import QueueOrder
+    from eventmq.store.recovery import Recovered
+    from eventmq.store.writes import Chunk
 
 __all__ = ["Recovery"]
 

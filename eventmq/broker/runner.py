@@ -10,39 +10,195 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
 import zmq
 from zmq.backend import zmq_poll
 
-from eventmq.broker.core import PORTS, BrokerCore
-from eventmq.broker.later import Later
-from eventmq.broker.roles import Grant
-from eventmq.broker.runner_door import Door
-from eventmq.broker.runner_losses import Losses
-from eventmq.broker.runner_observer import Observers
-from eventmq.entries import Announce, KeepTime
+from eventmq.broker.authenticator import Door
+from eventmq.broker.core import PORTS, WORKER_PORTS, BrokerCore
+from eventmq.broker.grants import Grant
 from eventmq.errors import BindError, NotAllowed, StoreError
+from eventmq.events import rows_of
+from eventmq.store.events import Announce
+from eventmq.store.writes import KeepTime
 from eventmq.timekeeping import Reading, Timekeeper
-from eventmq.wire.addresses import is_local
-from eventmq.wire.runner_zap import KeyRing
-from eventmq.wire.socket import Link, RouterLink, Unroutable, new_context, open_pub, open_router
-from eventmq.wire.unread import Total
+from eventmq.wire.sockets import (
+    Link,
+    RouterLink,
+    Total,
+    Unroutable,
+    event_fd,
+    is_local,
+    lost_connection,
+    new_context,
+    open_pub,
+    open_router,
+    watch_failures,
+)
+from eventmq.wire.zap_thread import KeyRing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Mapping, Sequence
     from pathlib import Path
 
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key
     from eventmq.broker.state import Outgoing
     from eventmq.clock import Clock
-    from eventmq.entries import Recovered
     from eventmq.interfaces import QueueOrder, QueueStore, RoutingStrategy
+    from eventmq.store.events import EventRow
+    from eventmq.store.recovery import Recovered
 
-__all__ = ["BrokerRunner", "is_local"]
+__all__ = ["PATIENCE", "BrokerRunner", "Later", "Losses", "Observers", "is_local"]
+
+
+class Losses:
+    """Reads the monitors of a broker's ROUTERs, where no door does.
+
+    Args:
+        tell: Called when a connection was lost.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        #: Descriptor -> link, and its monitor.
+        self._watched: dict[int, tuple[Link, Link]] = {}
+
+    def watch(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
+        """Begin with a link that is not bound yet.
+
+        Returns:
+            The descriptor to poll; None for a port where no workers are, which is not watched.
+        """
+        if port not in WORKER_PORTS:
+            return None
+        monitor = watch_failures(context, link)
+        fd = event_fd(monitor.socket)
+        self._watched[fd] = (link, monitor)
+        return fd
+
+    def look(self, ready: Container[object]) -> None:
+        """Read what the monitors have whose descriptors are readable."""
+        for fd, (_, monitor) in self._watched.items():
+            if fd in ready:
+                while (frames := monitor.receive()) is not None:
+                    if lost_connection(frames) is not None:
+                        self._tell()
+
+    def close(self) -> None:
+        """Watch no more. Before the links close; idempotent."""
+        for link, monitor in self._watched.values():
+            link.socket.disable_monitor()
+            monitor.close(0)
+        self._watched.clear()
+
 
 logger = logging.getLogger("eventmq.broker")
+
+#: Portions of events that wait for the thread; the broker keeps the others.
+_WAITING = 4
+
+#: Seconds that a broker which stops waits for observers.
+_PATIENCE = 5.0
+
+
+class Observers:
+    """Calls a function with each event, in order.
+
+    Args:
+        function: Gets each event; it raises nothing.
+        broker_id: Id of the broker's store.
+        last: Number of the last event before the first one to tell of.
+    """
+
+    def __init__(
+        self, function: Callable[[Mapping[str, Any]], None], broker_id: str, last: int
+    ) -> None:
+        self._function = function
+        self._broker_id = broker_id
+        self._last = last
+        self._rows: queue.Queue[Sequence[EventRow] | None] = queue.Queue(_WAITING)
+        self._thread = threading.Thread(target=self._run, name="eventmq-observers", daemon=True)
+        self._thread.start()
+
+    def take(self, rows: Sequence[EventRow]) -> bool:
+        """Take events to tell of; say whether there was room for them."""
+        try:
+            self._rows.put_nowait(rows)
+        except queue.Full:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Wait a moment until all is told."""
+        try:
+            self._rows.put(None, timeout=_PATIENCE)
+            self._thread.join(_PATIENCE)
+        except queue.Full:
+            logger.warning("observers are too slow: they were not told of the last events")
+
+    def _run(self) -> None:
+        while (rows := self._rows.get()) is not None:
+            for first, _, body in rows:
+                if first > self._last + 1:
+                    logger.warning(
+                        "observers are too slow: events %d to %d were dropped before they were "
+                        "told of them", self._last + 1, first - 1,
+                    )  # fmt: skip
+                for event in rows_of(self._broker_id, first, body):
+                    if event["seq"] > self._last:
+                        self._last = event["seq"]
+                        self._function({"job_id": "", "queue": "", **event})
+
+
+#: Seconds that a message waits for company: nothing beside the 5 s after which an answer that was
+#: not acknowledged is sent again.
+PATIENCE = 0.01
+
+_NEVER = float("inf")
+
+
+class Later:
+    """What waits for company.
+
+    Attributes:
+        due: Monotonic time at which `pick` has something to send in any case.
+        waiting: What it keeps, by peer.
+    """
+
+    __slots__ = ("due", "waiting")
+
+    def __init__(self) -> None:
+        self.due = _NEVER
+        self.waiting: dict[Key, list[Outgoing]] = {}
+
+    def pick(self, outbox: list[Outgoing], now: float) -> list[Outgoing]:
+        """Return what is to be sent now: company last, since others are waited for.
+
+        Args:
+            outbox: New messages, in order.
+            now: Monotonic time.
+        """
+        waiting = self.waiting
+        picked: list[Outgoing] = []
+        for message in outbox:
+            if message.patient:
+                waiting.setdefault(message.key, []).append(message)
+                self.due = min(self.due, now + PATIENCE)
+                continue
+            picked.append(message)
+            if waiting and message.key in waiting:
+                picked += waiting.pop(message.key)
+        if now >= self.due:
+            picked += [message for messages in waiting.values() for message in messages]
+            waiting.clear()
+        if not waiting:
+            self.due = _NEVER
+        return picked
+
 
 _IN = int(zmq.POLLIN)
 
@@ -72,7 +228,7 @@ class BrokerRunner:
         context: A ZeroMQ context to use, else one of its own.
         version: Said to peers that ask.
         insecure: Allow addresses that other machines can reach, without CURVE.
-        keys_dir: Directory of the keys (`eventmq.wire.runner_zap`); CURVE is on with it.
+        keys_dir: Directory of the keys (`eventmq.wire.zap_thread`); CURVE is on with it.
         expect_store: Id that the store must have; empty: any.
     """
 

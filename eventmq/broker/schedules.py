@@ -21,7 +21,7 @@ from eventmq.schedule import (
     Schedule,
     ScheduleRow,
 )
-from eventmq.wire.bulk import is_text, pack, unpack
+from eventmq.wire.batches import is_text, pack, unpack
 from eventmq.wire.calls import MAX_ROWS
 from eventmq.wire.commands import Schedule as Message
 from eventmq.wire.schedules import identity, read_schedule

@@ -8,11 +8,11 @@ from eventmq.broker.heartbeats import Heartbeats
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
 from eventmq.broker.status import forget_worker
+from eventmq.broker.subqueues import Skill
 from eventmq.broker.suspects import PATIENCE, Death
-from eventmq.broker.views import Skill
-from eventmq.entries import Find
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
+from eventmq.store.reads import Find
 from eventmq.wire.commands import Cancel, Kbai
 from eventmq.wire.features import Features, Status, parse_queues
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from eventmq.broker.dispatch import Dispatch
     from eventmq.broker.outcomes import Outcomes
-    from eventmq.broker.parking import Parking
     from eventmq.broker.peers import Lease, Peer
     from eventmq.broker.state import State
-    from eventmq.broker.waits import Waits
-    from eventmq.entries import Found
+    from eventmq.broker.unroutable import Parking
+    from eventmq.broker.waiters import Waits
     from eventmq.interfaces import QueueOrder
+    from eventmq.store.reads import Found
     from eventmq.wire.commands import Inform, Ready
 
 __all__ = ["Sessions"]

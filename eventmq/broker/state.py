@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.limiters import Limiters
-from eventmq.broker.queues import Queue
-from eventmq.broker.room import Census
+from eventmq.broker.queues import Census, Queue
 from eventmq.broker.suspects import Suspects
-from eventmq.broker.volatile_jobs import VolatileJobs
-from eventmq.entries import lane_of
+from eventmq.broker.transient import VolatileJobs
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
+from eventmq.store.writes import lane_of
 from eventmq.timekeeping import Timekeeper
 from eventmq.wire.commands import Ack, Error, Reply
 
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from eventmq.broker.limiters import Limiter
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key, Lease, Peer, Session
-    from eventmq.entries import Finished, Write
     from eventmq.job import Job
+    from eventmq.store import Write
+    from eventmq.store.writes import Finished
 
 __all__ = ["Outgoing", "State"]
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("eventmq.broker")
 class Outgoing(NamedTuple):
     """A message on its way out; ``lease`` is undone if it cannot be sent.
 
-    One that is ``patient`` may wait for another one to the same peer (`eventmq.broker.later`).
+    One that is ``patient`` may wait for another one to the same peer (`eventmq.broker.runner`).
     """
 
     key: Key

@@ -23,7 +23,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from eventmq.entries import SaveSuspects, SuspectEnd, SuspectRow
+from eventmq.store.writes import SaveSuspects, SuspectEnd, SuspectRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping

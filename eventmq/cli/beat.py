@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED, Command
 from eventmq.cli.target import takes_target
 
 if TYPE_CHECKING:

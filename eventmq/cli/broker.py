@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
+from eventmq.cli.command import FAILED, Command
 from eventmq.cli.descriptors import provide
-from eventmq.cli.exits import FAILED
 from eventmq.cli.target import options_of, takes_app
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED, NO_BROKER
+from eventmq.cli.command import FAILED, NO_BROKER, Command
 from eventmq.cli.output import to_json
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.errors import JobError, ResultError, ResultTimeout, did_you_mean

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import NO_BROKER
+from eventmq.cli.command import NO_BROKER, Command
 from eventmq.cli.output import show_object
 from eventmq.cli.target import takes_json, takes_target
 

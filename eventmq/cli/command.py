@@ -2,16 +2,103 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from eventmq.cli.exits import DONE, MEANINGS, WRONG_USAGE
+from eventmq.errors import (
+    AppNotFound,
+    BrokerUnavailable,
+    EventMQError,
+    JobNotFound,
+    PluginNotFound,
+    QueueNotFound,
+    SettingsError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Command"]
+__all__ = [
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "MEANINGS",
+    "NOT_FOUND",
+    "NO_BROKER",
+    "WRONG_USAGE",
+    "Command",
+    "code_of",
+    "read_moment",
+    "say_error",
+    "sentence",
+]
+
+
+DONE: Final = 0
+
+FAILED: Final = 1
+
+WRONG_USAGE: Final = 2
+
+NO_BROKER: Final = 3
+
+NOT_FOUND: Final = 4
+
+#: What the client says already where no broker could be reached.
+_START: Final = 'start one with "eventmq broker"'
+
+#: As shells have it: 128 and the number of SIGINT.
+INTERRUPTED: Final = 130
+
+MEANINGS: Mapping[int, str] = {
+    DONE: "done",
+    FAILED: "failed",
+    WRONG_USAGE: "wrong usage; also a wrong setting, or an app that cannot be found or imported",
+    NO_BROKER: "broker not reachable",
+    NOT_FOUND: "not found",
+}
+
+#: The first that fits decides.
+_CODES: tuple[tuple[type[EventMQError], int], ...] = (
+    (BrokerUnavailable, NO_BROKER),
+    (JobNotFound, NOT_FOUND),
+    (QueueNotFound, NOT_FOUND),
+    (SettingsError, WRONG_USAGE),
+    (AppNotFound, WRONG_USAGE),
+    (PluginNotFound, WRONG_USAGE),
+    (EventMQError, FAILED),
+)
+
+
+def code_of(error: Exception) -> int:
+    """Return the exit code of an expected error."""
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def sentence(error: Exception) -> str:
+    """Return one line that says what is wrong, and where help is."""
+    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    line = " ".join(text.split()).rstrip(".") or type(error).__name__
+    if isinstance(error, click.UsageError):
+        line = line[:1].lower() + line[1:]
+        if error.ctx is not None:
+            line += f" (see {error.ctx.command_path} --help)"
+    if isinstance(error, BrokerUnavailable):
+        start = "" if _START in line else f"; {_START}"
+        line += f"{start}, or say where it is with --broker"
+    return line
+
+
+def say_error(error: Exception) -> int:
+    """Tell the user of an expected error on stderr and return the exit code."""
+    click.echo(f"error: {sentence(error)}", err=True)
+    return code_of(error)
 
 
 class Command(click.Command):
@@ -29,3 +116,32 @@ class Command(click.Command):
         self.exits = {code: codes[code] or MEANINGS[code] for code in sorted(codes)}
         meanings = ", ".join(f"{code} {text}" for code, text in self.exits.items())
         self.epilog = self.epilog or f"Exit codes: {meanings}."
+
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def read_moment(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Return the Unix time of what an option says, None if it was not given.
+
+    It reads ``90s 15m 2h 3d 1w`` ago, ``2026-01-31T12:00`` in local time, or seconds since 1970.
+    """
+    if value is None:
+        return None
+    ago = _AGO.fullmatch(value)
+    if ago:
+        return time.time() - float(ago[1]) * _SECONDS[ago[2]]
+    try:
+        return _absolute(value)
+    except (ValueError, OverflowError, OSError):
+        msg = f"{value!r} is no moment; write 2h for two hours ago, or 2026-01-31T12:00"
+        raise click.BadParameter(msg, param=param) from None
+
+
+def _absolute(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return datetime.fromisoformat(value).timestamp()

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import NO_BROKER, NOT_FOUND, say_error
-from eventmq.cli.history import attempts_of, error_of, show_attempts
-from eventmq.cli.listing import rows_of
-from eventmq.cli.moments import read_moment
-from eventmq.cli.output import show_object, show_rows
-from eventmq.cli.sweep import in_parts, sweep
+from eventmq.cli.act import in_parts, sweep
+from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, read_moment, say_error
+from eventmq.cli.look import attempts_of, error_of, show_attempts
+from eventmq.cli.output import rows_of, show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
 from eventmq.errors import EventMQError, JobNotFound
 

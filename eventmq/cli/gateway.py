@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.command import DONE, FAILED, Command
 from eventmq.cli.target import options_of, takes_target
-from eventmq.registry import GATEWAY
+from eventmq.registry.names import GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

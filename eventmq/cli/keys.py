@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, NOT_FOUND, WRONG_USAGE
+from eventmq.cli.command import DONE, NOT_FOUND, WRONG_USAGE, Command
 from eventmq.cli.output import printable, show_rows
 from eventmq.cli.target import takes_app, takes_json
 from eventmq.errors import KeyFileError, did_you_mean
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from eventmq.broker.roles import Grant
+    from eventmq.broker.grants import Grant
     from eventmq.cli.target import Target
 
 __all__ = ["COMMANDS"]
@@ -77,7 +76,7 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
     A pair belongs to one client, worker, scheduler or gateway and is made where that runs; only
     NAME.key goes to the broker, for "eventmq keys authorize".
     """
-    from eventmq.wire.runner_zap import BROKER
+    from eventmq.wire.zap_thread import BROKER
 
     if for_broker:
         if name or folder:
@@ -94,10 +93,9 @@ def new(directory: Path, name: str | None, for_broker: bool, folder: str | None)
 
 def _make_pair(where: Path, name: str) -> str:
     """Write both files, the secret one first; return the path of the public one."""
-    from eventmq.broker.roles import NAME
-    from eventmq.wire.curve import Certificate
-    from eventmq.wire.runner_keys import PUBLIC, SECRET, write_new
-    from eventmq.wire.socket import new_keys
+    from eventmq.broker.grants import NAME
+    from eventmq.wire.curve import PUBLIC, SECRET, Certificate, write_new
+    from eventmq.wire.sockets import new_keys
 
     if not NAME.fullmatch(name):
         raise click.UsageError(f"{name!r} is no name: letters, digits and _ . @ -, at most 64")
@@ -134,9 +132,8 @@ def authorize(
     schedules; a gateway does both in the queues named here; an admin may see and do everything.
     Done again, it changes what the key may do.
     """
-    from eventmq.broker.roles import Grant
-    from eventmq.wire.curve import decode_key, fingerprint
-    from eventmq.wire.runner_keys import read_public
+    from eventmq.broker.grants import Grant
+    from eventmq.wire.curve import decode_key, fingerprint, read_public
 
     certificate = read_public(file)
     name = name or certificate.metadata.get("name") or Path(file).stem
@@ -153,9 +150,8 @@ def authorize(
 
 
 def _store(directory: Path, grant: Grant, public: str) -> None:
-    from eventmq.wire.curve import Certificate
-    from eventmq.wire.runner_keys import PUBLIC, write_over
-    from eventmq.wire.runner_zap import CLIENTS, has_keys
+    from eventmq.wire.curve import PUBLIC, Certificate, write_over
+    from eventmq.wire.zap_thread import CLIENTS, has_keys
 
     if not has_keys(directory):
         msg = f"{directory} has no key of a broker; make it with: eventmq keys new --broker"
@@ -174,10 +170,9 @@ def _store(directory: Path, grant: Grant, public: str) -> None:
 
 def _clients(directory: Path) -> list[tuple[Grant, str]]:
     """Return the grants of a directory, each with its public key."""
-    from eventmq.broker.roles import Grant
-    from eventmq.wire.curve import decode_key, fingerprint
-    from eventmq.wire.runner_keys import PUBLIC, read_public
-    from eventmq.wire.runner_zap import CLIENTS
+    from eventmq.broker.grants import Grant
+    from eventmq.wire.curve import PUBLIC, decode_key, fingerprint, read_public
+    from eventmq.wire.zap_thread import CLIENTS
 
     found = []
     for path in sorted((directory / CLIENTS).glob(f"[!.]*{PUBLIC}")):
@@ -216,8 +211,8 @@ def revoke(directory: Path, name: str) -> int:
     A running broker cuts it within a second: what its workers have goes to others, nothing more is
     sent to it, each of its messages is refused, and it cannot connect again. Its jobs stay.
     """
-    from eventmq.wire.runner_keys import PUBLIC
-    from eventmq.wire.runner_zap import CLIENTS
+    from eventmq.wire.curve import PUBLIC
+    from eventmq.wire.zap_thread import CLIENTS
 
     clients = directory / CLIENTS
     known = sorted(path.name.removesuffix(PUBLIC) for path in clients.glob(f"[!.]*{PUBLIC}"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from eventmq.worker.execution import Executor
+    from eventmq.execution.executor import Executor
 
 __all__ = ["LOADER", "load_executor", "moved", "start_logging", "variables_told"]
 
@@ -24,7 +24,7 @@ LOADER = f"{__name__}:load_executor"
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s%(eventmq_where)s: %(message)s"
 
 #: Its lines name the job themselves.
-_NAMES_JOBS = "eventmq.worker.joblog"
+_NAMES_JOBS = "eventmq.execution.joblog"
 
 #: Says which variables of the environment look misspelt, whenever settings are read.
 _SETTINGS = "eventmq.settings.sources"

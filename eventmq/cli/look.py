@@ -3,35 +3,186 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import NO_BROKER, NOT_FOUND
-from eventmq.cli.history import attempts_of, error_of, progress_of, show_attempts, traceback_of
-from eventmq.cli.listing import rows_of
-from eventmq.cli.output import show_object, show_rows
+from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command
+from eventmq.cli.output import printable, rows_of, show_object, show_rows
 from eventmq.cli.target import takes_json, takes_target
-from eventmq.cli.tree import drawn, graph_of
 from eventmq.job import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from eventmq.app import EventMQ
     from eventmq.cli.target import Target
+    from eventmq.wire.results import RemoteError
 
-__all__ = ["COMMANDS"]
+    Row = Mapping[str, Any]
+
+__all__ = [
+    "COMMANDS",
+    "attempts_of",
+    "drawn",
+    "error_of",
+    "graph_of",
+    "progress_of",
+    "show_attempts",
+    "traceback_of",
+]
+
+
+_COLUMNS = ("attempt", "delivery", "finished", "started", "ran", "worker", "error")
+
+
+def _error(data: bytes | RemoteError | None) -> RemoteError | None:
+    from eventmq.wire.results import decode_error
+
+    return (decode_error(data) if isinstance(data, bytes) else data) if data else None
+
+
+def error_of(data: bytes | RemoteError | None) -> str | None:
+    """Return an error, which may be encoded, as one text, None for none."""
+    error = _error(data)
+    if error is None:
+        return None
+    return f"{error.type.rpartition('.')[2]}: {error.message}".removeprefix(": ")
+
+
+def traceback_of(data: bytes | RemoteError | None) -> str | None:
+    """Return the traceback of an error, which may be encoded, None if there is none."""
+    error = _error(data)
+    return error.traceback or None if error is not None else None
+
+
+def progress_of(about: Mapping[str, Any] | None) -> str | None:
+    """Return how far a job is as one text, such as ``30/100 rows``, None if it does not say."""
+    if not about:
+        return None
+    total = "" if about["total"] is None else f"/{about['total']:g}"
+    return f"{about['done']:g}{total} {printable(about['note'])}".rstrip()
+
+
+def attempts_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the failed attempts of a job as flat objects, the first one first."""
+    return [
+        {
+            "attempt": row["attempt"],
+            "delivery": row["delivery"],
+            "finished": row["at"] or None,
+            "started": row["started"] or None,
+            "ran": row["ran"],
+            "worker": row["worker"],
+            "error": error_of(row["error"]),
+            "traceback": traceback_of(row["error"]),
+        }
+        for row in info.get("attempts", ())
+    ]
+
+
+def show_attempts(info: Mapping[str, Any], *, tracebacks: bool = False) -> None:
+    """Print the failed attempts of a job for people; nothing if there are none."""
+    attempts = attempts_of(info)
+    if not attempts:
+        return
+    click.echo("\nfailed attempts:")
+    show_rows(attempts, _COLUMNS, as_json=False)
+    for row in attempts if tracebacks else ():
+        if row["traceback"]:
+            click.echo(f"\ntraceback of attempt {row['attempt']}:")
+            click.echo("\n".join(map(printable, row["traceback"].splitlines())))
+
+
+#: Jobs beside each other that are drawn; of more only how many are in which state.
+MOST = 50
+
+
+def graph_of(app: EventMQ, job_id: str) -> list[dict[str, Any]]:
+    """Return the jobs of the graph of a job by place.
+
+    Raises:
+        JobNotFound: It is part of no graph that the broker knows.
+    """
+    rows: list[dict[str, Any]] = []
+    while True:
+        page = app.ask("graph", {"id": job_id, "first": len(rows)})
+        rows += page["jobs"]
+        if len(rows) >= page["size"] or not page["jobs"]:
+            return rows
+
+
+def drawn(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of a drawing.
+
+    Args:
+        rows: Of `graph_of`.
+    """
+    states = ", ".join(f"{n} {state}" for state, n in Counter(r["state"] for r in rows).items())
+    yield f"graph {rows[0]['id']}: {states}"
+    waited: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["output"]:
+            waited.setdefault(row["output"], []).append(row)
+    last = [row for row in rows if not row["output"] and not row["handler"]]
+    yield from _draw(last, waited)
+    for row in rows:
+        if row["handler"]:
+            yield f"on error: {_label(row)}"
+
+
+def _draw(last: Sequence[Row], waited: dict[int, list[Row]]) -> Iterator[str]:
+    """Yield the lines below the first; no recursion, since chains may be long."""
+    stack = _beside(last, "")
+    seen: set[int] = set()
+    while stack:
+        row, head, below = stack.pop()
+        if isinstance(row, str):
+            yield head + row
+            continue
+        yield head + _label(row)
+        barrier = row["input"]
+        before = waited.get(barrier, [])
+        if not before:
+            continue
+        if barrier in seen:
+            yield f"{below}waits for the same as above"
+        elif len(before) == 1:  # a chain goes straight down
+            stack.append((before[0], below, below))
+        else:
+            stack += _beside(before, below)
+        seen.add(barrier)
+
+
+def _beside(rows: Sequence[Row], indent: str) -> list[tuple[Row | str, str, str]]:
+    """Return jobs beside each other for the stack: what, before its first line, before the rest."""
+    parts: list[Row | str] = [*rows[:MOST]]
+    if len(rows) > MOST:
+        states = Counter(row["state"] for row in rows[MOST:])
+        parts.append(f"{len(rows) - MOST} more: {', '.join(f'{n} {s}' for s, n in states.items())}")
+    entries = [(part, f"{indent}├─ ", f"{indent}│  ") for part in parts]
+    entries[-1] = (parts[-1], f"{indent}└─ ", f"{indent}   ")
+    return entries[::-1]
+
+
+def _label(row: Row) -> str:
+    return f"{row['task'] or '(unknown)'}  {row['state']}  {row['id']}"
+
 
 _QUEUES = ("name", "waiting", "delayed", "running", "failed", "paused", "workers")
+
 _WORKERS = (
     "name", "session", "queues", "tasks", "running", "chunks", "window", "seen", "legacy",
 )  # fmt: skip
+
 _JOBS = (
     "id", "task", "queue", "state", "attempt", "delivery", "priority", "created", "due",
     "expires", "started", "ran", "finished", "worker", "error",
 )  # fmt: skip
+
 _TREE = (*_JOBS, "place", "input", "output", "handler")
+
 #: What of `_JOBS` fits into a terminal.
 _JOBS_FOR_PEOPLE = (
     "id", "task", "queue", "state", "attempt", "created", "finished", "worker", "error",

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["paint", "printable", "show_object", "show_rows", "to_json"]
+    from eventmq.app import EventMQ
+
+__all__ = ["paint", "printable", "rows_of", "show_object", "show_rows", "to_json"]
+
 
 #: Columns that hold Unix time; 0 and None stand for "not yet".
 TIMES = frozenset({"created", "due", "expires", "finished", "now", "started"})
@@ -126,3 +129,27 @@ def _show_rich(
     for line in cells:
         table.add_row(*map(Text, line))
     Console().print(table)
+
+
+def rows_of(
+    app: EventMQ, listing: str, filters: Mapping[str, Any], limit: int
+) -> Iterator[dict[str, Any]]:
+    """Yield rows until the end, or the limit.
+
+    Args:
+        app: Asks the broker.
+        listing: ``jobs`` or ``failed``: the call, and the name of the rows in its result.
+        filters: Of the call; None is none.
+        limit: Most rows.
+    """
+    from eventmq.wire.calls import MAX_ROWS
+
+    given = {name: value for name, value in filters.items() if value is not None}
+    cursor = ""
+    while limit:
+        page = app.ask(listing, {**given, "cursor": cursor, "limit": min(limit, MAX_ROWS)})
+        yield from page[listing]
+        limit -= len(page[listing])
+        cursor = page["cursor"]
+        if not cursor:
+            return

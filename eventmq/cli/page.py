@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import MEANINGS
+from eventmq.cli.command import MEANINGS, Command
 from eventmq.cli.program import program
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from eventmq.cli import (
     call,
     clock,
     dev,
-    emp,
     failed,
     gateway,
     keys,
@@ -26,11 +25,10 @@ from eventmq.cli import (
     topics,
     worker,
 )
+from eventmq.cli.command import DONE, INTERRUPTED, WRONG_USAGE, say_error
 from eventmq.cli.demo import command as demo
-from eventmq.cli.exits import DONE, INTERRUPTED, WRONG_USAGE, say_error
-from eventmq.cli.finder import join_path, loads_plugins
 from eventmq.cli.logs import variables_told
-from eventmq.cli.target import LOUDNESS
+from eventmq.cli.target import LOUDNESS, join_path, loads_plugins
 from eventmq.errors import EventMQError, did_you_mean
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
     """Return all commands, with those of plugins, for the time of one call of the program."""
     meta = ctx.find_root().meta
     if _PLUGIN_COMMANDS not in meta:
-        from eventmq.pluginmanager import PluginManager
+        from eventmq.registry import PluginManager
         from eventmq.settings import load_settings
 
         if loads_plugins():
@@ -116,7 +114,7 @@ def _switch_plugins(_: click.Context, __: click.Parameter, values: tuple[str, ..
     """Add the values of ``-p`` to the settings, for this process and those that it starts."""
     if not values:
         return
-    from eventmq.pluginmanager import split_switches
+    from eventmq.registry import split_switches
     from eventmq.settings import PREFIX, load_settings
 
     settings = load_settings({})
@@ -164,7 +162,7 @@ def program(ctx: click.Context, verbose: int, quiet: int) -> int:
 
 
 for family in (
-    demo, broker, worker, beat, dev, gateway, emp, call, look, failed, act, clock, schedules, store,
+    demo, broker, worker, beat, dev, gateway, call, look, failed, act, clock, schedules, store,
     topics, keys, about,
 ):  # fmt: skip
     for command in family.COMMANDS:

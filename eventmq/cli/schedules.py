@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventmq.cli.call import find_task, read_arguments
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, NO_BROKER, NOT_FOUND, say_error
+from eventmq.cli.command import DONE, NO_BROKER, NOT_FOUND, Command, say_error
 from eventmq.cli.output import show_rows
 from eventmq.cli.target import takes_json, takes_target
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
     from eventmq.cli.target import Target
-    from eventmq.plugins.triggers.timing import Timing
+    from eventmq.policies import Timing
     from eventmq.schedule import Schedule
 
 __all__ = ["COMMANDS"]
@@ -232,13 +231,13 @@ def schedule(  # noqa: PLR0917 - click hands over by name
     from eventmq.app.schedules import Declared
     from eventmq.graph import Signature
 
-    timing = _timing(every, cron, at, tz)
+    policies = _timing(every, cron, at, tz)
     args, kwargs = read_arguments(arguments)
     with target.asking() as app:
         full = find_task(app, task) if target.app_name else task
         more["nohaste"] = not now
         call = {"queue": queue} if queue else {}
-        declared = Declared.read(name, Signature(full, tuple(args), kwargs), timing, call, more)
+        declared = Declared.read(name, Signature(full, tuple(args), kwargs), policies, call, more)
         try:
             made = app.schedules.make(declared, "cli")
         except TypeError as error:
@@ -247,17 +246,17 @@ def schedule(  # noqa: PLR0917 - click hands over by name
 
 
 def _timing(every: str | None, cron: str | None, at: str | None, tz: str | None) -> Timing:
-    from eventmq.plugins.triggers import timing
+    from eventmq import policies
 
     if sum(value is not None for value in (every, cron, at)) != 1:
         raise click.UsageError("say when, in one way: --every, --cron or --at")
     if every is not None:
         if tz is not None:
             raise click.UsageError("--tz goes with --cron or --at: an interval has no zone")
-        return timing.every(seconds=_seconds(every))
+        return policies.every(seconds=_seconds(every))
     if cron is not None:
-        return timing.cron(cron, tz=tz or "UTC")
-    return timing.at(_moment(at or "", tz))
+        return policies.cron(cron, tz=tz or "UTC")
+    return policies.at(_moment(at or "", tz))
 
 
 def _seconds(text: str) -> float:
@@ -270,7 +269,7 @@ def _seconds(text: str) -> float:
 
 
 def _moment(text: str, tz: str | None) -> datetime:
-    from eventmq.plugins.triggers.cron import find_zone
+    from eventmq.policies import find_zone
 
     try:
         moment = datetime.fromisoformat(text)

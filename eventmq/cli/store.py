@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.command import DONE, FAILED, Command
 from eventmq.cli.output import paint, printable, show_object, show_rows
 from eventmq.cli.target import takes_app, takes_json
 from eventmq.errors import StoreError
@@ -17,8 +16,8 @@ from eventmq.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.care import Finding, Salvaged, StoreCare
     from eventmq.cli.target import Target
+    from eventmq.interfaces import Finding, Salvaged, StoreCare
 
 __all__ = ["COMMANDS"]
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.children import interrupt_at_signals
-from eventmq.cli.command import Command
-from eventmq.cli.exits import NO_BROKER
+from eventmq.cli.command import NO_BROKER, Command
 from eventmq.cli.output import printable, to_json
+from eventmq.cli.processes import interrupt_at_signals
 from eventmq.cli.target import takes_json, takes_target
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED, Command
 from eventmq.cli.logs import LOADER
 from eventmq.cli.output import printable
 from eventmq.cli.target import options_of, takes_target

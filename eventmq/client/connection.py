@@ -7,12 +7,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventmq.client.errands import Notice, Outgoing, Parcel, Question
+from eventmq.client.requests import Notice, Outgoing, Parcel, Question
 from eventmq.errors import MessageTooLarge, ProtocolError, SerializationError
 from eventmq.wire.commands import Heartbeat, Inform
 
 if TYPE_CHECKING:
-    from eventmq.client.errands import Errand
+    from eventmq.client.requests import Errand
     from eventmq.wire.features import Features
 
 __all__ = ["LOST", "Connection", "Phase"]

@@ -3,19 +3,289 @@
 from __future__ import annotations
 
 import enum
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from eventmq.client.errands import NOWHERE
-from eventmq.client.streams import Stream
+from eventmq.client.diagnose import PATIENCE, describe
+from eventmq.client.machine import Habit
+from eventmq.client.outcomes import Row, with_errors
+from eventmq.client.requests import NOWHERE
+from eventmq.errors import (
+    BrokerUnavailable,
+    EventMQError,
+    JobNotFound,
+    NotAllowed,
+    ResultTimeout,
+    ResultUnavailable,
+    StreamRestarted,
+)
+from eventmq.interfaces import Envelope
+from eventmq.wire.results import is_reference
+from eventmq.wire.streams import WINDOW, WINDOW_BYTES, PartHead, decode_parts
 
 if TYPE_CHECKING:
-    from eventmq.client.outcomes import Row
-    from eventmq.client.results import Results
+    from collections.abc import Iterator
 
-__all__ = ["DEFAULT", "Default", "Job", "Origin"]
+    from typing_extensions import Self
+
+    from eventmq.client.client import ClientRunner
+    from eventmq.client.outcomes import OutcomeReader
+    from eventmq.client.requests import Question
+
+__all__ = ["DEFAULT", "Default", "Job", "Origin", "Results", "Stream"]
+
 
 T = TypeVar("T")
+
+#: Parts and bytes after which the broker is told that they were taken, at the latest.
+TELL_PARTS = WINDOW // 4
+
+TELL_BYTES = WINDOW_BYTES // 4
+
+
+class _Nothing:
+    """There is no part now."""
+
+
+_NOTHING = _Nothing()
+
+
+class Stream(Generic[T]):
+    """Iterates over the parts of a job, for ``for`` and ``async for``; made by `Job.stream`.
+
+    Nothing is asked before the first part is wanted. Each part is taken once: who leaves a stream
+    in the middle and asks for it again goes on with the next part. It goes on after a restart of
+    the broker, too. Use it from one thread, or one coroutine.
+
+    Args:
+        job: The job.
+        results: Asks the broker.
+        timeout: As in `Job.stream`.
+    """
+
+    def __init__(self, job: Job[T], results: Results, timeout: float | Default | None) -> None:
+        self._job = job
+        self._results = results
+        self._runner = results.runner
+        self._timeout = timeout
+        self._seconds = results.timeout(timeout)
+        self._question: Question | None = None
+        self._waiter: Any = None
+        #: Which run, and the index of the next part of it.
+        self._delivery = self._next = 0
+        #: Index that follows the last part that was handed out, of any run.
+        self._seen = 0
+        self._replayable = False
+        self._asked_again = False
+        self._over = False
+        #: Parts of the batch that is being handed out, the next one last.
+        self._parts: list[bytes] = []
+        self._content_type = ""
+        self._told = self._untold_bytes = 0
+
+    def close(self) -> None:
+        """End it; what was not taken stays for whoever asks next. Idempotent."""
+        self._over = True
+        self._parts = []
+        self._leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_question", None) is not None:
+            self._leave()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next part; raises what `Job.stream` says."""
+        while True:
+            part = self._take()
+            if part is not _NOTHING:
+                return part
+            if self._over:
+                raise StopIteration
+            if self._question is None:
+                self._waiter = self._runner.waiter()
+                self._ask()
+            if not self._waiter.wait(self._seconds) and not self._news:
+                raise self._results.explained(self._job, self._timeout, self._late())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        """Return the next part in a coroutine."""
+        while True:
+            part = self._take()
+            if part is not _NOTHING:
+                return part
+            if self._over:
+                raise StopAsyncIteration
+            if self._question is None:
+                self._waiter = self._runner.async_waiter()
+                self._ask()
+            try:
+                await self._waiter.wait(self._seconds)
+            except TimeoutError:
+                if not self._news:
+                    late = self._late()
+                    raise await self._results.aexplained(self._job, self._timeout, late) from None
+
+    # Asking
+
+    def _ask(self) -> None:
+        origin = self._results.sent(self._job)
+        about = {"id": self._job.id, "delivery": self._delivery, "taken": self._next}
+        question = self._runner.question(
+            "stream", about, timeout=None, home=origin.broker, store=origin.store
+        )
+        question.subject = self._job.id
+        question.wake = self._waiter.wake
+        self._question = question
+        self._told, self._untold_bytes = self._next, 0
+        self._runner.begin(question)
+
+    @property
+    def _news(self) -> bool:
+        question = self._question
+        return question is not None and (bool(question.answers) or question.over)
+
+    def _leave(self) -> None:
+        question, self._question = self._question, None
+        if question is not None:
+            question.arguments["taken"] = self._next
+            self._runner.forget(question)
+
+    def _late(self) -> ResultTimeout:
+        text = f"no part of job {self._job.id} came in time"
+        return ResultTimeout(text, job_id=self._job.id)
+
+    # Taking
+
+    # hot loop: benchmarks/stream.py
+    def _take(self) -> Any:
+        """Return the next part that is there, or `_NOTHING`."""
+        parts = self._parts
+        while not parts:
+            question = self._question
+            if question is None:
+                return _NOTHING
+            if not question.answers:
+                self._tell(question)
+                if question.over and not question.answers:
+                    self._end()
+                    raise question.error or ResultUnavailable("the stream has ended too early")
+                return _NOTHING
+            answer = question.answers.popleft()
+            if isinstance(answer, tuple):
+                self._hear(question, answer)
+            else:
+                self._welcome(answer)
+            parts = self._parts
+        payload = parts.pop()
+        index = self._next
+        value = self._decode(index, payload)
+        self._next = self._seen = index + 1
+        self._untold_bytes += len(payload)
+        if index + 1 - self._told >= TELL_PARTS or self._untold_bytes >= TELL_BYTES:
+            self._tell(self._question)
+        return value
+
+    def _tell(self, question: Question | None) -> None:
+        """Let the broker know what was taken."""
+        if question is not None and self._next > self._told and not question.over:
+            self._told, self._untold_bytes = self._next, 0
+            question.arguments["taken"] = self._next
+            self._runner.credit(question)
+
+    def _decode(self, index: int, payload: bytes) -> Any:
+        name, _, rest = self._content_type.partition(";")
+        signature, _, created = rest.partition(";")
+        envelope = Envelope(
+            f"{self._job.id}.{index}", name, created=float(created or 0.0), signature=signature
+        )
+        return self._results.reader.content(name, payload, envelope)
+
+    def _welcome(self, about: dict[str, Any]) -> None:
+        """Take what the broker says of the stream at first."""
+        self._replayable = bool(about.get("replayable"))
+        if not self._delivery:
+            self._delivery, self._next = int(about["delivery"]), int(about["base"])
+            self._told = self._seen = self._next
+            self._know(self._delivery)
+
+    def _know(self, delivery: int) -> None:
+        if self._question is not None:
+            self._question.arguments["delivery"] = delivery
+            self._question.arguments["taken"] = self._next
+
+    def _hear(self, question: Question, answer: tuple[Any, Any]) -> None:
+        """Take a batch, or the end."""
+        head, body = answer
+        if head.delivery < self._delivery:
+            if not isinstance(body, bytes):  # a restarted broker has seen no part of it
+                self._finish(body)
+            return
+        if head.delivery > self._delivery:
+            fresh, self._delivery = not self._delivery, head.delivery
+            self._next = head.first if fresh and isinstance(body, bytes) else 0
+            self._told = self._next
+            self._know(head.delivery)
+            if self._seen and not self._replayable:
+                self._seen = 0
+                question.answers.appendleft(answer)
+                msg = f"job {self._job.id} is run again: its parts start again from the first"
+                raise StreamRestarted(msg)
+        if not isinstance(body, bytes):
+            self._hear_end(head, body)
+        elif head.first > self._next:
+            self._miss(head.first)
+        elif head.end > self._next:
+            self._asked_again = False
+            self._content_type, parts = decode_parts(body)
+            self._parts = parts[self._next - head.first :][::-1]
+            self._skip()
+
+    def _skip(self) -> None:
+        """Pass over what an earlier run has yielded already, where both yield the same."""
+        while self._parts and self._next < self._seen:
+            self._parts.pop()
+            self._next += 1
+
+    def _hear_end(self, head: PartHead, row: list[Any]) -> None:
+        if head.first > self._next:
+            self._miss(head.first)
+        else:
+            self._finish(row)
+
+    def _finish(self, row: list[Any]) -> None:
+        self._end()
+        self._results.note(self._job, row)
+        assert self._job.row is not None  # noqa: S101 - noted
+        if self._job.row.state != "succeeded":
+            self._results.reader.value(self._job.row)  # raises
+
+    def _miss(self, index: int) -> None:
+        """Ask again, once, for parts that were lost on their way here."""
+        missed = f"parts {self._next} to {index - 1} of job {self._job.id} were lost"
+        if self._asked_again:
+            self._end()
+            raise ResultUnavailable(f"{missed}; get() has its result")
+        self._asked_again = True
+        self._leave()
+        self._ask()
+
+    def _end(self) -> None:
+        self._over = True
+        self._leave()
+
 
 _ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
@@ -203,3 +473,244 @@ class Job(Generic[T]):
             JobNotFound: The broker does not know it.
         """
         return Stream(self, self._results, timeout)
+
+
+#: Seconds that an answer takes at most, if the broker has it.
+SHORTEST = 0.1
+
+
+class Results:
+    """States, infos and results of jobs.
+
+    Args:
+        runner: Talks to the brokers.
+        reader: Reads outcomes.
+        answer_timeout: Seconds to wait for what the broker knows now.
+        result_timeout: Seconds to wait for the end of a job, unless told.
+    """
+
+    def __init__(
+        self,
+        runner: ClientRunner,
+        reader: OutcomeReader,
+        *,
+        answer_timeout: float,
+        result_timeout: float | None,
+    ) -> None:
+        self.runner = runner
+        self.reader = reader
+        self.habit = Habit(runner.clock.monotonic)
+        self._answer_timeout = answer_timeout
+        self._result_timeout = result_timeout
+
+    def timeout(self, timeout: float | Default | None) -> float | None:
+        """Return seconds for a caller's ``timeout``, None for no limit."""
+        if timeout is DEFAULT:
+            return self._result_timeout
+        if timeout is None:
+            return None
+        seconds: object = timeout
+        if type(seconds) not in {int, float} or not timeout >= 0:
+            raise ValueError(f"timeout is {timeout!r}; allowed are seconds from 0, or None")
+        return max(float(timeout), SHORTEST)
+
+    # Results
+
+    def get(self, job: Job[Any], timeout: float | Default | None) -> Any:
+        """Return the result of a job, waiting for it."""
+        if job.row is None:
+            question = self._get_question(job, timeout)
+            try:
+                row = self.runner.ask(question)
+            except ResultTimeout as error:
+                raise self.explained(job, timeout, error) from None
+            self.note(job, row)
+        return self._value(job)
+
+    async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
+        """Do the same as `get` in a coroutine."""
+        if job.row is None:
+            question = self._get_question(job, timeout)
+            try:
+                row = await self.runner.aask(question)
+            except ResultTimeout as error:
+                raise await self.aexplained(job, timeout, error) from None
+            self.note(job, row)
+        if job.row is not None and is_reference(job.row.content_type):
+            from asyncio import to_thread
+
+            return await to_thread(self._value, job)  # backends may block
+        return self._value(job)
+
+    def note(self, job: Job[Any], row: list[Any]) -> None:
+        """Remember how a job ended; an unknown one may still come to be known."""
+        if row[1]:
+            job.row = Row(*row)
+        else:
+            raise JobNotFound(job.id)
+
+    def end_of(self, job: Job[Any]) -> Question:
+        """Return the question for a job's end, without a limit of time."""
+        return self._get_question(job, None)
+
+    def _get_question(self, job: Job[Any], timeout: float | Default | None) -> Question:
+        self.habit.waits(job.id)
+        origin = self.sent(job)
+        return self.runner.question(
+            "get",
+            timeout=self.timeout(timeout),
+            ids=[job.id],
+            home=origin.broker,
+            store=origin.store,
+        )
+
+    def _value(self, job: Job[Any]) -> Any:
+        assert job.row is not None  # noqa: S101 - noted before
+        return self.reader.value(job.row)
+
+    # Why it takes so long
+
+    def explained(
+        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
+    ) -> ResultTimeout:
+        """Return the error with where the job is, if the broker says so within `PATIENCE`."""
+        answers: list[Any] = []
+        with suppress(EventMQError):
+            for question in self._where(job, error):
+                answers.append(self.runner.ask(question))
+        return self._explain(job, timeout, answers) or error
+
+    async def aexplained(
+        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
+    ) -> ResultTimeout:
+        """Do the same as `explained` in a coroutine."""
+        answers: list[Any] = []
+        with suppress(EventMQError):
+            for question in self._where(job, error):
+                answers.append(await self.runner.aask(question))
+        return self._explain(job, timeout, answers) or error
+
+    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[Question]:
+        """Yield the questions where a job is, none if the error says so already."""
+        if error.state:
+            return
+        deadline = self.runner.deadline(PATIENCE)
+        for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
+            question = self.question(job, name, arguments)
+            question.deadline = deadline
+            yield question
+
+    def _explain(
+        self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
+    ) -> ResultTimeout | None:
+        if not answers:
+            return None
+        info, queues, workers = [*answers, None, None][:3]
+        text = describe(info, queues, workers, f"{self.timeout(timeout):.1f} s")
+        return ResultTimeout(text, job_id=job.id, state=info["state"])
+
+    # What is known now
+
+    def state(self, job: Job[Any]) -> str:
+        """Return the state of a job."""
+        return _state(job, self.runner.ask(self.question(job, "state", {"ids": [job.id]})))
+
+    async def astate(self, job: Job[Any]) -> str:
+        """Do the same as `state` in a coroutine."""
+        question = self.question(job, "state", {"ids": [job.id]})
+        return _state(job, await self.runner.aask(question))
+
+    def info(self, job: Job[Any]) -> dict[str, Any]:
+        """Return what the broker knows of a job."""
+        return with_errors(self.runner.ask(self.question(job, "info", {"id": job.id})))
+
+    async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
+        """Do the same as `info` in a coroutine."""
+        return with_errors(await self.runner.aask(self.question(job, "info", {"id": job.id})))
+
+    def cancel(self, job: Job[Any], reason: str) -> bool:
+        """Cancel a job; return whether it is cancelled now."""
+        arguments = {"ids": [job.id], "reason": reason}
+        rows = self.runner.ask(self.question(job, "cancel", arguments))
+        return _cancelled(job, rows)
+
+    async def acancel(self, job: Job[Any], reason: str) -> bool:
+        """Do the same as `cancel` in a coroutine."""
+        arguments = {"ids": [job.id], "reason": reason}
+        rows = await self.runner.aask(self.question(job, "cancel", arguments))
+        return _cancelled(job, rows)
+
+    def question(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> Question:
+        """Return a question about a job, for the broker that has it."""
+        origin = self.sent(job)
+        question = self.runner.question(
+            name,
+            arguments,
+            timeout=self._answer_timeout,
+            home=origin.broker,
+            store=origin.store,
+        )
+        question.subject = job.id
+        return question
+
+    @staticmethod
+    def sent(job: Job[Any]) -> Origin:
+        """Return where a job is; raises `NotAllowed` if it was not sent."""
+        origin = job.origin
+        if not origin.sent:
+            msg = f"job {job.id} is part of a batch that was not sent: leave app.batch() first"
+            raise NotAllowed(msg)
+        return origin
+
+    # Handles from ids
+
+    def find(self, job_id: str) -> Job[Any]:
+        """Return a handle of a job that some broker knows.
+
+        Raises:
+            JobNotFound: None of them does.
+            BrokerUnavailable: One that might did not answer.
+        """
+        away: BrokerUnavailable | None = None
+        for job in self._candidates(job_id):
+            try:
+                self.state(job)
+            except JobNotFound:
+                continue
+            except BrokerUnavailable as error:
+                away = error
+                continue
+            return job
+        raise away or JobNotFound(job_id)
+
+    async def afind(self, job_id: str) -> Job[Any]:
+        """Do the same as `find` in a coroutine."""
+        away: BrokerUnavailable | None = None
+        for job in self._candidates(job_id):
+            try:
+                await self.astate(job)
+            except JobNotFound:
+                continue
+            except BrokerUnavailable as error:
+                away = error
+                continue
+            return job
+        raise away or JobNotFound(job_id)
+
+    def _candidates(self, job_id: str) -> list[Job[Any]]:
+        if not job_id:
+            raise JobNotFound(job_id)
+        count = self.runner.brokers
+        places = range(count) if count > 1 else (NOWHERE,)
+        return [Job(job_id, self, Origin(broker=place)) for place in places]
+
+
+def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:
+    return _state(job, [row[:2] for row in rows]) == "cancelled"
+
+
+def _state(job: Job[Any], rows: list[list[str]]) -> str:
+    for job_id, state in rows:
+        if job_id == job.id and state:
+            return state
+    raise JobNotFound(job.id)

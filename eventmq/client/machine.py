@@ -14,16 +14,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.answers import credit_frames, read_answer, read_row, take_rows
 from eventmq.client.connection import LOST, Connection, Phase
-from eventmq.client.errands import NOWHERE, Errand, Notice, Outgoing, Parcel, Question
-from eventmq.client.ledger import Ledger
-from eventmq.client.promises import Promises
-from eventmq.client.refusals import refusal
-from eventmq.errors import ProtocolError
-from eventmq.wire.bulk import decode_exceptions, pack, unpack
+from eventmq.client.outcomes import credit_frames, read_answer, read_row, refusal, take_rows
+from eventmq.client.requests import NEVER, NOWHERE, Errand, Notice, Outgoing, Parcel, Question
+from eventmq.client.templates import BOTH, END, RECEIPT
+from eventmq.errors import BrokerUnavailable, ProtocolError
+from eventmq.wire.batches import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
     Ack,
     Call,
@@ -41,7 +39,275 @@ from eventmq.wire.results import ENDED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ClientMachine"]
+__all__ = ["ClientMachine", "Habit", "Ledger", "Promises"]
+
+
+#: What to do where there is no broker.
+_HINT = 'start one with "eventmq broker"'
+
+
+class Ledger:
+    """Open errands by message id, in the order in which they came.
+
+    Args:
+        connections: By index, as errands name them.
+    """
+
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self._connections = connections
+        self._open: dict[str, Errand] = {}
+        #: Errands with something new for whoever waits for them.
+        self.settled: list[Errand] = []
+        #: When the first of them is to be given up.
+        self.next_deadline = NEVER
+
+    def add(self, errand: Errand) -> bool:
+        """Note a new errand; return False if an open one of the same id stands for it."""
+        self.next_deadline = min(self.next_deadline, errand.deadline)
+        first = self._open.setdefault(errand.id, errand)
+        if first is errand:
+            return True
+        if isinstance(first, Parcel) and isinstance(errand, Parcel):
+            first.twins.append(errand)
+        return False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def find(self, message_id: str) -> Errand | None:
+        """Return an open errand."""
+        return self._open.get(message_id)
+
+    def homeless(self) -> list[Errand]:
+        """Return the errands that no broker has."""
+        return [errand for errand in self._open.values() if errand.at == NOWHERE]
+
+    def enter(self, errand: Errand, connection: Connection, now: float) -> None:
+        """Give an errand to a broker."""
+        errand.at = connection.index
+        connection.enter(now)
+        connection.unsent.append(errand)
+
+    def hold(self, question: Question, connection: Connection, now: float) -> None:
+        """Let a question wait for what a broker says without being asked, or has said already."""
+        question.at = connection.index
+        connection.enter(now)
+        if question.answers:
+            self.settle(question, None)
+
+    def leave(self, errand: Errand) -> None:
+        """Take an errand from its broker."""
+        if errand.at != NOWHERE:
+            self._connections[errand.at].waiting -= 1
+            errand.at = NOWHERE
+
+    def evict(self, connection: Connection) -> None:
+        """Take everything from a broker."""
+        connection.unsent.clear()
+        for errand in self._open.values():
+            if errand.at == connection.index:
+                self.leave(errand)
+
+    def settle(self, errand: Errand, error: Exception | None) -> None:
+        """End an errand, with its twins."""
+        del self._open[errand.id]
+        self._end(errand, error)
+        if isinstance(errand, Parcel):
+            for twin in errand.twins:
+                twin.refused, twin.sent = errand.refused, errand.sent
+                twin.broker, twin.store = errand.broker, errand.store
+                twin.confirmed = errand.confirmed
+                self._end(twin, error)
+
+    def _end(self, errand: Errand, error: Exception | None) -> None:
+        self.leave(errand)
+        errand.over = True
+        errand.error = error
+        self.settled.append(errand)
+
+    def overdue(self, now: float) -> list[Errand]:
+        """Return the open errands whose deadline has passed."""
+        return [errand for errand in self._open.values() if errand.deadline <= now]
+
+    def expire(self, now: float, *, patience: float) -> tuple[set[int], list[Errand]]:
+        """Give up what is late.
+
+        Args:
+            now: The time.
+            patience: Seconds in which a living broker has answered a message.
+
+        Returns:
+            The brokers that left a message unanswered for so long and said nothing else since,
+            and errands that now stand for a late one of the same id and need a broker.
+        """
+        silent, heirs = set(), []
+        for errand in list(self._open.values()):
+            if isinstance(errand, Parcel) and errand.twins:
+                self._expire_twins(errand, now)
+            if errand.deadline > now:
+                continue
+            if errand.at != NOWHERE and isinstance(errand, Parcel | Question):
+                heard = self._connections[errand.at].heard
+                if heard <= errand.sent <= now - patience:
+                    silent.add(errand.at)
+            heirs += self._give_up(errand)
+        self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)
+        return silent, heirs
+
+    def _everything(self) -> list[Errand]:
+        found = list(self._open.values())
+        return found + [t for e in found if isinstance(e, Parcel) for t in e.twins]
+
+    def _expire_twins(self, parcel: Parcel, now: float) -> None:
+        for twin in [twin for twin in parcel.twins if twin.deadline <= now]:
+            parcel.twins.remove(twin)
+            twin.sent = parcel.sent
+            self._end(twin, twin.failure(self._reason(parcel)))
+
+    def _give_up(self, errand: Errand) -> list[Errand]:
+        """Settle a late errand; return the twin that takes its place, if there is one."""
+        error = errand.failure(self._reason(errand))
+        if not isinstance(errand, Parcel) or not errand.twins:
+            self.settle(errand, error)
+            return []
+        heir, *heir.twins = errand.twins
+        heir.sent, heir.broker, heir.store = errand.sent, errand.broker, errand.store
+        self._open[errand.id] = heir
+        self._end(errand, error)
+        return [heir]
+
+    def _reason(self, errand: Errand) -> str:
+        if errand.at != NOWHERE:
+            connection = self._connections[errand.at]
+            if connection.features is None and not errand.sent:
+                what = f"{connection.address} ({connection.absence})"
+                return f"nothing could be sent to broker {what} in time"
+            return f"no answer from broker {connection.address} in time"
+        said = (f"{c.address} ({c.absence})" for c in self._connections)
+        return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
+
+    def abandon(self, reason: str) -> None:
+        """Give everything up."""
+        for errand in list(self._open.values()):
+            asked = isinstance(errand, Question)
+            error = BrokerUnavailable(reason) if asked else errand.failure(reason)
+            self.settle(errand, error)
+
+
+#: Promises that nobody has asked for yet; then the oldest are forgotten.
+MOST = 100
+
+#: Jobs in a row that were waited for at once, after which the next one is expected to be.
+ENOUGH = 2
+
+#: Seconds after its receipt in which somebody waits for a job who had nothing else to do: the
+#: receipt need not come before the end then.
+PROMPT = 0.001
+
+
+class Habit:
+    """Guesses whether the next job is waited for at once, as the last ones were.
+
+    Threads may share it: a wrong guess costs a message, or 10 ms, nothing else.
+
+    Args:
+        monotonic: Reads the time.
+    """
+
+    __slots__ = ("_last", "_monotonic", "_prompt", "_streak", "_submitted")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last = ""
+        self._submitted = 0.0
+        #: How many jobs in a row were waited for, and by whom had nothing else to do first.
+        self._streak = self._prompt = 0
+
+    def begins(self, job_id: str) -> str:
+        """Note that a job is submitted; return what should be asked for with it."""
+        if self._last:
+            self._streak = self._prompt = 0
+        self._last = job_id
+        if self._streak < ENOUGH:
+            return RECEIPT
+        return END if self._prompt >= ENOUGH else BOTH
+
+    def submitted(self) -> None:
+        """Note that the caller goes on: it has the receipt."""
+        self._submitted = self._monotonic()
+
+    def waits(self, job_id: str) -> None:
+        """Note that somebody waits for a job."""
+        if job_id == self._last:
+            self._last = ""
+            self._streak += 1
+            prompt = self._monotonic() - self._submitted < PROMPT
+            self._prompt = self._prompt + 1 if prompt else 0
+
+
+class _Promise(NamedTuple):
+    broker: int
+    since: float
+    row: list[Any] | None = None
+
+
+class Promises:
+    """What brokers have promised.
+
+    Args:
+        patience: Seconds in which somebody has to ask. A broker that hears nothing of a client
+            for longer may forget it, with what it promised.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        #: Job -> what nobody has asked for.
+        self._idle: dict[str, _Promise] = {}
+        #: Job -> broker, and who waits for it.
+        self._awaited: dict[str, tuple[int, Question]] = {}
+
+    def made(self, job_id: str, broker: int, now: float) -> None:
+        """Note that a broker will send the end of a job."""
+        if len(self._idle) >= MOST:
+            del self._idle[next(iter(self._idle))]
+        self._idle[job_id] = _Promise(broker, now)
+
+    def await_(self, question: Question, broker: int, now: float) -> bool:
+        """Let a ``get`` of one job wait for a promise; say whether there is one.
+
+        A row that is here already is among its answers then.
+        """
+        if question.name != "get" or len(question.ids) != 1:
+            return False
+        (job_id,) = question.ids
+        promise = self._idle.pop(job_id, None)
+        if promise is None or promise.broker != broker:
+            return False
+        if promise.row is not None:
+            question.ids.clear()
+            question.add(promise.row)
+        elif now - promise.since > self._patience:
+            return False
+        else:
+            self._awaited[job_id] = (broker, question)
+        return True
+
+    def kept(self, row: list[Any]) -> Question | None:
+        """Take the end of a job; return who waits for it."""
+        job_id: str = row[0]
+        _, question = self._awaited.pop(job_id, (0, None))
+        if question is not None and not question.over:
+            return question
+        promise = self._idle.get(job_id)
+        if promise is not None:
+            self._idle[job_id] = promise._replace(row=row)
+        return None
+
+    def broken(self, broker: int) -> None:
+        """Forget what a broker has promised: it is away, or was."""
+        self._idle = {i: promise for i, promise in self._idle.items() if promise.broker != broker}
+        self._awaited = {i: each for i, each in self._awaited.items() if each[0] != broker}
+
 
 logger = logging.getLogger(__name__)
 

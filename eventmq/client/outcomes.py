@@ -3,34 +3,138 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.causes import original
+from eventmq.client.main_module import main_name
 from eventmq.errors import (
     ContentNotAllowed,
+    DuplicateJob,
     EventMQError,
     JobCancelled,
     JobExpired,
     JobFailed,
     JobNotFound,
+    MessageTooLarge,
+    NotAllowed,
     ProtocolError,
+    QueueFull,
+    QueueNotFound,
+    RateLimited,
     ResultTooLarge,
     ResultUnavailable,
+    SubmitError,
     TimeLimitExceeded,
     UnknownTask,
     WorkerLost,
 )
 from eventmq.interfaces import Envelope
-from eventmq.wire.frames import FRAMES_TYPE, decode_frames
-from eventmq.wire.references import ResultHome
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error
+from eventmq.wire.batches import unpack
+from eventmq.wire.commands import Credit
+from eventmq.wire.exceptions import rebuild
+from eventmq.wire.results import (
+    ERROR_TYPE,
+    FRAMES_TYPE,
+    PLAIN_TYPE,
+    RemoteError,
+    ResultHome,
+    decode_error,
+    decode_frames,
+)
+from eventmq.wire.streams import END, PART, PartHead, parse_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
+    from eventmq.client.requests import Question
     from eventmq.interfaces import Serializer
+    from eventmq.wire.commands import Reply
 
-__all__ = ["OutcomeReader", "Row", "failure", "with_error", "with_errors"]
+__all__ = [
+    "OutcomeReader",
+    "Row",
+    "credit_frames",
+    "failure",
+    "original",
+    "read_answer",
+    "read_row",
+    "refusal",
+    "take_rows",
+    "with_error",
+    "with_errors",
+]
+
+
+def credit_frames(message_id: str, question: Question) -> list[bytes]:
+    """Return the CREDIT of a question, whose arguments say what was taken."""
+    delivery, taken = question.arguments["delivery"], question.arguments["taken"]
+    return Credit(message_id, question.id, str(delivery), str(taken)).frames()
+
+
+def read_answer(reply: Reply) -> Any:
+    """Return a batch (head, bytes), the end (head, row), or the map that comes first.
+
+    Raises:
+        ProtocolError: It is none of them.
+    """
+    outcome = reply.outcome or ""
+    if outcome.startswith(PART):
+        return PartHead.parse(outcome), reply.result
+    answer = unpack(reply.result, "the answer to stream")
+    if outcome.startswith(END):
+        match answer:
+            case [str(), str(), str(), bytes() | None]:
+                return parse_end(outcome), answer
+    elif isinstance(answer, dict) and {"delivery", "base", "replayable"} <= answer.keys():
+        return answer
+    raise ProtocolError("an answer to stream is malformed", code="bad-body")
+
+
+def take_rows(question: Question, rows: object) -> None:
+    """Keep the rows of a ``get`` that answer something new."""
+    if not isinstance(rows, list):
+        raise ProtocolError("the answer to get is no list", code="bad-body")
+    for row in map(read_row, rows):
+        if row[0] in question.ids:
+            question.ids.discard(row[0])
+            question.add(row)
+
+
+def read_row(row: object) -> list[Any]:
+    """Return how a job ended: id, state, content type and bytes or None.
+
+    Raises:
+        ProtocolError: It is none of that.
+    """
+    match row:
+        case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:
+            return [job_id, state, content_type, result]
+    raise ProtocolError("an answer to get has a malformed row", code="bad-body")
+
+
+def original(remote: RemoteError) -> Exception | None:
+    """Return an exception like the worker's, or None if its class is not imported here."""
+    return rebuild(remote, _find_class)
+
+
+def _find_class(dotted: str) -> type[Exception] | None:
+    parts = dotted.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        module = sys.modules.get(name)
+        if module is None and name == main_name():
+            module = sys.modules["__main__"]
+        if module is not None:
+            return _class_in(module, parts[end:])
+    return None
+
+
+def _class_in(module: object, path: list[str]) -> type[Exception] | None:
+    found: object = module
+    for part in path:
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
 
 #: How a failed job is raised where its error is one of ours.
 _OURS: dict[str, type[JobFailed]] = {
@@ -176,3 +280,31 @@ def with_error(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error(data: bytes | None) -> RemoteError | None:
     return decode_error(data) if data else None
+
+
+_SUBMIT: dict[str, type[SubmitError]] = {
+    "queue-full": QueueFull,
+    "store-full": QueueFull,
+    "too-many-keys": QueueFull,
+    "too-large": MessageTooLarge,
+    "too-many-lanes": QueueFull,
+    "rate-limited": RateLimited,
+}
+
+
+def refusal(code: str, text: str, job_id: str) -> EventMQError:
+    """Return the exception for an ERROR code; the table of codes is in the protocol page."""
+    if code == "duplicate":
+        return DuplicateJob(f"job {text} has the same unique key", job_id=text)
+    kind = _SUBMIT.get(code)
+    if kind is not None:
+        return kind(text, job_id=job_id)
+    if code == "parts-gone":
+        return ResultUnavailable(text)
+    if code in {"not-allowed", "not-a-stream"}:
+        return NotAllowed(text)
+    if code == "job-not-found":
+        return JobNotFound(job_id)
+    if code == "queue-not-found":
+        return QueueNotFound(text)
+    return ProtocolError(f"the broker refused: {text}", code=code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.errands import Notice
+from eventmq.client.requests import Notice
 from eventmq.errors import BrokerUnavailable, SerializationError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import Envelope
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from eventmq.client.client import ClientRunner
     from eventmq.client.outcomes import OutcomeReader
-    from eventmq.client.runner import ClientRunner
     from eventmq.interfaces import Serializer
 
 __all__ = ["Message", "Subscription", "Topics"]

@@ -13,9 +13,8 @@ from eventmq.wire.calls import MAX_IDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-    from eventmq.client.errands import Question
-    from eventmq.client.handle import Default, Job
-    from eventmq.client.results import Results
+    from eventmq.client.handle import Default, Job, Results
+    from eventmq.client.requests import Question
 
 __all__ = ["Completed", "Waited", "await_", "wait"]
 

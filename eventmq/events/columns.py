@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import msgpack
 
 from eventmq.events.packed import KIND_CODES, Field, unpack_blocks
 from eventmq.events.schema import COLUMNS, SCHEMA_VERSION, Kind
@@ -12,13 +17,15 @@ if TYPE_CHECKING:
 
     from eventmq.events.packed import Block
 
-    #: Gets the name of a column and events with values; returns what it has of each of them.
     Redact = Callable[[str, Block], Sequence[str | None]]
 
-__all__ = ["EventColumns", "rows_of"]
+__all__ = ["EventColumns", "fingerprint", "rows_of"]
+
 
 _NAMES = tuple(column.name for column in COLUMNS)
+
 _KINDS = tuple(kind.value for kind in Kind)
+
 _MICRO = 1_000_000
 
 #: Columns that are taken from a field as they are; "" and a missing one are null.
@@ -37,6 +44,7 @@ _PLAIN = {
 
 #: Columns of a label, in its order; the fields after it say what is not the label's.
 _LABEL = ("task", "root_id", "parent_id", "trace_id", "schedule_id", "release")
+
 _KIN = {"root_id": Field.ROOT, "parent_id": Field.PARENT}
 
 #: Columns of times, from seconds.
@@ -188,3 +196,30 @@ def _micros(seconds: Sequence[Any], given: Sequence[Any] | None = None) -> list[
             for value, known in zip(seconds, given, strict=True)
         ]
     return [int(value * _MICRO) if value else None for value in seconds]
+
+
+_FRAME = re.compile(r'File "(?:[^"]*[/\\])?([^"/\\]*)", line \d+, in (\S+)')
+
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
+
+#: A longer error is looked at anew each time.
+_REMEMBERED = 16 * 1024
+
+
+def fingerprint(error: bytes) -> tuple[str, str]:
+    """Return the dotted type of an encoded error, "" where it has none, and its fingerprint."""
+    return _remembered(error) if len(error) <= _REMEMBERED else _fingerprint(error)
+
+
+def _fingerprint(error: bytes) -> tuple[str, str]:
+    try:
+        kind, message, traceback, *_ = msgpack.unpackb(error)
+        frames = _FRAME.findall(traceback)
+        place = repr(frames) if frames else _VARYING.sub("_", message[:400])
+    except Exception:  # noqa: BLE001 - an error of any shape is an error
+        return "", ""
+    text = f"{kind}\0{place}"
+    return kind, hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+_remembered = lru_cache(maxsize=256)(_fingerprint)

@@ -51,7 +51,7 @@ class Field:
     ROOT = 18
     PARENT = 19
     #: Of a redactor's broker: the body of a job that was admitted, or the result of one that
-    #: succeeded, and before it how to decode it (`eventmq.entries.values`).
+    #: succeeded, and before it how to decode it (`eventmq.store.events`).
     CONTENT_TYPE = 20
     VALUE = 21
 

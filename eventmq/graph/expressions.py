@@ -67,7 +67,7 @@ class Expression(ABC):
 
         Returns:
             The handle: the job whose result is the result of the whole, or a
-            `eventmq.client.groups.JobGroup` where that is a list.
+            `eventmq.client.graphs.JobGroup` where that is a list.
 
         Raises:
             NotAllowed: Nothing in it knows an app.

@@ -45,8 +45,8 @@ results, a task that does so included; *beat* is the scheduler. Set elsewhere, i
 
 #: Process -> where its settings are read, below the package.
 _READERS = {
-    "client": ("app/application.py", "app/runner_wiring.py", "app/keys.py"),
-    "worker": ("app/runner_worker.py", "app/loading.py", "app/keys.py", "cli/worker.py"),
+    "client": ("app/app.py", "app/wiring.py", "app/keys.py"),
+    "worker": ("app/worker.py", "app/loading.py", "app/keys.py", "cli/worker.py"),
     "broker": ("app/broker.py", "app/routing.py"),
     "beat": ("app/*beat*.py", "app/*schedul*.py", "app/keys.py", "cli/beat.py"),
 }

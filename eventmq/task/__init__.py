@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from eventmq.task.calls import CallOptions
 from eventmq.task.kinds import AsyncTask, StreamTask
-from eventmq.task.options import TaskOptions
+from eventmq.task.options import CallOptions, TaskOptions
 from eventmq.task.shared import shared_task
 from eventmq.task.task import BoundTask, Host, Task
 

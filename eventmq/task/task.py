@@ -4,42 +4,333 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from functools import update_wrapper
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
+from eventmq import canvas
 from eventmq.client.main_module import real_name
-from eventmq.errors import SettingsError
+from eventmq.client.templates import Template, Written
+from eventmq.errors import ProtocolError, SettingsError
+from eventmq.execution.spec import TaskSpec
+from eventmq.graph import Signature
+from eventmq.headers import Headers, write_headers
 from eventmq.task import values
-from eventmq.task.arity import is_generator, plain_arity, signature_of
-from eventmq.task.calls import NO_OPTIONS, CallOptions
-from eventmq.task.signatures import Signing
-from eventmq.task.template import make_template
+from eventmq.task.options import NO_OPTIONS, RESULT_TTL, STREAM_IDLE, CallOptions, TaskOptions
 from eventmq.task.unique import key_maker, limit_key_maker, read_unique
-from eventmq.worker.taskspec import TaskSpec
+from eventmq.wire.results import FRAMES_TYPE, encode_frames, service_task
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
 
     from typing_extensions import Unpack
 
     from eventmq.client.handle import Job
-    from eventmq.client.submitter import Submitter
-    from eventmq.client.templates import Template
+    from eventmq.client.submit import Submitter
+    from eventmq.graph import Expression
     from eventmq.interfaces import Serializer
-    from eventmq.plugins.retries.backoff import Backoff
-    from eventmq.task.calls import CallKeywords
-    from eventmq.task.options import TaskOptions
+    from eventmq.policies import Backoff
+    from eventmq.task.options import CallKeywords
     from eventmq.task.unique import Unique
 
-__all__ = ["BoundTask", "HasHost", "Host", "Task"]
+__all__ = [
+    "BoundTask",
+    "HasHost",
+    "Host",
+    "NamedTask",
+    "Signing",
+    "Task",
+    "header_text",
+    "is_generator",
+    "make_template",
+    "named_arguments",
+    "named_template",
+    "plain_arity",
+    "signature_of",
+    "write_raw",
+]
+
+
+def make_template(
+    host: Host,
+    name: str,
+    options: TaskOptions,
+    call: CallOptions,
+    signature: inspect.Signature,
+    *,
+    streams: bool = False,
+) -> Template:
+    """Return the common part of jobs of a task.
+
+    Args:
+        host: The app.
+        name: Of the task.
+        options: Of its declaration.
+        call: Of this call; these win.
+        signature: Of the function, for keys made of its arguments.
+        streams: The function is a generator.
+    """
+    content_type, serializer = host.content(options.serializer)
+    host.uses_policy(options.backoff)
+    expires_in, _ = call.expiry()
+    if call.expires is None:
+        expires_in = options.expires or 0.0
+    headers = _headers(name, content_type, options, call, host.release)
+    headers = _streaming(headers, options) if streams else headers
+    queue = call.queue or options.queue or host.default_queue
+    unique = read_unique(call.unique or options.unique)
+    values.no_guarantee(
+        guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
+    )
+    host.uses_queue(queue)
+    if unique is not None:
+        headers = unique.into(headers)
+    template = Template.make(queue, headers, serializer, host.now, expires_in)
+    if unique is not None:
+        template = replace(template, key=key_maker(unique, name, signature))
+    if options.limit_key is not None:
+        template = replace(template, limit_key=limit_key_maker(options.limit_key, name, signature))
+    return template
+
+
+def _extra(call: CallOptions, release: str) -> tuple[tuple[str, str], ...]:
+    """Return the caller's headers, and the release where these do not say one."""
+    own = call.own_headers()
+    return own if not release or "release" in dict(own) else (*own, ("release", release))
+
+
+def _streaming(headers: Headers, options: TaskOptions) -> Headers:
+    return replace(
+        headers,
+        stream=True,
+        replayable=options.replayable,
+        stream_idle=None if options.stream_idle == STREAM_IDLE else float(options.stream_idle),
+        stream_unread="" if options.stream_unread == "discard" else options.stream_unread,
+    )
+
+
+def _headers(
+    name: str, content_type: str, options: TaskOptions, call: CallOptions, release: str
+) -> Headers:
+    countdown, eta = call.ready()
+    ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
+    ignored = call.ignore_result
+    timeout = options.timeout if call.timeout is None else call.timeout
+    soft = options.soft_timeout if call.soft_timeout is None else call.soft_timeout
+    values.limits(timeout, soft)
+    return Headers(
+        guarantee=None if options.guarantee else False,
+        task=name,
+        content_type=content_type,
+        retry_count=options.retries if call.retries is None else call.retries,
+        priority=options.priority if call.priority is None else call.priority,
+        countdown=countdown,
+        eta=eta,
+        expires=call.expiry()[1],
+        ignore_result=options.ignore_result if ignored is None else ignored,
+        result_ttl=None if ttl == RESULT_TTL else ttl,
+        timeout=float(timeout or 0.0),
+        soft_limit=float(soft or 0.0),
+        limit_rate=options.rate_limit or "",
+        limit_running=options.max_concurrency or 0,
+        extra=_extra(call, release),
+    )
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature, or one that takes anything where a built-in has none."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005 - takes anything
+
+
+def plain_arity(signature: inspect.Signature) -> range:
+    """Return how many arguments, all by position, the function takes for certain."""
+    least = most = 0
+    for parameter in signature.parameters.values():
+        if parameter.kind in _POSITIONAL:
+            most += 1
+            least += parameter.default is inspect.Parameter.empty
+        elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        elif parameter.default is inspect.Parameter.empty:
+            return range(0)
+    return range(least, most + 1)
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling a function gives a generator, or an async one."""
+    inner = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+
+
+def named_template(
+    host: Host, name: str, options: Mapping[str, Any]
+) -> tuple[Template, str | None]:
+    """Return the template of a job for a task by its name, and the id that the caller chose.
+
+    Raises:
+        SettingsError: An option is not allowed.
+    """
+    values.text("the name of the task", name)
+    call = CallOptions.read(options)
+    template = make_template(host, name, TaskOptions(), call, signature_of(_anything))
+    return template, call.job_id
+
+
+def _anything(*args: Any, **kwargs: Any) -> None:
+    """Stand for a function that nobody knows here: only keyword arguments have names."""
+
+
+def named_arguments(
+    name: str, args: object, kwargs: object
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a job for a task by its name, checked."""
+    return values.arguments(args, kwargs, f"app.send({name!r}, ")
+
+
+def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str) -> Written:
+    """Return a job with this body.
+
+    Args:
+        queue: Name of the queue.
+        body: Bytes, or a list of frames for whoever serves the queue as a majordomo service.
+        headers: Names as on the wire; True is a header without a value.
+        job_id: Its id.
+
+    Raises:
+        SettingsError: A value is not allowed.
+    """
+    values.text("queue", queue)
+    values.text("job_id", job_id)
+    if isinstance(body, (list, tuple)):
+        return _write_frames(queue, body, headers or {}, job_id)
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        values.refuse("body", type(body).__name__, "bytes")
+    return Written(job_id, queue, header_text(headers or {}), bytes(body))
+
+
+def _write_frames(
+    queue: str, frames: Sequence[object], headers: Mapping[str, Any], job_id: str
+) -> Written:
+    for frame in frames:
+        if not isinstance(frame, (bytes, bytearray, memoryview)):
+            values.refuse("a frame of the body", type(frame).__name__, "bytes")
+    own = {"task": service_task(queue), "content-type": FRAMES_TYPE}
+    text = header_text({**headers, **own})
+    return Written(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
+
+
+def header_text(headers: Mapping[str, Any]) -> str:
+    """Return headers as they are written on the wire; True is a header without a value.
+
+    Raises:
+        SettingsError: They are not what they should be.
+    """
+    if not isinstance(headers, Mapping):
+        values.refuse("headers", headers, "a mapping of names to values")
+    pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]
+    try:
+        text = write_headers(pairs)
+    except ProtocolError as error:
+        raise SettingsError(str(error)) from error
+    if not {"batch", "chunk"}.isdisjoint(headers):
+        raise SettingsError("the headers batch and chunk are made by the client, not by callers")
+    return text
+
+
+class Signing(ABC):
+    """What a task, and one with options of a call, have in common here."""
+
+    @property
+    @abstractmethod
+    def host(self) -> Host:
+        """The app that it is submitted through."""
+
+    @property
+    @abstractmethod
+    def graph_template(self) -> Template:
+        """The common part of its jobs in graphs."""
+
+    @abstractmethod
+    def signed(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name of the task and the options of the call."""
+
+    @abstractmethod
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` if the function does not take these arguments."""
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature:
+        """Return this call as data. In a chain it gets the result before it as first argument."""
+        name, options = self.signed()
+        return Signature(name, args, kwargs, options, origin=self)
+
+    def si(self, *args: Any, **kwargs: Any) -> Signature:
+        """Return this call as data that takes nothing from what runs before it."""
+        name, options = self.signed()
+        return Signature(name, args, kwargs, options, immutable=True, origin=self)
+
+    # Submitting what such calls are a part of
+
+    @property
+    def graph_submitter(self) -> Submitter:
+        """Sends jobs."""
+        return self.host.submitter
+
+    def send_graph(self, expression: Expression) -> Any:
+        """Submit an expression through the app of this task."""
+        return canvas.send(expression, self, self._named)
+
+    async def asend_graph(self, expression: Expression) -> Any:
+        """Do the same in a coroutine."""
+        return await canvas.asend(expression, self, self._named)
+
+    def _named(self, signature: Signature) -> Signing:
+        """Return what makes the jobs of a signature that no task has made."""
+        return NamedTask(self.host, signature.task, signature.options)
+
+
+class NamedTask(Signing):
+    """A task by its name, without its code.
+
+    Args:
+        host: The app.
+        name: Of the task.
+        options: Of the call.
+    """
+
+    def __init__(self, host: Host, name: str, options: Mapping[str, Any]) -> None:
+        self._host = host
+        self._name = name
+        self._options = options
+
+    @property
+    def host(self) -> Host:
+        """The app that it is submitted through."""
+        return self._host
+
+    @cached_property
+    def graph_template(self) -> Template:
+        """The common part of its jobs; raises `SettingsError` for an option that is not allowed."""
+        return named_template(self._host, self._name, self._options)[0]
+
+    def signed(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the options."""
+        return self._name, self._options
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take any arguments."""
+
 
 P = ParamSpec("P")
+
 R = TypeVar("R")
 
 

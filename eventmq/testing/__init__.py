@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventmq.testing.clock import FakeClock
-    from eventmq.testing.enqueued import Enqueued
+    from eventmq.testing.cluster import Enqueued
     from eventmq.testing.inline import InlineApp, use_app
     from eventmq.testing.suites.gateway import GatewaySuite
-    from eventmq.testing.suites.keyed_routing import KeyedRoutingSuite
     from eventmq.testing.suites.middleware import MiddlewareSuite
     from eventmq.testing.suites.queue_order import QueueOrderSuite
     from eventmq.testing.suites.queue_store import QueueStoreSuite
     from eventmq.testing.suites.result_backend import ResultBackendSuite
     from eventmq.testing.suites.retry_policy import RetryPolicySuite
-    from eventmq.testing.suites.routing import RoutingStrategySuite
+    from eventmq.testing.suites.routing import KeyedRoutingSuite, RoutingStrategySuite
     from eventmq.testing.suites.schedule_store import ScheduleStoreSuite
     from eventmq.testing.suites.serializer import SerializerSuite
     from eventmq.testing.suites.trigger import TriggerSuite
@@ -53,11 +52,11 @@ __all__ = [
 ]
 
 _WHERE = {
-    "Enqueued": "enqueued",
+    "Enqueued": "cluster",
     "FakeClock": "clock",
     "GatewaySuite": "suites.gateway",
     "InlineApp": "inline",
-    "KeyedRoutingSuite": "suites.keyed_routing",
+    "KeyedRoutingSuite": "suites.routing",
     "MiddlewareSuite": "suites.middleware",
     "QueueOrderSuite": "suites.queue_order",
     "QueueStoreSuite": "suites.queue_store",

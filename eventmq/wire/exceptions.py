@@ -22,7 +22,7 @@ from types import (
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import JobFailed
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ProtocolError
 from eventmq.graph import MAX_NODES, Plan
-from eventmq.wire.bulk import check_jobs, pack, unpack
+from eventmq.wire.batches import check_jobs, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,26 +9,45 @@ uses.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.errors import ProtocolError
+from eventmq.errors import (
+    EventMQError,
+    ProtocolError,
+    ResultTooLarge,
+    ResultUnavailable,
+    SerializationError,
+)
 from eventmq.job import JobState
-from eventmq.wire.bulk import is_text, pack, unpack
+from eventmq.wire.batches import is_text, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from eventmq.interfaces import ResultBackend
 
 __all__ = [
     "ENDED",
     "ERROR_TYPE",
+    "FRAMES_TYPE",
     "NO_REPLY",
     "PLAIN_TYPE",
     "RemoteError",
+    "ResultHome",
+    "decode_arguments",
     "decode_error",
+    "decode_frames",
     "encode_error",
+    "encode_frames",
+    "encode_value",
+    "is_reference",
+    "is_service",
     "plain_result",
+    "service_task",
     "shorten",
+    "too_large",
 ]
+
 
 #: OUTCOME of a REPLY that carries the row of an ended job (extension ``ended``).
 ENDED = "ended"
@@ -47,7 +66,6 @@ TRACEBACK_LIMIT = 16 * 1024
 
 #: A message longer than this many characters is cut.
 MESSAGE_LIMIT = 4 * 1024
-
 
 #: Bytes that an error may take; arguments and attributes are left out where they make it longer.
 ERROR_LIMIT = 64 * 1024
@@ -160,3 +178,169 @@ def _more(value: object) -> tuple[Mapping[str, object] | None, tuple[RemoteError
     rows = map(_read, members if isinstance(members, list) else ())
     named = isinstance(state, dict) and all(isinstance(name, str) for name in state)
     return state if named else None, tuple(row for row in rows if row is not None)
+
+
+_PREFIX = "reference:"
+
+#: Longest result in bytes, unless told: what the broker's default frame limit lets through.
+MAX_RESULT = 16 * 1024 * 1024 - 64 * 1024
+
+#: Seconds that a result of a job that does not say is kept, unless told.
+RESULT_TTL = 86400.0
+
+
+def is_reference(content_type: str) -> bool:
+    """Say whether the bytes of an outcome are a reference to its result."""
+    return content_type.startswith(_PREFIX)
+
+
+def too_large(size: int, limit: int) -> str:
+    """Return why a result cannot be handed to the broker, and what would take it."""
+    return (
+        f"the result has {size} bytes; the limit is {limit}, from the setting max_frame; a result "
+        "backend such as 'sqlite' (setting result_backend) takes larger ones"
+    )
+
+
+class ResultHome:
+    """Where an app keeps its results: a backend, with its name and its limits. Thread-safe.
+
+    Args:
+        backend: Keeps results; None or an inline one leaves them to the broker.
+        name: Of the backend, as the setting has it.
+        max_result: Longest result in bytes that is left to the broker.
+        ttl: Seconds that a result is kept whose job does not say.
+    """
+
+    __slots__ = ("_backend", "_name", "_ttl", "inline", "max_result")
+
+    def __init__(
+        self,
+        backend: ResultBackend | None = None,
+        name: str = "",
+        *,
+        max_result: int = MAX_RESULT,
+        ttl: float = RESULT_TTL,
+    ) -> None:
+        self._backend = None if backend is None or backend.inline else backend
+        self._name = name or "broker"
+        self.max_result = max_result
+        self._ttl = ttl
+        #: Whether results travel in the REPLY; else `put` and `get` may block.
+        self.inline = self._backend is None
+
+    def check(self, result: bytes) -> None:
+        """Raise `ResultTooLarge` for a result that the broker would not take."""
+        if len(result) > self.max_result:
+            raise ResultTooLarge(too_large(len(result), self.max_result))
+
+    def put(
+        self,
+        job_id: str,
+        content_type: str,
+        result: bytes,
+        ttl: float | None,
+        *,
+        fed: bool = False,
+    ) -> tuple[str, bytes]:
+        """Keep a result.
+
+        Args:
+            job_id: Of its job.
+            content_type: Of the result.
+            result: The bytes.
+            ttl: Seconds that the job wants it kept, None if it does not say.
+            fed: Other jobs take it, at a time that nobody knows: it is kept as long as that of a
+                job that does not say, at least.
+
+        Returns:
+            Content type and bytes for the outcome.
+
+        Raises:
+            ResultTooLarge: It is too long for the broker, or for the backend.
+        """
+        if self._backend is None:
+            self.check(result)
+            return content_type, result
+        seconds = self._ttl if ttl is None else max(ttl, self._ttl) if fed else ttl
+        if seconds <= 0:
+            return "", b""
+        reference = self._backend.put(job_id, result, seconds)
+        return f"{_PREFIX}{self._name};{content_type}", reference
+
+    def get(self, job_id: str, content_type: str, data: bytes) -> tuple[str, bytes]:
+        """Return content type and bytes of the result of an outcome.
+
+        Raises:
+            ResultUnavailable: Another backend keeps it, or this one does not any more.
+        """
+        if not is_reference(content_type):
+            return content_type, data
+        name, _, content_type = content_type.removeprefix(_PREFIX).partition(";")
+        if self._backend is None or name != self._name:
+            msg = f"the result of job {job_id} is kept by the result backend {name!r}, and this "
+            msg += f"program has {self._name!r}: give it the same setting result_backend"
+            raise ResultUnavailable(msg)
+        try:
+            return content_type, self._backend.get(data)
+        except EventMQError:
+            raise
+        except Exception as error:
+            msg = f"the result of job {job_id}: the result backend {name!r} failed: "
+            raise ResultUnavailable(f"{msg}{type(error).__name__}: {error}") from error
+
+
+#: The content type.
+FRAMES_TYPE = "frames"
+
+_SERVICE = "majordomo/"
+
+
+def service_task(service: str) -> str:
+    """Return the task name that the jobs of a service have."""
+    return f"{_SERVICE}{service}"
+
+
+def is_service(task: str) -> bool:
+    """Say whether a task name is that of a service."""
+    return task.startswith(_SERVICE)
+
+
+def encode_frames(frames: Sequence[bytes]) -> bytes:
+    """Return frames as a body."""
+    return pack(list(map(bytes, frames)))
+
+
+def decode_frames(data: bytes) -> list[bytes]:
+    """Return the frames of a body.
+
+    Raises:
+        ProtocolError: It has none.
+    """
+    frames = unpack(data, "the body")
+    if not isinstance(frames, list) or not all(isinstance(frame, bytes) for frame in frames):
+        raise ProtocolError("a body of frames is a list of bytes", code="bad-body")
+    return frames
+
+
+def decode_arguments(data: bytes, _: object) -> tuple[tuple[list[bytes]], dict[str, Any]]:
+    """Return the arguments of a service's task: the list of frames."""
+    return (decode_frames(data),), {}
+
+
+def encode_value(value: object, _: object) -> tuple[bytes, str]:
+    """Return what a service's task returned or yielded as frames, and no signature; None is none.
+
+    Raises:
+        SerializationError: It is not bytes, nor a list of bytes.
+    """
+    if value is None:
+        value = []
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        value = [value]
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(frame, (bytes, bytearray, memoryview)) for frame in value
+    ):
+        return encode_frames(value), ""
+    msg = f"a task for a majordomo service returns bytes or a list of bytes, not {type(value)}"
+    raise SerializationError(msg)

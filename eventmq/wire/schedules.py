@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ProtocolError, SettingsError
 from eventmq.headers import format_headers, parse_headers
 from eventmq.schedule import Schedule
-from eventmq.wire.bulk import is_text
+from eventmq.wire.batches import is_text
 
 if TYPE_CHECKING:
     from eventmq.headers import Headers

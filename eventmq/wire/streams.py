@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.errors import ProtocolError
-from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,24 +15,22 @@ import logging
 from typing import TYPE_CHECKING
 
 from eventmq.errors import ProtocolError
+from eventmq.execution import joblog
 from eventmq.headers import parse_headers
 from eventmq.interfaces import Answered, Died, Streamed
 from eventmq.job import OutcomeKind
 from eventmq.timekeeping import SETTLED, STEP, say_seconds
 from eventmq.wire import commands
-from eventmq.wire.bulk import ASK, NOW, OutcomeRow, decode_chunk, encode_outcomes, move_expiry
+from eventmq.wire.batches import ASK, NOW, OutcomeRow, decode_chunk, encode_outcomes, move_expiry
 from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
-from eventmq.worker import joblog
-from eventmq.worker.autoscale import Autoscaler
+from eventmq.worker.chunks import HeldChunk, Ledger
 from eventmq.worker.inputs import Inputs, is_paged
-from eventmq.worker.ledger import HeldChunk, Ledger
-from eventmq.worker.overseer import Overseer, fail
 from eventmq.worker.session import Session
-from eventmq.worker.shared import SharedLedger, SharedSlots
-from eventmq.worker.slots import Slots, Wanted
+from eventmq.worker.slots import Autoscaler, SharedLedger, SharedSlots, Slots, Wanted
 from eventmq.worker.streams import Streams
 from eventmq.worker.suspects import Suspects
+from eventmq.worker.watchdog import Overseer, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +38,8 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.interfaces import PoolEvent, WorkerPool
     from eventmq.worker.inputs import Spool
-    from eventmq.worker.overseer import Judge
     from eventmq.worker.session import SessionInfo
+    from eventmq.worker.watchdog import Judge
 
 __all__ = ["JobManager"]
 

@@ -14,8 +14,8 @@ from eventmq.wire.streams import NO_READER, PROGRESS, PartHead
 
 if TYPE_CHECKING:
     from eventmq.interfaces import Progressed, Streamed, WorkerPool
-    from eventmq.wire.bulk import ChunkEntry
-    from eventmq.worker.ledger import HeldChunk, Ledger
+    from eventmq.wire.batches import ChunkEntry
+    from eventmq.worker.chunks import HeldChunk, Ledger
     from eventmq.worker.session import Session
 
 __all__ = ["Streams"]

@@ -12,13 +12,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from eventmq.wire import commands
-from eventmq.wire.bulk import pack
-from eventmq.worker.replies import RESEND_AFTER
+from eventmq.wire.batches import pack
+from eventmq.worker.session import RESEND_AFTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.worker.ledger import HeldChunk, Ledger
+    from eventmq.worker.chunks import HeldChunk, Ledger
     from eventmq.worker.session import Session
 
 __all__ = ["LATER", "Suspects"]

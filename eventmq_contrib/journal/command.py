@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
-from eventmq.cli.moments import read_moment
+from eventmq.cli.command import DONE, FAILED, Command, read_moment
 from eventmq.cli.target import takes_target
 from eventmq.errors import BrokerUnavailable
 from eventmq_contrib.extras import need
@@ -78,7 +76,7 @@ def journal(
 @contextlib.contextmanager
 def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, EventMQ]]:
     """Give where events come from, and close it at the end."""
-    from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+    from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
     from eventmq_contrib.journal.sources import BrokerSource, StoreSource
 
     app = target.serving().app

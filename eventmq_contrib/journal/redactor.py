@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.finder import import_named
+from eventmq.cli.target import import_named
 from eventmq.client.outcomes import OutcomeReader, Row
 from eventmq.errors import (
     AppNotFound,
@@ -23,10 +23,9 @@ from eventmq.errors import (
     SignatureError,
 )
 from eventmq.events.packed import Field
+from eventmq.execution.legacy import parse_plain
 from eventmq.interfaces import Envelope
-from eventmq.wire.frames import FRAMES_TYPE
-from eventmq.wire.references import is_reference
-from eventmq.worker.plainjob import parse_plain
+from eventmq.wire.results import FRAMES_TYPE, is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable

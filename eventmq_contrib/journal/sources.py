@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.entries import EventRow, OutboxHead
 from eventmq.errors import BrokerUnavailable, ProtocolError, StoreError
+from eventmq.store.events import EventRow, OutboxHead
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.clock import Clock
-    from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+    from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
 
 __all__ = ["BrokerSource", "Source", "StoreSource"]
 

@@ -14,7 +14,7 @@ import click
 
 from eventmq.cli.output import show_rows
 from eventmq.cli.target import takes_json
-from eventmq_contrib.spark import commands, moments
+from eventmq_contrib.spark import commands, timestamps
 from eventmq_contrib.spark.session import using_spark
 from eventmq_contrib.spark.table import write_table
 
@@ -151,10 +151,10 @@ _OPTIONS = (
         "knows, as s3a://bucket/journal.",
     ),
     click.option(
-        "--since", metavar="WHEN", callback=moments.read,
+        "--since", metavar="WHEN", callback=timestamps.read,
         help="Only from then on: 2h ago, or 2026-01-31T12:00.",
     ),
-    click.option("--until", metavar="WHEN", callback=moments.read, help="Only before then."),
+    click.option("--until", metavar="WHEN", callback=timestamps.read, help="Only before then."),
     click.option("--queue", metavar="NAME", help="Only of this queue."),
     click.option("--task", metavar="NAME", help="Only of this task."),
     click.option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from eventmq_contrib.spark.drafts import put_table, write_whole
+from eventmq_contrib.spark.atomic import put_table, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import BrokerUnavailable, StoreError
-from eventmq_contrib.spark.causes import cause_of
+from eventmq_contrib.spark.errors import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +84,7 @@ class Replay:
         """Write which jobs are replayed, the first failed first.
 
         Args:
-            jobs: As from `eventmq_contrib.spark.products.replay.failed_jobs`.
+            jobs: As from `eventmq_contrib.spark.analyses.replay.failed_jobs`.
             rate: Jobs per second, for the size of slices.
 
         Raises:
@@ -93,7 +93,7 @@ class Replay:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        from eventmq_contrib.spark.drafts import write_whole
+        from eventmq_contrib.spark.atomic import write_whole
         from eventmq_contrib.spark.table import write_table
 
         size = SLICE if rate is None else min(SLICE, max(_LEAST_SLICE, int(rate * _SLICE_SECONDS)))

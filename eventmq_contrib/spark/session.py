@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
 from eventmq_contrib.extras import need
-from eventmq_contrib.spark.causes import cause_of
+from eventmq_contrib.spark.errors import cause_of
 from eventmq_contrib.spark.java import java_home
 from eventmq_contrib.spark.scratch import make_scratch
 

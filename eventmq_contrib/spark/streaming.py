@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
 from eventmq.events import SCHEMA_VERSION, Kind
-from eventmq_contrib.spark.drafts import write_whole
+from eventmq_contrib.spark.analyses.slo import expired_waiting
+from eventmq_contrib.spark.atomic import write_whole
 from eventmq_contrib.spark.livetables import LiveTables
-from eventmq_contrib.spark.moments import words_of
-from eventmq_contrib.spark.products.slo import expired_waiting
+from eventmq_contrib.spark.timestamps import words_of
 from eventmq_contrib.spark.waiting import Events, Waiting
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
         target: Seconds within which jobs are to start.
 
     Returns:
-        The columns of `eventmq_contrib.spark.products.stats.stats_of`, and ``handed_back``,
+        The columns of `eventmq_contrib.spark.analyses.stats.stats_of`, and ``handed_back``,
         ``replayed``, ``events``, ``starts`` (and jobs that expired waiting) with those of them that
         were ``good``, and
         ``newest_us``, the time of the newest event.

@@ -19,8 +19,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.events import STATES
-from eventmq_contrib.spark.drafts import put_tables
-from eventmq_contrib.spark.products.states import READY
+from eventmq_contrib.spark.analyses.states import READY
+from eventmq_contrib.spark.atomic import put_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

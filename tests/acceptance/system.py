@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.app import EventMQ
 from eventmq.events.columns import rows_of
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from eventmq.job import id_time
-from eventmq.plugins.triggers.timing import every
+from eventmq.policies import every
 from tests.acceptance.system import Process, System, until
 from tests.integration.raw_peer import RawPeer
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 import zmq
 
 from eventmq.app import EventMQ
-from eventmq.plugins.gateways.emp import EmpClient
-from eventmq.registry import GATEWAY
+from eventmq.registry.names import GATEWAY
 from eventmq.testing import GatewaySuite
+from eventmq_contrib.gateways.emp import EmpClient
 
 
 class Made(GatewaySuite):

@@ -9,11 +9,11 @@ from collections import Counter
 from operator import ne
 from typing import TYPE_CHECKING
 
-from eventmq.entries import Find
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.schema import bucket_name, buckets
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.store.reads import Find
 from tests.broker_harness import FakeClock
 from tests.faults.crashes import PAGE
 from tests.faults.script import Script, Stuck, finish, run_script

@@ -15,10 +15,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from eventmq.plugins.queue_stores import checkpoint
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.log import look_at_log
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
 from tests.broker_harness import FakeClock
 from tests.faults.script import Script, finish, run_script
 

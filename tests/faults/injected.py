@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores import checkpoint
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from tests.broker_harness import FakeClock
 from tests.faults.crashes import FINAL, Lost, states
 from tests.faults.script import Script, finish, run_script

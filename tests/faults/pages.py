@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from eventmq.plugins.database import connect, first_row
-from eventmq.plugins.queue_stores.care.btree import File
+from eventmq.plugins.queue_stores.sqlite.tools.btree import File
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,20 +25,19 @@ from eventmq.broker.admission import Admission
 from eventmq.broker.core import BrokerCore
 from eventmq.broker.graphs import Graphs
 from eventmq.broker.limiters import Limiter, Limiters
+from eventmq.broker.maintenance import Retention
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.recovery import Recovery
-from eventmq.broker.retention import Retention
 from eventmq.broker.suspects import Suspects
-from eventmq.entries import events
 from eventmq.errors import QueueFull, StoreError
 from eventmq.job import id_time
-from eventmq.plugins.queue_stores import log, sqlite, tables
-from eventmq.plugins.queue_stores.disk import DataDirectory
-from eventmq.plugins.queue_stores.opened import OpenedFiles
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
-from eventmq.plugins.queue_stores.tables import Tables
+from eventmq.plugins.queue_stores.sqlite import rows, store, wal
+from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory, OpenedFiles
+from eventmq.plugins.queue_stores.sqlite.rows import Tables
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.scheduler.clock import GuardedClock
 from eventmq.scheduler.machine import Machine
-from eventmq.scheduler.runner_clock import GuardedClock
+from eventmq.store import events
 from eventmq.timekeeping import ClockRecord, StoreTime, Timekeeper
 from eventmq_contrib.journal import inspection
 from eventmq_contrib.journal.catalog import Catalog
@@ -322,23 +321,23 @@ FAULTS: dict[str, Fault] = {
     ),
     # The disk
     "a commit is not synced": Fault(
-        lambda: patch.dict(sqlite._SYNCHRONOUS, durable="NORMAL"), _INJECTED,
+        lambda: patch.dict(store._SYNCHRONOUS, durable="NORMAL"), _INJECTED,
         "test_no_receipt_leaves_before_its_sync",
     ),
     "any error of the store is taken for a full disk": Fault(
-        bug(sqlite.SqliteStore, "_failure", _always_full), _INJECTED,
+        bug(store.SqliteStore, "_failure", _always_full), _INJECTED,
         "test_an_error_of_a_call_that_is_rare_does_so_too[sync]",
     ),
     "a commit that cannot be undone is not the last one": Fault(
-        bug(sqlite.SqliteStore, "_roll_back", _overlooked), "tests/unit/test_store_errors.py",
+        bug(store.SqliteStore, "_roll_back", _overlooked), "tests/unit/test_store_errors.py",
         "test_a_second_try_needs_what_was_undone",
     ),
     "no checksum is compared": Fault(
-        lambda: patch.object(tables, "crc32", lambda data, begun=0: 0),
+        lambda: patch.object(rows, "crc32", lambda data, begun=0: 0),
         "tests/faults/test_altered.py", "test_an_altered_job_fails_by_name_and_the_others_run",
     ),
     "a damaged store is opened": Fault(
-        bug(sqlite, "check_quickly", lambda _: lambda db, path: None),
+        bug(store, "check_quickly", lambda _: lambda db, path: None),
         "tests/faults/test_quick_check.py", "test_a_store_with_a_damaged_page_is_refused",
     ),
     # The files of the store
@@ -355,7 +354,7 @@ FAULTS: dict[str, Fault] = {
         "test_a_start_on_a_full_disk_gives_the_ballast_back",
     ),
     "the log of a crash is not emptied": Fault(
-        lambda: patch.object(log, "checkpoint", lambda *_: False), "tests/unit/test_checkpoint.py",
+        lambda: patch.object(wal, "checkpoint", lambda *_: False), "tests/unit/test_checkpoint.py",
         "test_a_log_that_a_crash_left_is_emptied_by_the_next_start",
     ),
     # Retention
@@ -458,7 +457,7 @@ _CLOCKS = {
         "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
     ),
     "waits that began since the machine's start end when its time off counts": (
-        lambda: patch.object(sqlite, "move_waits", lambda *_: None),
+        lambda: patch.object(store, "move_waits", lambda *_: None),
         "test_what_came_after_the_start_does_not_age_by_the_time_before_it",
     ),
     "tokens come for time that a machine was off before they were taken": (

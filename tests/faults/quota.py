@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from eventmq.plugins import database
-from eventmq.plugins.queue_stores import disk, reading
+from eventmq.plugins.queue_stores.sqlite import disk, reading
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from eventmq.clock import SystemClock
-from eventmq.entries import Admit, Finish, Finished
 from eventmq.job import IdFactory, Job, JobState
 from eventmq.plugins.database import all_rows, first_row
-from eventmq.plugins.queue_stores import checkpoint
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.reading import open_to_read
-from eventmq.plugins.queue_stores.schema import bucket_name, buckets
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
+from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.store.writes import Admit, Finish, Finished
 from tests.faults.crashes import Lost
 
 if TYPE_CHECKING:

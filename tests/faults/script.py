@@ -14,8 +14,8 @@ from eventmq.broker.limits import Limits
 from eventmq.graph import Expression, Group, Signature, build
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
-from eventmq.wire.bulk import decode_chunk, decode_exceptions, encode_batch
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.wire.batches import decode_chunk, decode_exceptions, encode_batch
 from eventmq.wire.commands import Ack, Request
 from eventmq.wire.graphs import encode_graph
 from tests.broker_harness import TASK, Broker, FakeClock, FirstQueue, FirstWorker, row

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import Finish
 from eventmq.errors import QueueFull, StoreError
 from eventmq.graph import Group, Signature
 from eventmq.job import OutcomeKind
 from eventmq.plugins.database import change, connect
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.schedule import LoadSchedules
+from eventmq.store.writes import Finish
 from eventmq.testing.suites.schedule_store import made
 from eventmq.wire.results import RemoteError, decode_error, encode_error
 from tests.broker_harness import Broker, chunks, row
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from eventmq.care import Finding
+    from eventmq.interfaces import Finding
 
 
 @pytest.fixture

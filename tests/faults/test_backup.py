@@ -14,12 +14,13 @@ from click.testing import CliRunner
 from eventmq import EventMQ
 from eventmq.cli.program import program
 from eventmq.clock import SystemClock
-from eventmq.entries import ReadEvents, SealEvents
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.care import copy
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools import copy
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.store.events import ReadEvents, SealEvents
 from tests.acceptance.shell import Shell
 from tests.acceptance.system import until
 from tests.faults.script import Script, finish, run_script

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import EventMQError
-from eventmq.plugins.queue_stores.disk import FILE_NAME
-from eventmq.plugins.queue_stores.reading import open_to_read
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from tests.acceptance.shell import Shell
 from tests.acceptance.system import System, until
 

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from eventmq.cli.program import program
 from eventmq.errors import StoreError
 from eventmq.plugins.database import change, connect
-from eventmq.plugins.queue_stores.care.care import CHECKS, SqliteCare
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.schema import JOB_CRC, JOB_HEAD, add_checksums
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.schema import JOB_CRC, JOB_HEAD, add_checksums
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools.tools import CHECKS, SqliteCare
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
 

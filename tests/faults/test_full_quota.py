@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from eventmq.entries import Admit, Finish, Finished, Verdict
 from eventmq.errors import QueueFull, StoreError
 from eventmq.job import IdFactory, Job, JobState
-from eventmq.plugins.queue_stores.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.writes import Admit, Finish, Finished, Verdict
 from eventmq.testing import FakeClock
 from tests.faults.quota import Quota
 

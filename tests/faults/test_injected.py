@@ -19,13 +19,13 @@ from eventmq import EventMQ
 from eventmq.broker.limits import Limits
 from eventmq.broker.runner import BrokerRunner
 from eventmq.clock import SystemClock
-from eventmq.entries import Admit
 from eventmq.errors import BrokerUnavailable, QueueFull, StoreError
 from eventmq.job import IdFactory, Job
-from eventmq.plugins.queue_stores import checkpoint
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite import checkpoint
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.store.writes import Admit
 from tests.broker_harness import SWIFT, FakeClock
 from tests.faults.injected import Early, Injected, calls_of, once, shimmed, strike
 from tests.faults.script import finish, run_script

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.entries import Admit, LaneKey, LimitRow, SaveLimits
 from eventmq.errors import PluginError, StoreError
 from eventmq.interfaces import PluginContext
 from eventmq.job import IdFactory, Job
@@ -23,9 +22,11 @@ from eventmq.plugins.database import (
     has_page_checksums,
     leave_log,
 )
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.log import begin_anew
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore, make_store
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore, make_store
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
+from eventmq.store.writes import Admit, LaneKey, LimitRow, SaveLimits
 from eventmq.testing import FakeClock
 from tests.faults.pages import PAGE, leaves
 from tests.faults.script import Script, run_script
@@ -153,7 +154,9 @@ def test_the_option_needs_the_extension(tmp_path: Path, monkeypatch: pytest.Monk
     store.close()
     with closing(connect(tmp_path / FILE_NAME, busy=0.0)) as db:
         assert has_page_checksums(db)
-    monkeypatch.setattr("eventmq.plugins.queue_stores.sqlite.can_checksum_pages", lambda: False)
+    monkeypatch.setattr(
+        "eventmq.plugins.queue_stores.sqlite.store.can_checksum_pages", lambda: False
+    )
     with pytest.raises(PluginError, match="page_checksums needs an extension of SQLite"):
         make_store(context)
 

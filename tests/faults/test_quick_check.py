@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.entries import Admit
 from eventmq.errors import StoreError
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import connect, first_row
-from eventmq.plugins.queue_stores import quick_check
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.quick_check import check_quickly
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite import quick_check
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.faults.pages import PAGE, leaves, overwrite
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from tests.broker_harness import SWIFT
 from tests.faults.crashes import Lost
 from tests.faults.races import race

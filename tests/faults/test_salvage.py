@@ -14,16 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from eventmq.cli.program import program
-from eventmq.entries import Admit, Find
 from eventmq.errors import StoreError
 from eventmq.graph import Group, Signature
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import DISK_FULL, connect
-from eventmq.plugins.queue_stores.care import salvage
-from eventmq.plugins.queue_stores.care.btree import File
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.schema import buckets
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.schema import buckets
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools import salvage
+from eventmq.plugins.queue_stores.sqlite.tools.btree import File
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.store.reads import Find
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_harness import FakeClock as Clock
@@ -32,7 +34,7 @@ from tests.faults.script import Script, Stuck, finish, run_script
 from tests.unit.test_broker_graphs import submit
 
 if TYPE_CHECKING:
-    from eventmq.care import Salvaged
+    from eventmq.interfaces import Salvaged
 
 _TASK = "task:shop.add,content-type:msgpack"
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from eventmq.broker.limits import Limits
-from eventmq.entries import Find, KeepTime
 from eventmq.errors import StoreError
 from eventmq.graph import Group
 from eventmq.job import OutcomeKind
+from eventmq.store.reads import Find
+from eventmq.store.writes import KeepTime
 from eventmq.testing import FakeClock
 from eventmq.timekeeping import AT_ONCE, SETTLED, STEADY
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from eventmq.app import EventMQ
-from eventmq.registry import GATEWAY
+from eventmq.registry.names import GATEWAY
 from tests.gateways.farm import Farm
 from tests.gateways.raw_dealer import RawDealer
 

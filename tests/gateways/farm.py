@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from eventmq.app import EventMQ
-from eventmq.registry import GATEWAY
+from eventmq.registry.names import GATEWAY
 from tests.gateways.raw_dealer import DEADLINE
 
 __all__ = ["Farm"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from eventmq.plugins.gateways.emp_1.messages import Decoder, Hello, encode
+from eventmq_contrib.gateways.emp.protocol import Decoder, Hello, encode
 
 __all__ = ["DEADLINE", "RawEmp", "split"]
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from zmq.backend import zmq_poll
 
-from eventmq.plugins.gateways.runner_client import ClientGuest
+from eventmq.gateway.client import ClientGuest
 from tests.gateways.raw_dealer import DEADLINE
 
 

@@ -9,18 +9,20 @@ from contextlib import suppress
 import pytest
 
 from eventmq.errors import BrokerUnavailable
-from eventmq.plugins.gateways.emp import EmpClient, EmpError
-from eventmq.plugins.gateways.emp_1 import runner_client
-from eventmq.plugins.gateways.emp_1.messages import (
+from eventmq_contrib.gateways.emp import EmpClient, EmpError
+from eventmq_contrib.gateways.emp import client as client_module
+from eventmq_contrib.gateways.emp.client import FIRST, MOST, back_off
+from eventmq_contrib.gateways.emp.protocol import (
     Decoder,
     Error,
     Hello,
     Request,
     Response,
+    Result,
+    decode_operation,
     encode,
+    encode_result,
 )
-from eventmq.plugins.gateways.emp_1.payload import Result, decode_operation, encode_result
-from eventmq.plugins.gateways.emp_1.runner_client import FIRST, MOST, back_off
 from tests.gateways.raw_emp import DEADLINE
 
 
@@ -107,7 +109,7 @@ def server():
 
 @pytest.fixture
 def client(server, monkeypatch):
-    monkeypatch.setattr(runner_client, "FIRST", 0.01)
+    monkeypatch.setattr(client_module, "FIRST", 0.01)
     with EmpClient(*server.address) as client:
         yield client
 
@@ -169,7 +171,7 @@ def test_a_server_that_says_it_is_not_there_is_unavailable(server, client, code)
 
 
 def test_a_request_over_the_limit_is_refused_here(server):
-    patience = runner_client.Patience(max_frame=100)
+    patience = client_module.Patience(max_frame=100)
     with EmpClient(*server.address, patience=patience) as client:
         with pytest.raises(EmpError, match="over the limit of 100 bytes"):
             client.call("x", {"a": "b" * 200})
@@ -186,8 +188,8 @@ def test_a_client_that_is_closed_does_not_come_back(server, client):
 
 
 def test_closing_ends_what_waits_for_a_connection(server, monkeypatch):
-    monkeypatch.setattr(runner_client, "FIRST", 60.0)
-    monkeypatch.setattr(runner_client, "MOST", 60.0)
+    monkeypatch.setattr(client_module, "FIRST", 60.0)
+    monkeypatch.setattr(client_module, "MOST", 60.0)
     server.then("end")
     with EmpClient(*server.address) as client:
         with pytest.raises(BrokerUnavailable):
@@ -212,7 +214,7 @@ def test_a_server_that_ends_each_connection_is_not_asked_faster_and_faster(serve
         seen.append(tries)
         return 0.0
 
-    monkeypatch.setattr(runner_client, "back_off", counted)
+    monkeypatch.setattr(client_module, "back_off", counted)
     server.then(*["end"] * 3, ok({}))
     with EmpClient(*server.address) as client:
         for _ in range(3):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventmq.plugins.gateways.emp_1.connection import Connection, Patience
-from eventmq.plugins.gateways.emp_1.messages import (
+from eventmq_contrib.gateways.emp.connection import Connection, Patience
+from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Decoder,
     EmpError,
@@ -17,9 +17,10 @@ from eventmq.plugins.gateways.emp_1.messages import (
     Pong,
     Request,
     Response,
+    Result,
     encode,
+    encode_result,
 )
-from eventmq.plugins.gateways.emp_1.payload import Result, encode_result
 
 PATIENCE = Patience(max_frame=1000, max_pending=3)
 OK = encode_result(Result(True, {}))

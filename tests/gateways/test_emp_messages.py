@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventmq.plugins.gateways.emp_1.messages import (
+from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Decoder,
     EmpError,
@@ -16,12 +16,10 @@ from eventmq.plugins.gateways.emp_1.messages import (
     Pong,
     Request,
     Response,
-    encode,
-)
-from eventmq.plugins.gateways.emp_1.payload import (
     Result,
     decode_operation,
     decode_result,
+    encode,
     encode_operation,
     encode_result,
 )

@@ -10,8 +10,10 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.errors import BrokerUnavailable, PluginError
-from eventmq.plugins.gateways.emp import EmpClient, Failure
-from eventmq.plugins.gateways.emp_1.messages import (
+from eventmq.registry.names import GATEWAY
+from eventmq.wire.calls import CALLS
+from eventmq_contrib.gateways.emp import EmpClient, Failure
+from eventmq_contrib.gateways.emp.protocol import (
     Bye,
     Error,
     Hello,
@@ -19,11 +21,10 @@ from eventmq.plugins.gateways.emp_1.messages import (
     Pong,
     Request,
     Response,
+    decode_result,
     encode,
+    encode_operation,
 )
-from eventmq.plugins.gateways.emp_1.payload import decode_result, encode_operation
-from eventmq.registry import GATEWAY
-from eventmq.wire.calls import CALLS
 from tests.fuzz import GROWTH, MESSAGES, rss
 from tests.gateways.raw_emp import DEADLINE, RawEmp, split
 

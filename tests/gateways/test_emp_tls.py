@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from eventmq.errors import BrokerUnavailable, NotAllowed
-from eventmq.plugins.gateways.emp import EmpClient, client_context
+from eventmq_contrib.gateways.emp import EmpClient, client_context
 from tests.gateways.raw_emp import split
 
 HOST = "127.0.0.1"

@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 from eventmq.errors import NotAllowed, PluginError, TimeLimitExceeded
-from eventmq.plugins.gateways.emp import EmpClient
-from eventmq.plugins.gateways.majordomo_01.machine import MajordomoMachine
-from eventmq.plugins.gateways.majordomo_01.runner_gateway import MajordomoGateway
+from eventmq_contrib.gateways.emp import EmpClient
+from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway
+from eventmq_contrib.gateways.majordomo.machine import MajordomoMachine
 from tests.fuzz import GROWTH, MESSAGES, endless, rss
 from tests.gateways.majordomo_peers import NAME, answer, ask, final, next_request, register
 from tests.gateways.raw_dealer import DEADLINE

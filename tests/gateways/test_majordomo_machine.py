@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventmq.errors import ProtocolError
-from eventmq.plugins.gateways.majordomo_01.machine import (
+from eventmq_contrib.gateways.majordomo.machine import (
     Asked,
     MajordomoLimits,
     MajordomoMachine,
     Task,
 )
-from eventmq.plugins.gateways.majordomo_01.messages import (
+from eventmq_contrib.gateways.majordomo.messages import (
     Disconnect,
     Final,
     Heartbeat,
@@ -327,7 +327,7 @@ def test_what_is_of_no_version_is_dropped_without_a_warning(world, caplog, frame
 
 
 def test_versions_are_named_for_so_many_services(world, caplog, monkeypatch):
-    monkeypatch.setattr("eventmq.plugins.gateways.majordomo_01.machine.MOST_WARNED", 3)
+    monkeypatch.setattr("eventmq_contrib.gateways.majordomo.machine.MOST_WARNED", 3)
     for n in range(5):
         raw(world, "back", W, b"MDPW01", b"\x01", b"s%d" % n)
     assert 3 == caplog.text.count(RFC_7)

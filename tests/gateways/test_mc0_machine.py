@@ -7,10 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventmq.errors import ProtocolError
-from eventmq.plugins.gateways.mc0_03.machine import Mc0Limits, Mc0Machine
-from eventmq.plugins.gateways.mc0_03.messages import Command, decode, encode, identifier
-from eventmq.plugins.gateways.mc0_03.translation import command_of, origin_of, publication_of
-from eventmq.task.raw import header_text
+from eventmq.task.task import header_text
+from eventmq_contrib.gateways.mc0.machine import Mc0Limits, Mc0Machine
+from eventmq_contrib.gateways.mc0.messages import (
+    Command,
+    command_of,
+    decode,
+    encode,
+    identifier,
+    origin_of,
+    publication_of,
+)
 
 A, B = b"client-a", b"client-b"
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from zmq.utils import z85
 
-from eventmq.broker.roles import Grant
-from eventmq.wire.curve import Certificate, fingerprint
-from eventmq.wire.runner_keys import write_new, write_over
+from eventmq.broker.grants import Grant
+from eventmq.wire.curve import Certificate, fingerprint, write_new, write_over
 from tests.integration.emqp_broker import BrokerProcess
 from tests.integration.raw_peer import RawPeer
 

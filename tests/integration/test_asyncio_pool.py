@@ -13,10 +13,10 @@ import pytest
 
 from eventmq.clock import SystemClock
 from eventmq.errors import PluginError
+from eventmq.execution.context import current_job
 from eventmq.interfaces import PluginContext
 from eventmq.job import OutcomeKind
 from eventmq.plugins.pools.asyncio import make_asyncio_pool
-from eventmq.worker.context import current_job
 from tests.worker_harness import OK, Driver, add, call, hold, make_executor, noop, sleep, wait_for
 
 BLOCKED = "blocked the event loop"

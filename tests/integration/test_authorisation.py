@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import zmq
 
-from eventmq.wire.bulk import decode_exceptions, encode_batch
+from eventmq.wire.batches import decode_exceptions, encode_batch
 from tests.integration.keyed_broker import House
 from tests.integration.raw_peer import DEADLINE, QUIET, RawPeer, all_unheard
 

@@ -11,7 +11,7 @@ import zmq
 
 from eventmq.app import EventMQ
 from eventmq.errors import PluginError
-from eventmq.plugins.triggers.timing import every
+from eventmq.policies import every
 from eventmq.schedule import Schedule
 from tests.integration.raw_peer import DEADLINE, PROTOCOL
 

@@ -12,8 +12,9 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.broker.runner import KEEP_TIME, BrokerRunner
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.clock import load_clock
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.schema import load_clock
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
 from eventmq.testing import FakeClock

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.client.errands import Notice, Parcel
-from eventmq.client.runner import ClientRunner, Transport
+from eventmq.client.client import ClientRunner, Transport
+from eventmq.client.requests import Notice, Parcel
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
 from eventmq.wire.commands import Publish, Request
@@ -460,8 +460,8 @@ def test_parent_and_child_both_go_on_after_a_fork(broker: RouterBroker) -> None:
 
 _PRELUDE = """
 import os, sys, threading
-from eventmq.client.errands import Parcel
-from eventmq.client.runner import ClientRunner, Transport
+from eventmq.client.requests import Parcel
+from eventmq.client.client import ClientRunner, Transport
 from eventmq.clock import SystemClock
 from eventmq.wire.commands import Request
 

@@ -10,8 +10,7 @@ import pytest
 
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, KeyFileError, NotAllowed, RateLimited
-from eventmq.wire.curve import Certificate
-from eventmq.wire.runner_keys import write_new
+from eventmq.wire.curve import Certificate, write_new
 from tests.integration.keyed_broker import House
 
 if TYPE_CHECKING:

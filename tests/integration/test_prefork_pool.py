@@ -18,8 +18,8 @@ from eventmq.clock import SystemClock
 from eventmq.errors import AppNotFound, PluginError
 from eventmq.interfaces import PluginContext
 from eventmq.job import OutcomeKind
-from eventmq.plugins.pools import processes
 from eventmq.plugins.pools.prefork import make_prefork_pool
+from eventmq.plugins.pools.prefork import pool as pool_module
 from tests.worker_harness import OK, Driver, call, options, wait_for
 
 NOOP = call("noop")
@@ -251,7 +251,7 @@ def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(driver, sta
 
 def test_jobs_never_end_the_pool_however_often_they_end_their_process(driver):
     """More often in a row than children may fail that were given nothing."""
-    for chunk in range(1, processes.MAX_EARLY_DEATHS + 3):
+    for chunk in range(1, pool_module.MAX_EARLY_DEATHS + 3):
         driver.assign(chunk, call("end_before_the_answer", 1))
         assert only_death(driver).begun == 1
         driver.deaths.clear()
@@ -324,7 +324,7 @@ def test_children_end_with_their_manager(tmp_path):
     """kill -9 of the manager while a child sleeps: nobody is left who could write to stdout."""
     program = (
         "import sys, time\n"
-        "from eventmq.plugins.pools.processes import PreforkPool\n"
+        "from eventmq.plugins.pools.prefork.pool import PreforkPool\n"
         "from tests.worker_harness import call, make_chunk\n"
         "pool = PreforkPool(concurrency=2, loader='tests.worker_harness:load', arguments={})\n"
         "pool.start()\n"
@@ -486,7 +486,7 @@ def test_a_worn_child_that_dies_takes_with_it_what_it_was_given():
 
 
 def test_the_memory_of_a_busy_child_is_known_when_it_dies(tmp_path, monkeypatch):
-    monkeypatch.setattr("eventmq.plugins.pools.processes.WEIGH_EVERY", 0.01)
+    monkeypatch.setattr("eventmq.plugins.pools.prefork.pool.WEIGH_EVERY", 0.01)
     pool = make_pool(concurrency=1)
     pool.start()
     try:
@@ -528,7 +528,7 @@ def test_an_app_that_loads_for_ever_is_an_error_too():
 
 
 def test_children_that_cannot_live_end_the_worker_with_one_error(monkeypatch):
-    monkeypatch.setattr(processes, "MAX_EARLY_DEATHS", 2)
+    monkeypatch.setattr(pool_module, "MAX_EARLY_DEATHS", 2)
     pool = make_pool(loader="tests.worker_harness:load_stillborn")
     pool.start()
     with pytest.raises(PluginError, match="as soon as they are started"):

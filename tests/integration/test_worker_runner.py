@@ -16,12 +16,12 @@ import zmq
 
 from eventmq.errors import PluginError
 from eventmq.job import OutcomeKind
-from eventmq.plugins.pools.processes import PreforkPool
+from eventmq.plugins.pools.prefork.pool import PreforkPool
 from eventmq.plugins.pools.threads import ThreadsPool
 from eventmq.wire import commands
-from eventmq.wire.bulk import OutcomeRow, decode_outcomes
+from eventmq.wire.batches import OutcomeRow, decode_outcomes
 from eventmq.wire.features import Features, Status
-from eventmq.wire.socket import Unroutable, open_router
+from eventmq.wire.sockets import Unroutable, open_router
 from eventmq.worker.runner import WorkerRunner
 from eventmq.worker.session import SessionInfo
 from tests.worker_harness import OK, PATIENCE, call, load, make_chunk, wait_for
@@ -235,7 +235,7 @@ def test_it_says_that_it_is_connected_that_this_was_lost_and_that_it_is_back(
     """Each of these once."""
 
     def said():
-        lines = [r.getMessage() for r in caplog.records if r.name == "eventmq.worker.contact"]
+        lines = [r.getMessage() for r in caplog.records if r.name == "eventmq.worker.runner"]
         return [line for line in lines if "no broker answers" not in line]  # after 2 s
 
     caplog.set_level(logging.INFO, "eventmq.worker")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.plugins.triggers.timing import at, cron, every
+from eventmq.policies import at, cron, every
 from eventmq.scheduler.machine import TOLERANCE
 from tests.beat_harness import KINDS_OF_STORES, Beats, Killed, make_trigger
 

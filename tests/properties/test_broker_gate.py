@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventmq.broker.gate import Gate
+from eventmq.broker.authenticator import Gate
+from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
-from eventmq.broker.roles import Grant
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import OutcomeRow, decode_chunk
+from eventmq.wire.batches import OutcomeRow, decode_chunk
 from eventmq.wire.commands import Call, Error, Inform, Kbai, Ready, Reply, Request
 from tests.broker_harness import Broker, chunks
 from tests.examples import examples

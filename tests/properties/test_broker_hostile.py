@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eventmq.broker.limits import Limits
 from eventmq.wire import calls
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import (
     ADMIN_COMMANDS,
     Ack,

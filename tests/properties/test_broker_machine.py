@@ -14,7 +14,7 @@ from eventmq.broker.limits import Limits
 from eventmq.events import STATES, Kind
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
 from tests.broker_harness import SWIFT, Broker, chunks, row
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from eventmq.client.errands import Parcel, Question
+from eventmq.client.requests import Parcel, Question
 from eventmq.wire.commands import Request
 from tests.client_harness import FakeBroker, Net
 

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 
 from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.headers import parse_headers
-from eventmq.plugins.gateways.emp_1 import messages as emp
-from eventmq.plugins.gateways.emp_1 import payload
-from eventmq.plugins.gateways.majordomo_01 import messages as majordomo
-from eventmq.plugins.gateways.mc0_03 import messages as mc0
-from eventmq.wire import bulk, graphs, streams, zap
+from eventmq.wire import batches, graphs, streams, zap
 from eventmq.wire.commands import decode
 from eventmq.wire.curve import parse_certificate
 from eventmq.wire.features import Features, Status, parse_queues
-from eventmq.wire.frames import decode_frames
-from eventmq.wire.results import decode_error
+from eventmq.wire.results import decode_error, decode_frames
+from eventmq_contrib.gateways.emp import protocol
+from eventmq_contrib.gateways.emp import protocol as emp
+from eventmq_contrib.gateways.majordomo import messages as majordomo
+from eventmq_contrib.gateways.mc0 import messages as mc0
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -62,14 +61,14 @@ OF_FRAMES: list[Callable[[list[bytes]], object]] = [
 ]
 OF_BYTES: list[Callable[[bytes], object]] = [
     emp_messages,
-    payload.decode_operation,
-    payload.decode_result,
-    bulk.decode_chunk,
-    bulk.decode_exceptions,
-    bulk.decode_outcomes,
+    protocol.decode_operation,
+    protocol.decode_result,
+    batches.decode_chunk,
+    batches.decode_exceptions,
+    batches.decode_outcomes,
     streams.decode_parts,
     streams.decode_progress,
-    lambda data: bulk.decode_batch(data, 2),
+    lambda data: batches.decode_batch(data, 2),
     lambda data: graphs.decode_graph(data, 2),
     decode_error,
     decode_frames,
@@ -77,7 +76,7 @@ OF_BYTES: list[Callable[[bytes], object]] = [
 OF_TEXT: list[Callable[[str], object]] = [
     parse_headers,
     parse_queues,
-    bulk.parse_chunk_number,
+    batches.parse_chunk_number,
     streams.PartHead.parse,
     streams.parse_end,
     streams.parse_progress,
@@ -109,7 +108,7 @@ def test_no_decoder_is_left_out() -> None:
     named |= {"decode_parts", "decode_progress", "parse_end", "parse_progress"}
     named |= {"decode_chunk", "decode_exceptions", "decode_outcomes", "decode_batch"}
     named |= {"decode_graph"}
-    modules = (mc0, majordomo, emp, payload, bulk, graphs, streams)
+    modules = (mc0, majordomo, emp, protocol, batches, graphs, streams)
     found = {
         name
         for module in modules

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 from eventmq.wire.commands import Ack, Error, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.examples import examples

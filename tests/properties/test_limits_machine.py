@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from eventmq.broker.limits import Limits
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
 from tests.broker_harness import SWIFT, Broker, chunks, row
 from tests.examples import examples

@@ -17,7 +17,7 @@ from tests.broker_harness import SWIFT, Broker, chunks, row
 from tests.examples import examples
 
 if TYPE_CHECKING:
-    from eventmq.wire.bulk import ChunkIndex
+    from eventmq.wire.batches import ChunkIndex
 
 #: Key -> mode of the jobs that have it.
 MODES = {"r": "reject", "p": "replace", "k": "keep_last"}

@@ -19,7 +19,7 @@ from tests.broker_harness import SWIFT, Broker, chunks, row
 from tests.examples import examples
 
 if TYPE_CHECKING:
-    from eventmq.wire.bulk import ChunkIndex
+    from eventmq.wire.batches import ChunkIndex
 
 ENDED = {str(state) for state in TERMINAL}
 

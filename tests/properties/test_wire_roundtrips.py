@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eventmq.errors import ProtocolError
 from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.wire import bulk, commands, streams
+from eventmq.wire import batches, commands, streams
 from eventmq.wire.commands import (
     ADMIN_COMMANDS,
     Ack,
@@ -191,8 +191,8 @@ ROWS = st.lists(
 @few
 @given(TEXT, ROWS)
 def test_chunks(queue: str, rows: list[tuple[Any, ...]]) -> None:
-    body = bulk.encode_chunk(queue, rows)
-    index = bulk.decode_chunk(body)
+    body = batches.encode_chunk(queue, rows)
+    index = batches.decode_chunk(body)
     assert index.queue == queue
     assert rows == [
         (
@@ -208,26 +208,26 @@ def test_chunks(queue: str, rows: list[tuple[Any, ...]]) -> None:
 def test_batches(templates: list[tuple[str, str]], data: st.DataObject) -> None:
     job = st.tuples(NAME, st.integers(0, len(templates) - 1), BYTES)
     jobs = data.draw(st.lists(job, min_size=len(templates), max_size=6))
-    got = bulk.decode_batch(bulk.encode_batch(templates, jobs), len(jobs))
+    got = batches.decode_batch(batches.encode_batch(templates, jobs), len(jobs))
     assert ([tuple(t) for t in got[0]], [tuple(j) for j in got[1]]) == (templates, jobs)
 
 
 @few
 @given(
     st.lists(
-        st.builds(bulk.OutcomeRow, COUNT, st.integers(0, 7), TIME, TIME, TEXT, BYTES, TIME),
+        st.builds(batches.OutcomeRow, COUNT, st.integers(0, 7), TIME, TIME, TEXT, BYTES, TIME),
         max_size=5,
     )
 )
-def test_outcomes(rows: list[bulk.OutcomeRow]) -> None:
-    got = bulk.decode_outcomes(bulk.encode_outcomes(rows))
-    assert [bulk.OutcomeRow(*row) for row in got] == rows
+def test_outcomes(rows: list[batches.OutcomeRow]) -> None:
+    got = batches.decode_outcomes(batches.encode_outcomes(rows))
+    assert [batches.OutcomeRow(*row) for row in got] == rows
 
 
 @few
 @given(st.dictionaries(COUNT, st.tuples(TEXT, TEXT), max_size=4))
 def test_exceptions(exceptions: dict[int, tuple[str, str]]) -> None:
-    assert bulk.decode_exceptions(bulk.encode_exceptions(exceptions)) == exceptions
+    assert batches.decode_exceptions(batches.encode_exceptions(exceptions)) == exceptions
 
 
 PLAIN = st.recursive(
@@ -257,19 +257,19 @@ def test_errors(error: RemoteError) -> None:
 # Anything else
 
 DECODERS: list[Callable[[bytes], object]] = [
-    bulk.decode_chunk,
-    bulk.decode_outcomes,
-    bulk.decode_exceptions,
+    batches.decode_chunk,
+    batches.decode_outcomes,
+    batches.decode_exceptions,
     streams.decode_parts,
     streams.decode_progress,
-    lambda data: bulk.decode_batch(data, 1),
-    lambda data: bulk.decode_chunk(len(data).to_bytes(4, "big") + data),
+    lambda data: batches.decode_batch(data, 1),
+    lambda data: batches.decode_chunk(len(data).to_bytes(4, "big") + data),
 ]
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @few
-@given(data=BYTES | PLAIN.map(bulk.pack))
+@given(data=BYTES | PLAIN.map(batches.pack))
 def test_bodies_that_are_none_are_refused(decoder: Callable[[bytes], object], data: bytes) -> None:
     """Decoders never raise anything but ProtocolError."""
     assert code_of(decoder, data) in {"", "bad-body"}
@@ -282,7 +282,7 @@ def test_bodies_that_are_none_are_refused(decoder: Callable[[bytes], object], da
         (Features.parse, "bad-features"),
         (Status.parse, "bad-features"),
         (parse_queues, "bad-queues"),
-        (bulk.parse_chunk_number, "bad-outcome"),
+        (batches.parse_chunk_number, "bad-outcome"),
         (streams.PartHead.parse, "bad-outcome"),
         (streams.parse_end, "bad-outcome"),
         (streams.parse_progress, "bad-outcome"),
@@ -303,7 +303,7 @@ def test_texts_that_are_none_are_refused(
 
 
 @few
-@given(BYTES | PLAIN.map(bulk.pack))
+@given(BYTES | PLAIN.map(batches.pack))
 def test_an_error_is_always_read(data: bytes) -> None:
     """A job fails with whatever its worker said."""
     assert isinstance(decode_error(data), RemoteError)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from eventmq.broker.core import BrokerCore
-    from eventmq.client.errands import Parcel
-    from eventmq.entries import Found
+    from eventmq.client.requests import Parcel
     from eventmq.headers import Headers
-    from eventmq.wire.bulk import ChunkEntry
+    from eventmq.store.reads import Found
+    from eventmq.wire.batches import ChunkEntry
     from tests.simulation.scenario import JobPlan
     from tests.simulation.world import Process, World
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventmq.client.errands import Parcel, Question
+from eventmq.client.requests import Parcel, Question
 from eventmq.plugins.schedule_stores.broker import BrokerSchedules
 from eventmq.plugins.triggers.every import Every
-from eventmq.plugins.triggers.timing import Timing
+from eventmq.policies import Timing
 from eventmq.schedule import Schedule
 from eventmq.scheduler.runner import BeatRunner
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
 from tests.simulation.client import ClientProcess
 from tests.simulation.pool import make_body
@@ -24,8 +24,8 @@ from tests.simulation.scenario import JobPlan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.client.errands import Errand
-    from eventmq.scheduler.runner_batches import Order
+    from eventmq.client.requests import Errand
+    from eventmq.scheduler.runner import Order
 
 __all__ = ["BeatProcess", "make_schedule"]
 

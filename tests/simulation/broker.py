@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.core import BrokerCore
-from eventmq.entries import Announce
 from eventmq.errors import StoreError
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
+from eventmq.store.events import Announce
 from tests.simulation.auditor import Violation
 from tests.simulation.disk import Crash, open_store
 from tests.simulation.network import Network

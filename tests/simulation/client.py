@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventmq.client.errands import Parcel, Question
 from eventmq.client.machine import ClientMachine
+from eventmq.client.requests import Parcel, Question
 from eventmq.errors import BrokerUnavailable
-from eventmq.wire.bulk import encode_batch
+from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
 from tests.simulation.graphs import write_graph
 from tests.simulation.network import Socket
@@ -19,7 +19,7 @@ from tests.simulation.world import Process
 
 if TYPE_CHECKING:
     from eventmq.broker.limits import Limits
-    from eventmq.client.errands import Errand
+    from eventmq.client.requests import Errand
     from tests.simulation.auditor import Auditor
     from tests.simulation.network import Network
     from tests.simulation.scenario import JobPlan

@@ -13,13 +13,13 @@ import apsw
 
 from eventmq.errors import StoreError
 from eventmq.plugins.database import copy_database
-from eventmq.plugins.queue_stores.sqlite import STATEMENTS, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.store import STATEMENTS, SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.entries import Write
     from eventmq.interfaces import QueueStore
+    from eventmq.store import Write
     from tests.simulation.world import HostClock, World
 
 __all__ = ["Crash", "Disk", "open_store"]

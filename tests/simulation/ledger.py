@@ -11,7 +11,8 @@ from eventmq.job import TERMINAL, TRANSITIONS, JobState
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.entries import EventRow, Found
+    from eventmq.store.events import EventRow
+    from eventmq.store.reads import Found
     from tests.simulation.auditor import Auditor
 
 __all__ = ["check_events"]

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from eventmq.headers import parse_headers
-from eventmq.interfaces import Answered, Died, Streamed
+from eventmq.interfaces import Answered, Died, Running, Streamed
 from eventmq.job import OutcomeKind
-from eventmq.running import Running
-from eventmq.wire.bulk import ChunkEntry, ChunkIndex, OutcomeRow, decode_chunk, encode_outcomes
+from eventmq.wire.batches import ChunkEntry, ChunkIndex, OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.wire.streams import encode_parts
 from tests.simulation.auditor import PARTS

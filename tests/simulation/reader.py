@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from eventmq.client.errands import Question
+from eventmq.client.handle import _NOTHING, Stream
 from eventmq.client.outcomes import Row
-from eventmq.client.streams import _NOTHING, Stream
+from eventmq.client.requests import Question
 from eventmq.errors import EventMQError, StreamRestarted
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.limits import Limits
-from eventmq.entries import Find, ReadEvents
-from eventmq.plugins.queue_stores.care.care import check_rows
+from eventmq.plugins.queue_stores.sqlite.tools.tools import check_rows
+from eventmq.store.events import ReadEvents
+from eventmq.store.reads import Find
 from tests.simulation.auditor import Auditor, Violation
 from tests.simulation.beat import BeatProcess, make_schedule
 from tests.simulation.broker import BrokerProcess

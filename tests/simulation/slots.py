@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.entries import Found
+    from eventmq.store.reads import Found
     from tests.simulation.auditor import Auditor
 
 __all__ = ["check_slots"]

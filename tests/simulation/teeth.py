@@ -20,17 +20,17 @@ from eventmq.broker.limiters import ANY, Limiter
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.strangers import Strangers
-from eventmq.broker.volatile import Volatile
-from eventmq.entries import Finish
+from eventmq.broker.transient import Volatile
 from eventmq.events import Kind
 from eventmq.job import JobState, OutcomeKind
-from eventmq.plugins.queue_stores import outbox, sqlite
-from eventmq.plugins.queue_stores.unique import Uniqueness
-from eventmq.plugins.queue_stores.writes import Writes
-from eventmq.wire.bulk import decode_outcomes
-from eventmq.worker.ledger import Ledger
+from eventmq.plugins.queue_stores.sqlite import event_log, store
+from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
+from eventmq.plugins.queue_stores.sqlite.writes import Writes
+from eventmq.store.writes import Finish
+from eventmq.wire.batches import decode_outcomes
+from eventmq.worker.chunks import Ledger
 from eventmq.worker.manager import JobManager
-from eventmq.worker.replies import Replies
+from eventmq.worker.session import Replies
 from tests.simulation.run import simulate
 from tests.simulation.workload import make_scenario
 
@@ -193,12 +193,12 @@ BUGS: dict[str, Callable[[], Any]] = {
     "a chord counts one member too few": bug(Writes, "admit_graph", _short_count),
     "unique keys are not looked up": bug(Uniqueness, "_against", _blind),
     "limits are not kept": bug(Limiter, "allowance", _unlimited),
-    "cancelled jobs have no event": bug(outbox, "events_of", _silent_events),
+    "cancelled jobs have no event": bug(event_log, "events_of", _silent_events),
     "what a worker does not hold is not missed": bug(Sessions, "_reconcile", _nothing),
     "answers are not sent again": bug(Replies, "due", _none),
     "a failed commit is not undone": bug(BrokerCore, "_failed", _no_undo),
     "a job without guarantee goes back": bug(Volatile, "give_back", _twice),
-    "a restart forgets delayed jobs": bug(sqlite.SqliteStore, "_recover", _forgetful),
+    "a restart forgets delayed jobs": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
     "a worker holds on to what is settled": bug(Ledger, "settle", _nothing),
     "a deployed worker is answered after a restart": bug(Strangers, "heard", _nothing),

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from eventmq_contrib.journal import command as journal_command
+from eventmq_contrib.spark.analyses.audit import audit
+from eventmq_contrib.spark.analyses.capacity import capacity
+from eventmq_contrib.spark.analyses.stats import stats
 from eventmq_contrib.spark.java import find_java, packaged_java, write_home
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.audit import audit
-from eventmq_contrib.spark.products.capacity import capacity
-from eventmq_contrib.spark.products.stats import stats
 from eventmq_contrib.spark.session import spark_session
 from eventmq_contrib.spark.table import write_table
 from tests.acceptance.system import until

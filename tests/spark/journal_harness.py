@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from click.testing import CliRunner, Result
 
 from eventmq.cli.program import Program
-from eventmq.entries import ReadEvents, SealEvents
 from eventmq.errors import StoreError
 from eventmq.events import FileName
+from eventmq.store.events import ReadEvents, SealEvents
 from eventmq_contrib.journal import eventmq_add_commands
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
@@ -18,7 +18,7 @@ from eventmq_contrib.journal.parquet import read_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventmq.entries import EventRow, OutboxHead
+    from eventmq.store.events import EventRow, OutboxHead
     from eventmq_contrib.journal.redactor import Redactor
     from tests.broker_harness import Broker
 

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from eventmq.events import COLUMNS, HOUR_US
 from eventmq_contrib.journal.catalog import JournalError
 from eventmq_contrib.journal.compaction import Compaction
+from eventmq_contrib.spark.analyses.audit import audit_journal
 from eventmq_contrib.spark.command import spark as group
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.audit import audit_journal
 from tests.spark.histories import START_US, write_journal
 from tests.spark.test_damage import byte_flipped_in
 from tests.spark.test_journal_read import keys, newer, numbered

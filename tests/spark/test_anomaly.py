@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from eventmq.events import HOUR_US
-from eventmq_contrib.spark.products.anomaly import anomaly, between, hours
-from eventmq_contrib.spark.products.oddity import odd_hours
+from eventmq_contrib.spark.analyses.anomaly import anomaly, between, hours, odd_hours
 from tests.spark.histories import frame
 
 if TYPE_CHECKING:

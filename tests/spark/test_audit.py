@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from eventmq.events import ENDS
+from eventmq_contrib.spark.analyses.audit import audit, job_states
+from eventmq_contrib.spark.analyses.leases import double_leased
+from eventmq_contrib.spark.analyses.numbers import numbers
 from eventmq_contrib.spark.command import spark as group
-from eventmq_contrib.spark.products.audit import audit, job_states
-from eventmq_contrib.spark.products.leases import double_leased
-from eventmq_contrib.spark.products.numbers import numbers
 from tests.spark import oracle
 from tests.spark.histories import (
     START_US,

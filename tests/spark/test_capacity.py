@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventmq_contrib.spark.products import capacity
-from eventmq_contrib.spark.products import slots as product
-from eventmq_contrib.spark.products.executions import executions
-from eventmq_contrib.spark.products.slots import at_once, least, queue_table, waits, worker_table
+from eventmq_contrib.spark.analyses import capacity
+from eventmq_contrib.spark.analyses import slots as product
+from eventmq_contrib.spark.analyses.executions import executions
+from eventmq_contrib.spark.analyses.slots import at_once, least, queue_table, waits, worker_table
 from tests.spark.histories import START_US, frame, story
 
 if TYPE_CHECKING:

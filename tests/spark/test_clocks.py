@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from eventmq_contrib.spark.analyses.clocks import clocks, sentence
 from eventmq_contrib.spark.command import spark as group
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.clocks import clocks, sentence
 from tests.broker_harness import Broker
 from tests.broker_harness import row as outcome
 from tests.spark.histories import examples, frame, story, write_journal

@@ -24,8 +24,8 @@ from eventmq_contrib.journal.inspection import inspect
 from eventmq_contrib.journal.retention import forget
 from eventmq_contrib.journal.seals import Seal, SealLog, SealRecord
 from eventmq_contrib.spark import EventMQDataSource, read_journal
+from eventmq_contrib.spark.analyses.audit import audit_journal
 from eventmq_contrib.spark.command import spark as group
-from eventmq_contrib.spark.products.audit import audit_journal
 from eventmq_contrib.spark.source.files import sealed_files
 from tests.broker_harness import Broker, row
 from tests.spark.journal_harness import drained

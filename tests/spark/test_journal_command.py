@@ -11,8 +11,8 @@ import pytest
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, StoreError
 from eventmq.plugins.database import connect
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.schema import SCHEMA_VERSION
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.schema import SCHEMA_VERSION
 from eventmq_contrib.journal.command import run
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder

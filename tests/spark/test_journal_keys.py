@@ -12,8 +12,7 @@ import pytest
 
 from eventmq import EventMQ
 from eventmq.errors import EventMQError
-from eventmq.wire.curve import Certificate
-from eventmq.wire.runner_keys import write_new
+from eventmq.wire.curve import Certificate, write_new
 from tests.acceptance.system import System, until
 from tests.integration.keyed_broker import Keys
 from tests.spark.journal_harness import command, names_of, rows_in

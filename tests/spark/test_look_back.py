@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from eventmq.cli.exits import say_error
+from eventmq.cli.command import say_error
 from eventmq.errors import EventMQError
 from eventmq_contrib.spark.command import spark as group
 from tests.spark.histories import story, write_journal

@@ -15,9 +15,9 @@ import pytest
 
 from eventmq import EventMQ, chain
 from eventmq.client.outcomes import OutcomeReader
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 from eventmq.wire.commands import Request
-from eventmq.wire.frames import FRAMES_TYPE, encode_frames, service_task
+from eventmq.wire.results import FRAMES_TYPE, encode_frames, service_task
 from eventmq_contrib.journal import drain as drain_module
 from eventmq_contrib.journal.command import run
 from eventmq_contrib.journal.compaction import Compaction

@@ -11,13 +11,14 @@ from click.testing import CliRunner, Result
 
 from eventmq.cli.program import Program
 from eventmq.clock import SystemClock
-from eventmq.entries import Admit, Finish, Finished, SealEvents
 from eventmq.job import IdFactory, Job, JobState
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.events import SealEvents
+from eventmq.store.writes import Admit, Finish, Finished
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq_contrib.spark import eventmq_add_commands, replaying
+from eventmq_contrib.spark.analyses.replay import failed_jobs, summary
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.replay import failed_jobs, summary
 from tests.acceptance.system import System
 from tests.spark.histories import frame
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq_contrib.spark.products.audit import audit
-from eventmq_contrib.spark.products.executions import executions
-from eventmq_contrib.spark.products.numbers import numbers
-from eventmq_contrib.spark.products.report import MOST, Choice, report
-from eventmq_contrib.spark.products.slo import Objective, slo
-from eventmq_contrib.spark.products.timeline import QUEUES, SPANS, timeline
+from eventmq_contrib.spark.analyses.audit import audit
+from eventmq_contrib.spark.analyses.executions import executions
+from eventmq_contrib.spark.analyses.numbers import numbers
+from eventmq_contrib.spark.analyses.report import MOST, Choice, report
+from eventmq_contrib.spark.analyses.slo import Objective, slo
+from eventmq_contrib.spark.analyses.timeline import QUEUES, SPANS, timeline
 from tests.spark.histories import frame, story
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from eventmq.errors import PluginError
+from eventmq_contrib.spark.analyses.clocks import sentence
 from eventmq_contrib.spark.page.html import page
 from eventmq_contrib.spark.page.plots import SIZE, lines, number, seconds, stacked
-from eventmq_contrib.spark.products.clocks import sentence
 
 START = 1_795_248_000.0
 

@@ -18,7 +18,7 @@ from eventmq.errors import BrokerUnavailable, SettingsError, StoreError
 from eventmq.events import SCHEMA_VERSION
 from eventmq.job import id_time
 from eventmq_contrib.journal.catalog import JournalFile, in_order
-from eventmq_contrib.spark.causes import cause_of
+from eventmq_contrib.spark.errors import cause_of
 from eventmq_contrib.spark.source import stream as stream_module
 from eventmq_contrib.spark.source.connect import connected
 from eventmq_contrib.spark.source.files import (

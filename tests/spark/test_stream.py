@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from eventmq.cli.program import Program
 from eventmq_contrib.spark import eventmq_add_commands
+from eventmq_contrib.spark.analyses.slo import oldest_waiting
+from eventmq_contrib.spark.analyses.stats import stats
 from eventmq_contrib.spark.livetables import burn_rate, slo_rows
-from eventmq_contrib.spark.products.slo import oldest_waiting
-from eventmq_contrib.spark.products.stats import stats
 from eventmq_contrib.spark.waiting import Oldest
 from tests.spark import oracle
 from tests.spark.histories import (

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.journals import write_part
+from eventmq_contrib.spark.analyses.failures import failures, killers
+from eventmq_contrib.spark.analyses.slo import Objective, slo
+from eventmq_contrib.spark.analyses.stats import cells, stats, stats_of
 from eventmq_contrib.spark.command import spark as group
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.failures import failures, killers
-from eventmq_contrib.spark.products.slo import Objective, slo
-from eventmq_contrib.spark.products.stats import cells, stats, stats_of
 from tests.spark import oracle
 from tests.spark.histories import (
     START_US,

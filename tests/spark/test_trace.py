@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventmq.errors import JobNotFound
-from eventmq_contrib.spark.products.chrome import chrome_trace
-from eventmq_contrib.spark.products.trace import critical, events_of, hops
-from eventmq_contrib.spark.products.tracetable import about, drawn
+from eventmq_contrib.spark.analyses.chrome import chrome_trace
+from eventmq_contrib.spark.analyses.trace import critical, events_of, hops
+from eventmq_contrib.spark.analyses.tracetable import about, drawn
 from tests.spark.histories import frame
 
 if TYPE_CHECKING:

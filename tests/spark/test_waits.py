@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventmq.job import OutcomeKind
+from eventmq_contrib.spark.analyses.capacity import capacity
+from eventmq_contrib.spark.analyses.executions import executions
+from eventmq_contrib.spark.analyses.slo import Objective, slo
+from eventmq_contrib.spark.analyses.stats import stats
 from eventmq_contrib.spark.journal import read_journal
-from eventmq_contrib.spark.products.capacity import capacity
-from eventmq_contrib.spark.products.executions import executions
-from eventmq_contrib.spark.products.slo import Objective, slo
-from eventmq_contrib.spark.products.stats import stats
 from tests.broker_harness import Broker, row
 from tests.spark.journal_harness import drained
 from tests.spark.test_stream import stream

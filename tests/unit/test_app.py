@@ -27,8 +27,8 @@ from eventmq.errors import (
     ResultUnavailable,
     SettingsError,
 )
+from eventmq.execution.context import current_job
 from eventmq.hookspecs import hookimpl
-from eventmq.worker.context import current_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

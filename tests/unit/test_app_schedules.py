@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.app.runner_beat import BrokerGate
+from eventmq.app.beat import BrokerGate
 from eventmq.app.schedules import ScheduleNotFound
 from eventmq.errors import SettingsError
 from eventmq.graph import Signature
-from eventmq.plugins.triggers.timing import Timing, at, cron, every
-from eventmq.scheduler.runner_batches import Order
+from eventmq.policies import Timing, at, cron, every
+from eventmq.scheduler.runner import Order
 from tests.plugin_harness import providing
 
 if TYPE_CHECKING:

@@ -1,15 +1,14 @@
-"""Keeps the rooms and floors of the package, by reading its source; nothing is imported.
+"""Keeps the layers of the package, by reading its source; nothing is imported.
 
-The floors themselves stand in pyproject.toml, in the contract that import-linter keeps too. A
-runtime import is any import outside ``if TYPE_CHECKING``, also one inside a function.
+The layers and the list of pure modules are contracts of import-linter in pyproject.toml. A runtime
+import is any import outside ``if TYPE_CHECKING``, also one inside a function.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -25,11 +24,10 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 CORE, CONTRIB = "eventmq", "eventmq_contrib"
 IO_MODULES = frozenset({"zmq", "apsw", "socket", "threading", "time", "os", "subprocess"})
-#: The files under eventmq/ that may import them.
-IO_FILES = re.compile(
-    r"(clock|settings|app|__main__)\.py|wire/socket\.py|(settings|plugins|cli|testing)/.*|"
-    r"([^/]+/)+runner[^/]*\.py"
-)
+#: The packages whose modules decide, unless they import one of these.
+DECIDING = frozenset({
+    "broker", "client", "events", "execution", "graph", "scheduler", "store", "wire", "worker",
+})  # fmt: skip
 PLUGIN_IMPORTS = sys.stdlib_module_names | {"click", CORE, CONTRIB}
 #: The one file that opens databases: its library is a dependency of the package, as msgpack is, and
 #: whatever plugin needs it takes it from there.
@@ -61,8 +59,8 @@ class Module:
         self.tree = ast.parse(self.source, self.path)
 
     @property
-    def room(self) -> str:
-        return room_of(self.name)
+    def package(self) -> str:
+        return package_of(self.name)
 
     def runtime_nodes(self) -> Iterator[tuple[ast.AST, bool]]:
         """Yield every node outside ``if TYPE_CHECKING`` and whether it runs at import."""
@@ -118,10 +116,14 @@ class Module:
 
 
 class Source:
-    """The source files of both packages, and the floors."""
+    """The source files of both packages, and the layers."""
 
-    def __init__(self, root: Path, floors: list[list[str]]) -> None:
-        self.floors = {room: n for n, rooms in enumerate(reversed(floors)) for room in rooms}
+    def __init__(self, root: Path, layers: list[list[str]], pure: Sequence[str] = ()) -> None:
+        #: What decides: modules without sockets, files, threads and clocks.
+        self.pure = frozenset(pure)
+        self.layers = {
+            package: n for n, packages in enumerate(reversed(layers)) for package in packages
+        }
         files = [path for package in (CORE, CONTRIB) for path in (root / package).rglob("*.py")]
         self.modules = {module.name: module for module in (Module(root, p) for p in sorted(files))}
 
@@ -136,40 +138,48 @@ class Source:
         return (m for m in self.modules.values() if m.name.split(".")[0] == package)
 
 
-def room_of(name: str) -> str:
+def package_of(name: str) -> str:
     """Return the first level of a module of eventmq, "" for the root package itself."""
     return name.split(".")[1] if "." in name else ""
 
 
-def floors_of(pyproject: Path) -> list[list[str]]:
-    """Return the rooms from the top floor down, as import-linter's contract has them."""
-    contracts = tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]["importlinter"]
-    layers = next(c["layers"] for c in contracts["contracts"] if c["id"] == "floors")
-    return [[room.strip(" ()") for room in layer.split("|")] for layer in layers]
+def contract(name: str) -> dict[str, list[str]]:
+    """Return a contract of import-linter."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    return next(c for c in tools["importlinter"]["contracts"] if c["id"] == name)
+
+
+def real() -> Source:
+    """Return the project's own source, with the layers and the pure modules of import-linter."""
+    layers = [
+        [package.strip(" ()") for package in layer.split("|")]
+        for layer in contract("layers")["layers"]
+    ]
+    return Source(ROOT, layers, contract("pure")["source_modules"])
 
 
 def imports_go_down(source: Source) -> Iterator[str]:
-    """A runtime import goes to a strictly lower floor; plugins never import the broker."""
+    """A runtime import goes to a strictly lower layer; plugins never import the broker."""
     for module in source.of(CORE):
-        if module.room and module.room not in source.floors:
-            yield f"{module.path}: {module.room} has no floor"
+        if module.package and module.package not in source.layers:
+            yield f"{module.path}: {module.package} has no layer"
             continue
         for target, _, line, _ in source.imports(module):
-            room = room_of(target)
-            if not target.startswith(f"{CORE}.") or room == module.room or not module.room:
+            package = package_of(target)
+            if not target.startswith(f"{CORE}.") or package == module.package or not module.package:
                 continue
-            if (module.room, room) in {("plugins", "broker"), ("plugins", "scheduler")}:
+            if (module.package, package) in {("plugins", "broker"), ("plugins", "scheduler")}:
                 yield f"{module.path}:{line}: a plugin imports {target}"
-            elif room not in source.floors:
-                yield f"{module.path}:{line}: {target} has no floor"
-            elif source.floors[room] == source.floors[module.room]:
+            elif package not in source.layers:
+                yield f"{module.path}:{line}: {target} has no layer"
+            elif source.layers[package] == source.layers[module.package]:
                 yield f"{module.path}:{line}: imports its sibling {target}"
-            elif source.floors[room] > source.floors[module.room]:
+            elif source.layers[package] > source.layers[module.package]:
                 yield f"{module.path}:{line}: imports {target}, which is above it"
 
 
 def imports_have_no_cycle(source: Source) -> Iterator[str]:
-    """No module imports itself by way of others, within a room either."""
+    """No module imports itself by way of others, within a package either."""
     graph = {
         module.name: {i.target for i in source.imports(module) if i.target in source.modules}
         for module in source.modules.values()
@@ -188,20 +198,25 @@ def the_root_is_not_imported(source: Source) -> Iterator[str]:
                 yield f"{module.path}:{line}: takes {name or 'a module'} from the root package"
 
 
-def io_stays_in_its_files(source: Source) -> Iterator[str]:
-    """Sockets, files, threads and the time are the runners' business, not the core's."""
+def what_decides_is_pure(source: Source) -> Iterator[str]:
+    """Modules of the list ``pure`` import no sockets, files, threads and clocks.
+
+    A module of a package that decides is on the list, unless it imports one of them.
+    """
+    yield from (f"{name}: is on the list and not there" for name in source.pure - {*source.modules})
     for module in source.of(CORE):
-        if IO_FILES.fullmatch(module.path.removeprefix(f"{CORE}/")):
-            continue
-        for target, _, line, _ in source.imports(module):
-            if target.split(".")[0] in IO_MODULES:
-                yield f"{module.path}:{line}: imports {target}, which only runners and plugins may"
+        found = [i for i in source.imports(module) if i.target.split(".")[0] in IO_MODULES]
+        if module.name in source.pure:
+            for target, _, line, _ in found:
+                yield f"{module.path}:{line}: imports {target}, but is on the list of pure modules"
+        elif module.package in DECIDING and not found and not module.is_package:
+            yield f"{module.path}: imports no I/O, so it belongs on the list of pure modules"
 
 
 def plugins_start_without_libraries(source: Source) -> Iterator[str]:
     """A plugin module can be imported where the library that it is about is missing."""
     for module in source.modules.values():
-        if module.room == "plugins" or module.name.split(".")[0] == CONTRIB:
+        if module.package == "plugins" or module.name.split(".")[0] == CONTRIB:
             for target, _, line, at_top in source.imports(module):
                 library = target.split(".")[0]
                 if (module.path, library) == (DATABASE, DATABASE_LIBRARY):
@@ -253,7 +268,7 @@ RULES: list[Rule] = [
     imports_go_down,
     imports_have_no_cycle,
     the_root_is_not_imported,
-    io_stays_in_its_files,
+    what_decides_is_pure,
     plugins_start_without_libraries,
     databases_have_one_library,
     contrib_uses_public_names,
@@ -263,7 +278,7 @@ RULES: list[Rule] = [
 
 @pytest.fixture(scope="module")
 def real_source() -> Source:
-    return Source(ROOT, floors_of(ROOT / "pyproject.toml"))
+    return real()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -283,15 +298,16 @@ def test_no_test_and_no_benchmark_opens_databases_with_another_library() -> None
 
 # The checks themselves: each finds what it is there for and lets pass what is allowed.
 
-FLOORS = [["app"], ["plugins"], ["client", "broker"], ["wire"], ["job", "settings"], ["errors"]]
+PURE = ["eventmq.broker.core"]
+LAYERS = [["app"], ["plugins"], ["client", "broker"], ["wire"], ["job", "settings"], ["errors"]]
 LAZY = "_WHERE = {'EventMQ': 'eventmq.app'}\ndef __getattr__(name): ...\n"
 
 
-def source_of(root: Path, files: Mapping[str, str]) -> Source:
+def source_of(root: Path, files: Mapping[str, str], pure: Sequence[str] = PURE) -> Source:
     for path, text in {"eventmq/__init__.py": LAZY, **files}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
-    return Source(root, FLOORS)
+    return Source(root, LAYERS, pure)
 
 
 BAD: list[tuple[Rule, dict[str, str], str]] = [
@@ -300,8 +316,8 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
     (imports_go_down, {"job.py": "from .settings import x", "settings.py": ""}, "sibling"),
     (imports_go_down, {"broker/core.py": "from eventmq.client import x"}, "sibling"),
     (imports_go_down, {"plugins/a.py": "from ..broker.core import x"}, "a plugin imports"),
-    (imports_go_down, {"attic.py": ""}, "attic has no floor"),
-    (imports_go_down, {"app.py": "from eventmq.attic import x"}, "has no floor"),
+    (imports_go_down, {"attic.py": ""}, "attic has no layer"),
+    (imports_go_down, {"app.py": "from eventmq.attic import x"}, "has no layer"),
     (imports_go_down, {"job.py": "if not TYPE_CHECKING:\n  import eventmq.app"}, "job.py:2"),
     (imports_go_down, {"job.py": "if TYPE_CHECKING: ...\nelse:\n  import eventmq.app"}, ":3"),
     (imports_have_no_cycle, {"wire/a.py": "from . import b", "wire/b.py": "from . import a"}, "a"),
@@ -318,10 +334,11 @@ BAD: list[tuple[Rule, dict[str, str], str]] = [
     (the_root_is_not_imported, {"job.py": "import eventmq"}, "job.py:1"),
     (the_root_is_not_imported, {"app.py": "from eventmq import EventMQ"}, "takes EventMQ"),
     (the_root_is_not_imported, {"wire/a.py": "def f():\n  from .. import Job"}, "a.py:2"),
-    (io_stays_in_its_files, {"broker/core.py": "import zmq.backend"}, "imports zmq.backend"),
-    (io_stays_in_its_files, {"job.py": "from os import urandom"}, "imports os"),
-    (io_stays_in_its_files, {"runner.py": "import threading"}, "runner.py:1"),
-    (io_stays_in_its_files, {"broker/loop.py": "def f():\n  import time"}, "loop.py:2"),
+    (what_decides_is_pure, {"broker/core.py": "import zmq.backend"}, "imports zmq.backend"),
+    (what_decides_is_pure, {"broker/core.py": "from os import urandom"}, "imports os"),
+    (what_decides_is_pure, {"broker/core.py": "def f():\n  import time"}, "core.py:2"),
+    (what_decides_is_pure, {"broker/core.py": "", "wire/chunk.py": "import re"}, "belongs on"),
+    (what_decides_is_pure, {}, "eventmq.broker.core: is on the list and not there"),
     (plugins_start_without_libraries, {"plugins/a.py": "import dill"}, "imports dill"),
     (plugins_start_without_libraries, {"plugins/a.py": "try:\n  import zmq\nexcept E: ..."}, "zmq"),
     (plugins_start_without_libraries, {"../eventmq_contrib/a.py": "import pyspark.sql"}, "pyspark"),
@@ -357,9 +374,9 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
         "eventmq/wire/__init__.py": "from .chunk import y",
         "eventmq/wire/chunk.py": "from eventmq.job import Job\nfrom eventmq.wire import numbers",
         "eventmq/wire/numbers.py": "import struct",
-        "eventmq/wire/socket.py": "import zmq",
+        "eventmq/wire/sockets.py": "import zmq",
         "eventmq/client/state.py": 'def f():\n  """' + "\n" * 40 + '"""\n' + "  x\n" * 20,
-        "eventmq/broker/runner_turns.py": "import time\nimport eventmq.broker.core",
+        "eventmq/broker/runner.py": "import time\nimport eventmq.broker.core",
         "eventmq/broker/core.py": "# hot loop: its benchmark\n@d\ndef f():\n" + "  x\n" * 59,
         "eventmq/plugins/a.py": "import os, click\nfrom eventmq.client import state\n"
         "def f():\n  import dill",
@@ -368,5 +385,6 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
         "eventmq_contrib/__init__.py": "",
         "eventmq_contrib/spark.py": "import csv\nfrom eventmq import EventMQ\n",
     }
-    source = source_of(tmp_path, files)
+    pure = ["broker.core", "client.state", "wire.chunk", "wire.numbers"]
+    source = source_of(tmp_path, files, [f"eventmq.{name}" for name in pure])
     assert [] == [problem for rule in RULES for problem in rule(source)]

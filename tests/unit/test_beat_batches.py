@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from eventmq.errors import BrokerUnavailable, QueueFull, StoreError
-from eventmq.plugins.triggers.timing import every
+from eventmq.policies import every
 from eventmq.schedule import Saved
 from tests.beat_harness import Beats
 

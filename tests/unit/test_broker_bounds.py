@@ -11,7 +11,7 @@ from eventmq.broker.limits import Limits
 from eventmq.broker.peers import Key
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import encode_batch, pack
+from eventmq.wire.batches import encode_batch, pack
 from eventmq.wire.commands import (
     Ack,
     Call,

@@ -9,7 +9,7 @@ import pytest
 
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import encode_outcomes, pack, unpack
+from eventmq.wire.batches import encode_outcomes, pack, unpack
 from eventmq.wire.commands import Ack, Call, Cancel, Error, Inform, Ready, Reply, Request
 from eventmq.wire.features import Features
 from eventmq.wire.results import decode_error

@@ -10,7 +10,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
-from eventmq.wire.bulk import decode_exceptions, encode_outcomes, pack, unpack
+from eventmq.wire.batches import decode_exceptions, encode_outcomes, pack, unpack
 from eventmq.wire.commands import (
     Ack,
     Admin,

@@ -8,7 +8,7 @@ import pytest
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import unpack
+from eventmq.wire.batches import unpack
 from eventmq.wire.commands import Ack, Inform, Reply, Request
 from eventmq.wire.features import EXTENSIONS, Features
 from eventmq.wire.results import NO_REPLY

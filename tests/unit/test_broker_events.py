@@ -6,23 +6,25 @@ import typing
 
 import pytest
 
-from eventmq import entries
-from eventmq.entries.events import MAKERS
 from eventmq.errors import QueueFull
 from eventmq.events import rows_of
 from eventmq.job import OutcomeKind
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
-from eventmq.wire.bulk import encode_batch, pack
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store import Write, reads, writes
+from eventmq.store import events as store_events
+from eventmq.store.events import MAKERS
+from eventmq.wire.batches import encode_batch, pack
 from eventmq.wire.commands import Call, Heartbeat, Kbai, Request
 from eventmq.wire.results import RemoteError, encode_error
 from tests.broker_harness import TASK, Broker, chunks, row
 
 #: Entries that change nothing of a job that its events tell of.
 SILENT = {
-    entries.OpenChunk, entries.CloseChunk, entries.Claim, entries.SaveLimits, entries.Find,
-    entries.ListJobs, entries.History, entries.ReadEvents, entries.SealEvents, entries.Announce,
-    entries.FindKin, entries.ListGraph, entries.ReadInputs, entries.KeepTime,
-    entries.SaveSuspects,
+    writes.OpenChunk, writes.CloseChunk, reads.Claim, writes.SaveLimits, reads.Find,
+    reads.ListJobs, reads.History, store_events.ReadEvents, store_events.SealEvents,
+    store_events.Announce, writes.FindKin, writes.ListGraph, writes.ReadInputs, writes.KeepTime,
+    writes.SaveSuspects, writes.BeginSweep, writes.Pause, writes.ForgetQueues, writes.ListFailed,
+    writes.PruneFailed,
 }  # fmt: skip
 
 
@@ -32,11 +34,7 @@ def kinds(broker: Broker, job_id: str) -> list[str]:
 
 def test_every_entry_makes_events_or_is_known_to_make_none() -> None:
     """A new one that changes jobs must not be forgotten."""
-    about_jobs = {
-        entry
-        for entry in typing.get_args(entries.Write)
-        if "schedule" not in entry.__module__ and entry.__module__ != "eventmq.operations"
-    }
+    about_jobs = {entry for entry in typing.get_args(Write) if "schedule" not in entry.__module__}
     assert about_jobs - set(MAKERS) == SILENT
 
 
@@ -322,7 +320,7 @@ def test_a_journal_that_stays_away_is_told_what_was_dropped(broker: Broker) -> N
     """Each number is there, or in a gap that says so."""
     small_store(broker, 4000, 8000)
     broker.submit()
-    broker.store.submit([entries.SealEvents("j", 1, broker.clock.now(), 30.0)])
+    broker.store.submit([store_events.SealEvents("j", 1, broker.clock.now(), 30.0)])
     broker.store.finished()
     for _ in range(200):
         broker.submit()
@@ -429,7 +427,7 @@ def test_observers_are_told_in_order_and_again_where_they_had_no_room(broker: Br
     told: list[list[int]] = []
     room = [False, True]
 
-    def take(rows: list[entries.EventRow]) -> bool:
+    def take(rows: list[store_events.EventRow]) -> bool:
         told.append([row.first for row in rows])
         return room.pop(0) if room else True
 
@@ -448,7 +446,7 @@ def test_without_observers_events_are_not_even_read(broker: Broker) -> None:
 
 def test_a_huge_commit_makes_several_rows(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fits into a frame; the numbers go on from one to the next."""
-    monkeypatch.setattr("eventmq.plugins.queue_stores.outbox.ROW_EVENTS", 4)
+    monkeypatch.setattr("eventmq.plugins.queue_stores.sqlite.event_log.ROW_EVENTS", 4)
     for n in (3, 3, 3):
         ids = [broker.new_id() for _ in range(n)]
         body = encode_batch([("default", TASK)], [(i, 0, b"x") for i in ids])

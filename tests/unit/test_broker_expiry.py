@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.broker.expiry import SLICE
+from eventmq.broker.maintenance import EXPIRED_AT_ONCE
 from eventmq.wire.commands import Reply, Request
 from tests.broker_harness import Broker, chunks, row
 
@@ -98,7 +98,7 @@ def test_what_expires_is_known_after_a_restart(broker: Broker) -> None:
 
 def test_many_jobs_expire_slice_by_slice(broker: Broker) -> None:
     """Also those that no window has."""
-    ids = [submit(broker, 5) for _ in range(2 * SLICE + 10)]
+    ids = [submit(broker, 5) for _ in range(2 * EXPIRED_AT_ONCE + 10)]
     kept = broker.submit()[0]
     broker.clock.time += 6.0
     broker.wait(3.0)

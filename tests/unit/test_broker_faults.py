@@ -10,7 +10,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import encode_outcomes, pack
+from eventmq.wire.batches import encode_outcomes, pack
 from eventmq.wire.commands import (
     Ack,
     Call,

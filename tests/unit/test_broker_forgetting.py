@@ -9,7 +9,7 @@ import pytest
 from eventmq.broker.forgetting import SLICE
 from eventmq.broker.limits import Limits
 from eventmq.plugins.database import first_row
-from eventmq.wire.bulk import encode_batch, encode_exceptions
+from eventmq.wire.batches import encode_batch, encode_exceptions
 from eventmq.wire.commands import Ack, Error, Heartbeat, Inform, Request
 from tests.broker_harness import TASK, Broker, chunks, row
 

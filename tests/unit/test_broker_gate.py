@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.broker.gate import Gate
-from eventmq.broker.roles import REMOTE, Grant
+from eventmq.broker.authenticator import Gate
+from eventmq.broker.grants import REMOTE, Grant
 from eventmq.graph import Plan
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call, Disconnect, Error, Heartbeat, Inform, Ready, Request
 from eventmq.wire.graphs import encode_graph
 from tests.broker_harness import Broker

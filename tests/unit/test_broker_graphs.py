@@ -9,7 +9,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.graph import TAKES, Expression, Group, Signature, build, flags_of
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import decode_chunk, encode_outcomes, pack, unpack
+from eventmq.wire.batches import decode_chunk, encode_outcomes, pack, unpack
 from eventmq.wire.commands import Ack, Error, Reply, Request
 from eventmq.wire.graphs import encode_graph
 from eventmq.wire.results import decode_error

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
-from eventmq.broker.roles import Grant
 from eventmq.errors import ProtocolError
 from eventmq.graph import PAGED, Group, Signature, flags_of
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import decode_chunk, pack, unpack
+from eventmq.wire.batches import decode_chunk, pack, unpack
 from eventmq.wire.commands import Call, Error, Inform, Reply, Request
 from eventmq.wire.features import EXTENSIONS, Features
 from eventmq.wire.results import decode_error

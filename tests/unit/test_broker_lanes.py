@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.broker.lanes import Lane, Load
 from eventmq.broker.limits import Limits
 from eventmq.broker.queues import Queue
-from eventmq.broker.views import Skill
-from eventmq.entries import LaneKey
+from eventmq.broker.subqueues import Lane, Load, Skill
 from eventmq.job import Job, JobState
-from eventmq.wire.bulk import decode_exceptions, encode_batch
+from eventmq.store.writes import LaneKey
+from eventmq.wire.batches import decode_exceptions, encode_batch
 from eventmq.wire.commands import Ack, Error, Request
 from tests.broker_harness import Broker, chunks, row
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eventmq.broker.later import PATIENCE, Later
 from eventmq.broker.peers import Key
+from eventmq.broker.runner import PATIENCE, Later
 from eventmq.broker.state import Outgoing
 
 WORKER, OTHER = Key("main", b"worker"), Key("main", b"other")

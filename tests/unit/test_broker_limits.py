@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eventmq.entries import SaveLimits
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
+from eventmq.store.writes import SaveLimits
 from eventmq.wire.commands import Error, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import Workers, submit

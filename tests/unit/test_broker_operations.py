@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.broker import sweeps
-from eventmq.broker.failure import MAX_ERROR
+from eventmq.broker import operations
 from eventmq.broker.limits import Limits
+from eventmq.broker.outcomes import MAX_ERROR
 from eventmq.errors import QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import encode_batch, encode_outcomes, pack, unpack
+from eventmq.wire.batches import encode_batch, encode_outcomes, pack, unpack
 from eventmq.wire.commands import Call, Cancel, Error, Reply, Request, decode
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
 from tests.broker_harness import Broker, chunks, row
@@ -20,13 +20,13 @@ from tests.broker_harness import Broker, chunks, row
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventmq.wire.bulk import OutcomeRow
+    from eventmq.wire.batches import OutcomeRow
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make slices of five jobs."""
-    monkeypatch.setattr(sweeps, "SLICE", 5)
+    monkeypatch.setattr(operations, "SLICE", 5)
 
 
 def ask(broker: Broker, name: str, **arguments: Any) -> Any:

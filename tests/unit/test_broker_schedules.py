@@ -10,7 +10,7 @@ import pytest
 
 from eventmq.errors import SettingsError
 from eventmq.plugins.schedule_stores.broker import BrokerSchedules
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 from eventmq.wire.commands import Ack, Error, Inform, Reply, Schedule
 from eventmq.wire.features import Features
 from eventmq.wire.schedules import identity

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
 from eventmq.broker.peers import Key
-from eventmq.broker.roles import Grant
 from eventmq.wire.commands import (
     Ack,
     Command,

@@ -9,7 +9,7 @@ import pytest
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.batches import pack, unpack
 from eventmq.wire.commands import Call, Command, Credit, Error, Heartbeat, Inform, Reply
 from eventmq.wire.features import Features
 from eventmq.wire.streams import (

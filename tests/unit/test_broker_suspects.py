@@ -9,7 +9,7 @@ import pytest
 from eventmq.broker.suspects import MAX_UNPROVEN, MAX_UNREACHED, MOST, PATIENCE, Death, Suspects
 from eventmq.errors import QueueFull
 from eventmq.job import Job, OutcomeKind
-from eventmq.wire.bulk import encode_outcomes, pack
+from eventmq.wire.batches import encode_outcomes, pack
 from eventmq.wire.commands import Call, Cancel, Inform, Kbai, Ready, Reply, Request
 from tests.broker_harness import Broker, chunks, row
 from tests.broker_workers import number

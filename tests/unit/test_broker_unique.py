@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from eventmq.entries import unique_rule
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import decode_exceptions, encode_batch, pack, unpack
+from eventmq.store.writes import unique_rule
+from eventmq.wire.batches import decode_exceptions, encode_batch, pack, unpack
 from eventmq.wire.commands import Ack, Call, Error, Kbai, Reply, Request
 from eventmq.wire.results import decode_error
 from tests.broker_harness import TASK, Broker, chunks, row

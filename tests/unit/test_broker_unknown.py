@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.broker.peers import Session
-from eventmq.broker.unknown import TASKS, UnknownTasks
+from eventmq.broker.unroutable import TASKS, UnknownTasks
 from eventmq.wire.commands import Heartbeat
 from tests.broker_harness import Broker, FirstQueue
 

@@ -9,7 +9,7 @@ import pytest
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import decode_exceptions, encode_batch, pack, unpack
+from eventmq.wire.batches import decode_exceptions, encode_batch, pack, unpack
 from eventmq.wire.commands import Ack, Call, Cancel, Error, Inform, Kbai, Ready, Reply, Request
 from eventmq.wire.results import decode_error
 from tests.broker_harness import TASK, Broker, chunks, row

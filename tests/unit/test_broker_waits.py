@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.batches import pack, unpack
 from eventmq.wire.commands import Call, Reply, decode
 from eventmq.wire.results import RemoteError, encode_error
 from tests.broker_harness import Broker, chunks, row

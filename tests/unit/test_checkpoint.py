@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import Admit
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import connect, first_row
-from eventmq.plugins.queue_stores.checkpoint import LOG_BYTES
-from eventmq.plugins.queue_stores.log import begin_anew
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:

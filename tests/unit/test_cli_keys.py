@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.wire.runner_keys import read_public, read_secret
+from eventmq.wire.curve import read_public, read_secret
 from tests.cli_harness import Cli, open_cli
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from contextvars import copy_context
 import pytest
 
 from eventmq.cli.logs import start_logging
+from eventmq.execution.context import current
 from eventmq.interfaces import JobContext
 from eventmq.plugins.middleware.log_context import LogContext
-from eventmq.worker.context import current
 
 HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
 
@@ -47,7 +47,7 @@ def test_a_line_outside_of_jobs_has_no_empty_brackets(say):
 
 def test_a_line_that_names_the_job_itself_does_not_say_it_twice(say):
     LogContext()
-    assert say("eventmq.worker.joblog").endswith("INFO    eventmq.worker.joblog: hello\n")
+    assert say("eventmq.execution.joblog").endswith("INFO    eventmq.execution.joblog: hello\n")
 
 
 def test_a_plain_job_has_no_task(say):
@@ -62,7 +62,7 @@ def test_without_the_middleware_lines_are_written_all_the_same(say):
 
 def test_an_app_that_configures_logging_does_not_silence_us(say):
     """``dictConfig`` disables the loggers that are there, unless told not to."""
-    for name in ("eventmq", "eventmq.worker.joblog"):
+    for name in ("eventmq", "eventmq.execution.joblog"):
         logging.getLogger(name).disabled = True
-    assert say("eventmq.worker.joblog").endswith(": hello\n")
+    assert say("eventmq.execution.joblog").endswith(": hello\n")
     assert not logging.getLogger("eventmq").disabled

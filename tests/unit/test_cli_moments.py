@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 import pytest
 
-from eventmq.cli.moments import read_moment
+from eventmq.cli.command import read_moment
 
 OPTION = click.Option(["--since"])
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED
 from eventmq.cli.program import program
 from eventmq.errors import SettingsError
 from tests.cli_harness import Cli, open_cli
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eventmq.settings import Settings
 
 COMMANDS = [
-    "demo", "broker", "worker", "beat", "dev", "gateway", "emp", "call", "ping", "status", "queues",
+    "demo", "broker", "worker", "beat", "dev", "gateway", "call", "ping", "status", "queues",
     "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "clock",
     "schedules", "schedule", "unschedule", "fsck", "backup", "publish", "subscribe", "keys",
     "plugins", "settings", "version",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.cli.tree import drawn
+from eventmq.cli.look import drawn
 
 
 def row(task, *, before=0, after=0, state="blocked", handler=False):

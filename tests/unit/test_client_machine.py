@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.client.errands import NOWHERE, Errand, Notice, Parcel, Question
 from eventmq.client.machine import ClientMachine
+from eventmq.client.requests import NOWHERE, Errand, Notice, Parcel, Question
 from eventmq.errors import (
     BrokerUnavailable,
     DuplicateJob,
@@ -20,7 +20,7 @@ from eventmq.errors import (
     ResultTimeout,
     SerializationError,
 )
-from eventmq.wire.bulk import encode_batch, pack
+from eventmq.wire.batches import encode_batch, pack
 from eventmq.wire.commands import (
     Ack,
     Call,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from eventmq.client.errands import Parcel, Question
-from eventmq.client.promises import MOST, PROMPT, Habit
+from eventmq.client.machine import MOST, PROMPT, Habit
+from eventmq.client.requests import Parcel, Question
 from eventmq.client.templates import BOTH, END, RECEIPT
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call, Reply, Request
 from tests.client_harness import FakeBroker, Net
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from eventmq.client.handle import Job, Origin
+from eventmq.client.handle import Job, Origin, Results
 from eventmq.client.outcomes import OutcomeReader
-from eventmq.client.results import Results
 from eventmq.errors import (
     ContentNotAllowed,
     JobFailed,
@@ -21,7 +20,7 @@ from eventmq.errors import (
     ResultUnavailable,
     StreamRestarted,
 )
-from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.batches import pack, unpack
 from eventmq.wire.commands import Call, Credit, Error, Reply
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.wire.streams import PartHead, encode_parts, format_end
@@ -31,7 +30,7 @@ from tests.unit.test_job_handle import SERIALIZER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.client.streams import Stream
+    from eventmq.client.handle import Stream
 
 
 class StreamBroker(FakeBroker):

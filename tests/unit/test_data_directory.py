@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores import mounts
-from eventmq.plugins.queue_stores.disk import FILE_NAME, START_BYTES, DataDirectory
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite import disk
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME, START_BYTES, DataDirectory
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ _SERVES = """
 import sys
 from pathlib import Path
 from eventmq.errors import StoreError
-from eventmq.plugins.queue_stores.disk import DataDirectory
+from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
 home = DataDirectory(Path(sys.argv[1]), 0)
 try:
     home.serve() if sys.argv[2] == "serve" else home.open()
@@ -216,7 +216,7 @@ def test_a_network_file_system_is_refused_by_name(
     table.write_text(
         f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / {tmp_path} rw - nfs4 h:/x rw\n"
     )
-    monkeypatch.setattr(mounts, "MOUNTS", table)
+    monkeypatch.setattr(disk, "MOUNTS", table)
     with pytest.raises(StoreError, match=r"is on a network file system \(nfs4\)"):
         DataDirectory(data, 0).serve()
     assert not data.exists()

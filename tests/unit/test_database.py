@@ -28,9 +28,10 @@ from eventmq.plugins.database import (
     use_log,
     watch_log,
 )
-from eventmq.plugins.queue_stores.care.care import SqliteCare
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.plugins.result_backends.sqlite import SqliteResults
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
 from eventmq.testing import FakeClock
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from eventmq.care import BackedUp
+    from eventmq.interfaces import BackedUp
 
 #: Seconds after which what another thread should have done has failed.
 DEADLINE = 20.0

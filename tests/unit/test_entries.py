@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
-from eventmq import entries, operations, schedule
-from eventmq.entries import (
-    Admit,
-    Chunk,
-    Finished,
-    Found,
-    OpenChunk,
-    QueueCounts,
-    Recovered,
-    Verdict,
-    Write,
-)
+from eventmq import schedule
 from eventmq.job import Job, JobState
+from eventmq.store import Write, events, reads, writes
+from eventmq.store.reads import Found
+from eventmq.store.recovery import QueueCounts, Recovered
+from eventmq.store.writes import Admit, Chunk, Finished, OpenChunk, Verdict
 
 
 def test_every_entry_says_what_its_verdict_is() -> None:
@@ -26,10 +19,8 @@ def test_every_entry_says_what_its_verdict_is() -> None:
 
 
 def test_every_entry_is_public() -> None:
-    public = {*entries.__all__, *operations.__all__, *schedule.__all__}
+    public = {*writes.__all__, *reads.__all__, *events.__all__, *schedule.__all__}
     assert {entry.__name__ for entry in get_args(Write)} <= public
-    assert sorted(operations.__all__) == operations.__all__
-    assert sorted(entries.__all__) == entries.__all__
 
 
 def test_entries_are_tuples_of_what_their_names_say() -> None:

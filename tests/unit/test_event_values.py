@@ -8,14 +8,16 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.broker.limits import Limits
-from eventmq.entries import Admit, ReadEvents
 from eventmq.events import EventColumns, rows_of
 from eventmq.events.packed import Field, unpack_blocks
 from eventmq.graph import Signature
 from eventmq.interfaces import PluginContext
 from eventmq.job import Job, OutcomeKind
-from eventmq.plugins.queue_stores import memory, sqlite
-from eventmq.wire.bulk import encode_batch, pack
+from eventmq.plugins.queue_stores import memory
+from eventmq.plugins.queue_stores.sqlite import store
+from eventmq.store.events import ReadEvents
+from eventmq.store.writes import Admit
+from eventmq.wire.batches import encode_batch, pack
 from eventmq.wire.commands import Request
 from tests.broker_harness import TASK, Broker, FakeClock, row
 from tests.unit.test_broker_graphs import run
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from eventmq.entries import EventRow
+    from eventmq.store.events import EventRow
 
 #: Bytes of values in a row; a value may have 64.
 MOST = 1024
@@ -268,7 +270,7 @@ def test_a_value_that_all_jobs_share_is_kept_once(keen: Broker) -> None:
 # Stores, and the setting
 
 
-@pytest.mark.parametrize("module", [sqlite, memory])
+@pytest.mark.parametrize("module", [store, memory])
 def test_both_stores_take_the_option(tmp_path: Path, module: Any) -> None:
     options = {"directory": str(tmp_path), "reserve": 0, "events_values": MOST}
     store = module.make_store(PluginContext("store", options, FakeClock()))

@@ -12,8 +12,8 @@ import pytest
 
 from eventmq import hookspecs
 from eventmq.hookspecs import hookimpl
-from eventmq.pluginmanager import PluginManager
-from eventmq.registry import KINDS
+from eventmq.registry import PluginManager
+from eventmq.registry.names import KINDS
 from eventmq.settings import load_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.rst"

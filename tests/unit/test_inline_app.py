@@ -22,9 +22,9 @@ from eventmq.errors import (
     ResultTimeout,
     SerializationError,
 )
+from eventmq.execution.context import current_job
+from eventmq.execution.failures import Retry
 from eventmq.testing import Enqueued, use_app
-from eventmq.worker.context import current_job
-from eventmq.worker.signals import Retry
 
 SETUP = Path(__file__).parents[2] / "setup.cfg"
 

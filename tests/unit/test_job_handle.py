@@ -13,11 +13,9 @@ import msgpack
 import pytest
 
 from eventmq import errors
-from eventmq.client.causes import original
-from eventmq.client.errands import NOWHERE
-from eventmq.client.handle import Job, Origin
-from eventmq.client.outcomes import OutcomeReader, Row
-from eventmq.client.results import Results
+from eventmq.client.handle import Job, Origin, Results
+from eventmq.client.outcomes import OutcomeReader, Row, original
+from eventmq.client.requests import NOWHERE
 from eventmq.client.waiting import Completed, await_, wait
 from eventmq.errors import (
     BrokerUnavailable,
@@ -37,8 +35,7 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.commands import Call, Request
-from eventmq.wire.references import ResultHome
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, ResultHome, encode_error
 from tests.client_harness import FakeBroker, Net, NetRunner
 
 

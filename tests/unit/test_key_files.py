@@ -9,9 +9,15 @@ import pytest
 from eventmq.app.keys import keys_of
 from eventmq.errors import KeyFileError, SettingsError
 from eventmq.settings import load_settings
-from eventmq.wire.curve import Certificate
-from eventmq.wire.runner_keys import client_keys, read_public, read_secret, write_new, write_over
-from eventmq.wire.socket import new_keys
+from eventmq.wire.curve import (
+    Certificate,
+    client_keys,
+    read_public,
+    read_secret,
+    write_new,
+    write_over,
+)
+from eventmq.wire.sockets import new_keys
 
 if TYPE_CHECKING:
     from pathlib import Path

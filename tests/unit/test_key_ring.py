@@ -11,15 +11,15 @@ import pytest
 import zmq
 from zmq.utils import z85
 
+from eventmq.broker.authenticator import Door
 from eventmq.broker.core import BrokerCore
+from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
-from eventmq.broker.roles import Grant
-from eventmq.broker.runner_door import Door
 from eventmq.errors import KeyFileError, NotAllowed
 from eventmq.wire import zap
 from eventmq.wire.curve import fingerprint
-from eventmq.wire.runner_zap import KeyRing, ZapThread, has_keys
-from eventmq.wire.socket import new_context, open_router
+from eventmq.wire.sockets import new_context, open_router
+from eventmq.wire.zap_thread import KeyRing, ZapThread, has_keys
 from tests.broker_harness import FirstQueue, FirstWorker
 from tests.integration.keyed_broker import Keys
 
@@ -280,7 +280,7 @@ def test_the_self_test_finds_a_check_that_lets_everybody_in(
 def test_the_self_test_finds_a_socket_without_curve(
     keys: Keys, context: zmq.Context, monkeypatch
 ) -> None:
-    monkeypatch.setattr("eventmq.wire.runner_zap.TEST_TIMEOUT", 0.5)
+    monkeypatch.setattr("eventmq.wire.zap_thread.TEST_TIMEOUT", 0.5)
     door, _ = _door(keys, context)
     link = open_router(context)
     with pytest.raises(NotAllowed, match=r"the self-test of .* failed"):

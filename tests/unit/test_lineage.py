@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq import EventMQ, chain, chord, group
-from eventmq.client.lineage import Lineage, related
+from eventmq.client.submit import Lineage, related
 from eventmq.client.templates import Written
-from eventmq.entries.events import _known_label, events_of
 from eventmq.events import rows_of
 from eventmq.events.packed import pack_blocks
 from eventmq.graph import Chain, Chord, Group, Signature
-from eventmq.interfaces import JobContext
+from eventmq.interfaces import JobContext, current
 from eventmq.job import OutcomeKind
-from eventmq.running import current
+from eventmq.store.events import _known_label, events_of
 from tests.broker_harness import Broker, row
 from tests.unit.test_broker_graphs import submit
 
@@ -110,8 +109,8 @@ def test_plain_jobs_cost_no_look_up() -> None:
 
 
 def test_without_a_store_that_knows_graphs_events_are_as_their_headers_say(broker: Broker) -> None:
-    from eventmq.entries import Admit
     from eventmq.job import Job as Record
+    from eventmq.store.writes import Admit
 
     job = Record("j", "q", "task:t,graph:n,root-id:r", b"", created=1.0)
     blocks = events_of([Admit([job])], [{}])

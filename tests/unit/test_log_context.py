@@ -8,10 +8,10 @@ from contextvars import copy_context
 import pytest
 
 from eventmq.errors import EventMQError
+from eventmq.execution.context import current, current_job
 from eventmq.interfaces import JobContext, PluginContext
 from eventmq.plugins.middleware.log_context import make_middleware
 from eventmq.testing import FakeClock
-from eventmq.worker.context import current, current_job
 
 JOB = JobContext("job-1", "tasks.add", "default", 2, 3, "")
 FORMAT = "%(message)s %(eventmq_job)s %(eventmq_task)s %(eventmq_attempt)s"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eventmq.plugins.queue_stores import mounts
-from eventmq.plugins.queue_stores.mounts import NETWORK, file_system_of, network_file_system
+from eventmq.plugins.queue_stores.sqlite import disk
+from eventmq.plugins.queue_stores.sqlite.disk import NETWORK, file_system_of, network_file_system
 
 TABLE = r"""22 28 0:21 / /proc rw,nosuid - proc proc rw
 28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -45,7 +45,7 @@ def test_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """What counts is where the files are."""
     table = tmp_path / "table"
     table.write_text(f"1 0 8:1 / / rw - ext4 d rw\n2 1 0:9 / {tmp_path}/far rw - 9p d rw\n")
-    monkeypatch.setattr(mounts, "MOUNTS", table)
+    monkeypatch.setattr(disk, "MOUNTS", table)
     (tmp_path / "far").mkdir()
     (tmp_path / "near").symlink_to(tmp_path / "far")
     assert "9p" == network_file_system(tmp_path / "near" / "data")
@@ -55,7 +55,7 @@ def test_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_system_without_the_list_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "missing")
+    monkeypatch.setattr(disk, "MOUNTS", tmp_path / "missing")
     assert "" == network_file_system(tmp_path)
 
 

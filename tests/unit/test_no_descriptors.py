@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from eventmq.entries import Admit
 from eventmq.job import IdFactory, Job
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
-from eventmq.wire.socket import new_context, open_dealer, open_router
-from eventmq.wire.unread import STEP
+from eventmq.wire.sockets import STEP, new_context, open_dealer, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from eventmq import EventMQ, hookimpl
-from eventmq.broker.runner_observer import Observers
-from eventmq.entries import EventRow
+from eventmq.broker.runner import Observers
 from eventmq.events.packed import gap, pack_blocks
+from eventmq.store.events import EventRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

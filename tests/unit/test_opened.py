@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.entries import Admit, Announce
 from eventmq.errors import StoreError
 from eventmq.job import IdFactory, Job
 from eventmq.plugins.database import change, connect
-from eventmq.plugins.queue_stores.disk import FILE_NAME
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.store.events import Announce
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -7,6 +7,15 @@ import asyncio
 import pytest
 
 from eventmq.errors import JobCancelled, ProtocolError, SoftTimeLimitExceeded
+from eventmq.execution.streaming import (
+    BATCH_AFTER,
+    BATCH_BYTES,
+    BATCH_PARTS,
+    PartFlow,
+    StopSign,
+    adrive,
+    drive,
+)
 from eventmq.wire.streams import (
     NO_READER,
     WINDOW,
@@ -20,9 +29,6 @@ from eventmq.wire.streams import (
     parse_end,
     parse_progress,
 )
-from eventmq.worker.partflow import BATCH_AFTER, BATCH_BYTES, BATCH_PARTS, PartFlow
-from eventmq.worker.stopsign import StopSign
-from eventmq.worker.streaming import adrive, drive
 
 
 def sizes(batches):

@@ -14,7 +14,7 @@ from eventmq.headers import Headers
 from eventmq.job import JobState, OutcomeKind
 from eventmq.settings.record import Settings
 from eventmq.wire import calls, commands
-from eventmq.wire.bulk import (
+from eventmq.wire.batches import (
     OutcomeRow,
     decode_batch,
     decode_chunk,

@@ -6,7 +6,7 @@ import pytest
 
 from eventmq import hookspecs
 from eventmq.errors import HookError, PluginCollision, PluginNotFound
-from eventmq.registry import KINDS, QUEUE_STORE, SERIALIZER, Registry, scheme
+from eventmq.registry.names import KINDS, QUEUE_STORE, SERIALIZER, Registry, scheme
 
 
 def make(context):

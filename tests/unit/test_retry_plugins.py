@@ -13,8 +13,8 @@ from eventmq.interfaces import PluginContext
 from eventmq.plugins.retries import exponential as exponential_plugin
 from eventmq.plugins.retries import fixed as fixed_plugin
 from eventmq.plugins.retries import none as none_plugin
-from eventmq.plugins.retries.backoff import Backoff, exponential, fixed
 from eventmq.plugins.retries.exponential import ExponentialDelay
+from eventmq.policies import Backoff, exponential, fixed
 from eventmq.testing import FakeClock
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eventmq.broker.core import BrokerCore
+from eventmq.broker.grants import OWN_JOBS, REMOTE, ROLES, Grant, call_roles, mark
 from eventmq.broker.limits import Limits
-from eventmq.broker.roles import OWN_JOBS, REMOTE, ROLES, Grant, call_roles, mark
 from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.wire import commands as c

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from eventmq.errors import QueueFull
-from eventmq.plugins.triggers.timing import Timing, at, cron, every
+from eventmq.policies import Timing, at, cron, every
 from eventmq.schedule import Schedule
 from eventmq.scheduler.machine import TOLERANCE
 from tests.beat_harness import KINDS, Beats, Killed

@@ -19,14 +19,14 @@ from eventmq.job import OutcomeKind
 from eventmq.plugins.serializers.dill_ import Dill
 from eventmq.plugins.serializers.json_ import make_serializer as make_json
 from eventmq.plugins.serializers.msgpack_ import make_serializer as make_msgpack
-from eventmq.wire.bulk import ChunkEntry
+from eventmq.wire.batches import ChunkEntry
 from eventmq.wire.results import decode_error
 from tests.worker_harness import make_executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.wire.bulk import OutcomeRow
+    from eventmq.wire.batches import OutcomeRow
 
 #: Altered jobs that are tried.
 MUTATIONS = 2000

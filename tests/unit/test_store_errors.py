@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-from eventmq.entries import Admit, Find, History
 from eventmq.errors import QueueFull, StoreError
 from eventmq.job import IdFactory, Job
-from eventmq.plugins.queue_stores import checkpoint, sqlite
-from eventmq.plugins.queue_stores.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.errors import store_error
-from eventmq.plugins.queue_stores.outbox import Outbox
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
-from eventmq.plugins.queue_stores.tables import Tables
-from eventmq.plugins.queue_stores.writes import Mismatch
+from eventmq.plugins.queue_stores.sqlite import checkpoint, store
+from eventmq.plugins.queue_stores.sqlite.checkpoint import Checkpointer
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import Outbox
+from eventmq.plugins.queue_stores.sqlite.rows import Tables
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.writes import Mismatch
+from eventmq.store.reads import Find, History
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.faults.pages import PAGE, leaves, overwrite
 
@@ -176,7 +178,7 @@ def test_a_damaged_page_that_is_met_at_work_says_what_helps(
     opened(page_checksums=page_checksums).store.close()
     path = tmp_path / "data" / FILE_NAME
     overwrite(path, leaves(path, "attempts_id")[0], b"\xff" * PAGE)
-    monkeypatch.setattr(sqlite, "check_quickly", lambda *_: None)
+    monkeypatch.setattr(store, "check_quickly", lambda *_: None)
     verdict = opened().submit(History("some"))
     assert isinstance(verdict, StoreError)
     why = "its checksum is wrong" if page_checksums else "database disk image is malformed"
@@ -250,7 +252,7 @@ def test_a_thread_that_cannot_be_had_is_one_too(
 def test_any_other_trouble_with_files_at_the_start_is_one(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "see_to_log", _no_descriptor)
+    monkeypatch.setattr(store, "see_to_log", _no_descriptor)
     with pytest.raises(StoreError, match=r"cannot open the store .*: .*Too many open files"):
         opened()
 

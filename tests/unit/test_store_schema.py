@@ -11,15 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from eventmq.cli.program import program
-from eventmq.entries import Admit
 from eventmq.errors import StoreError
 from eventmq.job import Job
 from eventmq.plugins.database import all_rows, connect, first_row
-from eventmq.plugins.queue_stores import schema
-from eventmq.plugins.queue_stores.outbox_reader import OutboxReader
-from eventmq.plugins.queue_stores.sqlite import FILE_NAME, SqliteStore
-from eventmq.plugins.queue_stores.unique import LONELY
+from eventmq.plugins.queue_stores.sqlite import schema
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.unique import LONELY
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
+from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from eventmq.client import parts
-from eventmq.client.batches import Batch
+from eventmq.client import submit
+from eventmq.client.handle import Results
 from eventmq.client.outcomes import OutcomeReader
-from eventmq.client.results import Results
-from eventmq.client.submitter import Submitter
+from eventmq.client.submit import Batch, Submitter
 from eventmq.client.templates import Template, Written
 from eventmq.errors import (
     BatchError,
@@ -162,7 +161,7 @@ def test_a_part_has_at_most_a_thousand_jobs(bench: Bench) -> None:
 
 
 def test_a_part_has_at_most_so_many_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", 250)
+    monkeypatch.setattr(submit, "PART_BYTES", 250)
     calls = [("x" * 90,), ("x" * 90,), ("x" * 90,), ("x" * 400,), ("x",)]
     bench.submitter.submit_many(bench.template(), calls, {})
     assert [parse_headers(r.headers).batch for r in bench.requests()] == [2, 1, 1, 1]

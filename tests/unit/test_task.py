@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
+from eventmq.client.handle import Results
 from eventmq.client.main_module import main_name, real_name
 from eventmq.client.outcomes import OutcomeReader
-from eventmq.client.results import Results
-from eventmq.client.submitter import Submitter
+from eventmq.client.submit import Submitter
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.headers import Headers, parse_headers
 from eventmq.job import IdFactory
-from eventmq.plugins.retries.backoff import exponential, fixed
 from eventmq.plugins.serializers.msgpack_ import Msgpack
+from eventmq.policies import exponential, fixed
 from eventmq.rates import parse_rate
 from eventmq.task import AsyncTask, CallOptions, Task, TaskOptions, shared, shared_task
 from eventmq.task.unique import Unique
-from eventmq.wire.bulk import decode_batch
+from eventmq.wire.batches import decode_batch
 from tests.client_harness import FakeBroker, Net, NetRunner
 
 if TYPE_CHECKING:
-    from eventmq.plugins.retries.backoff import Backoff
+    from eventmq.policies import Backoff
     from eventmq.wire.commands import Request
 
 UTC = timezone.utc

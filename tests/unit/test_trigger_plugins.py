@@ -14,8 +14,8 @@ from eventmq.plugins.triggers import at as at_plugin
 from eventmq.plugins.triggers import cron as cron_plugin
 from eventmq.plugins.triggers import every as every_plugin
 from eventmq.plugins.triggers.cron import Cron
-from eventmq.plugins.triggers.timing import Timing, at, cron, every
-from eventmq.registry import TRIGGER
+from eventmq.policies import Timing, at, cron, every
+from eventmq.registry.names import TRIGGER
 from eventmq.testing import FakeClock
 from tests.plugin_harness import managing  # noqa: F401 - a fixture
 

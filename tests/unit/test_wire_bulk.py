@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from eventmq.errors import ProtocolError
-from eventmq.wire.bulk import (
+from eventmq.wire.batches import (
     ChunkEntry,
     OutcomeRow,
     decode_batch,

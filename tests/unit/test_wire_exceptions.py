@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.client.causes import original
+from eventmq.client.outcomes import original
 from eventmq.errors import JobFailed, JobNotFound
-from eventmq.wire.bulk import pack
+from eventmq.execution.failures import describe
+from eventmq.wire.batches import pack
 from eventmq.wire.exceptions import MEMBERS, STATE_LIMIT
 from eventmq.wire.results import (
     ERROR_LIMIT,
@@ -21,7 +22,6 @@ from eventmq.wire.results import (
     decode_error,
     encode_error,
 )
-from eventmq.worker.failures import describe
 
 if TYPE_CHECKING:
     from typing_extensions import Self

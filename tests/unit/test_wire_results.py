@@ -7,7 +7,7 @@ import json
 import pytest
 
 from eventmq.job import JobState
-from eventmq.wire.bulk import pack
+from eventmq.wire.batches import pack
 from eventmq.wire.results import (
     MESSAGE_LIMIT,
     TRACEBACK_LIMIT,

@@ -14,13 +14,13 @@ import pytest
 import zmq
 from zmq.backend import zmq_poll
 
-from eventmq.wire import socket as module
-from eventmq.wire.socket import new_context, open_dealer, open_pub, open_router
+from eventmq.wire import sockets as module
+from eventmq.wire.sockets import new_context, open_dealer, open_pub, open_router
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eventmq.wire.socket import Link
+    from eventmq.wire.sockets import Link
 
 SOURCES = Path(__file__).resolve().parents[2] / "eventmq"
 
@@ -57,7 +57,7 @@ def test_libcs_generator_is_seeded_before_a_context_is_made(monkeypatch) -> None
 def test_every_context_is_made_there() -> None:
     """A `zmq.Context` made elsewhere would not be seeded."""
     for path in SOURCES.rglob("*.py"):
-        if path.relative_to(SOURCES) == Path("wire/socket.py"):
+        if path.relative_to(SOURCES) == Path("wire/sockets.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

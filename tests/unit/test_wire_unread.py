@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from eventmq.wire.socket import RouterLink, Unroutable, new_context, open_router
-from eventmq.wire.unread import FEW, RESERVE, SHORT, STEP, UNMARKED, Total, Unread
+from eventmq.wire.sockets import (
+    FEW,
+    RESERVE,
+    SHORT,
+    STEP,
+    UNMARKED,
+    RouterLink,
+    Total,
+    Unread,
+    Unroutable,
+    new_context,
+    open_router,
+)
 from tests.acceptance.system import until
 
 if TYPE_CHECKING:

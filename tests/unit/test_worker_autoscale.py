@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventmq.wire import commands
-from eventmq.worker.autoscale import Autoscaler
+from eventmq.worker.slots import Autoscaler
 from tests.unit.test_worker_limits import Limited
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from eventmq.worker.contact import Contact
+from eventmq.worker.runner import Contact
 
 HERE = "tcp://127.0.0.1:47291"
 
@@ -17,7 +17,7 @@ class Story:
     def __init__(self, caplog):
         self.contact, self.caplog, self.now = Contact(), caplog, 0.0
         self.address = HERE
-        caplog.set_level(logging.INFO, "eventmq.worker.contact")
+        caplog.set_level(logging.INFO, "eventmq.worker.runner")
 
     def tell(self, *, online=False, broken=False, heard=False, seconds=0.0):
         """Let time pass second by second; return when each line came, its level and text."""

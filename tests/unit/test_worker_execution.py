@@ -11,13 +11,13 @@ import msgpack
 import pytest
 
 from eventmq.errors import EventMQError, ResultTooLarge, SignatureError, TimeLimitExceeded
+from eventmq.execution.context import current_job
+from eventmq.execution.failures import Reject, Retry
+from eventmq.execution.spec import TaskSpec
 from eventmq.interfaces import Envelope
 from eventmq.job import JobState, OutcomeKind
-from eventmq.wire.bulk import ChunkEntry
+from eventmq.wire.batches import ChunkEntry
 from eventmq.wire.results import decode_error, plain_result
-from eventmq.worker.context import current_job
-from eventmq.worker.signals import Reject, Retry
-from eventmq.worker.taskspec import TaskSpec
 from tests.worker_harness import Fixed, add, call, echo, later, make_executor, noop, sleep, whoami
 
 NEVER = Fixed(None)
@@ -234,7 +234,7 @@ def test_a_job_that_asks_once_too_often_fails_and_says_why(retries, text):
     row = run_call(make_executor(asks), "asks", headers=headers, attempt=retries + 1)
     error = error_of(row)
     assert row.kind == OutcomeKind.FAILED
-    assert (error.type, error.message) == ("eventmq.worker.signals.Retry", f"not yet; {text}")
+    assert (error.type, error.message) == ("eventmq.execution.failures.Retry", f"not yet; {text}")
     assert "in asks" in error.traceback.splitlines()[1]
 
 

@@ -11,7 +11,7 @@ from eventmq.errors import ResultUnavailable
 from eventmq.interfaces import Answered
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.bulk import (
+from eventmq.wire.batches import (
     OutcomeRow,
     decode_outcomes,
     encode_chunk,
@@ -22,9 +22,9 @@ from eventmq.wire.bulk import (
 from eventmq.wire.features import Features
 from eventmq.wire.results import decode_error
 from eventmq.worker import inputs
+from eventmq.worker.inputs import SpoolDirectory, new_spool, read_spool
 from eventmq.worker.manager import JobManager
-from eventmq.worker.replies import RESEND_AFTER
-from eventmq.worker.runner_spool import SpoolDirectory, new_spool, read_spool
+from eventmq.worker.session import RESEND_AFTER
 from tests.unit.test_worker_manager import World, kinds, replies, rows_of
 from tests.unit.test_worker_splice import body, error, row
 from tests.worker_harness import make_executor

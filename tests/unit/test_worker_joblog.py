@@ -7,12 +7,12 @@ import logging
 import msgpack
 import pytest
 
+from eventmq.execution import joblog
+from eventmq.execution.failures import Reject, Retry
+from eventmq.execution.spec import TaskSpec
 from eventmq.interfaces import JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.results import RemoteError
-from eventmq.worker import joblog
-from eventmq.worker.signals import Reject, Retry
-from eventmq.worker.taskspec import TaskSpec
 from tests.unit.test_worker_execution import plain, run, run_call
 from tests.worker_harness import call, echo, make_executor, noop
 
@@ -35,7 +35,7 @@ def rejects(secret):
 @pytest.fixture
 def log(caplog):
     """Return level and text of what was logged; nothing may ever show an argument or a result."""
-    caplog.set_level(logging.INFO, "eventmq.worker")
+    caplog.set_level(logging.INFO, "eventmq.execution")
     yield lambda: [(r.levelname, r.getMessage()) for r in caplog.records]
     assert SECRET not in caplog.text
 
@@ -60,7 +60,7 @@ def test_a_rejected_job_is_an_error(log):
     run_call(make_executor(rejects), "rejects", SECRET, headers="retry-count:3")
     level, text = one(log)
     assert level == "ERROR"
-    assert "eventmq.worker.signals.Reject: never" in text
+    assert "eventmq.execution.failures.Reject: never" in text
 
 
 def test_a_retry_is_a_warning_with_the_seconds_until_the_next_attempt(log):
@@ -151,7 +151,7 @@ def test_success_is_told_of_at_debug_only(log, caplog):
     assert executor.run.__func__ is type(executor).run, "the hot path is the method itself"
     run_call(executor, "noop")
     assert log() == []
-    caplog.set_level(logging.DEBUG, "eventmq.worker")
+    caplog.set_level(logging.DEBUG, "eventmq.execution")
     for _ in range(2):
         executor = executor.for_slot()
     run_call(executor, "noop")
@@ -195,7 +195,7 @@ def test_a_broken_log_handler_fails_no_job(log, monkeypatch):
     def broken(record):
         raise RuntimeError
 
-    logger = logging.getLogger("eventmq.worker.joblog")
+    logger = logging.getLogger("eventmq.execution.joblog")
     monkeypatch.setattr(logger, "filters", [broken])
     row = run_call(make_executor(fails), "fails", SECRET, headers="retry-count:1")
     assert row.kind == OutcomeKind.RETRY

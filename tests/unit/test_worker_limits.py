@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eventmq.errors import JobCancelled, SoftTimeLimitExceeded
+from eventmq.execution.streaming import StopSign
 from eventmq.interfaces import Answered, Died, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.bulk import OutcomeRow, encode_chunk, encode_outcomes
+from eventmq.wire.batches import OutcomeRow, encode_chunk, encode_outcomes
 from eventmq.wire.results import decode_error
-from eventmq.worker.stopsign import StopSign
 from tests.unit.test_worker_manager import World, kinds, replies, rows_of
 
 BACK, CANCELLED, FAILED, SUCCEEDED = (

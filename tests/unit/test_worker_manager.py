@@ -9,7 +9,7 @@ import pytest
 from eventmq.interfaces import Answered, Died, Running
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
-from eventmq.wire.bulk import (
+from eventmq.wire.batches import (
     OutcomeRow,
     decode_chunk,
     decode_outcomes,
@@ -19,8 +19,8 @@ from eventmq.wire.bulk import (
 from eventmq.wire.features import Features, Status
 from eventmq.wire.results import decode_error
 from eventmq.worker.manager import JobManager
-from eventmq.worker.overseer import fail
 from eventmq.worker.session import SessionInfo
+from eventmq.worker.watchdog import fail
 
 SUCCEEDED, BACK, DIED, CANCELLED, LOST, UNANSWERED = (
     OutcomeKind.SUCCEEDED,

@@ -8,7 +8,7 @@ import pytest
 
 from eventmq.interfaces import Answered, Died, Running
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import OutcomeRow, encode_outcomes
+from eventmq.wire.batches import OutcomeRow, encode_outcomes
 from tests.unit.test_worker_limits import Limited
 from tests.unit.test_worker_manager import NotingPool, kinds, replies, rows_of
 

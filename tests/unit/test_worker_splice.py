@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import msgpack
 import pytest
 
+from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.graph import FEEDS
 from eventmq.job import OutcomeKind
-from eventmq.wire.bulk import ChunkEntry, pack
+from eventmq.wire.batches import ChunkEntry, pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
-from eventmq.worker.async_execution import AsyncExecutor
 from tests.worker_harness import make_executor
 
 TAKES = "task:collect,content-type:msgpack,graph:in"

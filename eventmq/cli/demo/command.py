@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.children import interrupt_at_signals
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.command import DONE, FAILED, Command
 from eventmq.cli.output import to_json
+from eventmq.cli.processes import interrupt_at_signals
 from eventmq.cli.target import takes_json
 from eventmq.errors import EventMQError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eventmq.cli.children import Child, held_back, ready_fields, undisturbed
+from eventmq.cli.processes import Child, held_back, ready_fields, undisturbed
 from eventmq.errors import EventMQError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from eventmq.execution.context import current
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
-from eventmq.worker.context import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,18 +16,23 @@ from typing import TYPE_CHECKING
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import Died, Progressed, Running, Streamed
-from eventmq.plugins.pools.given import GivenChunk, Outcomes, answered
-from eventmq.plugins.pools.options import PoolOptions
-from eventmq.plugins.pools.partsink import PartSink, Timer
+from eventmq.plugins.pools.shared import (
+    GivenChunk,
+    Outcomes,
+    PartSink,
+    PoolOptions,
+    Timer,
+    answered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from eventmq.execution.executor import Executor
+    from eventmq.execution.streaming import Batch
     from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
-    from eventmq.plugins.pools.partsink import Later
-    from eventmq.wire.bulk import OutcomeRow
-    from eventmq.worker.execution import Executor
-    from eventmq.worker.partflow import Batch
+    from eventmq.plugins.pools.shared import Later
+    from eventmq.wire.batches import OutcomeRow
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
-from eventmq.plugins.queue_stores.sqlite import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from eventmq.entries import SuspectEnd, SuspectRow
 from eventmq.errors import ProtocolError
 from eventmq.plugins.database import all_rows
-from eventmq.wire.bulk import pack, unpack
+from eventmq.store.writes import SuspectEnd, SuspectRow
+from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
-    from eventmq.entries import SaveSuspects
-    from eventmq.plugins.queue_stores.tables import Tables
+    from eventmq.plugins.queue_stores.sqlite.rows import Tables
+    from eventmq.store.writes import SaveSuspects
 
 __all__ = ["SuspectRows"]
 

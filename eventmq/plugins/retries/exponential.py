@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
+from eventmq.policies import check_growth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,12 +42,7 @@ class ExponentialDelay:
     fraction: Callable[[], float] = field(default=random.random, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given: tuple[object, ...] = (self.base, self.cap)
-        known = all(isinstance(value, int | float) for value in given)
-        if not known or not 0 < self.base <= self.cap < float("inf"):
-            values = f"not base={self.base!r}, cap={self.cap!r}"
-            msg = f"retry policy exponential: base and cap are seconds, 0 < base <= cap, {values}"
-            raise PluginError(msg)
+        check_growth(self.base, self.cap)
 
     def delay(self, attempt: int) -> float | None:
         """Return the delay in seconds."""

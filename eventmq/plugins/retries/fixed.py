@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
+from eventmq.policies import check_delay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,10 +28,7 @@ class FixedDelay:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        known = isinstance(self.seconds, int | float)
-        if not known or not 0 <= self.seconds < float("inf"):
-            msg = f"retry policy fixed: delay is seconds from 0, not {self.seconds!r}"
-            raise PluginError(msg)
+        check_delay(self.seconds)
 
     def delay(self, attempt: int) -> float | None:
         """Return the delay in seconds."""

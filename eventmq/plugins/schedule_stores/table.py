@@ -16,7 +16,7 @@ from zlib import crc32
 from eventmq.errors import EventMQError, StoreError
 from eventmq.plugins.database import change, first_row
 from eventmq.schedule import Schedule, ScheduleRow, ScheduleRows
-from eventmq.wire.bulk import pack, unpack
+from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

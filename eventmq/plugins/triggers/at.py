@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.errors import SettingsError
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
+from eventmq.policies import check_moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from eventmq.interfaces import Factory, PluginContext, Trigger
 
 __all__ = ["At", "eventmq_triggers"]
-
-#: Unix time that a `datetime` can hold: the end of the year 9999.
-_LAST = 253_402_300_799.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +28,7 @@ class At:
     moment: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.moment <= _LAST:
-            msg = f"the moment {self.moment:g} is not allowed; allowed is: a Unix time from 1970 "
-            raise SettingsError(msg + "to the year 9999")
+        check_moment(self.moment)
 
     def next_after(self, slot: float) -> float | None:
         """Return the moment, if it comes after ``slot``."""

@@ -12,95 +12,25 @@ says at which instants those local times are, whatever the zone does to its cloc
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from eventmq.errors import SettingsError, did_you_mean
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
+from eventmq.policies import check_cron
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from eventmq.interfaces import Factory, PluginContext, Trigger
 
-__all__ = ["MACROS", "Cron", "eventmq_triggers", "find_zone"]
-
-#: Names for expressions, as cron has them.
-MACROS: Mapping[str, str] = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
+__all__ = ["Cron", "eventmq_triggers"]
 
 #: No zone changes its clocks twice within this time.
 _STEP = timedelta(hours=12)
 
-_FIELDS = 5
 _SECOND = timedelta(seconds=1)
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local times are naive here on purpose
-
-_DAY = re.compile(r"[12]?\d|3[01]")
-_ZONE = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
-
-
-def find_zone(name: str) -> tzinfo:
-    """Return an IANA time zone.
-
-    Raises:
-        SettingsError: There is none of that name; the message has the nearest.
-    """
-    from zoneinfo import ZoneInfo, available_timezones
-
-    if name == "UTC":
-        return timezone.utc
-    try:
-        if _ZONE.fullmatch(name):
-            return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        pass
-    zones = available_timezones()
-    near = {zone.rpartition("/")[2]: zone for zone in sorted(zones)}
-    hint = did_you_mean(name, zones)
-    if "did you mean" not in hint:
-        short = did_you_mean(name.rpartition("/")[2].title(), near)
-        found = short.split("'")[1] if "did you mean" in short else ""
-        hint = f"did you mean {near[found]!r}?" if found else "zones are called as Europe/Paris"
-    raise SettingsError(f"there is no time zone {name!r}; {hint}")
-
-
-def _parse(expression: str) -> Any:
-    """Return the matcher of an expression.
-
-    Raises:
-        SettingsError: It is none, or never matches.
-    """
-    from cronsim import CronSim, CronSimError
-
-    fields = MACROS.get(expression.strip().lower(), expression).split()
-    if len(fields) != _FIELDS:
-        names = "minute, hour, day of the month, month and day of the week"
-        msg = f"cron expression {expression!r} has {len(fields)} fields; right is five: {names}, "
-        raise SettingsError(msg + "as in '0 3 * * *'")
-    try:
-        parsed = CronSim(" ".join(fields), _EPOCH)
-        next(_copy(parsed))
-    except CronSimError as error:
-        where = f"wrong is the {str(error).removeprefix('Bad ')}"
-        if "day-of-month" in where and _DAY.fullmatch(fields[2]):
-            where = f"month {fields[3]} never has a day {fields[2]}"
-        msg = f"cron expression {expression!r} is not possible: {where}"
-        raise SettingsError(msg) from error
-    except StopIteration:
-        msg = f"cron expression {expression!r} never fires: there is no such day"
-        raise SettingsError(msg) from None
-    return parsed
 
 
 def _copy(parsed: Any) -> Any:
@@ -120,7 +50,7 @@ class Cron:
     """A `Trigger` of a cron expression in a time zone.
 
     Attributes:
-        expression: Five fields, or one of `MACROS`.
+        expression: Five fields, or one of `eventmq.policies.MACROS`.
         tz: Name of an IANA time zone.
         missing: ``next`` or ``skip``: what a fixed time does that the clocks skip.
 
@@ -136,11 +66,8 @@ class Cron:
     _fixed: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.missing not in {"next", "skip"}:
-            msg = f"missing is {self.missing!r}; allowed is: 'next' or 'skip'"
-            raise SettingsError(msg)
-        parsed = _parse(self.expression)
-        object.__setattr__(self, "_zone", find_zone(self.tz))
+        parsed, zone = check_cron(self.expression, self.tz, self.missing)
+        object.__setattr__(self, "_zone", zone)
         object.__setattr__(self, "_parsed", parsed)
         object.__setattr__(self, "_fixed", _is_fixed(parsed.parts))
 

@@ -9,22 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.errors import SettingsError
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
+from eventmq.policies import check_interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventmq.interfaces import Factory, PluginContext, Trigger
 
-__all__ = ["LONGEST", "SHORTEST", "Every", "eventmq_triggers"]
-
-#: Seconds of the shortest interval: faster than this is a loop, not a schedule.
-SHORTEST = 0.001
-
-#: Seconds of the longest interval, some 31 years: farther is a mistake.
-LONGEST = 1e9
+__all__ = ["Every", "eventmq_triggers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +26,13 @@ class Every:
     """A `Trigger` with slots ``seconds`` apart.
 
     Raises:
-        SettingsError: ``seconds`` is not from `SHORTEST` to `LONGEST`.
+        SettingsError: ``seconds`` is not allowed by `eventmq.policies.check_interval`.
     """
 
     seconds: float
 
     def __post_init__(self) -> None:
-        if not SHORTEST <= self.seconds <= LONGEST:
-            msg = f"an interval of {self.seconds:g} s is not allowed; allowed is: {SHORTEST:g} s "
-            raise SettingsError(msg + f"to {LONGEST:g} s, as in every(seconds=30)")
-        # Slots are whole microseconds, so that many steps are as long as one jump.
-        object.__setattr__(self, "seconds", round(self.seconds, 6))
+        object.__setattr__(self, "seconds", check_interval(self.seconds))
 
     def next_after(self, slot: float) -> float | None:
         """Return the slot that follows."""

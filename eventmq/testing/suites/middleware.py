@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from eventmq.execution.context import current
 from eventmq.interfaces import JobContext, Submission
-from eventmq.worker.context import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable

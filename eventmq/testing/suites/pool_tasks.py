@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.clock import SystemClock
 from eventmq.errors import SoftTimeLimitExceeded
-from eventmq.pluginmanager import PluginManager
+from eventmq.execution.context import current_job
+from eventmq.execution.executor import Executor
+from eventmq.execution.spec import TaskSpec
+from eventmq.registry import PluginManager
 from eventmq.settings import load_settings
-from eventmq.worker.context import current_job
-from eventmq.worker.execution import Executor
-from eventmq.worker.taskspec import TaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import (
-    Admit,
-    Claim,
-    Expire,
-    Finish,
-    LaneKey,
-    ListJobs,
-    Promote,
-    Requeue,
-    Verdict,
-)
 from eventmq.job import JobState
+from eventmq.store.reads import Claim, ListJobs
+from eventmq.store.writes import Admit, Expire, Finish, LaneKey, Promote, Requeue, Verdict
 from eventmq.testing.suites.queue_store_events import EventTests
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests

@@ -6,21 +6,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import (
+from eventmq.events import Kind, rows_of
+from eventmq.job import JobState
+from eventmq.store.events import OutboxHead, ReadEvents, SealEvents
+from eventmq.store.writes import (
+    Act,
     Admit,
     Attempt,
+    BeginSweep,
     Cause,
     Finish,
     Note,
-    OutboxHead,
+    Operation,
     Promote,
-    ReadEvents,
     Requeue,
-    SealEvents,
+    Stamp,
+    Sweep,
+    SweepSlice,
 )
-from eventmq.events import Kind, rows_of
-from eventmq.job import JobState
-from eventmq.operations import Act, BeginSweep, Operation, Stamp, Sweep, SweepSlice
 from eventmq.testing.suites.store_harness import StoreHarness
 
 if TYPE_CHECKING:

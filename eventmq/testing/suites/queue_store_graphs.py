@@ -6,7 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.entries import (
+from eventmq.events import rows_of
+from eventmq.graph import Chain, Expression, Group, Signature, build
+from eventmq.job import JobState
+from eventmq.store.events import ReadEvents
+from eventmq.store.recovery import QueueCounts
+from eventmq.store.writes import (
+    Act,
     Admit,
     AdmitGraph,
     CancelGraph,
@@ -16,16 +22,11 @@ from eventmq.entries import (
     Follow,
     Followed,
     ListGraph,
-    QueueCounts,
-    ReadEvents,
+    Stamp,
     Verdict,
 )
-from eventmq.events import rows_of
-from eventmq.graph import Chain, Expression, Group, Signature, build
-from eventmq.job import JobState
-from eventmq.operations import Act, Stamp
 from eventmq.testing.suites.store_harness import StoreHarness
-from eventmq.wire.bulk import unpack
+from eventmq.wire.batches import unpack
 from eventmq.wire.results import decode_error
 
 if TYPE_CHECKING:

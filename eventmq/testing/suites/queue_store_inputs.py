@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.entries import Find, Finish, Follow, ReadInputs
 from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
 from eventmq.job import JobState
-from eventmq.operations import Act, PruneFailed, Stamp
+from eventmq.store.reads import Find
+from eventmq.store.writes import Act, Finish, Follow, PruneFailed, ReadInputs, Stamp
 from eventmq.testing.suites.queue_store_graphs import GraphTests
-from eventmq.wire.bulk import unpack
+from eventmq.wire.batches import unpack
 from eventmq.wire.results import decode_error
 
 if TYPE_CHECKING:
-    from eventmq.entries import InputsPage
     from eventmq.interfaces import QueueStore
     from eventmq.job import Job
+    from eventmq.store.writes import InputsPage
 
 __all__ = ["InputTests"]
 

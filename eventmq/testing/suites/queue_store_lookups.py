@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.entries import Find, ListJobs
 from eventmq.job import JobState
+from eventmq.store.reads import Find, ListJobs
 from eventmq.testing.suites.queue_store_inputs import InputTests
 
 if TYPE_CHECKING:
-    from eventmq.entries import Found
     from eventmq.interfaces import QueueStore
     from eventmq.job import Job
+    from eventmq.store.reads import Found
 
 __all__ = ["LookupTests"]
 

@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.entries import (
-    Admit,
-    Attempt,
-    Claim,
-    Finish,
-    History,
-    LaneKey,
-    QueueCounts,
-    Requeue,
-    Verdict,
-)
 from eventmq.job import JobState
-from eventmq.operations import (
+from eventmq.store.reads import Claim, History
+from eventmq.store.recovery import QueueCounts
+from eventmq.store.writes import (
     Act,
     Acted,
+    Admit,
+    Attempt,
     BeginSweep,
+    Finish,
     ForgetQueues,
+    LaneKey,
     ListFailed,
     Operation,
     Pause,
     PruneFailed,
+    Requeue,
     Stamp,
     Sweep,
     SweepSlice,
+    Verdict,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
 

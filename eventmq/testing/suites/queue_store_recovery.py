@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import (
+from eventmq.errors import StoreError
+from eventmq.job import JobState
+from eventmq.store.reads import Find
+from eventmq.store.recovery import QueueCounts
+from eventmq.store.writes import (
     Admit,
     Chunk,
     CloseChunk,
-    Find,
     Finish,
     KeepTime,
     LaneKey,
     LimitRow,
     OpenChunk,
     Promote,
-    QueueCounts,
     Requeue,
     SaveLimits,
     SaveSuspects,
@@ -28,14 +30,12 @@ from eventmq.entries import (
     SuspectRow,
     Verdict,
 )
-from eventmq.errors import StoreError
-from eventmq.job import JobState
 from eventmq.testing.suites.store_harness import StoreHarness, fields
 from eventmq.timekeeping import AT_ONCE
 
 if TYPE_CHECKING:
-    from eventmq.entries import Recovered
     from eventmq.job import Job
+    from eventmq.store.recovery import Recovered
 
 __all__ = ["RecoveryTests"]
 

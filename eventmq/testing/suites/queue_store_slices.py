@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.entries import CancelGraph, EndDeadlines, Follow, Followed, QueueCounts
 from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
 from eventmq.job import JobState
-from eventmq.operations import Stamp
+from eventmq.store.recovery import QueueCounts
+from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, Followed, Stamp
 from eventmq.testing.suites.queue_store_lookups import LookupTests
 from eventmq.wire.results import decode_error
 

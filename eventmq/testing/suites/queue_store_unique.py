@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import (
+from eventmq.job import HELD, JobState
+from eventmq.store.reads import Claim
+from eventmq.store.writes import (
     Admit,
     Chunk,
-    Claim,
     Finish,
     LaneKey,
     OpenChunk,
@@ -20,7 +21,6 @@ from eventmq.entries import (
     Verdict,
     unique_rule,
 )
-from eventmq.job import HELD, JobState
 from eventmq.testing.suites.store_harness import StoreHarness
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
+# ruff: noqa: S101
 """What every routing strategy must do."""
-
-# ruff: noqa: S101 - suites are methods that assert
 
 from __future__ import annotations
 
@@ -8,14 +7,15 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
+from eventmq.headers import Headers, format_headers
 from eventmq.interfaces import WorkerView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.interfaces import RoutingStrategy
+    from eventmq.interfaces import KeyedRouting, RoutingStrategy
 
-__all__ = ["RoutingStrategySuite"]
+__all__ = ["KeyedRoutingSuite", "RoutingStrategySuite"]
 
 
 class RoutingStrategySuite:
@@ -69,3 +69,87 @@ class RoutingStrategySuite:
         before = list(workers)
         self.check(self.make(), "q", workers, 3)
         assert workers == before
+
+
+#: Seconds after which no key may wait while a worker has room.
+LONGEST_WAIT = 3600.0
+
+
+class KeyedRoutingSuite(RoutingStrategySuite):
+    """Subclass it, return your strategy from `make` and headers with a key from `headers`."""
+
+    def make(self) -> KeyedRouting:
+        """Return the strategy; called once per test."""
+        raise NotImplementedError("define make() in your subclass: it returns your strategy")
+
+    def headers(self, key: str) -> str:
+        """Return the header text of a job with this key."""
+        raise NotImplementedError(
+            "define headers() in your subclass: it returns headers with a key"
+        )
+
+    def preferred(
+        self, strategy: KeyedRouting, key: str, workers: Sequence[WorkerView], now: float
+    ) -> str | None:
+        """Return what the strategy prefers, once it is what it may."""
+        session = strategy.prefer("q", key, workers, now)
+        able = {worker.session for worker in workers if worker.room > 0}
+        assert session is None or session in able, f"{session!r} was not offered, or has no room"
+        return session
+
+    def test_it_says_that_it_has_keys(self) -> None:
+        """Else nobody asks it for them."""
+        assert self.make().by_key is True
+
+    def test_keys_come_from_headers(self) -> None:
+        """The same for the same headers; jobs that say nothing have none."""
+        strategy = self.make()
+        first, second = (strategy.key("q", self.headers(key)) for key in ("a", "b"))
+        assert first == strategy.key("q", self.headers("a"))
+        assert first
+        assert second != first
+        assert strategy.key("q", "") == ""
+        assert strategy.key("q", format_headers(Headers(task="shop.add", priority=3))) in {
+            "",
+            "shop.add",
+        }
+
+    def test_idle_workers_keep_their_keys(self) -> None:
+        """While nobody comes or goes, and all have room."""
+        strategy = self.make()
+        workers = [WorkerView(f"w{i}", 4, 0) for i in range(7)]
+        keys = [f"tenant-{i}" for i in range(50)]
+        first = [self.preferred(strategy, key, workers, 0.0) for key in keys]
+        assert None not in first
+        assert first == [self.preferred(strategy, key, workers, 9.0) for key in keys]
+
+    def test_a_single_worker_gets_every_key(self) -> None:
+        """Whatever it holds, while it has room."""
+        assert self.preferred(self.make(), "a", [WorkerView("w", 1, 9)], 0.0) == "w"
+
+    def test_nobody_gets_a_key_without_room(self) -> None:
+        """Also when it waited for long."""
+        strategy, full = self.make(), [WorkerView(f"w{i}", 0, 4) for i in range(3)]
+        for now in (0.0, 1.0, LONGEST_WAIT):
+            assert self.preferred(strategy, "a", full, now) is None
+
+    def test_no_key_waits_for_ever_while_a_worker_has_room(self) -> None:
+        """Whoever is full, and however full the others are."""
+        for free in range(4):
+            strategy = self.make()
+            workers = [WorkerView(f"w{i}", int(i == free), 4 + i) for i in range(4)]
+            for key in "abcdefgh":
+                self.preferred(strategy, key, workers, 0.0)
+                for now in (LONGEST_WAIT / 2, LONGEST_WAIT):
+                    last = self.preferred(strategy, key, workers, now)
+                assert last == f"w{free}"
+
+    def test_any_sequence_of_loads_is_answered(self) -> None:
+        """Workers come and go, loads differ; seeded, so a failure repeats."""
+        strategy, random = self.make(), Random(20250101)
+        for turn in range(2000):
+            names = random.sample(range(20), random.randint(1, 8))
+            workers = [
+                WorkerView(f"w{i}", random.randint(0, 5), random.randint(0, 9)) for i in names
+            ]
+            self.preferred(strategy, random.choice("abcdef"), workers, turn / 10)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.entries import Admit, Find, Finish, Finished
 from eventmq.job import IdFactory, Job, JobState
+from eventmq.store.reads import Find
+from eventmq.store.writes import Admit, Finish, Finished
 from eventmq.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from eventmq.clock import Clock
-    from eventmq.entries import Found, Recovered, Write
     from eventmq.interfaces import QueueStore
+    from eventmq.store import Write
+    from eventmq.store.reads import Found
+    from eventmq.store.recovery import Recovered
 
 __all__ = ["StoreHarness", "fields"]
 

@@ -1,25 +1,420 @@
+# ruff: noqa: S101
 """What every worker pool must do."""
-
-# ruff: noqa: S101 - suites assert
 
 from __future__ import annotations
 
 import os
+import select
 import time
 from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
 
-from eventmq.interfaces import Answered, Died
+from eventmq.interfaces import Answered, Died, Progressed, Streamed
 from eventmq.job import OutcomeKind
-from eventmq.testing.suites.pool_harness import DEADLINE, make_chunk
-from eventmq.testing.suites.worker_pool_limits import WorkerPoolLimits
-from eventmq.testing.suites.worker_pool_streams import WorkerPoolStreams
-from eventmq.wire.bulk import decode_outcomes
+from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_chunk
 from eventmq.wire.results import decode_error
+from eventmq.wire.streams import NO_READER, WINDOW, decode_parts, decode_progress
 
-__all__ = ["WorkerPoolSuite"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from eventmq.interfaces import PoolEvent, WorkerPool
+
+__all__ = [
+    "DEADLINE",
+    "Call",
+    "PoolHarness",
+    "WorkerPoolLimits",
+    "WorkerPoolStreams",
+    "WorkerPoolSuite",
+    "make_chunk",
+]
+
+
+#: Seconds that any of these jobs may take.
+DEADLINE = 30.0
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+def make_chunk(calls: Sequence[Call], expires: float = 0.0, headers: str = "") -> bytes:
+    """Return the body of a chunk of calls."""
+    rows = [
+        (
+            f"job-{i}",
+            1,
+            1,
+            f"task:{task},content-type:msgpack{headers}",
+            0.0,
+            expires,
+            msgpack.packb([args, {}]),
+        )
+        for i, (task, args) in enumerate(calls)
+    ]
+    return encode_chunk("q", rows)
+
+
+class PoolHarness:
+    """Owns the pools of a test; see `eventmq.testing.WorkerPoolSuite`."""
+
+    processes = True
+
+    def make(self, slots: int) -> WorkerPool:
+        """Return a pool of so many slots, not started."""
+        raise NotImplementedError(
+            "define make() in your subclass: it returns your pool, not started"
+        )
+
+    @pytest.fixture(autouse=True)
+    def _around(self, tmp_path: Path) -> Iterator[None]:
+        self.path = tmp_path
+        self.pools: list[WorkerPool] = []
+        self.events: list[PoolEvent] = []
+        yield
+        for pool in self.pools:
+            pool.stop(0.0)
+
+    def begin(self, slots: int = 1) -> WorkerPool:
+        """Return a pool that runs."""
+        pool = self.make(slots)
+        self.pools.append(pool)
+        pool.start()
+        return pool
+
+    def give(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> None:
+        """Give a slot a chunk of calls."""
+        pool.assign(slot, chunk, make_chunk(calls), len(calls))
+
+    def pump(self, pool: WorkerPool, done: Callable[[], bool]) -> None:
+        """Poll as the job manager does until it is done."""
+        deadline = time.monotonic() + DEADLINE
+        while not done():
+            assert time.monotonic() < deadline, f"the pool said only {self.events}"
+            select.select(pool.filenos(), [], [], 0.02)
+            self.events += pool.poll()
+
+    def rows(self, slot: int, chunk: int) -> list[OutcomeRow]:
+        """Return the outcomes of a chunk that came so far; a `SharedPool` names no slot."""
+        slot = 0 if self.pools[0].shared else slot
+        return [
+            OutcomeRow(*row)
+            for event in self.events
+            if isinstance(event, Answered) and (event.slot, event.chunk) == (slot, chunk)
+            for row in decode_outcomes(event.outcomes)
+        ]
+
+    def run(self, pool: WorkerPool, slot: int, chunk: int, *calls: Call) -> list[OutcomeRow]:
+        """Give a slot a chunk and return all of its outcomes."""
+        self.give(pool, slot, chunk, *calls)
+        self.pump(pool, lambda: len(self.rows(slot, chunk)) >= len(calls))
+        return self.rows(slot, chunk)
+
+    def block(self, pool: WorkerPool, slot: int, chunk: int, *others: Call) -> str:
+        """Give a slot a chunk whose first job waits, and return when it runs."""
+        pipe = str(self.path / f"pipe-{slot}-{chunk}")
+        os.mkfifo(pipe)
+        self.give(pool, slot, chunk, ("wait", (pipe,)), *others)
+        self.pump(pool, lambda: pool.running(slot) is not None)
+        return pipe
+
+    def release(self, pipe: str) -> None:
+        """Let the job that waits end."""
+        with open(pipe, "w", encoding="utf-8") as writer:  # noqa: PTH123 - a pipe, not a file
+            writer.write("released")
+
+    def died(self) -> list[Died]:
+        """Return the ends of slots that were told so far."""
+        return [event for event in self.events if isinstance(event, Died)]
+
+
+class WorkerPoolLimits(PoolHarness):
+    """A part of `eventmq.testing.WorkerPoolSuite`."""
+
+    def begin_job(self, pool: WorkerPool, task: str, *more: Any, headers: str = "") -> Path:
+        """Give slot 0 chunk 1 with one job and one behind it; return the job's file when it runs.
+
+        The job behind it is taken back, as the job manager does.
+        """
+        path = self.path / task
+        calls: list[Call] = [(task, (str(path), *more)), ("add", (1, 1))]
+        pool.assign(0, 1, make_chunk(calls, headers=headers), len(calls))
+        self.pump(pool, path.exists)
+        assert pool.take_back(0) == 1
+        return path
+
+    def test_it_says_which_job_runs(self) -> None:
+        """Chunk, position and monotonic time."""
+        pool = self.begin()
+        assert pool.running(0) is None
+        pipe = self.block(pool, 0, 7)
+        running = pool.running(0)
+        assert running is not None
+        assert (running.chunk, running.position) == (7, 0)
+        self.release(pipe)
+        self.pump(pool, lambda: bool(self.rows(0, 7)) and pool.running(0) is None)
+
+    @pytest.mark.parametrize("task", ["spin", "linger", "block"])
+    def test_a_running_job_can_be_killed(self, task: str) -> None:
+        """The manager kills at the hard limit: one `Died`, no answer, and the slot goes on."""
+        pool = self.begin()
+        self.begin_job(pool, task, *([3.0] if task == "block" else []))
+        pool.kill(0)
+        self.pump(pool, lambda: bool(self.died()))
+        died = self.died()[0]
+        assert (died.slot, died.chunk, died.position) == (0, 1, 0)
+        assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
+        self.pump(pool, lambda: task == "block" or not pool.abandoned)
+        assert self.rows(0, 1) == []
+        assert len(self.died()) == 1
+
+    def test_the_late_answer_of_a_killed_job_is_dropped(self) -> None:
+        """Also where it could not be ended, and its thread runs on to its end."""
+        pool = self.begin()
+        pipe = self.block(pool, 0, 1)
+        pool.kill(0)
+        self.pump(pool, lambda: bool(self.died()))
+        if not self.processes:
+            assert pool.abandoned == 1
+            self.release(pipe)
+        self.pump(pool, lambda: not pool.abandoned)
+        self.run(pool, 0, 2, ("add", (2, 2)))
+        assert self.rows(0, 1) == []
+
+    def test_an_idle_slot_can_be_killed(self) -> None:
+        """Whoever kills may be late; what the slot was given since is lost with it, and told."""
+        pool = self.begin()
+        pool.kill(0)
+        self.pump(pool, lambda: bool(self.died()))
+        assert (self.died()[0].slot, self.died()[0].position) == (0, -1)
+        assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
+
+    def test_a_job_that_checks_ends_when_it_is_cancelled(self) -> None:
+        """It is answered as cancelled, whatever retries it has, and the slot goes on."""
+        pool = self.begin()
+        self.begin_job(pool, "spin", headers=",retry-count:5")
+        pool.interrupt(0, 1, 0)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert [row.kind for row in self.rows(0, 1)] == [OutcomeKind.CANCELLED]
+        self.goes_on(pool)
+
+    def goes_on(self, pool: WorkerPool) -> None:
+        """See that the slot runs jobs, be it after its process was replaced."""
+        chunk = 2
+        while not self.rows(0, chunk):
+            chunk += 1
+            before = len(self.died())
+            self.give(pool, 0, chunk, ("add", (1, 1)))
+            self.pump(pool, partial(self.answered_or_died, chunk, before))
+        assert self.rows(0, chunk)[0].kind == OutcomeKind.SUCCEEDED
+
+    def answered_or_died(self, chunk: int, before: int) -> bool:
+        """Say whether a chunk of slot 0 was answered, or the slot has lost it."""
+        return bool(self.rows(0, chunk)) or len(self.died()) > before
+
+    def test_a_coroutine_is_cancelled(self) -> None:
+        """It gets CancelledError where it waits."""
+        pool = self.begin()
+        path = self.begin_job(pool, "linger")
+        pool.interrupt(0, 1, 0)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert [row.kind for row in self.rows(0, 1)] == [OutcomeKind.CANCELLED]
+        assert path.with_name("linger.cancelled").exists()
+        self.goes_on(pool)
+
+    def test_a_cancel_that_comes_too_late_hits_no_other_job(self) -> None:
+        """It names chunk and position."""
+        pool = self.begin()
+        pipe = self.block(pool, 0, 1)
+        pool.interrupt(0, 1, 1)
+        pool.interrupt(0, 9, 0)
+        self.release(pipe)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert self.rows(0, 1)[0].kind == OutcomeKind.SUCCEEDED
+
+    def test_the_soft_limit_is_raised_in_a_coroutine(self) -> None:
+        """As an exception that it can catch."""
+        pool = self.begin()
+        self.begin_job(pool, "late", headers=",soft-limit:0.1")
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert msgpack.unpackb(self.rows(0, 1)[0].result) == "SoftTimeLimitExceeded"
+
+    def test_the_soft_limit_is_raised_where_a_job_checks(self) -> None:
+        """It is a failure like any other, with its retries."""
+        pool = self.begin()
+        self.begin_job(pool, "spin", headers=",soft-limit:0.1,retry-count:1")
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        (row,) = self.rows(0, 1)
+        assert row.kind == OutcomeKind.RETRY
+        assert decode_error(row.result).type == "eventmq.errors.SoftTimeLimitExceeded"
+        assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
+
+    def test_blocking_code_is_interrupted_where_the_pool_says_so(self) -> None:
+        """At the soft limit; a pool that cannot says ``interrupts = False`` and lets it run."""
+        pool = self.begin()
+        seconds = 20.0 if pool.interrupts else 0.3
+        self.begin_job(pool, "block", seconds, headers=",soft-limit:0.1")
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        (row,) = self.rows(0, 1)
+        assert row.kind == (OutcomeKind.FAILED if pool.interrupts else OutcomeKind.SUCCEEDED)
+        assert row.ran < seconds + 5.0
+
+
+#: Tasks that yield the numbers up to their argument.
+GENERATORS = pytest.mark.parametrize("task", ["count_up", "acount_up"])
+
+
+class WorkerPoolStreams(PoolHarness):
+    """A part of `eventmq.testing.WorkerPoolSuite`."""
+
+    def batches(self, chunk: int, position: int = 0) -> list[Streamed]:
+        """Return the parts of a job that came so far."""
+        return [
+            event
+            for event in self.events
+            if isinstance(event, Streamed) and (event.chunk, event.position) == (chunk, position)
+        ]
+
+    def parts(self, chunk: int, position: int = 0) -> list[object]:
+        """Return the values of them."""
+        bodies = [decode_parts(event.body)[1] for event in self.batches(chunk, position)]
+        return [msgpack.unpackb(payload) for body in bodies for payload in body]
+
+    @GENERATORS
+    def test_a_generator_yields_its_parts_before_its_answer(self, task: str) -> None:
+        """In order, numbered without gaps, in batches; the return value is the result."""
+        pool = self.begin()
+        rows = self.run(pool, 0, 1, (task, (600,)), ("add", (1, 1)))
+        assert [row.kind for row in rows] == [OutcomeKind.SUCCEEDED] * 2
+        assert msgpack.unpackb(rows[0].result) == ("done" if task == "count_up" else None)
+        assert self.parts(1) == list(range(600))
+        batches = self.batches(1)
+        assert batches[0].first == 0
+        assert batches[0].count == 1  # the first one at once
+        assert all(a.first + a.count == b.first for a, b in pairwise(batches))
+        assert len(batches) < 600  # noqa: PLR2004 - as many as there are parts
+        answered = next(n for n, e in enumerate(self.events) if isinstance(e, Answered))
+        assert max(self.events.index(batch) for batch in batches) < answered
+
+    @GENERATORS
+    def test_a_generator_without_parts_says_so(self, task: str) -> None:
+        """By one empty batch: nobody need wonder whether some were lost."""
+        self.run(self.begin(), 0, 1, (task, (0,)))
+        assert [(batch.first, batch.count) for batch in self.batches(1)] == [(0, 0)]
+
+    @GENERATORS
+    def test_a_full_window_pauses_the_task_until_there_is_credit(self, task: str) -> None:
+        """It is never further ahead of what was taken than the window."""
+        pool = self.begin()
+        self.give(pool, 0, 1, (task, (2 * WINDOW + 10,)))
+        for taken in (0, WINDOW):
+            pool.credit(0, 1, 0, taken)
+            self.pump(pool, lambda taken=taken: len(self.parts(1)) >= taken + WINDOW)  # type: ignore[misc]
+            for _ in range(5):
+                self.events += pool.poll()
+            assert len(self.parts(1)) == taken + WINDOW
+        assert self.rows(0, 1) == []
+        pool.credit(0, 1, 0, 2 * WINDOW)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert self.parts(1) == list(range(2 * WINDOW + 10))
+
+    @GENERATORS
+    def test_a_task_that_nobody_reads_goes_on_without_parts(self, task: str) -> None:
+        """Its result is as good."""
+        pool = self.begin()
+        self.give(pool, 0, 1, (task, (3 * WINDOW,)))
+        self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
+        pool.credit(0, 1, 0, NO_READER)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert self.rows(0, 1)[0].kind == OutcomeKind.SUCCEEDED
+        assert len(self.parts(1)) == WINDOW
+
+    def test_credit_for_another_job_is_passed_over(self) -> None:
+        """It may be late."""
+        pool = self.begin()
+        pool.credit(0, 9, 0, 5)
+        self.give(pool, 0, 1, ("count_up", (WINDOW + 10,)))
+        pool.credit(0, 9, 0, 5000)
+        pool.credit(0, 1, 1, 5000)
+        self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
+        assert self.rows(0, 1) == []
+        pool.credit(0, 1, 0, WINDOW)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+
+    def test_what_was_yielded_is_not_kept_waiting(self) -> None:
+        """Also if the task then takes its time."""
+        pool = self.begin()
+        pipe = self.path / "go-on"
+        self.give(pool, 0, 1, ("yield_and_wait", (3, str(pipe))))
+        self.pump(pool, lambda: len(self.parts(1)) == 3)  # noqa: PLR2004 - all that there are
+        assert self.rows(0, 1) == []
+        pipe.touch()
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+
+    @pytest.mark.parametrize("task", ["endless", "aendless"])
+    def test_a_cancelled_generator_is_closed(self, task: str) -> None:
+        """Also in the middle of a full window; its ``finally`` has run before the answer."""
+        pool = self.begin()
+        path = self.path / "closed"
+        self.give(pool, 0, 1, (task, (str(path),)))
+        self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
+        assert not path.exists()
+        pool.interrupt(0, 1, 0)
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert self.rows(0, 1)[0].kind == OutcomeKind.CANCELLED
+        assert path.exists()
+
+    def test_a_killed_generator_says_nothing_more(self) -> None:
+        """The parts before its end are those of a run that has failed."""
+        pool = self.begin()
+        self.give(pool, 0, 1, ("endless", (str(self.path / "closed"),)))
+        self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
+        pool.kill(0)
+        self.pump(pool, lambda: any(isinstance(event, Died) for event in self.events))
+        self.run(pool, 0, 2, ("count_up", (3,)))
+        assert self.parts(2) == [0, 1, 2]
+        assert len(self.parts(1)) == WINDOW
+
+    @pytest.mark.parametrize("task", ["yield_what", "ayield_what"])
+    def test_a_part_that_cannot_be_serialised_fails_the_job(self, task: str) -> None:
+        """For good, and says which part it was; those before it have gone out."""
+        pool = self.begin()
+        bad, good = self.run(pool, 0, 1, (task, ()), ("add", (1, 1)))
+        assert (bad.kind, good.kind) == (OutcomeKind.FAILED, OutcomeKind.SUCCEEDED)
+        error = decode_error(bad.result)
+        assert error.type == "eventmq.errors.SerializationError"
+        assert "part 1, a object, cannot be serialised" in error.message
+        assert self.parts(1) == ["fine"]
+
+    def test_a_generator_that_raises_fails_behind_its_parts(self) -> None:
+        """As any task that raises."""
+        (row,) = self.run(self.begin(), 0, 1, ("yield_and_fail", ("no",)))
+        assert row.kind == OutcomeKind.FAILED
+        assert decode_error(row.result).message == "no"
+        assert self.parts(1) == [0]
+
+    @pytest.mark.parametrize("task", ["tell", "atell"])
+    def test_progress_is_told_while_the_job_runs_and_not_each_time(self, task: str) -> None:
+        """The first value at once, of the others some, the last one not after the rest."""
+        pool = self.begin()
+        path = self.path / "go-on"
+        self.give(pool, 0, 1, (task, (500, str(path))))
+
+        def told() -> list[tuple[float, float | None, str]]:
+            events = [event for event in self.events if isinstance(event, Progressed)]
+            assert all((event.chunk, event.position) == (1, 0) for event in events)
+            return [decode_progress(event.body) for event in events]
+
+        self.pump(pool, lambda: told()[-1:] == [(500, 500, "telling")])
+        assert self.rows(0, 1) == []
+        path.touch()
+        self.pump(pool, lambda: bool(self.rows(0, 1)))
+        assert len(told()) < 100  # noqa: PLR2004 - of 500
+        assert told() == sorted(told())
 
 
 class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):

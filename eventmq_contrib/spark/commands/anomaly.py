@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.command import DONE, FAILED, Command
+from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, THRESHOLD, anomaly, between
 from eventmq_contrib.spark.command import takes_journal
-from eventmq_contrib.spark.products.anomaly import MIN_HISTORY, THRESHOLD, anomaly, between
 
 if TYPE_CHECKING:
     from eventmq_contrib.spark.command import Look

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED, NO_BROKER
+from eventmq.cli.command import DONE, FAILED, NO_BROKER, Command
 from eventmq.cli.output import printable, show_object
 from eventmq.cli.target import Target
+from eventmq_contrib.spark.analyses.audit import LISTED, STUCK_AFTER, audit
+from eventmq_contrib.spark.analyses.clocks import apart, sentence
 from eventmq_contrib.spark.command import takes_journal
-from eventmq_contrib.spark.products.audit import LISTED, STUCK_AFTER, audit
-from eventmq_contrib.spark.products.clocks import apart, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

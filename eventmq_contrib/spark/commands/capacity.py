@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.command import DONE, FAILED, Command
 from eventmq_contrib.spark.command import takes_journal
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def command(look: Look, target_p95: float, slots: tuple[int, ...], workers: bool
     A queue that shares its workers with others needs them only while it has jobs: the sum of what
     all queues need is more than what they need together.
     """
-    from eventmq_contrib.spark.products import capacity as product
+    from eventmq_contrib.spark.analyses import capacity as product
 
     with look.events() as events:
         if workers:

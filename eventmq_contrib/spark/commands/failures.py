@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED, Command
+from eventmq_contrib.spark.analyses.failures import failures, killers
 from eventmq_contrib.spark.command import takes_journal
-from eventmq_contrib.spark.products.failures import failures, killers
 
 if TYPE_CHECKING:
     from eventmq_contrib.spark.command import Look

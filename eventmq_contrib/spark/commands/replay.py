@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED, NO_BROKER
+from eventmq.cli.command import FAILED, NO_BROKER, Command
 from eventmq.cli.output import show_object
 from eventmq.cli.target import takes_target
 from eventmq.errors import StoreError
@@ -71,7 +70,7 @@ def command(
 
 
 def _show(look: Look, filters: dict[str, Any]) -> None:
-    from eventmq_contrib.spark.products.replay import failed_jobs, summary
+    from eventmq_contrib.spark.analyses.replay import failed_jobs, summary
 
     with look.events(whole=True) as events:
         look.show(summary(failed_jobs(events, **filters)), empty="no such failed jobs")
@@ -122,7 +121,7 @@ def _carry_out(replay: Replay, of: Any, rate: float | None) -> dict[str, int]:
 def _plan(
     replay: Replay, events: DataFrame, store: str, filters: dict[str, Any], rate: float | None
 ) -> None:
-    from eventmq_contrib.spark.products.replay import failed_jobs
+    from eventmq_contrib.spark.analyses.replay import failed_jobs
     from eventmq_contrib.spark.replaying import brokers_of
 
     brokers = sorted(brokers_of(events))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED
+from eventmq.cli.command import DONE, FAILED, Command
 from eventmq.cli.output import to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.extras import need
@@ -50,9 +49,9 @@ def command(look: Look, title: str, within: float, target: float, target_p95: fl
     needs no network. With --json the same as numbers on stdout, and a page only where --out is
     given.
     """
+    from eventmq_contrib.spark.analyses.report import Choice, report
+    from eventmq_contrib.spark.analyses.slo import Objective
     from eventmq_contrib.spark.page.html import page
-    from eventmq_contrib.spark.products.report import Choice, report
-    from eventmq_contrib.spark.products.slo import Objective
 
     need("jinja2", user="eventmq spark report")
     choice = Choice(since=look.since, until=look.until, queue=look.queue, task=look.task)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED, Command
+from eventmq_contrib.spark.analyses.numbers import numbers
+from eventmq_contrib.spark.analyses.report import Choice
+from eventmq_contrib.spark.analyses.slo import Objective, slo
 from eventmq_contrib.spark.command import takes_journal
-from eventmq_contrib.spark.products.numbers import numbers
-from eventmq_contrib.spark.products.report import Choice
-from eventmq_contrib.spark.products.slo import Objective, slo
 
 if TYPE_CHECKING:
     from eventmq_contrib.spark.command import Look

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED, Command
+from eventmq_contrib.spark.analyses.stats import PERIODS, stats
 from eventmq_contrib.spark.command import takes_journal
-from eventmq_contrib.spark.products.stats import PERIODS, stats
 
 if TYPE_CHECKING:
     from eventmq_contrib.spark.command import Look

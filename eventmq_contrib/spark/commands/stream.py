@@ -11,8 +11,7 @@ from urllib.parse import unquote
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import FAILED
+from eventmq.cli.command import FAILED, Command
 from eventmq.cli.output import to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.spark.batches import Batches

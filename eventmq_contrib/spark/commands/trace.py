@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.command import Command
-from eventmq.cli.exits import DONE, FAILED, NOT_FOUND
+from eventmq.cli.command import DONE, FAILED, NOT_FOUND, Command
 from eventmq.cli.output import show_rows, to_json
 from eventmq.errors import StoreError
 from eventmq_contrib.spark.command import takes_journal
@@ -41,8 +40,8 @@ def command(look: Look, id: str, chrome: Path | None) -> int:
     """
     if look.queue is not None or look.task is not None:
         raise click.UsageError("a trace goes over all queues and tasks: leave --queue and --task")
-    from eventmq_contrib.spark.products.trace import MOST, critical, events_of, hops
-    from eventmq_contrib.spark.products.tracetable import about, hop_rows
+    from eventmq_contrib.spark.analyses.trace import MOST, critical, events_of, hops
+    from eventmq_contrib.spark.analyses.tracetable import about, hop_rows
 
     with look.events() as events:
         rows = events_of(events, id)
@@ -62,7 +61,7 @@ def command(look: Look, id: str, chrome: Path | None) -> int:
 
 
 def _write_chrome(path: Path, found: Any) -> None:
-    from eventmq_contrib.spark.products.chrome import chrome_trace
+    from eventmq_contrib.spark.analyses.chrome import chrome_trace
 
     draft = path.with_name(f"_{path.name}.draft")
     try:
@@ -78,7 +77,7 @@ def _write_chrome(path: Path, found: Any) -> None:
 def _show(told: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from eventmq_contrib.spark.products.tracetable import drawn
+    from eventmq_contrib.spark.analyses.tracetable import drawn
 
     console = Console(highlight=False)
     for line in drawn(told):

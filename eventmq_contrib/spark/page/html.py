@@ -39,7 +39,7 @@ def page(report: Mapping[str, Any], *, title: str, made: float) -> str:
     """Return the page.
 
     Args:
-        report: As of `eventmq_contrib.spark.products.report.report`.
+        report: As of `eventmq_contrib.spark.analyses.report.report`.
         title: On top of the page.
         made: When, Unix time.
 

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.interfaces import Answered, Died, Progressed, Streamed
-from eventmq.wire import bulk
+from eventmq.wire import batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,12 +51,12 @@ class Ticket(NamedTuple):
 
 def pack(*message: object) -> bytes:
     """Encode a message."""
-    return bulk.pack(message)
+    return batches.pack(message)
 
 
 def unpack(data: bytes) -> list[Any]:
     """Decode a message."""
-    message: list[Any] = bulk.unpack(data, "a word of a slot")
+    message: list[Any] = batches.unpack(data, "a word of a slot")
     return message
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from eventmq.plugins.pools.processes import PreforkPool
+    from eventmq.plugins.pools.prefork.pool import PreforkPool
     from eventmq_contrib.spark.pool.frames import Ticket
 
 __all__ = ["ALIVE_EVERY", "Remote", "serve"]
@@ -56,7 +56,7 @@ def serve(ticket: Ticket) -> Iterator[int]:
 
 
 def _serve(ticket: Ticket, sock: zmq.Socket[bytes]) -> int:
-    from eventmq.plugins.pools.processes import PreforkPool
+    from eventmq.plugins.pools.prefork.pool import PreforkPool
 
     pool = PreforkPool(
         concurrency=1, loader=ticket.loader, arguments=ticket.arguments,

@@ -67,7 +67,7 @@ class JobWriter:
         """Write the report, where one is wanted: all rows are with the broker."""
         if self.options.report is None:
             return
-        from eventmq_contrib.spark.drafts import write_whole
+        from eventmq_contrib.spark.atomic import write_whole
         from eventmq_contrib.spark.source.sending import total
 
         counts = total(vars(each)["counts"] for each in messages if each is not None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eventmq.pluginmanager import PluginManager
-from eventmq.registry import ROUTING_STRATEGY, SERIALIZER
+from eventmq.registry import PluginManager
+from eventmq.registry.names import ROUTING_STRATEGY, SERIALIZER
 from eventmq.settings import load_settings
 
 from eventmq_plugin_example import plugin

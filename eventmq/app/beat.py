@@ -1,0 +1,189 @@
+"""Makes the scheduler of an app, and its way to the broker: what ``eventmq beat`` runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eventmq.app.triggers import Triggers
+from eventmq.client.handle import Job, Origin
+from eventmq.client.requests import Notice
+from eventmq.client.submit import WrittenSource
+from eventmq.client.templates import Written
+from eventmq.errors import (
+    BatchError,
+    BrokerUnavailable,
+    DuplicateJob,
+    EventMQError,
+    ProtocolError,
+    QueueFull,
+    RateLimited,
+)
+from eventmq.job import TERMINAL
+from eventmq.scheduler.runner import BeatRunner
+from eventmq.wire.calls import MAX_IDS
+from eventmq.wire.commands import Request
+from eventmq.wire.schedules import read_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.app.app import EventMQ
+    from eventmq.interfaces import ScheduleStore
+    from eventmq.schedule import Schedule
+    from eventmq.scheduler.runner import Order
+
+__all__ = ["BrokerGate", "make_beat"]
+
+logger = logging.getLogger("eventmq.scheduler")
+
+#: Messages of a broker that wait to be read.
+MOST_HEARD = 100_000
+
+#: Refusals that pass.
+_PASSING = (BrokerUnavailable, QueueFull, RateLimited)
+
+_OVER = frozenset({"", *TERMINAL})
+
+
+class BrokerGate:
+    """A `Gate` that uses the app's client.
+
+    Args:
+        app: Whose.
+    """
+
+    def __init__(self, app: EventMQ) -> None:
+        self._app = app
+        self._plain = False
+
+    def heard(self) -> Sequence[tuple[Schedule, bool]]:
+        """Return what brokers sent us; one that has a store for schedules sends us nothing."""
+        if self._app.settings.schedule_store == "broker":
+            return ()
+        asked = self._app.wiring.client.runner.listen(MOST_HEARD)
+        found = []
+        while asked:
+            message = asked.popleft()
+            try:
+                found.append((read_schedule(message), message.remove))
+            except EventMQError as error:
+                logger.error("a schedule of the broker is refused: %s", error)  # noqa: TRY400
+        return found
+
+    def submit(self, orders: Sequence[Order]) -> Callable[[], Sequence[bool | None]]:
+        """Submit jobs, many in one message where the broker takes that."""
+        if self._plain:
+            return partial(self._notify, orders)
+        client = self._app.wiring.client
+        entries: list[tuple[Job[Any], Written]] = [
+            (Job(order.id, client.results, Origin(order.task, sent=False)), self._written(order))
+            for order in orders
+        ]
+        finish = client.submitter.begin_delivery(WrittenSource(entries))
+        return partial(self._receipts, orders, finish)
+
+    def _receipts(
+        self, orders: Sequence[Order], finish: Callable[[], object]
+    ) -> Sequence[bool | None]:
+        try:
+            return _verdicts(orders, finish)
+        except ProtocolError as error:
+            if error.code != "no-extension":
+                raise
+            self._plain = True
+            return self._notify(orders)
+
+    def _written(self, order: Order) -> Written:
+        queue = order.queue or self._app.settings.default_queue
+        return Written(order.id, queue, order.headers, order.body)
+
+    def _notify(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+        """Submit jobs one by one to a plain broker, which gives no receipts for them."""
+        return [self._notice(self._written(order), order) for order in orders]
+
+    def _notice(self, written: Written, order: Order) -> bool | None:
+        runner = self._app.wiring.client.runner
+        frames = Request(order.id, written.queue, order.headers, order.body).frames()
+        deadline = runner.deadline(self._app.settings.submit_timeout)
+        try:
+            runner.send(Notice(frames, id=order.id, deadline=deadline))
+        except EventMQError as error:
+            return _verdict(order, error)
+        return True
+
+    def now(self) -> float | None:
+        """Ask for the broker's time; a plain broker does not say it."""
+        if self._plain:
+            return None
+        try:
+            return float(self._app.ask("ping")["now"])
+        except ProtocolError as error:
+            if error.code != "no-extension":
+                raise
+            self._plain = True
+            return None
+
+    def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
+        """Ask for the states of jobs; a plain broker does not know them."""
+        if self._plain:
+            return {}
+        found: dict[str, bool] = {}
+        for first in range(0, len(ids), MAX_IDS):
+            try:
+                rows = self._app.ask("state", {"ids": list(ids[first : first + MAX_IDS])})
+            except ProtocolError as error:
+                if error.code != "no-extension":
+                    raise
+                self._plain = True
+                return {}
+            found.update((job_id, state not in _OVER) for job_id, state in rows)
+        return found
+
+
+def _verdicts(orders: Sequence[Order], finish: Callable[[], object]) -> Sequence[bool | None]:
+    """Wait for the receipts of jobs, and return what became of each."""
+    try:
+        finish()
+    except BatchError as error:
+        return [
+            True if status == "confirmed" else _verdict(order, why)
+            for order, (_, status, why) in zip(orders, error.jobs, strict=True)
+        ]
+    return [True] * len(orders)
+
+
+def _verdict(order: Order, why: Exception | None) -> bool | None:
+    """Return False for a job that is to be submitted again, None for one that never will be."""
+    if why is None or isinstance(why, _PASSING):
+        return False
+    if isinstance(why, ProtocolError) and why.code == "no-extension":
+        raise why
+    if isinstance(why, DuplicateJob):
+        logger.info("job %s of task %r is not needed: %s", order.id, order.task, why)
+        return None
+    logger.error("job %s of task %r is refused: %s", order.id, order.task, why)
+    return None
+
+
+def _open_store(app: EventMQ) -> ScheduleStore:
+    if app.settings.schedule_store == "memory":
+        return app.schedules.store
+    return app.schedules.open_store()
+
+
+def make_beat(app: EventMQ, *, on_ready: Callable[[], None] | None = None) -> BeatRunner:
+    """Return a scheduler of an app; see `EventMQ.make_beat`."""
+    return BeatRunner(
+        open_store=lambda: _open_store(app),
+        gate=BrokerGate(app),
+        make_trigger=Triggers(app.plugins),
+        declared=app.schedules.in_code,
+        app=app.name,
+        holder=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"[-200:],
+        clock=app.clock,
+        on_ready=on_ready,
+    )

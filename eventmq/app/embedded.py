@@ -1,0 +1,172 @@
+"""Broker, worker and scheduler inside this process: what ``EventMQ(broker="memory://")`` runs on.
+
+It is the real broker with the store of memory and the real worker with the threads pool, joined
+by ``inproc`` sockets in a ZeroMQ context of their own. Nothing outlives the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from eventmq.app.broker import make_broker
+from eventmq.app.worker import LiveSpecs, WorkerOptions, make_worker
+from eventmq.client.client import Transport
+from eventmq.wire.sockets import new_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import zmq
+
+    from eventmq.app.app import EventMQ
+    from eventmq.broker.runner import BrokerRunner
+    from eventmq.scheduler.runner import BeatRunner
+    from eventmq.worker.runner import WorkerRunner
+
+__all__ = ["Embedded"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that broker and worker each may take to end.
+STOP_TIMEOUT = 1.0
+
+#: Threads of the worker where the settings name no number: jobs that wait for others need some.
+THREADS = 8
+
+#: Where the broker is, in its own context.
+_ADDRESS = "inproc://broker"
+
+#: Names of the threads.
+_BROKER, _WORKER, _BEAT = "eventmq-broker", "eventmq-worker", "eventmq-beat"
+
+
+class Embedded:
+    """The broker of one app, and its workers: the first serves what is known at the start.
+
+    Args:
+        app: The app.
+    """
+
+    def __init__(self, app: EventMQ) -> None:
+        self._app = app
+        self._context: zmq.Context[Any] | None = None
+        self._broker: BrokerRunner | None = None
+        self._workers: list[WorkerRunner] = []
+        self._threads: list[threading.Thread] = []
+        self._served: set[str] = set()
+        self._beat: BeatRunner | None = None
+
+    def start(self, queues: Iterable[str]) -> Transport:
+        """Start everything; return how the client reaches the broker.
+
+        Args:
+            queues: To be served, beside those of the settings and of the app's tasks.
+        """
+        try:
+            return self._start(queues)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, queues: Iterable[str]) -> Transport:
+        app = self._app
+        app.load_tasks()
+        context = self._context = new_context()
+        broker = make_broker(app, binds={"main": _ADDRESS}, store="memory", context=context)
+        self._broker = broker
+        self._run_broker(broker)
+        settings = app.settings
+        named = {task.declared.queue for task in app.tasks.values()}
+        known = {name for _, name in settings.queues}
+        more = {name for name in {*named, *queues, settings.default_queue} if name} - known
+        weight = min(weight for weight, _ in settings.queues)
+        self._work([*settings.queues, *((weight, name) for name in sorted(more))])
+        if app.schedules.any_in_code:
+            self.beat()
+        return Transport([_ADDRESS], context)
+
+    def serve(self, queue: str) -> None:
+        """Start another worker if none serves a queue."""
+        if self._context is not None and queue not in self._served:
+            self._work([(1, queue)])
+
+    def _work(self, queues: list[tuple[int, str]]) -> None:
+        app = self._app
+        options = WorkerOptions(
+            brokers=[_ADDRESS],
+            queues=queues,
+            pool="threads",
+            concurrency=app.settings.concurrency or THREADS,
+            tasks=LiveSpecs(app.tasks),
+            context=self._context,
+        )
+        worker = make_worker(app, options)
+        self._workers.append(worker)
+        self._served.update(name for _, name in queues)
+        self._run(_WORKER, worker.run)
+
+    def beat(self) -> None:
+        """Start the scheduler if there is none."""
+        if self._beat is None and self._context is not None:
+            self._beat = self._app.make_beat()
+            self._run(_BEAT, self._beat.run)
+
+    def _run_broker(self, broker: BrokerRunner) -> None:
+        """Bind and run in one thread, to which the store then belongs; wait until it is bound."""
+        bound = threading.Event()
+        errors: list[Exception] = []
+
+        def main() -> None:
+            try:
+                broker.bind()
+            except Exception as error:  # noqa: BLE001 - raised by the caller below
+                errors.append(error)
+                return
+            finally:
+                bound.set()
+            broker.run()
+
+        self._run(_BROKER, main)
+        bound.wait()
+        if errors:
+            raise errors[0]
+
+    def _run(self, name: str, run: Callable[[], None]) -> None:
+        def main() -> None:
+            try:
+                run()
+            except Exception:
+                logger.exception("thread %s ended by an error", name)
+
+        thread = threading.Thread(target=main, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self) -> None:
+        """End the workers, then the broker. A task that still runs is left in its thread."""
+        self.stop_beat()
+        for now in (False, True):
+            for worker in self._workers:
+                worker.stop(now=now)
+            self._join(_WORKER)
+        if self._broker is not None:
+            self._broker.stop()
+            self._join(_BROKER)
+        if self._context is not None and not any(t.is_alive() for t in self._threads):
+            self._context.term()
+        self._threads.clear()
+
+    def stop_beat(self) -> None:
+        """End the scheduler, while the client still has its broker."""
+        if self._beat is not None:
+            self._beat.stop()
+            self._join(_BEAT)
+
+    def _join(self, name: str) -> None:
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for thread in self._threads:
+            if thread.name == name:
+                thread.join(max(0.0, deadline - time.monotonic()))

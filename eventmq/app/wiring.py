@@ -1,0 +1,312 @@
+"""The parts of one app, each made at its first use: plugins, client, embedded broker and worker."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.app.keys import keys_of
+from eventmq.client.handle import Results
+from eventmq.client.outcomes import OutcomeReader
+from eventmq.client.submit import Submitter
+from eventmq.client.topics import Topics
+from eventmq.errors import NotAllowed, SettingsError
+from eventmq.job import IdFactory
+from eventmq.registry import PluginManager
+from eventmq.registry.names import RESULT_BACKEND, scheme
+from eventmq.wire.results import ResultHome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from eventmq.app.app import EventMQ
+    from eventmq.app.embedded import Embedded
+    from eventmq.client.client import ClientRunner, Transport
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Serializer
+    from eventmq.policies import Backoff
+    from eventmq.settings import Settings
+
+__all__ = ["MEMORY", "Client", "Wiring"]
+
+#: The broker setting of an app that has everything in its own process.
+MEMORY = "memory://"
+
+_live: weakref.WeakSet[Wiring] = weakref.WeakSet()
+
+#: What a forked child inherited: kept, so that nothing of it is ever finalised there.
+_inherited: list[object] = []
+
+
+class Client(NamedTuple):
+    """The parts of the client."""
+
+    runner: ClientRunner
+    results: Results
+    submitter: Submitter
+    topics: Topics
+
+
+class Wiring:
+    """Makes the parts of an app, once each. Thread-safe.
+
+    It is what tasks know of their app (`eventmq.task.shared.SharedHost`).
+
+    Args:
+        app: Handed to plugins.
+        name: Of the app.
+        settings: Of the app; may be replaced until something is made.
+        plugins: As given to the app.
+        clock: Reads time.
+    """
+
+    def __init__(
+        self,
+        app: EventMQ,
+        *,
+        name: str,
+        settings: Settings,
+        plugins: Iterable[object],
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.closed = False
+        self.ids = IdFactory(clock)
+        self._app = weakref.ref(app)
+        self._name = name
+        self._given = tuple(plugins)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._plugins: PluginManager | None = None
+        self._client: Client | None = None
+        self._make_runner: Callable[[], ClientRunner] | None = None
+        self._embedded: Embedded | None = None
+        self._queues: set[str] = set()
+        self._policies: set[Backoff] = set()
+        #: What the client informs as.
+        self.role = "client"
+        _live.add(self)
+
+    @property
+    def started(self) -> bool:
+        """Whether something was made of the settings."""
+        return self._plugins is not None
+
+    @property
+    def plugins(self) -> PluginManager:
+        """The plugins, loaded at the first use."""
+        if self._plugins is None:
+            with self._lock:
+                if self._plugins is None:
+                    self._load_plugins()
+        assert self._plugins is not None  # noqa: S101 - loaded above
+        return self._plugins
+
+    def _load_plugins(self) -> None:
+        manager = PluginManager(self.settings, clock=self._clock)
+        manager.load(self._given)
+        self._plugins = manager
+        try:
+            manager.configure(self._app())
+        except BaseException:
+            self._plugins = None
+            raise
+
+    # The client
+
+    @property
+    def client(self) -> Client:
+        """The client; its own first use connects."""
+        if self._client is None:
+            with self._lock:
+                if self.closed:
+                    raise NotAllowed(f"app {self._name!r} is closed")
+                if self._client is None:
+                    self._client = self._make_client()
+        return self._client
+
+    def _make_client(self) -> Client:
+        settings, plugins = self.settings, self.plugins
+        backend = plugins.get(RESULT_BACKEND, settings.result_backend)
+        home = ResultHome(backend, scheme(settings.result_backend))
+        reader = OutcomeReader(plugins.serializer, settings.accept_content, home)
+        runner = (self._make_runner or self._connected_runner)()
+        timeout = settings.submit_timeout
+        results = Results(
+            runner, reader, answer_timeout=timeout, result_timeout=settings.result_timeout
+        )
+        submitter = Submitter(
+            runner, results, ids=self.ids, timeout=timeout, middleware=plugins.middleware()
+        )
+        topics = Topics(
+            runner, reader, lambda: self.content(None), new_id=self.ids.new, timeout=timeout
+        )
+        return Client(runner, results, submitter, topics)
+
+    def _connected_runner(self) -> ClientRunner:
+        from eventmq.client.client import ClientRunner  # imports zmq
+
+        return ClientRunner(
+            self._transport,
+            clock=self._clock,
+            name=f"{self._name}:{os.getpid()}",
+            heartbeat=self.settings.heartbeat_interval,
+            heartbeat_timeout=self.settings.heartbeat_timeout,
+            role=self.role,
+            legacy=self.settings.legacy_broker,
+        )
+
+    def _transport(self) -> Transport:
+        from eventmq.client.client import Transport
+
+        if MEMORY not in self.settings.broker:
+            return Transport(self.settings.broker, keys=keys_of(self.settings))
+        if len(self.settings.broker) > 1:
+            raise SettingsError(f"broker {MEMORY} stands alone: it is a broker in this process")
+        app = self._app()
+        if app is None:
+            raise NotAllowed(f"app {self._name!r} is gone")
+        from eventmq.app.embedded import Embedded  # imports broker and worker
+
+        with self._lock:
+            self._embedded = Embedded(app)
+            return self._embedded.start(self._queues)
+
+    @contextmanager
+    def lent(self, clock: Clock, make_runner: Callable[[], ClientRunner]) -> Iterator[None]:
+        """Let all that is submitted and asked go elsewhere for a ``with`` block, as tests do.
+
+        Args:
+            clock: The time there.
+            make_runner: Makes the client's runner at its first use. Its broker keeps results.
+
+        Raises:
+            NotAllowed: It is lent already.
+        """
+        with self._lock:
+            if self._make_runner is not None:
+                raise NotAllowed(f"app {self._name!r} is used by another test")
+            before = self._client, self._clock, self.ids, self.settings
+            self._make_runner = make_runner
+            self._client, self._clock, self.ids = None, clock, IdFactory(clock)
+            self.settings = replace(self.settings, result_backend="broker")
+        try:
+            yield
+        finally:
+            with self._lock:
+                lent, self._make_runner = self._client, None
+                self._client, self._clock, self.ids, self.settings = before
+            if lent is not None:
+                lent.runner.close()
+
+    # What tasks know
+
+    def now(self) -> float:
+        """Return Unix time."""
+        return self._clock.now()
+
+    @property
+    def submitter(self) -> Submitter:
+        """Submits jobs."""
+        return self.client.submitter
+
+    @property
+    def default_queue(self) -> str:
+        """The queue of tasks that name none."""
+        return self.settings.default_queue
+
+    @property
+    def release(self) -> str:
+        """The release of the code, in the headers of its jobs; empty for none."""
+        return self.settings.release
+
+    def content(self, name: str | None) -> tuple[str, Serializer]:
+        """Return the content type and the serializer of a name, None for the app's own.
+
+        Raises:
+            SettingsError: It is not in the setting ``accept_content``.
+            PluginNotFound: No plugin provides it.
+        """
+        name = name or self.settings.serializer
+        serializer = self.plugins.serializer(name)
+        if name not in self.settings.accept_content:
+            accepted = ", ".join(self.settings.accept_content)
+            raise SettingsError(
+                f"serializer {name!r} is not in accept_content ({accepted}); add it there"
+            )
+        return name, serializer
+
+    def uses_policy(self, policy: Backoff) -> None:
+        """Look up a retry policy before jobs that need it are sent.
+
+        Raises:
+            PluginNotFound: No plugin provides it.
+            PluginError: It does not take these options.
+        """
+        if policy not in self._policies:
+            self.plugins.retry_policy(policy.name, policy.options)
+            self._policies.add(policy)
+
+    def uses_queue(self, queue: str) -> None:
+        """Let the worker of this process, where there is one, serve a queue."""
+        if queue not in self._queues:
+            with self._lock:
+                self._queues.add(queue)
+                if self._embedded is not None:
+                    self._embedded.serve(queue)
+
+    def needs_beat(self) -> None:
+        """Let the scheduler of this process run, where the broker is in here too."""
+        if MEMORY not in self.settings.broker:
+            return
+        assert self.client.runner.brokers  # noqa: S101 - starts what runs in this process
+        with self._lock:
+            if self._embedded is not None:
+                self._embedded.beat()
+
+    def names_module(self, module: str) -> bool:
+        """Whether a module is one of those that the app imports."""
+        return module in self.settings.imports
+
+    # The end
+
+    def close(self) -> None:
+        """End client, worker and broker of this process, then the rest. Idempotent."""
+        with self._lock:
+            self.closed = True
+            client, embedded, plugins = self._client, self._embedded, self._plugins
+            self._embedded = None
+        if embedded is not None:
+            embedded.stop_beat()
+        if client is not None:
+            client.runner.close()
+        if embedded is not None:
+            embedded.stop()
+        if plugins is not None:
+            plugins.close()
+
+    def drop_inherited(self) -> None:
+        """Forget the parent's threads; called in a forked child."""
+        _inherited.append(self._embedded)
+        self._lock = threading.RLock()
+        self._embedded = None
+
+
+def _in_child() -> None:
+    for wiring in list(_live):
+        wiring.drop_inherited()
+
+
+def _at_exit() -> None:
+    for wiring in list(_live):
+        wiring.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)

@@ -1,0 +1,369 @@
+"""The door of a broker: CURVE on its sockets, the ZAP thread, the self-test, and the gate behind.
+
+`BrokerRunner` opens one where there are keys, a limit of messages, or addresses that other
+machines can reach. Without it, no message costs anything more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.core import WORKER_PORTS
+from eventmq.broker.grants import OWN_JOBS, REMOTE
+from eventmq.broker.peers import Key
+from eventmq.broker.state import Outgoing
+from eventmq.errors import ProtocolError
+from eventmq.store.reads import Find
+from eventmq.wire.batches import unpack
+from eventmq.wire.calls import MAX_IDS
+from eventmq.wire.commands import Call, Error, Inform, Publish, Request, Schedule
+from eventmq.wire.features import Features, parse_queues
+from eventmq.wire.sockets import KnownLink, encrypt, event_fd, lost_connection, watch_failures
+from eventmq.wire.zap_thread import ZapThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import zmq
+
+    from eventmq.broker.core import BrokerCore
+    from eventmq.broker.grants import Grant
+    from eventmq.broker.peers import Peer
+    from eventmq.store.reads import Found
+    from eventmq.wire.sockets import Link
+    from eventmq.wire.zap_thread import KeyRing
+
+    Handler = Callable[[Peer, Any], None]
+
+__all__ = ["Door", "Gate"]
+
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Commands that a peer decides to send; the others answer the broker, or say that it is there.
+_ASKING = frozenset({Call, Inform, Publish, Request, Schedule})
+
+#: Users whose refusal is logged; of more it is only counted.
+_WARNED = 1000
+
+
+class Gate:
+    """Checks each message of a broker.
+
+    Args:
+        core: The broker.
+        grants: User -> grant, where there are keys; None where there are none: then the user is
+            the peer's address.
+        rate: Messages per second that a peer may send, 0.0 for any number.
+    """
+
+    def __init__(
+        self, core: BrokerCore, grants: Mapping[str, Grant] | None, *, rate: float = 0.0
+    ) -> None:
+        self._core = core
+        self._keyed = grants is not None
+        self._grants = dict(grants or {})
+        self._rate = rate
+        #: Session -> key that began it.
+        self._holders: dict[str, str] = {}
+        self._warned: set[str] = set()
+        core.guard(self._wrap)
+
+    # Whose message
+
+    def receive(self, port: str, frames: Sequence[bytes], user: str, now: float) -> None:
+        """Take one message as `BrokerCore.receive` does, from this user."""
+        key = Key(port, frames[0])
+        grant = self._grants.get(user) if self._keyed else _by_address(user)
+        if grant is None and self._keyed:
+            self._refuse(key, frames, user, now)
+            return
+        state = self._core.state
+        peer = state.peers.get(key)
+        if peer is None or peer.grant is not grant:
+            state.now = now
+            if peer is not None:
+                self._core.sessions.unreachable(peer)
+            peer = self._core.peer(key, now, frames)
+            if peer is None:
+                return
+            peer.grant = grant
+        self._core.receive(port, frames, now)
+
+    def _refuse(self, key: Key, frames: Sequence[bytes], user: str, now: float) -> None:
+        state = self._core.state
+        state.now = now
+        if (peer := state.peers.get(key)) is not None:
+            self._core.sessions.drop(peer)
+        state.counters["errors.not-allowed"] += 1
+        if user not in self._warned and len(self._warned) < _WARNED:
+            self._warned.add(user)
+            logger.warning("message of key %s refused: it is not authorised any more", user)
+        text = "this key is not authorised any more"
+        error = Error(state.message_id(), self._core.id_of(frames), "not-allowed", text)
+        state.outbox.append(Outgoing(key, error.frames()))
+
+    def update(self, grants: Mapping[str, Grant], now: float) -> None:
+        """Take new grants: peers whose key lost or changed its own are cut."""
+        old, state = self._grants, self._core.state
+        state.now = now
+        self._grants = {
+            user: old[user] if old.get(user) == grant else grant for user, grant in grants.items()
+        }
+        self._warned -= grants.keys()
+        for peer in list(state.peers.values()):
+            grant = peer.grant
+            if grant is not None and self._grants.get(grant.key) is not grant:
+                logger.info("peer of key %r is cut: its grant was changed or revoked", grant.name)
+                self._core.sessions.drop(peer)
+
+    # What it may do
+
+    def _wrap(self, kind: type, handler: Handler) -> Handler:
+        checks: dict[type, Callable[[Peer, Any, Handler], None]] = {
+            Call: self._call,
+            Inform: self._inform,
+        }
+        check = checks.get(kind, _pass)
+        limited = bool(self._rate) and kind in _ASKING
+
+        def guarded(peer: Peer, message: Any) -> None:
+            if limited:
+                self._spend(peer)
+            if peer.grant is None:
+                handler(peer, message)
+                return
+            peer.grant.check_command(kind)
+            check(peer, message, handler)
+
+        return guarded
+
+    def _spend(self, peer: Peer) -> None:
+        """Take a token from the bucket of a peer, which holds those of one second."""
+        rate, now = self._rate, self._core.state.now
+        size = max(1.0, rate)
+        away = max(0.0, now - peer.filled) if peer.filled else size
+        peer.tokens = min(size, peer.tokens + away * rate) if peer.filled else size
+        peer.filled = now
+        if peer.tokens < 1.0:
+            msg = f"this peer sends more than {rate:g} messages a second"
+            raise ProtocolError(msg, code="rate-limited")
+        peer.tokens -= 1.0
+
+    def _inform(self, peer: Peer, message: Inform, handler: Handler) -> None:
+        grant, state = peer.grant, self._core.state
+        assert grant is not None  # noqa: S101 - as `guarded` has seen
+        queues = parse_queues(message.queues) if message.role == "worker" else ()
+        named = [name for _, name in queues] or [state.limits.default_queue]
+        grant.check_inform(message.role, named)
+        if message.role != "worker" or grant.keyless:
+            handler(peer, message)
+            return
+        features = None if message.features is None else Features.parse(message.features)
+        session_id = self._core.sessions.session_id(peer, features)
+        holder = self._holders.get(session_id, grant.key)
+        if session_id in state.sessions and holder != grant.key:
+            raise ProtocolError("this session was begun with another key", code="not-allowed")
+        handler(peer, message)
+        self._holders[session_id] = grant.key
+        if len(self._holders) > 2 * len(state.sessions) + 64:
+            held = self._holders.items()
+            self._holders = {name: key for name, key in held if name in state.sessions}
+
+    def _call(self, peer: Peer, message: Call, handler: Handler) -> None:
+        grant, state = peer.grant, self._core.state
+        assert grant is not None  # noqa: S101 - as `guarded` has seen
+        grant.check_call(message.name)
+        ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
+        volatile = state.volatile.find(ids, state.now)
+        here = {job_id: found.job for job_id, found in volatile.items()}
+        here |= {job_id: state.jobs[job_id] for job_id in ids if job_id in state.jobs}
+        for job in here.values():
+            _check_owner(grant, job.id, job.headers)
+        elsewhere = [job_id for job_id in ids if job_id not in here]
+        if not elsewhere:
+            handler(peer, message)
+            return
+
+        def settle(found: Mapping[str, Found]) -> None:
+            if state.peers.get(peer.key) is not peer:
+                return
+            try:
+                for job_id, known in found.items():
+                    _check_owner(grant, job_id, known.job.headers)
+                handler(peer, message)
+            except ProtocolError as error:
+                state.error(peer, message.id, error.code, str(error))
+
+        state.write(Find(elsewhere, 0), settle)
+
+
+def _pass(peer: Peer, message: Any, handler: Handler) -> None:
+    handler(peer, message)
+
+
+def _by_address(address: str) -> Grant | None:
+    """Return what a peer without a key may do; None is everything."""
+    address = address.removeprefix("::ffff:")
+    return None if not address or address == "::1" or address.startswith("127.") else REMOTE
+
+
+def _check_owner(grant: Grant, job_id: str, headers: str) -> None:
+    if not grant.owns(headers):
+        msg = f"job {job_id!r} was submitted with another key than {grant.name!r}"
+        raise ProtocolError(msg, code="not-allowed")
+
+
+def _ids(message: Call) -> Sequence[str]:
+    """Return the jobs that a call names, none where its handler will refuse the arguments."""
+    arguments = unpack(message.arguments, "the arguments of the call")
+    value = arguments.get(OWN_JOBS[message.name]) if isinstance(arguments, dict) else None
+    ids = value if isinstance(value, list) else [value]
+    named = [job_id for job_id in ids if isinstance(job_id, str)]
+    return named if len(named) == len(ids) <= MAX_IDS else ()
+
+
+class Door:
+    """Lets in whom the keys allow.
+
+    Args:
+        core: The broker.
+        ring: Its keys, None for no CURVE.
+        rate: Messages per second that a peer may send, 0.0 for any number.
+    """
+
+    def __init__(self, core: BrokerCore, ring: KeyRing[Grant] | None, *, rate: float) -> None:
+        self._ring = ring
+        self._grants = None if ring is None else ring.grants
+        self._gate = Gate(core, self._grants, rate=rate)
+        self._zap: ZapThread | None = None
+        self._counters = core.state.counters
+        self._tell_lost = core.heartbeats.connection_lost
+        #: Port -> its link, and where its failed handshakes are told.
+        self._watched: dict[str, tuple[Link, Link]] = {}
+        self._warned: set[str] = set()
+        #: Peer -> number of its connection, and back, as long as it is there; only with keys.
+        self._connections: dict[tuple[str, bytes], int] = {}
+        self._routes: dict[tuple[str, int], tuple[str, bytes]] = {}
+
+    @property
+    def known_by(self) -> str:
+        """What of a connection says who is at its other end."""
+        return "Peer-Address" if self._ring is None else "User-Id"
+
+    def open(self, context: zmq.Context[Any]) -> None:
+        """Start to answer libzmq, before anything is bound."""
+        if self._ring is not None:
+            self._zap = ZapThread(context, self._ring)
+
+    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
+        """Turn CURVE on, where there are keys, before a link is bound.
+
+        Returns:
+            A descriptor that is readable when there may be something to `look` at; None without
+            keys, where the link is not watched, and for a port where no workers are.
+        """
+        if self._ring is None:
+            return None
+        encrypt(link, self._ring.broker.secret.encode())
+        self.disarm(port)
+        told = watch_failures(context, link)
+        self._watched[port] = (link, told)
+        return event_fd(told.socket) if port in WORKER_PORTS else None
+
+    def disarm(self, port: str) -> None:
+        """Watch a link no more, before it is closed."""
+        if port in self._watched:
+            link, failures = self._watched.pop(port)
+            if not link.socket.closed:
+                link.socket.disable_monitor()
+            failures.close(0)
+
+    def test(self, addresses: Mapping[str, str]) -> None:
+        """See that a key that nobody has authorised is refused.
+
+        Raises:
+            NotAllowed: It was let in, or there was no answer. The broker must not serve.
+        """
+        if self._zap is None:
+            return
+        for port, address in addresses.items():
+            self._zap.test(address, subscribing=port == "subscribe")
+        logger.info("CURVE is on; a key that nobody authorised was refused on every address")
+
+    def read(self, port: str, link: Link, most: int, now: float) -> bool:
+        """Take what a link has, ``most`` messages; return whether that was all."""
+        assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the runner
+        receive, take = link.receive, self._gate.receive
+        keyed, connections = self._ring is not None, self._connections
+        for _ in range(most):
+            frames = receive()
+            if frames is None:
+                return True
+            if keyed and connections.get((port, frames[0])) != link.connection:
+                self._note_connection(port, frames[0], link.connection)
+            take(port, frames, link.user, now)
+        return False
+
+    def _note_connection(self, port: str, identity: bytes, connection: int) -> None:
+        self._take_note(port)  # of the loss of one that had this number before
+        self._connections[port, identity] = connection
+        self._routes[port, connection] = (port, identity)
+
+    def is_there(self, port: str, identity: bytes) -> bool:
+        """Say whether the connection still is there that a peer was heard on.
+
+        Its routing id may be that of somebody else by now, who has not said a word yet.
+        """
+        return self._ring is None or (port, identity) in self._connections
+
+    def take_note(self) -> None:
+        """Take note of connections that were lost. Before anything is sent."""
+        for port in self._watched:
+            self._take_note(port)
+
+    def look(self, now: float, on_revoked: Callable[[], None]) -> None:
+        """Take note of keys that were authorised or revoked.
+
+        Args:
+            now: Unix time.
+            on_revoked: Called if a key is not there any more.
+        """
+        if self._ring is None or self._grants is None:
+            return
+        self.take_note()
+        grants = self._ring.refresh()
+        if grants is not self._grants:
+            old, self._grants = self._grants, grants
+            self._gate.update(grants, now)
+            if old.keys() - grants.keys():
+                on_revoked()
+
+    def _take_note(self, port: str) -> None:
+        _, told = self._watched[port]
+        while (frames := told.receive()) is not None:
+            connection = lost_connection(frames)
+            if connection is None:
+                self._note_failure(port)
+                continue
+            if port in WORKER_PORTS:
+                self._tell_lost()
+            peer = self._routes.pop((port, connection), None)
+            if peer is not None and self._connections.get(peer) == connection:
+                del self._connections[peer]
+
+    def _note_failure(self, port: str) -> None:
+        self._counters["errors.handshake"] += 1
+        if port not in self._warned:
+            self._warned.add(port)
+            what = "a peer without CURVE or without this broker's key was refused on port %s"
+            logger.warning(what, port)
+
+    def close(self) -> None:
+        """End the thread, and watch no more. Before the links close; idempotent."""
+        for port in list(self._watched):
+            self.disarm(port)
+        if self._zap is not None:
+            self._zap.stop()
+            self._zap = None

@@ -1,0 +1,254 @@
+"""What the owner of a key may do: roles, their commands and calls, and whose results it may read.
+
+All of it hangs on the key that a connection was made with. Nothing that a peer says of itself, its
+routing id included, gives it a right. `eventmq.broker.authenticator` asks here for each message.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from eventmq.errors import KeyFileError, ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.wire.calls import CALLS
+from eventmq.wire.commands import (
+    Ack,
+    Admin,
+    Call,
+    Cancel,
+    Credit,
+    Disconnect,
+    Error,
+    Heartbeat,
+    Hello,
+    Inform,
+    Kbai,
+    Publish,
+    Ready,
+    Reply,
+    Request,
+    Schedule,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["NAME", "OWN_JOBS", "REMOTE", "ROLES", "Grant", "call_roles", "mark"]
+
+#: What a name of a client or a group may be: it stands in file names, headers and the log.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+
+#: Role -> what it is for.
+ROLES: Mapping[str, str] = MappingProxyType({
+    "client": "submits jobs, reads the results of its own, publishes and subscribes",
+    "worker": "takes jobs of all queues and answers them; submits none",
+    "scheduler": "fires schedules, and does what a client does",
+    "gateway": "does what client and worker do, in the queues named with its key",
+    "admin": "does what a client does, to jobs of all, and everything that acts on the broker",
+})  # fmt: skip
+
+_ANY = frozenset(ROLES)
+_SUBMITS = _ANY - {"worker"}
+_WORKS = frozenset({"worker", "gateway"})
+_ACTS = frozenset({"admin"})
+
+#: Command -> roles that may send it.
+_COMMANDS: Mapping[type, frozenset[str]] = {
+    Inform: _ANY,
+    Hello: _ANY,
+    Heartbeat: _ANY,
+    Kbai: _ANY,
+    Ack: _ANY,
+    Error: _ANY,
+    Call: _ANY,  # see `call_roles`
+    Cancel: _ANY,  # no peer may; its handler says so
+    Credit: _SUBMITS,
+    Request: _SUBMITS,
+    Publish: _SUBMITS,
+    Schedule: _SUBMITS,
+    Ready: _WORKS,
+    Reply: _WORKS,
+    Admin: _ACTS,
+    Disconnect: _ACTS,
+}
+
+#: Role of INFORM -> roles that may say it.
+_INFORMS: Mapping[str, frozenset[str]] = {
+    "client": _ANY,
+    "worker": _WORKS,
+    "scheduler": frozenset({"scheduler"}),
+}
+
+#: Calls that show jobs or connections of all, whoever has submitted them.
+_SHOW_ALL = frozenset({"failed", "jobs", "status", "workers"})
+
+#: Calls of schedulers among themselves.
+_SCHEDULERS = frozenset({"schedules.advance", "schedules.lease"})
+
+#: Calls about jobs named by their ids -> the argument; allowed for the peer's own jobs.
+OWN_JOBS: Mapping[str, str] = {
+    "cancel": "ids", "cancel_graph": "id", "get": "ids", "graph": "id", "info": "id",
+    "state": "ids", "stream": "id",
+}  # fmt: skip
+
+
+def call_roles(name: str) -> frozenset[str]:
+    """Return the roles that may make a call; an unknown one is refused by its handler."""
+    if name == "ping":
+        return _ANY
+    if name in _SCHEDULERS:
+        return frozenset({"scheduler"})
+    spec = CALLS.get(name)
+    if spec and spec.role == "worker":
+        return _WORKS
+    return _ACTS if name in _SHOW_ALL or (spec and spec.role == "admin") else _SUBMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a key may do.
+
+    Attributes:
+        key: Its fingerprint.
+        name: What people call its owner.
+        roles: See `ROLES`.
+        group: Keys of one group read each other's results; "" is none.
+        serves: Queues that it may serve as a worker, None for all.
+        submits: Queues that it may submit to, None for all.
+        keyless: There are no keys: it owns nothing, and may see what anybody may see.
+    """
+
+    key: str
+    name: str
+    roles: frozenset[str]
+    group: str = ""
+    serves: frozenset[str] | None = None
+    submits: frozenset[str] | None = None
+    keyless: bool = False
+
+    def check(self) -> None:
+        """See that it makes sense.
+
+        Raises:
+            KeyFileError: It does not; the message says what would.
+        """
+        for what, name in (("name", self.name), ("group", self.group or "none")):
+            if not NAME.fullmatch(name):
+                msg = f"the {what} {name[:80]!r} must be letters, digits and _ . @ -, at most 64"
+                raise KeyFileError(msg)
+        unknown = sorted(self.roles - _ANY)
+        if unknown or not self.roles:
+            what = f"unknown role {unknown[0][:40]!r}" if unknown else "no role"
+            raise KeyFileError(f"{what}; known are {', '.join(ROLES)}")
+        limited = self.serves is not None or self.submits is not None
+        if "gateway" in self.roles:
+            if len(self.roles) > 1:
+                raise KeyFileError("a gateway has no other role beside, which would have no limits")
+        elif limited:
+            raise KeyFileError("only a gateway's key names the queues that it serves or submits to")
+
+    @classmethod
+    def read(cls, key: str, metadata: Mapping[str, str]) -> Grant:
+        """Return what the metadata of an authorised certificate grant.
+
+        Raises:
+            KeyFileError: They are not what `metadata` writes.
+        """
+        roles = frozenset(filter(None, metadata.get("roles", "").split(",")))
+        is_gateway = "gateway" in roles
+        grant = cls(
+            key, metadata.get("name", ""), roles, metadata.get("group", ""),
+            _queues(metadata.get("serves"), is_gateway=is_gateway),
+            _queues(metadata.get("submits"), is_gateway=is_gateway),
+        )  # fmt: skip
+        grant.check()
+        return grant
+
+    def metadata(self) -> dict[str, str]:
+        """Return what `read` reads."""
+        found = {"name": self.name, "roles": ",".join(sorted(self.roles)), "group": self.group}
+        for name, queues in (("serves", self.serves), ("submits", self.submits)):
+            if queues is not None:
+                found[name] = ",".join(quote(queue, safe="") for queue in sorted(queues))
+        return {name: value for name, value in found.items() if value}
+
+    # Checks
+
+    def check_command(self, kind: type) -> None:
+        """Raise `ProtocolError` where no role of the key may send such a command."""
+        self._check(_COMMANDS[kind], f"send {kind.__name__.upper()}")
+
+    def check_call(self, name: str) -> None:
+        """Raise `ProtocolError` where no role of the key may make such a call."""
+        if self.keyless and not (name in CALLS and CALLS[name].role == "admin"):
+            return
+        self._check(call_roles(name), f"call {name[:40]!r}")
+
+    def check_inform(self, role: str, queues: Iterable[str]) -> None:
+        """Raise `ProtocolError` where the key may not be such a peer, or not serve a queue."""
+        self._check(_INFORMS.get(role, _ANY), f"inform as {role[:40]!r}")
+        if role == "worker" and self.serves is not None:
+            self._check_queues(queues, self.serves, "serve")
+
+    def check_submit(self, queue: str) -> None:
+        """Raise `ProtocolError` where the key may not submit to a queue."""
+        if self.submits is not None:
+            self._check_queues([queue], self.submits, "submit to")
+
+    def _check(self, allowed: frozenset[str], what: str) -> None:
+        if self.roles.isdisjoint(allowed):
+            needed = " or ".join(sorted(allowed))
+            who = f"the key {self.name!r} ({', '.join(sorted(self.roles))})"
+            if self.keyless:
+                who, needed = "a peer of another machine without a key", "admin, and a key"
+            msg = f"{who} may not {what}: that needs the role {needed}"
+            raise ProtocolError(msg, code="not-allowed")
+
+    def _check_queues(self, queues: Iterable[str], known: frozenset[str], what: str) -> None:
+        for queue in queues:
+            if queue not in known:
+                names = ", ".join(sorted(known)) or "none"
+                msg = f"the key {self.name!r} may not {what} the queue {queue[:80]!r}; it is for"
+                raise ProtocolError(f"{msg} {names}", code="not-allowed")
+
+    # Jobs
+
+    @property
+    def owner(self) -> str:
+        """What the header ``owner`` of its jobs says: key, and the group of that time."""
+        return f"{self.key}/{self.group}" if self.group else self.key
+
+    def owns(self, headers: str) -> bool:
+        """Whether it, or its group, submitted the job with these headers, or may see any job."""
+        if self.keyless or "admin" in self.roles:
+            return True
+        key, _, group = parse_headers(headers).owner.partition("/")
+        return key == self.key or bool(group and group == self.group)
+
+
+#: What other machines may do where there are no keys: administration is for loopback.
+REMOTE = Grant("", "no key", _ANY - _ACTS - {"gateway"}, keyless=True)
+
+
+def _queues(text: str | None, *, is_gateway: bool) -> frozenset[str] | None:
+    """Return the queues of a key: a gateway that names none has none."""
+    if text is None:
+        return frozenset() if is_gateway else None
+    return frozenset(unquote(name) for name in text.split(",") if name)
+
+
+def mark(text: str, owner: str) -> str:
+    """Return a header field whose ``owner`` is this one, and none that was there before.
+
+    Args:
+        text: As it came from a client.
+        owner: See `Grant.owner`; "" only removes what a client has said.
+    """
+    items = [item for item in text.split(",") if item.strip().partition(":")[0] != "owner"]
+    if owner:
+        items.append(f"owner:{owner}")
+    return ",".join(filter(None, items))

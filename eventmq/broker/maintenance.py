@@ -1,0 +1,170 @@
+"""Moves delayed jobs into their queues when they are due."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from eventmq.job import JobState
+from eventmq.store.writes import Expire, Promote, PruneFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.broker.damage import Damage
+    from eventmq.broker.outcomes import Outcomes
+    from eventmq.broker.state import State
+    from eventmq.job import Job
+    from eventmq.store.writes import Pruned
+
+__all__ = ["EXPIRED_AT_ONCE", "Expiry", "Promotion", "Retention"]
+
+
+#: Jobs that one turn may move from delayed to queued.
+_MOST = 2000
+
+#: Seconds by which the wall clock must have been set for another look at jobs that wait for it.
+_SET = 0.1
+
+
+class Promotion:
+    """Asks the store for the delayed jobs that are due.
+
+    Args:
+        state: Of the broker.
+        damage: Fails jobs whose records were altered.
+    """
+
+    def __init__(self, state: State, damage: Damage) -> None:
+        self.state = state
+        self.damage = damage
+        #: A commit is on its way that queues delayed jobs.
+        self._asked = False
+        #: Seconds by which wall time was ahead when the store was asked the last time.
+        self._ahead = 0.0
+
+    def run(self) -> None:
+        """Ask, if some are due and there is no commit on its way that asks."""
+        state = self.state
+        now, due, keeper = state.now, state.next_due, state.keeper
+        if due is None or self._asked or now < state.hold_until:
+            return
+        # What waits for a wall time is due earlier or later than was thought if that was set.
+        if due > now and abs(keeper.ahead - self._ahead) < _SET:
+            return
+        self._asked, self._ahead = True, keeper.ahead
+        most = state.limits.window_bytes
+        entry = Promote(now, _MOST, most, keeper.ahead, keeper.settled)
+        state.write(entry, self._settle, self._undo)
+
+    def _settle(self, verdict: tuple[list[Job], float | None]) -> None:
+        self._asked = False
+        state = self.state
+        jobs, state.next_due = verdict
+        for job in jobs:
+            counts = state.queue(job.queue).counts
+            counts.delayed -= 1
+            counts.waiting += 1
+        for job in self.damage.sort_out(jobs):
+            state.joined(job)
+
+    def _undo(self) -> None:
+        self._asked = False
+
+
+#: Jobs that one commit ends.
+EXPIRED_AT_ONCE = 1000
+
+
+class Expiry:
+    """Looks for jobs that have expired, when the first one must have."""
+
+    def __init__(self, state: State, outcomes: Outcomes) -> None:
+        self.state = state
+        self.outcomes = outcomes
+        self._busy = False
+
+    def tick(self) -> None:
+        """Begin to end what has expired, a slice at a time."""
+        state, now = self.state, self.state.now
+        due = state.next_expiry is not None and state.next_expiry <= state.wall
+        if not due or self._busy or now < state.hold_until:
+            return
+        self._busy = True
+        before, state.next_expiry = state.next_expiry, None
+        ttl = state.limits.result_ttl
+
+        def settle(verdict: tuple[Sequence[Job], float | None]) -> None:
+            self._busy = False
+            jobs, following = verdict
+            self._expect(following)
+            self._ended(jobs, now, ttl)
+
+        def undo() -> None:
+            self._busy = False
+            self._expect(before)
+
+        leased = state.leased_numbers()
+        state.write(Expire(now, ttl, leased, EXPIRED_AT_ONCE, state.keeper.ahead), settle, undo)
+
+    def _expect(self, expiry: float | None) -> None:
+        """Keep the earlier of an expiry and of what was noted meanwhile."""
+        state = self.state
+        if expiry is not None and (state.next_expiry is None or expiry < state.next_expiry):
+            state.next_expiry = expiry
+
+    def _ended(self, jobs: Sequence[Job], at: float, ttl: float) -> None:
+        self.state.withdraw(jobs, JobState.EXPIRED)
+        rows = [self.outcomes.row(job, JobState.EXPIRED)._replace(at=at, ttl=ttl) for job in jobs]
+        self.outcomes.finished(rows, {})
+
+
+logger = logging.getLogger("eventmq.broker")
+
+#: Failed jobs that one commit forgets.
+PRUNED_AT_ONCE = 1000
+
+#: Seconds between two looks while jobs fail.
+EVERY = 1.0
+
+
+class Retention:
+    """Keeps failed jobs within their bounds."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._busy = False
+        self._looked = float("-inf")
+        self._seen = -1
+        #: Store time at which the oldest failed job is too old.
+        self._due = 0.0
+
+    def tick(self) -> None:
+        """Look whether failed jobs must go, if some may have to."""
+        state = self.state
+        failed = state.counters["failed"]
+        new = failed != self._seen and state.now - self._looked >= EVERY
+        if self._busy or state.now < state.hold_until or not (new or state.now >= self._due):
+            return
+        self._looked, self._seen = state.now, failed
+        if not any(queue.counts.failed for queue in state.queues.values()):
+            self._due = float("inf")
+            return
+        self._busy = True
+        limits = state.limits
+        before = state.keeper.before(state.now - limits.failed_ttl)
+        entry = PruneFailed(before, limits.max_failed_bytes, PRUNED_AT_ONCE)
+        state.write(entry, self._pruned, lambda: setattr(self, "_busy", False))
+
+    def _pruned(self, verdict: Pruned) -> None:
+        state = self.state
+        self._busy = False
+        for name, n in verdict.queues.items():
+            state.queue(name).counts.failed -= n
+            state.counters["failed_forgotten"] += n
+            logger.warning(
+                "%d failed jobs of queue %s were forgotten: too old, or too many", n, name
+            )
+        oldest = float("inf") if verdict.oldest is None else verdict.oldest
+        oldest += state.keeper.spared(oldest)
+        self._due = 0.0 if verdict.more else oldest + state.limits.failed_ttl + EVERY

@@ -1,0 +1,675 @@
+"""What happens to jobs without guarantee: admitted, handed out at most once, never written.
+
+A chunk is volatile or stored, never both. A volatile one that was never started for certain (it
+could not be sent, the worker says that it never had it, or hands it back) may be handed out again.
+Of any other whose session is gone nobody knows: its jobs end as `WorkerLost`.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import insort
+from collections import Counter, OrderedDict
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from eventmq.headers import parse_headers
+from eventmq.job import JobState, OutcomeKind
+from eventmq.store.reads import Found
+from eventmq.store.writes import Finished
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from eventmq.broker.limiters import Limiters
+    from eventmq.broker.limits import Limits
+    from eventmq.broker.peers import Lease, Session
+    from eventmq.broker.state import State
+    from eventmq.broker.waiters import Waits
+    from eventmq.headers import Headers
+    from eventmq.job import Job
+    from eventmq.store.reads import ListJobs
+    from eventmq.wire.batches import OutcomeRow
+
+__all__ = ["Results", "Volatile", "VolatileJobs", "Window"]
+
+
+logger = logging.getLogger("eventmq.broker")
+
+_ENDS = {
+    int(OutcomeKind.SUCCEEDED): JobState.SUCCEEDED,
+    int(OutcomeKind.FAILED): JobState.FAILED,
+    int(OutcomeKind.RETRY): JobState.FAILED,  # there is no second attempt
+    int(OutcomeKind.EXPIRED): JobState.EXPIRED,
+    int(OutcomeKind.CANCELLED): JobState.CANCELLED,
+}
+
+#: Kinds whose seconds say how long the task takes.
+_RAN = {int(OutcomeKind.SUCCEEDED), int(OutcomeKind.FAILED), int(OutcomeKind.RETRY)}
+
+#: Microseconds of rank by which a volatile job may overtake a stored one of the same queue, so
+#: that chunks have more than one job where both arrive together.
+_OVERTAKE = 20_000
+
+#: Seconds between two looks for jobs whose task nobody knows.
+_LOOK = 1.0
+
+#: Seconds between two gaps that are told apart.
+_APART = 1.0
+
+
+class Volatile:
+    """Takes, gives out and ends the jobs of `State.volatile`."""
+
+    def __init__(self, state: State, waits: Waits) -> None:
+        self.state = state
+        self.waits = waits
+        self.memory = state.volatile
+        self._looked = 0.0
+        #: Spans of store time, first to last, in which nothing could be done for a job.
+        self._gaps: list[tuple[float, float]] = []
+
+    # Admission
+
+    @staticmethod
+    def refusal(headers: Headers) -> tuple[str, str] | None:
+        """Return why headers that say ``guarantee:False`` are refused, or None."""
+        if headers.retry_count:
+            return "bad-header", "guarantee:False and retry-count exclude each other"
+        if headers.unique:
+            return "bad-header", "guarantee:False and unique exclude each other"
+        if headers.limit_rate or headers.limit_running or headers.limit_key:
+            return "bad-header", "guarantee:False and limits exclude each other"
+        return None
+
+    def admit(self, job: Job) -> tuple[str, str] | None:
+        """Keep a job in memory; return the refusal, or None if the broker has it."""
+        memory = self.memory
+        if job.id in memory.jobs or memory.results.get(job.id, self.state.now):
+            self.state.counters["duplicates"] += 1
+            known = memory.find([job.id], self.state.now)[job.id]
+            if parse_headers(known.job.headers).owner != parse_headers(job.headers).owner:
+                return "not-allowed", f"another key has submitted a job with the id {job.id!r}"
+            self.waits.look_again(job.id)
+            return None
+        refusal = memory.full(job)
+        if refusal is None:
+            memory.add(job)
+            self.state.counters["admitted_volatile"] += 1
+            self.state.queue(job.queue).version += 1
+        else:
+            self.waits.reply_never(job.id)
+        return refusal
+
+    def sift(
+        self, jobs: list[Job], places: list[int], refused: dict[int, tuple[str, str]]
+    ) -> tuple[list[Job], list[int]]:
+        """Admit the jobs of a batch that want no guarantee; return the others with their places."""
+        stored: list[Job] = []
+        at: list[int] = []
+        for job, place in zip(jobs, places, strict=True):
+            headers = parse_headers(job.headers)
+            if headers.guarantee is not False:
+                stored.append(job)
+                at.append(place)
+            elif (refusal := self.refusal(headers) or self.admit(job)) is not None:
+                refused[place] = refusal
+        return stored, at
+
+    # Time
+
+    def promote(self) -> None:
+        """Queue the delayed jobs whose time has come."""
+        for job in self.memory.due(self.state.now, self.state.keeper.ahead):
+            self._back(job)
+
+    def shift(self, seconds: float) -> None:
+        """Let jobs wait longer: the broker itself was away, or store time went on at once."""
+        now, gaps = self.state.now, self._gaps
+        first = now - seconds
+        if gaps and first - gaps[-1][1] < _APART:
+            first = gaps.pop()[0]
+        gaps.append((first, now))
+        since = now - self.state.limits.unknown_task_grace
+        self._gaps = [gap for gap in gaps if self._moved(gap[1]) > since]
+
+    def _moved(self, since: float) -> float:
+        """Return since when something waits, if the gaps are left out."""
+        for first, last in self._gaps:
+            since = since + last - first if since <= first else max(since, last)
+        return since
+
+    def tick(self, admits: Callable[[Session, str], bool]) -> None:
+        """Forget old results, and fail what no worker of its queue has known for the grace."""
+        now = self.state.now
+        if now - self._looked < _LOOK:
+            return
+        self._looked = now
+        self.memory.results.prune(now)
+        for name, window in list(self.memory.windows.items()):
+            self._look(name, window, admits)
+            self.memory.tidy(name)
+
+    def _look(self, name: str, window: Window, admits: Callable[[Session, str], bool]) -> None:
+        state = self.state
+        sessions = [s for s in state.sessions.values() if any(n == name for _, n in s.queues)]
+        since = state.now - state.limits.unknown_task_grace
+
+        def hopeless(job: Job) -> bool:
+            refused = state.refusals.get(job.id, ())
+            known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
+            return self._moved(max(job.created, job.due)) <= since and not known
+
+        late = window.drop(lambda job: 0.0 < job.expires <= state.wall)
+        self._end([self._row(job, JobState.EXPIRED) for job in late])
+        if sessions:
+            self._fail_unknown(window.drop(hopeless))
+
+    def _fail_unknown(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            task = parse_headers(job.headers).task
+            msg = f"no worker of the queue {job.queue!r} knows the task {task!r}"
+            self._fail([job], "eventmq.errors.UnknownTask", msg, "")
+
+    # Dispatch
+
+    def take(
+        self,
+        queue: str,
+        judge: Callable[[str], float],
+        refuses: Callable[[Job], bool] | None,
+        limit: int,
+        stored: tuple[int, int] | None,
+    ) -> list[Job]:
+        """Remove and return the jobs of a chunk.
+
+        Args:
+            queue: Name.
+            judge: Header text -> seconds that such a job costs, below 0 if it does not suit.
+            refuses: Asked for each job in addition, or None.
+            limit: Jobs.
+            stored: The (rank, seq) of the first stored job of the queue, None for none.
+        """
+        window = self.memory.windows.get(queue)
+        if window is None or not len(window) or (stored is not None and stored < window.head):
+            return []
+        limits = self.state.limits
+        bound = float("inf") if stored is None else stored[0] + _OVERTAKE
+        costs: dict[str, float] = {}
+
+        def cost(job: Job) -> float:
+            seconds = costs.get(job.headers)
+            if seconds is None:
+                seconds = costs[job.headers] = judge(job.headers)
+            return -1.0 if refuses is not None and refuses(job) else seconds
+
+        wall = self.state.wall
+        while True:
+            jobs = window.take(cost, limits.chunk_seconds, limit, limits.max_frame // 2, bound)
+            fresh = [job for job in jobs if not 0.0 < job.expires <= wall]
+            if len(fresh) < len(jobs):
+                self._end([self._row(job, JobState.EXPIRED) for job in jobs if job not in fresh])
+            if fresh or not jobs:
+                self.memory.tidy(queue)
+                return fresh
+
+    def undo(self, session: Session, lease: Lease) -> None:
+        """The commit before a chunk failed, so that it was not sent: its jobs wait again."""
+        if session.plain:
+            session.free += 1
+        self.give_back(session, lease, unstarted=True)
+
+    def give_back(self, session: Session, lease: Lease, *, unstarted: bool) -> None:
+        """End a lease: what was not started for certain waits again, the rest is lost."""
+        jobs = [job for job in lease.jobs if job is not None]
+        lease.jobs = [None] * len(lease.jobs)
+        lease.left = 0
+        session.leases.pop(lease.number, None)
+        unstarted |= not lease.sent
+        for job in jobs:
+            self.memory.released(job, unstarted=unstarted)
+        if unstarted:
+            for job in jobs:
+                self._back(job)
+        else:
+            self._lost(jobs, session.name, "was lost")
+
+    def _back(self, job: Job) -> None:
+        self.memory.released(job, unstarted=True)
+        self.memory.join(job)
+        self.state.queue(job.queue).version += 1
+
+    def _lost(self, jobs: Sequence[Job], worker: str, what: str) -> None:
+        if not jobs:
+            return
+        self.state.counters["volatile_lost"] += len(jobs)
+        logger.warning(
+            "the worker %s %s: %d jobs without guarantee are lost, the first is %s",
+            worker, what, len(jobs), jobs[0].id,
+        )  # fmt: skip
+        msg = f"the worker {worker} {what}, and a job without guarantee is not run again"
+        self._fail(jobs, "eventmq.errors.WorkerLost", msg, worker)
+
+    # Outcomes
+
+    def answered(
+        self, session: Session, lease: Lease, rows: Sequence[OutcomeRow]
+    ) -> dict[str, list[float]]:
+        """Take the outcomes of a chunk; return task -> seconds that its jobs ran."""
+        ran: dict[str, list[float]] = {}
+        ends: list[Finished] = []
+        for row in rows:
+            job = lease.jobs[row[0]] if 0 <= row[0] < len(lease.jobs) else None
+            if job is None:
+                self.state.counters["stale_outcomes"] += 1
+                continue
+            lease.jobs[row[0]] = None
+            lease.left -= 1
+            if row[1] in _RAN:
+                ran.setdefault(parse_headers(job.headers).task, []).append(row[3])
+            self._one(session, job, row, ends)
+        if not lease.left:
+            session.leases.pop(lease.number, None)
+        self._end(ends)
+        return ran
+
+    def _one(self, session: Session, job: Job, row: OutcomeRow, ends: list[Finished]) -> None:
+        _, kind, started, seconds, content_type, result, _ = row
+        if kind in _ENDS:
+            state = _ENDS[kind]
+            ends.append(
+                self._row(job, state, content_type, result, session.name)._replace(
+                    started=started, ran=seconds
+                )
+            )
+        elif kind in {OutcomeKind.DIED, OutcomeKind.LOST, OutcomeKind.UNANSWERED}:
+            self._lost([job], session.name, "lost the process that ran it")
+        elif kind == OutcomeKind.UNKNOWN_TASK:
+            self.state.refusals.setdefault(job.id, set()).add(session.id)
+            self._back(job)
+        else:
+            self.state.counters["handed_back"] += 1
+            self._back(job)
+
+    def plain(self, session: Session, lease: Lease, job: Job, result: bytes) -> None:
+        """Take the REPLY of a plain worker."""
+        lease.jobs[0] = None
+        lease.left = 0
+        session.leases.pop(lease.number, None)
+        self._end([self._row(job, JobState.SUCCEEDED, PLAIN_TYPE, result, session.name)])
+
+    # Ends
+
+    def cancel(
+        self,
+        ids: Sequence[str],
+        error: bytes,
+        tell: Callable[[Session, Lease, int, str], None],
+    ) -> dict[str, str]:
+        """End unfinished jobs as cancelled; return the states that they had.
+
+        Args:
+            ids: Of any jobs.
+            error: The encoded error.
+            tell: Asks the worker of a chunk to stop the job at a position; not a plain worker,
+                whose lease goes on until its slot is free.
+        """
+        memory = self.memory
+        was: dict[str, str] = {}
+        rows: list[Finished] = []
+        for job in [memory.jobs[i] for i in ids if i in memory.jobs]:
+            entry = memory.running.get(job.id)
+            was[job.id] = JobState.RUNNING.value if entry is not None else job.state.value
+            if entry is not None:
+                session, lease, place = entry
+                lease.jobs[place] = None
+                if not session.plain:
+                    tell(session, lease, place, job.id)
+                    lease.left -= 1
+                    if not lease.left:
+                        session.leases.pop(lease.number, None)
+            rows.append(self._row(job, JobState.CANCELLED, ERROR_TYPE, error))
+        for name in {row.job.queue for row in rows if was[row.job.id] == "queued"}:
+            memory.windows[name].drop(lambda job: job.id in was)
+            memory.tidy(name)
+        self._end(rows)
+        return was
+
+    def _fail(self, jobs: Sequence[Job], kind: str, message: str, worker: str) -> None:
+        error = encode_error(RemoteError(kind, message))
+        rows = [self._row(job, JobState.FAILED, ERROR_TYPE, error, worker) for job in jobs]
+        self._end(rows)
+
+    def _row(
+        self,
+        job: Job,
+        state: JobState,
+        content_type: str = "",
+        result: bytes = b"",
+        worker: str = "",
+    ) -> Finished:
+        headers, limits = parse_headers(job.headers), self.state.limits
+        ttl = limits.result_ttl if headers.result_ttl is None else headers.result_ttl
+        if headers.ignore_result and state is JobState.SUCCEEDED:
+            ttl = 0.0
+        ttl = min(ttl, limits.volatile_result_ttl)
+        now = self.state.now
+        return Finished(job, state, now, ttl, content_type, result, worker=worker)
+
+    def _end(self, rows: Sequence[Finished]) -> None:
+        """Forget ended jobs but for their results, and tell whoever waits."""
+        if not rows:
+            return
+        state, memory = self.state, self.memory
+        for row in rows:
+            job = row.job
+            memory.remove(job)
+            state.refusals.pop(job.id, None)
+            if row.state is not JobState.SUCCEEDED:
+                state.counters[row.state.value] += 1
+            job.state, job.body = row.state, b""
+            result = row.result if row.ttl > 0 else None
+            found = Found(
+                job, row.at, row.content_type, result, row.started, row.ran, row.worker
+            )  # fmt: skip
+            memory.results.add(found, row.at + (row.ttl or state.limits.volatile_result_ttl))
+        state.counters["ended"] += len(rows)
+        state.ends += rows
+        self.waits.ended(rows)
+        self.waits.flush()
+
+    def close(self) -> None:
+        """Say what is gone with the broker."""
+        if self.memory.jobs:
+            n = len(self.memory.jobs)
+            logger.warning("%d unfinished jobs without guarantee are gone with the broker", n)
+
+
+class Window:
+    """The waiting volatile jobs of one queue, best rank first."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: list[tuple[int, int, Job]] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The (rank, seq) of the first job; there must be one."""
+        return self._items[0][:2]
+
+    def join(self, job: Job) -> None:
+        """Add a job."""
+        insort(self._items, (job.rank, job.seq, job))
+
+    def take(
+        self, cost: Callable[[Job], float], budget: float, limit: int, room: int, bound: float
+    ) -> list[Job]:
+        """Remove and return the best ranked jobs that suit a worker.
+
+        Args:
+            cost: Seconds that a job costs, below 0 if it does not suit.
+            budget: Seconds; the job that exceeds it is the last.
+            limit: Jobs.
+            room: Bytes of payload; the first job is taken whatever it has.
+            bound: Jobs of a larger rank stay.
+        """
+        taken: list[Job] = []
+        skipped: list[tuple[int, int, Job]] = []
+        place = 0
+        for entry in self._items:
+            rank, _, job = entry
+            if len(taken) >= limit or budget <= 0 or rank > bound:
+                break
+            seconds = cost(job)
+            if seconds < 0:
+                skipped.append(entry)
+            elif taken and len(job.body) > room:
+                break
+            else:
+                taken.append(job)
+                budget -= seconds
+                room -= len(job.body)
+            place += 1
+        if taken:
+            self._items[:place] = skipped
+        return taken
+
+    def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
+        """Remove and return the jobs for which ``leave`` is true."""
+        left = [entry[2] for entry in self._items if leave(entry[2])]
+        if left:
+            gone = set(map(id, left))
+            self._items = [entry for entry in self._items if id(entry[2]) not in gone]
+        return left
+
+
+class Results:
+    """How the last volatile jobs ended, bounded in number, bytes and time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most, self._most_bytes = limits.volatile_results, limits.volatile_result_bytes
+        #: Ordered, because what goes first goes often: a dict would look for its first ever longer.
+        self._kept: OrderedDict[str, tuple[float, Found]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, found: Found, until: float) -> None:
+        """Keep an outcome until a time; the oldest ones make room."""
+        self._drop(found.job.id)
+        self._kept[found.job.id] = (until, found)
+        self._bytes += len(found.result or b"")
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, job_id: str) -> None:
+        entry = self._kept.pop(job_id, None)
+        if entry is not None:
+            self._bytes -= len(entry[1].result or b"")
+
+    def get(self, job_id: str, now: float) -> Found | None:
+        """Return what is kept of a job."""
+        until, found = self._kept.get(job_id, (0.0, None))
+        return found if until > now else None
+
+    def shift(self, seconds: float) -> None:
+        """Keep everything for as long as it was to be kept: store time went on at once."""
+        for job_id, (until, found) in self._kept.items():
+            self._kept[job_id] = (until + seconds, found)
+
+    def prune(self, now: float) -> None:
+        """Forget what is past its time, oldest first."""
+        while self._kept:
+            job_id, (until, _) = next(iter(self._kept.items()))
+            if until > now:
+                return
+            self._drop(job_id)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+
+class VolatileJobs:
+    """All jobs without guarantee of a broker."""
+
+    def __init__(self, limits: Limits, limiters: Limiters) -> None:
+        self.limits = limits
+        #: Their queues may be limited.
+        self.limiters = limiters
+        #: Unfinished jobs by id.
+        self.jobs: dict[str, Job] = {}
+        #: Leased jobs: id -> (session, chunk, position).
+        self.running: dict[str, tuple[Session, Lease, int]] = {}
+        self.windows: dict[str, Window] = {}
+        self.results = Results(limits)
+        self.bytes = 0
+        #: Delayed jobs by the store time at which they become ready, or by the wall time.
+        self._delayed: list[tuple[float, int, Job]] = []
+        self._by_wall: list[tuple[float, int, Job]] = []
+        self._ahead = 0.0
+
+    # Life
+
+    def add(self, job: Job) -> None:
+        """Keep a new job."""
+        self.jobs[job.id] = job
+        self.bytes += len(job.body)
+        if job.state is JobState.DELAYED:
+            self._delay(job)
+        else:
+            self.join(job)
+
+    def _delay(self, job: Job) -> None:
+        if job.eta:
+            heappush(self._by_wall, (job.eta, job.seq, job))
+        else:
+            heappush(self._delayed, (job.due, job.seq, job))
+
+    def join(self, job: Job) -> None:
+        """Make a job of the memory one that waits for a worker."""
+        window = self.windows.get(job.queue)
+        if window is None:
+            window = self.windows[job.queue] = Window()
+        window.join(job)
+
+    def leased(self, job: Job, entry: tuple[Session, Lease, int], now: float) -> None:
+        """Note that a job is leased."""
+        self.running[job.id] = entry
+        if self.limiters.of_queues:
+            self.limiters.leased(job, now, held=_held(job))
+
+    def released(self, job: Job, *, unstarted: bool = False) -> None:
+        """Note that a job is not leased any more, and did not start perhaps."""
+        if self.running.pop(job.id, None) is not None and self.limiters.held:
+            self.limiters.released(_held(job), unstarted=unstarted)
+
+    def remove(self, job: Job) -> None:
+        """Forget a job that has ended."""
+        self.released(job)
+        if self.jobs.pop(job.id, None) is not None:
+            self.bytes -= len(job.body)
+
+    def shift(self, seconds: float) -> None:
+        """Let everything last as long as it was to last: store time went on at once."""
+        for _, _, job in self._delayed:
+            job.due += seconds
+            job.rank += int(seconds * 1_000_000)
+        self._delayed = [(due + seconds, seq, job) for due, seq, job in self._delayed]
+        self.results.shift(seconds)
+
+    @property
+    def next_due(self) -> float | None:
+        """Store time at which the first delayed job becomes ready, as far as is known."""
+        dues = [self._delayed[0][0]] if self._delayed else []
+        dues += [self._by_wall[0][0] - self._ahead] if self._by_wall else []
+        return min(dues, default=None)
+
+    def tidy(self, queue: str) -> None:
+        """Forget the window of a queue if it is empty."""
+        window = self.windows.get(queue)
+        if window is not None and not len(window):
+            del self.windows[queue]
+
+    def due(self, now: float, ahead: float) -> list[Job]:
+        """Remove and return the delayed jobs whose time has come.
+
+        Args:
+            now: Store time.
+            ahead: Seconds by which wall time is ahead of it.
+        """
+        self._ahead = ahead
+        jobs = []
+        for heap, until in ((self._delayed, now), (self._by_wall, now + ahead)):
+            while heap and heap[0][0] <= until:
+                job = heappop(heap)[2]
+                if self.jobs.get(job.id) is job:  # not cancelled meanwhile
+                    job.state = JobState.QUEUED
+                    jobs.append(job)
+        return jobs
+
+    def full(self, job: Job) -> tuple[str, str] | None:
+        """Return why there is no room for a job, or None."""
+        limits = self.limits
+        if len(self.jobs) >= limits.volatile_jobs:
+            return "queue-full", f"the broker has its {limits.volatile_jobs} jobs without guarantee"
+        if self.bytes + len(job.body) > limits.volatile_bytes:
+            text = f"jobs without guarantee have at most {limits.volatile_bytes} bytes in all"
+            return "queue-full", text
+        return None
+
+    def ready(self) -> set[str]:
+        """Return the names of queues with a waiting job."""
+        return set(self.windows)
+
+    # Looking
+
+    def find(self, ids: Iterable[str], now: float) -> dict[str, Found]:
+        """Return what is known of jobs, the unfinished and the ended ones."""
+        found = {}
+        for job_id in ids:
+            job = self.jobs.get(job_id)
+            known = self._live(job) if job is not None else self.results.get(job_id, now)
+            if known is not None:
+                found[job_id] = known
+        return found
+
+    def _live(self, job: Job) -> Found:
+        entry = self.running.get(job.id)
+        if entry is None:
+            return Found(job)
+        return Found(replace(job, state=JobState.RUNNING), worker=entry[0].name)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Return (queue, state) -> number of unfinished jobs."""
+        return Counter(
+            (job.queue, "running" if job.id in self.running else job.state.value)
+            for job in self.jobs.values()
+        )
+
+    def merge(
+        self, entry: ListJobs, rows: list[Found], cursor: str, now: float
+    ) -> tuple[list[Found], str]:
+        """Add the jobs of the memory to a page of the store, the newest id first.
+
+        Args:
+            entry: What was asked.
+            rows: What the store found.
+            cursor: The last id that it looked at, "" if there is no more.
+            now: Unix time.
+        """
+        first = entry.cursor
+        ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}
+        mine: list[Found] = []
+        for job_id in sorted(ids, reverse=True):
+            found = self.find([job_id], now).get(job_id)
+            if found is not None and _matches(found, entry):
+                mine.append(found)
+                if len(mine) > entry.limit:
+                    break
+        if not mine:
+            return rows, cursor
+        rows = sorted([*rows, *mine], key=lambda found: found.job.id, reverse=True)
+        if len(rows) <= entry.limit:
+            return rows, cursor
+        return rows[: entry.limit], rows[entry.limit - 1].job.id
+
+
+def _held(job: Job) -> str:
+    """Return under which id a job is counted: a stored one may have the same."""
+    return f"\0{job.id}"
+
+
+def _matches(found: Found, entry: ListJobs) -> bool:
+    job = found.job
+    return (
+        (entry.state is None or job.state is entry.state)
+        and (entry.queue is None or job.queue == entry.queue)
+        and (entry.task is None or parse_headers(job.headers).task == entry.task)
+    )

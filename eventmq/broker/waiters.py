@@ -1,0 +1,438 @@
+"""Who waits for the ends of jobs: ``get`` calls of our clients, reply-requested of plain ones."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.job import TERMINAL
+from eventmq.store.reads import Find
+from eventmq.wire.batches import pack
+from eventmq.wire.results import ENDED, plain_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from eventmq.broker.peers import Key, Peer
+    from eventmq.broker.state import State
+    from eventmq.broker.streams import Streams
+    from eventmq.job import Job, JobState
+    from eventmq.store.reads import Found
+    from eventmq.store.writes import Finished
+
+    Wanted = Callable[[Peer, str, Sequence[str]], list[str]]
+    Answer = Callable[[Peer, str, Sequence[str], Mapping[str, Found]], None]
+
+__all__ = ["Lookups", "Waits"]
+
+
+#: Bytes of results that one turn reads.
+AT_ONCE = 8 * 1024 * 1024
+
+#: Ids that one turn looks up.
+MOST = 2000
+
+#: Part of its bound that may wait for a peer for which more is read, and that one turn reads.
+FULL, PART = 0.5, 0.25
+
+#: Bytes of results that one turn reads at least, however little may be sent.
+LEAST = 1024 * 1024
+
+#: Bytes of an answer beside its result, and of answers that are sent without a look.
+_ROW, _SMALL = 256, 64 * 1024
+
+#: Seconds until a peer for which much waits is looked at again.
+AGAIN = 0.02
+
+
+class _Asked(NamedTuple):
+    peer: Peer
+    call: str
+    ids: list[str]
+
+
+class Lookups:
+    """What is still to be read.
+
+    Args:
+        state: Of the broker.
+        wanted: Called with a peer, a call and ids; returns those that it still waits for.
+        answer: Called with a peer, a call, ids, and what is known of them: unread results none.
+
+    Attributes:
+        unread: Returns how many bytes wait for a peer; the runner sets it.
+        allowance: Returns how many may wait for a peer now; the runner sets it.
+        admits: Returns whether a peer can be sent a message of so many bytes, after so many others
+            to itself and so many in all; the runner sets it.
+    """
+
+    def __init__(self, state: State, wanted: Wanted, answer: Answer) -> None:
+        self.unread: Callable[[Key], int] = lambda _: 0
+        self.allowance: Callable[[], int] = lambda: state.limits.max_unsent_bytes
+        self.admits: Callable[[Key, int, int, int], bool] = lambda *_: True
+        self._state = state
+        self._wanted = wanted
+        self._answer = answer
+        #: Peer -> call -> ids, in order.
+        self._asked: dict[Peer, OrderedDict[str, list[str]]] = {}
+        self._reading = False
+        #: Bytes of the result that is next for a peer which could not be sent that.
+        self._needs: dict[Peer, int] = {}
+
+    def ask(self, peer: Peer, call: str, ids: Sequence[str]) -> None:
+        """Look jobs up, and answer the call."""
+        self._asked.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
+
+    def forget(self, peer: Peer, call: str) -> None:
+        """Look up nothing more for a call."""
+        calls = self._asked.get(peer)
+        if calls is not None:
+            calls.pop(call, None)
+            if not calls:
+                del self._asked[peer]
+                self._needs.pop(peer, None)
+
+    def full(self, peer: Peer) -> bool:
+        """Return whether so much waits for a peer, or for all, that it had better wait."""
+        need = self._needs.get(peer)
+        if need is not None:
+            return not self.admits(peer.key, need, 0, 0)
+        return self.unread(peer.key) > FULL * self._state.limits.max_unsent_bytes
+
+    @property
+    def patience(self) -> float:
+        """In how many seconds `run` has something to do."""
+        return AGAIN if self._asked else float("inf")
+
+    def run(self) -> None:
+        """Read some of what is asked for."""
+        if not self._asked or self._reading:
+            return
+        chosen = self._choose()
+        if chosen:
+            ids = list(dict.fromkeys(job_id for asked in chosen for job_id in asked.ids))
+            self._reading = True
+            self._state.write(Find(ids, self._room), lambda found: self._found(chosen, found))
+
+    @property
+    def _room(self) -> int:
+        return min(AT_ONCE, max(LEAST, int(PART * self.allowance())))
+
+    def _choose(self) -> list[_Asked]:
+        """Take from what waits, peer by peer in turn, and pass over who does not read."""
+        chosen: list[_Asked] = []
+        left = MOST
+        for peer in list(self._asked):
+            if self.full(peer):
+                continue
+            calls = self._asked.pop(peer)
+            self._needs.pop(peer, None)
+            while calls and left > 0:
+                call, asked = calls.popitem(last=False)
+                ids = self._wanted(peer, call, asked)
+                left -= len(ids)
+                if ids:
+                    chosen.append(_Asked(peer, call, ids))
+            if calls:
+                self._asked[peer] = calls
+            if left <= 0:
+                break
+        return chosen
+
+    def _found(self, chosen: list[_Asked], found: Mapping[str, Found]) -> None:
+        """Answer what was read, each call in the order of the ends, and ask for the rest."""
+        self._reading = False
+        state, room = self._state, self._room
+        rest: list[_Asked] = []
+        coming: Counter[Peer] = Counter()
+        for peer, call, wanted in chosen:
+            if peer in self._needs:  # what it asked for before comes first, and does not fit
+                rest.append(_Asked(peer, call, list(wanted)))
+                continue
+            known = {**found, **state.volatile.find(wanted, state.now)}
+            ids = _by_end(wanted, known)
+            ready, left = _fitting(ids, known, room)
+            sent = self._admitted(peer, ids[:ready], known, coming)
+            ready, room = (sent, room) if sent < ready else (ready, left)
+            self._answer(peer, call, ids[:ready], known)
+            if ids[ready:]:
+                rest.append(_Asked(peer, call, ids[ready:]))
+        for peer, call, others in reversed(rest):
+            calls = self._asked.setdefault(peer, OrderedDict())
+            calls[call] = [*others, *calls.get(call, ())]  # behind it what has ended meanwhile
+            calls.move_to_end(call, last=False)
+
+    def _fits(self, peer: Peer, size: int, coming: Counter[Peer]) -> bool:
+        return self.admits(peer.key, size, coming[peer], coming.total())
+
+    def _admitted(
+        self,
+        peer: Peer,
+        ids: Sequence[str],
+        known: Mapping[str, Found],
+        coming: Counter[Peer],
+    ) -> int:
+        """Return how many of the results can be sent now; note what the next one needs.
+
+        Args:
+            peer: To whom.
+            ids: Of the jobs.
+            known: What was found of them.
+            coming: Bytes that will be sent in this turn; grows.
+        """
+        for place, job_id in enumerate(ids):
+            row = known.get(job_id)
+            size = _ROW + (0 if row is None or row.result is None else len(row.result))
+            if size > _SMALL and not self._fits(peer, size, coming):
+                self._needs[peer] = size
+                return place
+            coming[peer] += size
+        return len(ids)
+
+
+def _by_end(ids: Sequence[str], known: Mapping[str, Found]) -> list[str]:
+    return sorted(ids, key=lambda job_id: known[job_id].at if job_id in known else 0.0)
+
+
+def _fitting(ids: Sequence[str], known: Mapping[str, Found], room: int) -> tuple[int, int]:
+    """Return how many of the ids can be answered now, and the bytes that are left for others."""
+    for place, job_id in enumerate(ids):
+        row = known.get(job_id)
+        size = 0 if row is None or row.result is None else len(row.result)
+        if row is not None and (row.unread or (size and room <= 0)):
+            return place, room
+        room -= size
+    return len(ids), room
+
+
+#: Bytes of results that are given to a peer for which much waits already.
+SHORT = 64 * 1024
+
+#: [id, state, content type, bytes or None]
+Row = tuple[str, str, str, "bytes | None"]
+
+
+class Waits:
+    """Answers those who wait."""
+
+    def __init__(self, state: State, streams: Streams) -> None:
+        self.state = state
+        self.streams = streams
+        self.lookups = Lookups(state, self._wanted, self._looked_up)
+        #: Rows of this turn by (peer, call), sent together by `flush`.
+        self._rows: dict[tuple[Peer, str], list[Row]] = {}
+
+    # Asking
+
+    def get(self, peer: Peer, call: str, ids: list[str]) -> None:
+        """Answer for each id once its job has ended; an unknown id is answered now."""
+        state = self.state
+        wanted = set(ids)
+        if not wanted:
+            state.reply(peer, pack([]), call)
+            return
+        self.forget(peer, call)  # the same id again is the same call
+        peer.calls[call] = wanted
+        peer.waiting += len(wanted)
+        for job_id in wanted:
+            state.waiters.setdefault(job_id, []).append((peer, call))
+        unknown = [job_id for job_id in wanted if job_id not in state.jobs]
+        volatile = state.volatile.find(unknown, state.now)
+        if volatile and sum(len(known.result or b"") for known in volatile.values()) <= SHORT:
+            self._found(peer, call, list(volatile), volatile)
+            self.flush()
+            unknown = [job_id for job_id in unknown if job_id not in volatile]
+        if unknown:
+            self.lookups.ask(peer, call, unknown)
+
+    def _wanted(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
+        """Return of which jobs the ends are still to be answered."""
+        if call:
+            left = peer.calls.get(call, set())
+            return [job_id for job_id in ids if job_id in left]
+        return [job_id for job_id in ids if self.state.reply_to.get(job_id) is peer]
+
+    def _looked_up(
+        self, peer: Peer, call: str, ids: Sequence[str], found: Mapping[str, Found]
+    ) -> None:
+        """Answer a call, or without one send the REPLYs that were asked for."""
+        if call:
+            self._found(peer, call, self._wanted(peer, call, ids), found)
+        else:
+            for job_id in self._wanted(peer, "", ids):
+                self._late(job_id, found)
+
+    def _found(self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]) -> None:
+        """Answer for the jobs that have ended, in the order of their ends, and for unknown ones."""
+        ends = {job_id: known.at for job_id, known in found.items()}
+        for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
+            known = found.get(job_id)
+            if known is None:
+                if job_id not in self.state.jobs and job_id not in self.state.volatile.jobs:
+                    self._answer(peer, call, (job_id, "", "", None))
+            elif not self._may_read(peer, known.job.headers):
+                self._answer(peer, call, (job_id, "", "", None))
+            elif known.job.state in TERMINAL:
+                state = known.job.state.value
+                self._answer(peer, call, (job_id, state, known.content_type, known.result))
+
+    @staticmethod
+    def _may_read(peer: Peer, headers: str) -> bool:
+        return peer.grant is None or peer.grant.owns(headers)
+
+    def reply_later(self, job_id: str, peer: Peer) -> None:
+        """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
+        other = self.state.reply_to.get(job_id)
+        if other is not None and other.grant is not peer.grant:
+            return  # the id of somebody else's job
+        if len(self.state.reply_to) < self.state.limits.max_replies:
+            self.reply_never(job_id)
+            self.state.reply_to[job_id] = peer
+            peer.owed += 1
+        else:
+            self.state.counters["replies_dropped"] += 1
+
+    def reply_never(self, job_id: str) -> Peer | None:
+        """Owe no REPLY for a job any more; return the peer that was owed one."""
+        peer = self.state.reply_to.pop(job_id, None)
+        if peer is not None:
+            peer.owed -= 1
+        return peer
+
+    def look_again(self, job_id: str) -> None:
+        """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
+        peer = self.state.reply_to.get(job_id)
+        if peer is not None:
+            self.lookups.ask(peer, "", [job_id])
+
+    def _late(self, job_id: str, found: Mapping[str, Found]) -> None:
+        known = found.get(job_id)
+        if known is not None and known.job.state in TERMINAL:
+            self._owed(known.job, known.job.state, known.content_type, known.result)
+
+    # Answering
+
+    # hot loop: benchmarks/drain.py
+    def ended(self, rows: Sequence[Finished]) -> None:
+        """Tell whoever waits for jobs that have just ended."""
+        if self.streams.of or self.streams.progress:
+            self.streams.ended(rows)
+        waiters, reply_to = self.state.waiters, self.state.reply_to
+        if not waiters and not reply_to:
+            return
+        for row in rows:
+            job_id = row.job.id
+            if job_id in waiters:
+                result = row.result if row.ttl > 0 else None
+                answer = (job_id, row.state.value, row.content_type, result)
+                for peer, call in list(waiters[job_id]):
+                    if result is not None and len(result) > SHORT and self.lookups.full(peer):
+                        self.lookups.ask(peer, call, [job_id])  # once it has read
+                        continue
+                    readable = peer.grant is None or peer.grant.owns(row.job.headers)
+                    self._answer(peer, call, answer if readable else (job_id, "", "", None))
+            if job_id in reply_to:
+                self._owed(row.job, row.state, row.content_type, row.result, kept=row.ttl > 0)
+
+    def _owed(
+        self,
+        job: Job,
+        state: JobState,
+        content_type: str,
+        result: bytes | None,
+        *,
+        kept: bool = True,
+    ) -> None:
+        """Send the REPLY that a REQUEST asked for; plain peers read text only, and no OUTCOME."""
+        peer = self.reply_never(job.id)
+        if peer is None:
+            return
+        job_id, readable = job.id, self._may_read(peer, job.headers)
+        if peer.reads_rows:
+            row = (job_id, state.value, content_type, result if kept else None)
+            self.state.reply(peer, pack(row if readable else (job_id, "", "", None)), job_id, ENDED)
+        elif not readable:
+            return
+        elif peer.features is not None:
+            self.state.reply(peer, result or b"", job_id, state.value)
+        else:
+            self.state.reply(peer, plain_result(state, result), job_id)
+
+    def _answer(self, peer: Peer, call: str, row: Row) -> None:
+        left = peer.calls.get(call)
+        if left is None or row[0] not in left:
+            return
+        left.discard(row[0])
+        peer.waiting -= 1
+        self._unwait(row[0], peer, call)
+        self._rows.setdefault((peer, call), []).append(row)
+
+    def _unwait(self, job_id: str, peer: Peer, call: str) -> None:
+        entries = self.state.waiters.get(job_id, [])
+        if (peer, call) in entries:
+            entries.remove((peer, call))
+        if not entries:
+            self.state.waiters.pop(job_id, None)
+
+    def flush(self) -> None:
+        """Send the answers of this turn, one REPLY per call."""
+        rows, self._rows = self._rows, {}
+        for (peer, call), answers in rows.items():
+            more = bool(peer.calls.get(call))
+            if not more:
+                peer.calls.pop(call, None)
+            *parts, last = self._parts(answers)
+            for part in parts:
+                self.state.reply(peer, pack(part), call, "part")
+            self.state.reply(peer, pack(last), call, "part" if more else None)
+
+    def _parts(self, answers: list[Row]) -> list[list[Row]]:
+        """Cut answers into messages that keep to the frame limit; each has one row at least."""
+        parts: list[list[Row]] = [[]]
+        room = self.state.limits.max_frame
+        for row in answers:
+            size = len(row[3] or b"") + 128
+            if size > room and parts[-1]:
+                parts.append([])
+                room = self.state.limits.max_frame
+            parts[-1].append(row)
+            room -= size
+        return parts
+
+    # Leaving
+
+    def forget(self, peer: Peer, call: str) -> None:
+        """End a call early."""
+        self.lookups.forget(peer, call)
+        for job_id in peer.calls.pop(call, set()):
+            peer.waiting -= 1
+            self._unwait(job_id, peer, call)
+        peer.topics.pop(call, None)
+        self.streams.forget(peer, call)
+
+    def miss(self, peer: Peer) -> None:
+        """Send no more parts to a peer that may have missed one: a stream has no gap.
+
+        One of ours that has not informed since it was forgotten is told so at its next HEARTBEAT,
+        and asks again.
+        """
+        for call in [*peer.streams]:
+            self.forget(peer, call)
+
+    def gone(self, peer: Peer) -> None:
+        """Forget all that a peer waits for."""
+        for call in [*peer.calls, *peer.topics, *peer.streams]:
+            self.forget(peer, call)
+        self.lookups.forget(peer, "")
+        lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
+        for job_id in lost:
+            self.reply_never(job_id)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return figures for ``status``."""
+        return {
+            "waited_for": len(self.state.waiters),
+            "replies_owed": len(self.state.reply_to),
+            "streams": len(self.streams.of),
+            "unread_bytes": self.state.unread_bytes(),
+        }

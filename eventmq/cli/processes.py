@@ -1,0 +1,199 @@
+"""Other processes of this program: started, waited for, listened to and stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from eventmq.errors import EventMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = [
+    "Child",
+    "ChildFailed",
+    "held_back",
+    "interrupt_at_signals",
+    "ready_fields",
+    "undisturbed",
+]
+
+#: Runs the program from wherever this process has it: an installed one is found first. The
+#: interpreter has put the working directory before all, as "".
+_PROGRAM = (
+    "import sys; sys.path = [*filter(None, sys.path), {root!r}]; "
+    "from eventmq.cli.parent_watch import live; live()"
+)
+
+
+#: Seconds to read what an ended process has said.
+LAST_WORDS = 1.0
+
+_ENDING_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class ChildFailed(EventMQError):
+    """A child process ended when it should not have, or was not ready in time."""
+
+
+class Child:
+    """One child, which runs a command of this program in a process group of its own.
+
+    Ctrl-C therefore reaches the parent only, which stops its children in their order.
+
+    Args:
+        name: For people.
+        arguments: Of the program.
+        on_line: Called in a thread with every line of its stderr.
+        on_end: Called in a thread when it has ended.
+        cwd: Its working directory, this one if None.
+        env: Its environment variables, those of this process if None.
+    """
+
+    #: Whether Ctrl-C came while it was being stopped.
+    interrupted = False
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        on_line: Callable[[str], object],
+        on_end: Callable[[Child], object] | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._on_line = on_line
+        self._on_end = on_end
+        self._last = ""
+        self._ready = threading.Event()
+        self._ready_line = ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM.format(root=_root()), *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=cwd, env=env, start_new_session=True, text=True, errors="replace",
+        )  # fmt: skip
+        assert self._process.stdin is not None  # noqa: S101 - PIPE
+        assert self._process.stdout is not None  # noqa: S101 - PIPE
+        assert self._process.stderr is not None  # noqa: S101 - PIPE
+        self._lifeline = self._process.stdin
+        self._threads = [
+            self._follow(self._process.stdout, self._read_out),
+            self._follow(self._process.stderr, self._read_err),
+        ]
+
+    def _follow(self, stream: IO[str], read: Callable[[IO[str]], None]) -> threading.Thread:
+        thread = threading.Thread(target=read, args=(stream,), name=self.name, daemon=True)
+        thread.start()
+        return thread
+
+    def _read_out(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                if line.startswith("ready"):
+                    self._ready_line = line.strip()
+                    self._ready.set()
+        self._ready.set()
+        if self._on_end is not None:
+            self._on_end(self)
+
+    def _read_err(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self._last = line.strip() or self._last
+                self._on_line(line)
+
+    # Waiting
+
+    def wait_ready(self, timeout: float) -> str:
+        """Return the line with ``ready`` once it was printed.
+
+        Raises:
+            ChildFailed: It ended before, or ``timeout`` seconds passed.
+        """
+        if not self._ready.wait(timeout):
+            raise ChildFailed(f"the {self.name} was not ready within {timeout:g} s; {self._last}")
+        if not self._ready_line:
+            raise ChildFailed(self.obituary())
+        return self._ready_line
+
+    def obituary(self) -> str:
+        """Return one sentence about a child that has ended, or is about to."""
+        code = self._process.wait()
+        for thread in self._threads:
+            thread.join(LAST_WORDS)
+        said = self._last.removeprefix("error: ")
+        return f"the {self.name} ended with exit code {code}" + (f": {said}" if said else "")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    # Stopping
+
+    def stop(self, timeout: float) -> int:
+        """End it by SIGTERM, after ``timeout`` seconds or at Ctrl-C by SIGKILL.
+
+        Returns:
+            Its exit code.
+        """
+        if not self.ended:
+            self._process.terminate()
+        try:
+            code = self._process.wait(timeout)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            self.interrupted = isinstance(error, KeyboardInterrupt)
+            self._process.kill()
+            code = self._process.wait()
+        self._lifeline.close()
+        for thread in self._threads:
+            thread.join(LAST_WORDS)
+        return code
+
+
+def interrupt_at_signals() -> None:
+    """Let every signal that asks this process to end raise `KeyboardInterrupt`."""
+    for signum in _ENDING_SIGNALS:
+        signal.signal(signum, signal.default_int_handler)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let those signals wait until the end of a ``with`` block, which must start no process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore those signals for the time of a ``with`` block, which must be short."""
+    before = [signal.signal(signum, signal.SIG_IGN) for signum in _ENDING_SIGNALS]
+    try:
+        yield
+    finally:
+        for signum, handler in zip(_ENDING_SIGNALS, before, strict=True):
+            signal.signal(signum, handler)
+
+
+def ready_fields(line: str) -> dict[str, str]:
+    """Return what a line with ``ready`` says, by name."""
+    return dict(part.split("=", 1) for part in line.split()[1:])
+
+
+def _root() -> str:
+    from pathlib import Path
+
+    return str(Path(__file__).resolve().parents[2])

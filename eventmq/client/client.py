@@ -1,0 +1,364 @@
+"""The client as callers' threads and coroutines see it: thread-safe, and lazy.
+
+The first use makes the sockets (`runner_loop.IoLoop`); nothing happens before. After a fork the
+child drops what it inherited, without closing it, and makes its own at its first use. At the exit
+of the interpreter sockets close within a bounded time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.client.io_loop import AsyncWaiter, IoLoop, Waiter
+from eventmq.client.machine import ClientMachine
+from eventmq.client.requests import NEVER, NOWHERE, Notice, Parcel, Question
+from eventmq.errors import BrokerUnavailable, ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+
+    import zmq
+
+    from eventmq.client.requests import Errand
+    from eventmq.clock import Clock
+    from eventmq.wire.commands import Schedule
+    from eventmq.wire.curve import ClientKeys
+
+__all__ = ["ClientRunner", "Transport"]
+
+#: Seconds that closing may take.
+CLOSE_TIMEOUT = 1.0
+
+#: Seconds after a deadline at which a caller stops believing in the thread that leads.
+_GUARD = 2.0
+
+_live: weakref.WeakSet[ClientRunner] = weakref.WeakSet()
+
+#: Loops with open sockets, also those whose client was dropped without being closed.
+_loops: weakref.WeakSet[IoLoop] = weakref.WeakSet()
+
+#: What a forked child inherited: kept, so that nothing of it is ever finalised there.
+_inherited: list[object] = []
+
+
+class Transport(NamedTuple):
+    """Where the brokers are, and how they are reached.
+
+    Without a context the client makes its own; without keys it uses no CURVE.
+    """
+
+    addresses: Sequence[str]
+    context: zmq.Context[Any] | None = None
+    keys: ClientKeys | None = None
+
+
+class ClientRunner:
+    """Hands errands to the loop with the sockets and waits for them.
+
+    Args:
+        transport: Called once, at the first use (in a forked child, once more).
+        clock: Reads time.
+        name: What people call this client.
+        heartbeat: Seconds between signs of life.
+        heartbeat_timeout: Seconds of silence after which a broker is dead.
+        role: What it informs as: ``client`` or ``scheduler``.
+        legacy: The brokers are routers of EventMQ 0.3, which answer no client.
+    """
+
+    def __init__(
+        self,
+        transport: Callable[[], Transport],
+        *,
+        clock: Clock,
+        name: str = "",
+        heartbeat: float = 3.0,
+        heartbeat_timeout: float = 15.0,
+        role: str = "client",
+        legacy: bool = False,
+    ) -> None:
+        self.clock = clock
+        self._role = role
+        self._legacy = legacy
+        self._transport = transport
+        self._name = name
+        self._heartbeat = heartbeat
+        self._heartbeat_timeout = heartbeat_timeout
+        self._loop: IoLoop | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        _live.add(self)
+
+    # The loop
+
+    def _running(self) -> IoLoop:
+        loop = self._loop
+        if loop is not None and not loop.ended:
+            return loop
+        with self._lock:
+            if self._closed:
+                raise BrokerUnavailable("the client was closed")
+            if self._loop is None or self._loop.ended:
+                self._loop = self._start()
+            return self._loop
+
+    def _start(self) -> IoLoop:
+        addresses, context, keys = self._transport()
+        machine = ClientMachine(
+            addresses,
+            session=os.urandom(16).hex(),
+            name=self._name or f"client:{os.getpid()}",
+            heartbeat=self._heartbeat,
+            heartbeat_timeout=self._heartbeat_timeout,
+            role=self._role,
+            legacy=self._legacy,
+        )
+        loop = IoLoop(machine, self.clock, context)
+        loop.keys = keys
+        _loops.add(loop)
+        return loop
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close the sockets; what is open fails. Idempotent; later use is an error."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop(timeout)
+
+    def _drop_inherited(self) -> None:
+        """Forget the parent's thread and sockets; called in a forked child."""
+        self._loop = None
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def waiter() -> Waiter:
+        """Return what a thread waits with."""
+        return Waiter()
+
+    @staticmethod
+    def async_waiter() -> AsyncWaiter:
+        """Return what a coroutine waits with."""
+        return AsyncWaiter()
+
+    # Parcels and notices
+
+    def begin(self, errand: Errand) -> None:
+        """Hand an errand over. ``errand.wake`` will be called from any thread."""
+        self._running().begin(errand)
+
+    def deadline(self, timeout: float | None) -> float:
+        """Return the deadline of something that may take ``timeout`` seconds from now."""
+        return NEVER if timeout is None else self.clock.monotonic() + timeout
+
+    def send(self, errand: Parcel | Notice) -> None:
+        """Wait until a parcel or notice is settled.
+
+        Raises:
+            BrokerUnavailable: There was no receipt before its deadline.
+            EventMQError: It was refused.
+        """
+        if not self._running().carry(errand):
+            self.await_over(errand, self.start(errand))
+        if errand.error is not None:
+            raise errand.error
+
+    async def asend(self, errand: Parcel | Notice) -> None:
+        """Do the same as `send` in a coroutine. Cancelling it does not take the job back."""
+        await self.aawait_over(errand, self.astart(errand))
+        if errand.error is not None:
+            raise errand.error
+
+    def start(self, errand: Errand) -> Waiter:
+        """Hand an errand over; see `await_over`."""
+        waiter = self.waiter()
+        errand.wake = waiter.wake
+        self._running().begin(errand)
+        return waiter
+
+    def astart(self, errand: Errand) -> AsyncWaiter:
+        """Hand an errand over from a coroutine; see `aawait_over`."""
+        waiter = self.async_waiter()
+        errand.wake = waiter.wake
+        self._running().begin(errand)
+        return waiter
+
+    def await_over(self, errand: Errand, waiter: Waiter) -> None:
+        """Wait until an errand is over; its error is not raised."""
+        while not errand.over:
+            self.await_news(errand, waiter)
+
+    async def aawait_over(self, errand: Errand, waiter: AsyncWaiter) -> None:
+        """Do the same as `await_over` in a coroutine."""
+        while not errand.over:
+            await waiter.wait()
+
+    def await_news(self, errand: Errand, waiter: Waiter) -> None:
+        """Wait until there is something new about an errand."""
+        limit = None
+        if errand.deadline != NEVER:
+            limit = errand.deadline - self.clock.monotonic() + _GUARD
+        if not waiter.wait(limit) and not errand.over:
+            raise errand.failure("the client's own thread did not answer")
+
+    # Questions
+
+    def question(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        timeout: float | None,
+        ids: Sequence[str] = (),
+        home: int = NOWHERE,
+        store: str = "",
+        limit: int = 0,
+    ) -> Question:
+        """Return a new question for `answers` or `aanswers`; nothing is sent yet."""
+        return Question(
+            [],
+            id=self._running().machine.message_id(),
+            deadline=self.deadline(timeout),
+            name=name,
+            arguments=arguments or {},
+            ids=set(ids),
+            subject=ids[0] if len(ids) == 1 else "",
+            home=home,
+            store=store,
+            limit=limit,
+        )
+
+    def ask(self, question: Question) -> Any:
+        """Return the only answer to a question; the errors are those of `answers`."""
+        try:
+            if not self._running().carry(question):
+                self.await_over(question, self.start(question))
+        finally:
+            self.forget(question)
+        return _only(question)
+
+    def begin_ask(self, question: Question) -> Callable[[], Any]:
+        """Ask; what is returned waits for the only answer, as `ask` does. It is called once."""
+        return partial(self._finish, question, self.start(question))
+
+    def _finish(self, question: Question, waiter: Waiter) -> Any:
+        try:
+            self.await_over(question, waiter)
+        finally:
+            self.forget(question)
+        return _only(question)
+
+    def answers(self, question: Question) -> Iterator[Any]:
+        """Ask, and yield the answers as they come.
+
+        Raises:
+            ResultTimeout: A ``get`` was not answered fully before its deadline.
+            BrokerUnavailable: Another question was not.
+            EventMQError: The broker refused.
+        """
+        waiter = self.start(question)
+        try:
+            while True:
+                while question.answers:
+                    yield question.answers.popleft()
+                if question.over:
+                    break
+                self.await_news(question, waiter)
+            if question.error is not None:
+                raise question.error
+        finally:
+            self.forget(question)
+
+    async def aask(self, question: Question) -> Any:
+        """Return the only answer to a question, in a coroutine."""
+        async with aclosing(self.aanswers(question)) as answers:
+            async for answer in answers:
+                return answer
+        raise ProtocolError(f"the broker answered {question.name} with nothing")
+
+    async def aanswers(self, question: Question) -> AsyncGenerator[Any, None]:
+        """Do the same as `answers` in a coroutine."""
+        waiter = self.astart(question)
+        try:
+            while True:
+                while question.answers:
+                    yield question.answers.popleft()
+                if question.over:
+                    break
+                await waiter.wait()
+            if question.error is not None:
+                raise question.error
+        finally:
+            self.forget(question)
+
+    def forget(self, question: Question) -> None:
+        """End a question whose answers nobody wants. Waits for nothing, raises nothing."""
+        loop = self._loop
+        if loop is not None and not question.over:
+            loop.forget(question)
+
+    def credit(self, question: Question) -> None:
+        """Tell the broker what was taken of a stream. Waits for nothing, raises nothing."""
+        loop = self._loop
+        if loop is not None and not question.over:
+            loop.credit(question)
+
+    def loop(self) -> IoLoop:
+        """Return what a program with a loop of its own leads, see `IoLoop.host`.
+
+        Raises:
+            BrokerUnavailable: The client was closed.
+        """
+        return self._running()
+
+    def listen(self, most: int) -> deque[Schedule]:
+        """Stay connected from now on; return where SCHEDULE and UNSCHEDULE of brokers come in.
+
+        Args:
+            most: How many wait there at most; then the oldest are dropped.
+        """
+        machine = self._running().machine
+        if machine.asked is None:
+            machine.asked = deque(maxlen=most)
+            self.begin(machine.presence(self.clock.now()))
+        return machine.asked
+
+    @property
+    def brokers(self) -> int:
+        """Number of brokers."""
+        return len(self._running().machine.connections)
+
+
+def _only(question: Question) -> Any:
+    """Return the only answer to a question that is over."""
+    if question.error is not None:
+        raise question.error
+    if not question.answers:
+        raise ProtocolError(f"the broker answered {question.name} with nothing")
+    return question.answers.popleft()
+
+
+def _in_child() -> None:
+    _inherited.extend(_loops)
+    _loops.clear()
+    for runner in list(_live):
+        runner._drop_inherited()  # noqa: SLF001 - of this module
+
+
+def _at_exit() -> None:
+    loops = list(_loops)
+    for loop in loops:
+        loop.stop(0.0)
+    for loop in loops:
+        loop.stop(CLOSE_TIMEOUT)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)

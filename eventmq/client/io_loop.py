@@ -1,0 +1,635 @@
+"""The sockets and the clock around `ClientMachine`, and whose turn it is to run them.
+
+At any time at most one thread *leads*: it holds the lead lock, and only it touches machine and
+sockets. libzmq lets a socket move between threads where a full memory barrier lies between its
+uses, which the lock is. A thread that submits alone leads until it has its receipt: no thread has
+to be woken on the way, which costs 50 microseconds each on a machine whose cores sleep during the
+broker's fsync (5,000 receipts a second directly, 2,900 through another thread). Whoever comes
+while somebody leads puts a command into the inbox and waits.
+
+What is still open when a leader leaves is led by a background thread: requests of coroutines,
+subscriptions, submissions of several threads. It starts when it is first needed and sleeps while
+nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
+leads for good instead (`IoLoop.host`): it polls what `IoLoop.wanted` names beside its own sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from zmq.backend import zmq_poll
+
+from eventmq.client.connection import LOST
+from eventmq.client.requests import NEVER
+from eventmq.wire.sockets import (
+    Link,
+    event_fd,
+    event_of,
+    handshake_trouble,
+    new_context,
+    open_dealer,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from eventmq.client.connection import Connection
+    from eventmq.client.machine import ClientMachine
+    from eventmq.client.requests import Errand, Question
+    from eventmq.clock import Clock
+    from eventmq.wire.curve import ClientKeys
+
+__all__ = ["AsyncWaiter", "Bell", "BrokerSockets", "IoLoop", "LoopTurns", "Waiter"]
+
+
+class Waiter:
+    """A raw lock used as a flag: half a microsecond, where an event takes ten."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Let `wait` return, now or when it is called next."""
+        try:  # noqa: SIM105 - suppress() costs more than all the rest
+            self._lock.release()
+        except RuntimeError:
+            pass  # it was woken and has not looked yet
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until `wake`; return False if ``timeout`` seconds passed before."""
+        if timeout is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+
+class Bell:
+    """Wakes a thread that polls: readable from `ring` to `hush`.
+
+    It is made of sockets, not of descriptors: writing to a closed one is an error, and never
+    goes to another file that has got its number since.
+    """
+
+    __slots__ = ("_reader", "_writer", "fd")
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.settimeout(0)
+        self._writer.settimeout(0)
+        self.fd = self._reader.fileno()
+
+    def ring(self) -> None:
+        """Make it readable. Any thread; nothing happens when it is closed."""
+        try:  # noqa: SIM105 - suppress() costs more than all the rest
+            self._writer.send(b"!")
+        except OSError:
+            pass  # full: it rings already; closed: nobody listens
+
+    def hush(self) -> None:
+        """Make it not readable."""
+        self._reader.recv(4096)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        self._reader.close()
+        self._writer.close()
+
+
+class AsyncWaiter:
+    """The same for a coroutine of the running event loop."""
+
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> None:
+        """Let `wait` return, now or when it is called next. From any thread."""
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait until `wake`; raises `TimeoutError` if ``timeout`` seconds pass before."""
+        if timeout is None:
+            await self._future
+        else:
+            import asyncio
+
+            try:
+                await asyncio.wait_for(self._future, timeout)
+            except asyncio.TimeoutError:
+                raise TimeoutError from None
+        self._future = self._loop.create_future()
+
+
+#: Milliseconds that a closing socket may spend on what was not sent yet.
+CLOSE_LINGER_MS = 200
+
+_MADE, _LOST = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+
+_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+class BrokerSockets:
+    """The link to one broker, and the monitor that says when it is cut.
+
+    Args:
+        context: What it is opened in.
+        connection: Whose it is.
+        keys: For CURVE.
+    """
+
+    __slots__ = (
+        "_early", "address", "blocked", "link", "monitor", "monitor_fd", "send", "trouble",
+    )  # fmt: skip
+
+    def __init__(
+        self, context: zmq.Context[Any], connection: Connection, keys: ClientKeys | None = None
+    ) -> None:
+        self.address = connection.address
+        self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
+        self.send = self.link.send
+        self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
+        #: Readable when there are `events`.
+        self.monitor_fd = event_fd(self.monitor.socket)
+        #: Why the last handshake failed, for people.
+        self.trouble = ""
+        #: The link takes nothing more for now.
+        self.blocked = False
+        #: What happened before the descriptor could say so.
+        self._early = list(self._read())
+
+    def events(self) -> Iterator[bool]:
+        """Yield True for every connection that was made, False for every one that was lost."""
+        yield from self._early
+        self._early.clear()
+        yield from self._read()
+
+    def _read(self) -> Iterator[bool]:
+        while (frames := self.monitor.receive()) is not None:
+            event = event_of(frames)
+            self.trouble = handshake_trouble(event) or self.trouble
+            if event in {_MADE, _LOST}:
+                yield event == _MADE
+
+    def close(self) -> None:
+        """Close both."""
+        self.link.socket.disable_monitor()
+        self.monitor.close(0)
+        self.link.close(CLOSE_LINGER_MS)
+
+
+logger = logging.getLogger(__name__)
+
+#: Messages of one broker that are read before others get their turn.
+READ_AT_MOST = 1000
+
+_IN = int(zmq.POLLIN)
+
+_OUT = int(zmq.POLLOUT)
+
+
+class LoopTurns:
+    """All sockets of a client, and what callers want of them.
+
+    Args:
+        machine: What it drives.
+        clock: Reads time.
+        context: A ZeroMQ context to use; by default one of its own.
+    """
+
+    #: For CURVE, None for brokers without; set before the first use.
+    keys: ClientKeys | None = None
+
+    def __init__(
+        self, machine: ClientMachine, clock: Clock, context: zmq.Context[Any] | None = None
+    ) -> None:
+        self.machine = machine
+        self._clock = clock
+        self._context = context
+        self._own_context = context is None
+        self._brokers: list[BrokerSockets] = []
+        self._inbox: deque[tuple[Callable[..., None], Errand]] = deque()
+        #: What the leader waits for, None where it waits for everything.
+        self._carried: Errand | None = None
+        #: When time wants something, as it was seen last.
+        self._due = 0.0
+        #: When something was read last.
+        self._looked = 0.0
+        #: What is polled; None after a change.
+        self._items: list[tuple[Any, int]] | None = None
+        #: It does nothing any more, or soon will not.
+        self._stopping = False
+        self._bell = Bell()
+
+    def _open(self) -> None:
+        if self._brokers or self._stopping:
+            return
+        self._context = context = self._context or new_context()
+        now = self._clock.monotonic()
+        for connection in self.machine.connections:
+            self._brokers.append(BrokerSockets(context, connection, self.keys))
+            self.machine.opened(connection.index, now)
+
+    # hot loop: benchmarks/enqueue_one.py
+    def _work(self) -> None:
+        """Do what callers and time want, and send."""
+        machine, inbox = self.machine, self._inbox
+        while inbox:
+            command, errand = inbox.popleft()
+            command(errand)
+        now = self._clock.monotonic()
+        if now >= self._due:
+            machine.tick(now, self._clock.now())
+        while machine.reopen:
+            self._reopen(machine.reopen.pop(), now)
+        for index, broker in enumerate(self._brokers):
+            blocked = not machine.flush(index, broker.send, now)
+            if blocked is not broker.blocked:
+                broker.blocked = blocked
+                self._items = None
+        if machine.settled:
+            self._wake_waiters()
+
+    def _poll_items(self) -> list[tuple[Any, int]]:
+        if self._items is not None:
+            return self._items
+        items: list[tuple[Any, int]] = [(self._bell.fd, _IN)]
+        for broker in self._brokers:
+            items.append((broker.link.socket, _IN | _OUT if broker.blocked else _IN))
+            items.append((broker.monitor_fd, _IN))
+        self._items = items
+        return items
+
+    def _read(self, ready: Iterable[tuple[Any, int]]) -> None:
+        sources = {source for source, _ in ready}
+        if not sources:
+            return
+        if self._bell.fd in sources:
+            self._bell.hush()
+        self._looked = now = self._clock.monotonic()
+        for index, broker in enumerate(self._brokers):
+            if broker.monitor_fd in sources:
+                self._read_monitor(index, broker, now)
+            if broker.link.socket in sources:
+                self._read_link(index, broker.link, now)
+        if self.machine.settled:
+            self._wake_waiters()
+
+    def _read_link(self, index: int, link: Link, now: float) -> None:
+        received = self.machine.received
+        for _ in range(READ_AT_MOST):
+            frames = link.receive()
+            if frames is None:
+                return
+            received(index, frames, now)
+            # Asking once more for what is not there costs as much as all of this.
+            if self._carried is not None and self._carried.over:
+                return
+
+    def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
+        for connected in broker.events():
+            if connected:
+                logger.debug("connected to broker %s", broker.address)
+                self.machine.restored(index, now)
+            else:
+                logger.info("connection to broker %s lost", broker.address)
+                self.machine.lost(index, now)
+        if broker.trouble:
+            if broker.trouble != self.machine.connections[index].trouble:
+                logger.warning("broker %s cannot be used: %s", broker.address, broker.trouble)
+            self.machine.refused(index, broker.trouble, now)
+            broker.trouble = ""
+
+    def _reopen(self, index: int, now: float) -> None:
+        broker = self._brokers[index]
+        connection = self.machine.connections[index]
+        level = logging.INFO if connection.trouble == LOST else logging.WARNING
+        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.trouble)
+        assert self._context is not None  # noqa: S101 - made by _open
+        broker.close()
+        self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
+        self._items = None
+        self.machine.opened(index, now)
+
+    def _wake_waiters(self) -> None:
+        settled = self.machine.settled
+        for errand in settled:
+            errand.wake()
+        settled.clear()
+
+
+#: Seconds after which a leader first looks at what came while nobody led, before it sends.
+STALE = 0.5
+
+
+class IoLoop(LoopTurns):
+    """A client that is led by whoever waits, or by its background thread.
+
+    Args:
+        machine: What it drives.
+        clock: Reads time.
+        context: A ZeroMQ context to use; by default one of its own.
+    """
+
+    def __init__(
+        self, machine: ClientMachine, clock: Clock, context: zmq.Context[Any] | None = None
+    ) -> None:
+        super().__init__(machine, clock, context)
+        self._lead = threading.Lock()
+        self._leader = 0
+        self._sleeping = False
+        #: The background thread is to let somebody else lead.
+        self._claimed = False
+        self._done = False
+        self._reason = "the client was closed"
+        self._end_lock = threading.Lock()
+        self._called = Waiter()
+        self._start_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    # Called by any thread
+
+    def begin(self, errand: Errand) -> None:
+        """Hand over an errand; it is settled in any case, also when the loop has ended."""
+        self._inbox.append((self._begin, errand))
+        self._nudge()
+
+    def forget(self, question: Question) -> None:
+        """End a question."""
+        self._inbox.append((self.machine.forget, question))
+        self._nudge()
+
+    def credit(self, question: Question) -> None:
+        """Tell a broker what was taken of a stream."""
+        self._inbox.append((self.machine.credit, question))
+        self._nudge()
+
+    def carry(self, errand: Errand) -> bool:
+        """Lead until an errand is over; return False if somebody else leads.
+
+        Raises:
+            BaseException: What a signal handler raises. The errand is then still open.
+        """
+        if self._leader == threading.get_ident():
+            self._carry_above(errand)
+            return True
+        if not self._lead.acquire(blocking=False):
+            return False
+        self._leader = threading.get_ident()
+        try:
+            self._work_on(errand)
+        except BaseException as error:
+            # Ctrl-C in its sleep harms nothing.
+            if self._sleeping:
+                raise
+            self._break(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._release()
+            # Somebody may have come while this thread led, and may still be waiting.
+            if not self._done and (self._inbox or self.machine.busy):
+                self._call()
+        return True
+
+    def _carry_above(self, errand: Errand) -> None:
+        """Do it for a signal handler, or a finaliser, while the thread below it leads."""
+        if not self._sleeping:
+            # The machine may be half-way through something.
+            _fail(errand, "a signal handler came between; it may submit again")
+            return
+        self._work_on(errand)
+        self._sleeping = True
+        if self._inbox:
+            self._wake()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does nothing any more, or soon will not."""
+        return self._stopping
+
+    def stop(self, timeout: float) -> None:
+        """End, and fail what is open; wait for whoever leads. Idempotent."""
+        self._stopping = True
+        self._wake()
+        if self._leader != threading.get_ident() and self._lead.acquire(timeout=timeout):
+            self._release()
+        self._called.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    # Who leads
+
+    def _release(self) -> None:
+        """Lead no more; end the loop where that is due."""
+        self._sleeping = False
+        try:
+            if self._stopping and not self._done:
+                self._end()
+        finally:
+            self._leader = 0
+            self._lead.release()
+
+    def _break(self, error: BaseException) -> None:
+        """End by an error: the machine may be half-way through something."""
+        self._stopping = True
+        self._reason = f"the client ended by an error: {type(error).__name__}: {error}"
+        logger.error("the client ended by an error", exc_info=error)
+
+    def _nudge(self) -> None:
+        """Let somebody look into the inbox."""
+        # A leader sets the flag before it looks into the inbox for the last time, and looks
+        # again after it has released the lock.
+        if self._sleeping:
+            self._wake()
+        elif not self._lead.locked():
+            self._call()
+        if self._done:
+            self._abandon()
+
+    def _call(self) -> None:
+        if self._thread is None:
+            self._start()
+        self._called.wake()
+
+    def _start(self) -> None:
+        with self._start_lock:
+            if self._thread is not None or self._stopping:
+                return
+            thread = threading.Thread(target=self._main, name="eventmq-client", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _wake(self) -> None:
+        self._sleeping = False
+        self._bell.ring()
+
+    def _main(self) -> None:
+        """Lead, when called, until nothing is open."""
+        while not self._stopping:
+            self._called.wait(None)
+            self._lead.acquire()
+            self._leader = threading.get_ident()
+            try:
+                self._work_off()
+            except Exception as error:  # noqa: BLE001 - whoever waits is told
+                self._break(error)
+            finally:
+                self._release()
+            if self._inbox and not self._claimed:
+                self._called.wake()
+
+    # What a leader does
+
+    def _work_on(self, errand: Errand) -> None:
+        self._open()
+        if self._clock.monotonic() - self._looked > STALE:
+            self._looked = self._clock.monotonic()
+            self._read(zmq_poll(self._poll_items(), 0))
+        self._begin(errand)
+        self._carried = errand
+        while not errand.over and not self._stopping:
+            self._work()
+            if not errand.over:
+                self._sleep()
+        self._carried = None
+
+    def _work_off(self) -> None:
+        self._open()
+        while not self._stopping and not self._claimed:
+            self._work()
+            if not self._inbox and not self.machine.busy:
+                return
+            self._sleep()
+
+    def _begin(self, errand: Errand) -> None:
+        try:
+            self.machine.begin(errand, self._clock.monotonic())
+        except BaseException as error:
+            # It may be in no list, from which it could be settled.
+            self._stopping = True
+            _fail(errand, f"the client ended by an error: {error}")
+            raise
+
+    def _sleep(self) -> None:
+        """Wait until there is something to do, and read what came."""
+        self._sleeping = True
+        if self._inbox or self._stopping:
+            self._sleeping = False
+            return
+        self._due = due = self.machine.next_tick()
+        timeout = -1
+        if due != NEVER:
+            timeout = max(0, int((due - self._clock.monotonic()) * 1000) + 1)
+        ready = zmq_poll(self._poll_items(), timeout)
+        self._sleeping = False
+        self._read(ready)
+
+    # Led by the loop of another program
+
+    def host(self) -> bool:
+        """Let this thread lead until `unhost`.
+
+        Returns:
+            False if somebody else leads: try again, the background thread gives way at once and a
+            caller when it has its receipt.
+        """
+        if self._stopping:
+            return False
+        self._claimed = True
+        if not self._lead.acquire(blocking=False):
+            if self._sleeping:
+                self._wake()
+            return False
+        self._leader = threading.get_ident()
+        self._open()
+        return True
+
+    def wanted(self) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Do what callers want; return what to poll, and when to call `step` at the latest."""
+        if self._inbox:
+            self._step(())
+        self._sleeping = True
+        if self._inbox or self._stopping:
+            return self._poll_items(), 0.0
+        self._due = due = self.machine.next_tick()
+        return self._poll_items(), due
+
+    def step(self, ready: Iterable[tuple[Any, int]]) -> bool:
+        """Read what is ready, and do what is due; False: it ended, this thread leads no more."""
+        self._sleeping = False
+        self._step(ready)
+        if self._stopping:
+            self._release()
+        return not self._stopping
+
+    def _step(self, ready: Iterable[tuple[Any, int]]) -> None:
+        try:
+            if not self._stopping:
+                self._read(ready)
+                self._work()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self._break(error)
+
+    def unhost(self) -> None:
+        """Lead no more, if it did; what is open is left to the background thread."""
+        self._claimed = False
+        if self._leader == threading.get_ident():
+            self._release()
+        if not self._done and (self._inbox or self.machine.busy):
+            self._call()
+
+    # The end
+
+    def _end(self) -> None:
+        """Say goodbye, close everything and fail what is open. Called by the leader."""
+        self._done = True
+        try:
+            self.machine.say_goodbye()
+            now = self._clock.monotonic()
+            for index, broker in enumerate(self._brokers):
+                self.machine.flush(index, broker.send, now)
+                broker.close()
+            if self._own_context and self._context is not None:
+                self._context.term()
+        finally:
+            self._abandon()
+            self._bell.close()
+
+    def _abandon(self) -> None:
+        """Fail what is open, and what is handed over too late."""
+        with self._end_lock:
+            while self._inbox:
+                _, errand = self._inbox.popleft()
+                _fail(errand, self._reason)
+            self.machine.abandon(self._reason)
+            self._wake_waiters()
+
+
+def _fail(errand: Errand, reason: str) -> None:
+    """Settle an errand that the machine does not know."""
+    if not errand.over:
+        errand.error = errand.failure(reason)
+        errand.over = True
+        errand.wake()

@@ -1,0 +1,152 @@
+"""What a client has on its way to a broker, each until it is settled.
+
+A `Parcel` is one REQUEST, with one job or a batch, until its receipt; a `Question` is one CALL
+until its last answer; a `Notice` is settled when it was sent. ``wake`` is called by the runner,
+from its thread, when there is something new. Times are on the monotonic clock of the caller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import BrokerUnavailable, EventMQError, ResultTimeout
+from eventmq.wire.batches import pack
+from eventmq.wire.commands import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NEVER", "NOWHERE", "Errand", "Notice", "Outgoing", "Parcel", "Question", "nobody"]
+
+#: No deadline.
+NEVER = float("inf")
+
+#: Index of the broker of what no broker has.
+NOWHERE = -1
+
+
+def nobody() -> None:
+    """Wake nobody."""
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A message that waits to be sent, or was.
+
+    Attributes:
+        frames: From frame 0 on.
+        sent: When it was last handed to a connection, 0.0 before.
+        over: It is settled, or not wanted any more: do not send it.
+    """
+
+    frames: list[bytes]
+    sent: float = 0.0
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Errand(Outgoing):
+    """A message of which somebody wants to know the end.
+
+    Attributes:
+        id: The message id.
+        deadline: When to give up.
+        wake: Called when there is something new.
+        at: Index of the broker that has it, or `NOWHERE`.
+        error: Why it failed.
+    """
+
+    id: str = ""
+    deadline: float = NEVER
+    wake: Callable[[], None] = nobody
+    at: int = NOWHERE
+    error: Exception | None = None
+
+    def failure(self, reason: str) -> EventMQError:
+        """Return the exception for having been given up."""
+        return BrokerUnavailable(reason)
+
+
+@dataclass(slots=True, eq=False)
+class Parcel(Errand):
+    """One REQUEST on its way to its receipt; ``id`` is that of the job, or of the batch.
+
+    Attributes:
+        count: Number of jobs in a batch, 0 for a single job.
+        broker: Index of the broker that it was last sent to, or `NOWHERE`.
+        store: Id of the store of that broker.
+        refused: Of a batch with a receipt: position -> (code, text).
+        twins: Later ones with the same id, which are settled together with this one.
+        needs: The protocol extension that the broker must have, "" for none.
+        asks: It asks for the end of its job as well, see `eventmq.client.machine`.
+        confirmed: False if it was settled without a receipt: the broker gives none.
+    """
+
+    count: int = 0
+    broker: int = NOWHERE
+    store: str = ""
+    refused: dict[int, tuple[str, str]] = field(default_factory=dict)
+    twins: list[Parcel] = field(default_factory=list)
+    needs: str = ""
+    asks: bool = False
+    confirmed: bool = True
+
+    def failure(self, reason: str) -> EventMQError:
+        """Return the exception for having been given up."""
+        job_id = None if self.count else self.id
+        return BrokerUnavailable(reason, job_id=job_id, maybe_accepted=bool(self.sent))
+
+
+@dataclass(slots=True, eq=False)
+class Question(Errand):
+    """One CALL on its way to its last answer.
+
+    Attributes:
+        name: Of the operation, see `eventmq.wire.calls`.
+        arguments: Of the operation; for ``get`` without the ids.
+        ids: Of a ``get``: the jobs that are not answered yet.
+        subject: A job id for error messages.
+        home: Index of the broker to ask, or `NOWHERE` for any.
+        store: Id of the store to ask where ``home`` is away, "" for none.
+        answers: What came and was not taken yet: rows of a ``get``, else results.
+        limit: Most answers that wait to be taken, 0 for any number; the oldest are dropped.
+        dropped: Number of answers dropped.
+    """
+
+    name: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)
+    subject: str = ""
+    home: int = NOWHERE
+    store: str = ""
+    answers: deque[Any] = field(default_factory=deque)
+    limit: int = 0
+    dropped: int = 0
+
+    def write(self) -> None:
+        """Write its CALL, for what is not answered yet."""
+        arguments = self.arguments
+        if self.name == "get":
+            arguments = {**arguments, "ids": list(self.ids)}
+        self.frames = Call(self.id, self.name, pack(arguments)).frames()
+
+    def add(self, answer: Any) -> None:
+        """Keep one answer."""
+        if self.limit and len(self.answers) >= self.limit:
+            self.answers.popleft()
+            self.dropped += 1
+        self.answers.append(answer)
+
+    def failure(self, reason: str) -> EventMQError:
+        """Return the exception for having been given up."""
+        if self.name != "get":
+            return BrokerUnavailable(reason)
+        what = f"job {self.subject}" if self.subject else f"{len(self.ids)} jobs"
+        return ResultTimeout(f"{what} had not ended in time ({reason})", job_id=self.subject)
+
+
+@dataclass(slots=True, eq=False)
+class Notice(Errand):
+    """A message without a receipt, such as PUBLISH; settled when it was sent."""

@@ -1,0 +1,1 @@
+"""Running one job: executor, middleware chain, streaming, cancellation."""

@@ -1,0 +1,340 @@
+"""What jobs with the same queue and headers have in common, decided once and then bound."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import (
+    ContentNotAllowed,
+    ProtocolError,
+    ResultTooLarge,
+    ResultUnavailable,
+    SerializationError,
+    UnknownTask,
+)
+from eventmq.execution.failures import describe, error_text
+from eventmq.execution.spec import TaskSpec
+from eventmq.execution.streaming import PartError
+from eventmq.graph import FEEDS, PAGED, TAKES
+from eventmq.headers import EMPTY, Headers, parse_headers
+from eventmq.interfaces import Envelope
+from eventmq.job import OutcomeKind
+from eventmq.wire.batches import unpack
+from eventmq.wire.results import (
+    FRAMES_TYPE,
+    ResultHome,
+    decode_arguments,
+    decode_error,
+    decode_frames,
+    encode_value,
+    is_service,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping
+
+    from eventmq.execution.streaming import Encode
+    from eventmq.interfaces import JobContext, RetryPolicy, Serializer
+    from eventmq.wire.results import RemoteError
+
+    Decode = Callable[[bytes, Envelope], Any]
+
+    #: Job id -> the results that it takes, as lists of id, content type and bytes.
+    Fetched = Callable[[str], Iterable[Any]]
+
+__all__ = ["Route", "RouteTable", "Splicer", "nothing_fetched", "part_encoder"]
+
+
+#: Fields of a result, and of the end of a job that failed.
+_RESULT, _END = 3, 4
+
+
+def nothing_fetched(job_id: str) -> Iterable[Any]:
+    """Stand for what a worker has fetched that fetches nothing."""
+    raise ResultUnavailable(f"this worker has fetched nothing that job {job_id} takes")
+
+
+class Splicer:
+    """Reads the inputs of jobs.
+
+    Args:
+        serializer: Returns the serializer of a content type.
+        accept_content: Content types that are decoded.
+        home: Where results are that the broker does not keep itself.
+        fetched: What the job manager has fetched.
+    """
+
+    def __init__(
+        self,
+        serializer: Callable[[str], Serializer],
+        accept_content: Container[str],
+        home: ResultHome,
+        fetched: Fetched = nothing_fetched,
+    ) -> None:
+        self._serializer = serializer
+        self._accept_content = accept_content
+        self._home = home
+        self._fetched = fetched
+
+    def around(self, decode: Decode, *, paged: bool = False) -> Decode:
+        """Return what decodes the arguments of a job with an input.
+
+        Args:
+            decode: Decodes those of one without.
+            paged: The input has ids.
+        """
+        read = self._paged if paged else self._inline
+
+        def spliced(data: bytes, envelope: Envelope) -> tuple[list[Any], Any]:
+            match unpack(data, "the body of a job that takes results"):
+                case [bytes(payload), bytes(value)]:
+                    args, kwargs = decode(payload, envelope)
+                    return [read(unpack(value, "its input"), envelope), *args], kwargs
+            msg = "a job that takes results has the body [payload, input]"
+            raise ProtocolError(msg, code="bad-body")
+
+        return spliced
+
+    def _inline(self, tree: Any, _: Envelope) -> Any:
+        return self._value(tree)
+
+    def _paged(self, tree: Any, envelope: Envelope) -> Any:
+        """Return the values for the ids in a tree; one result after the other is in memory."""
+        values = {}
+        for row in self._fetched(envelope.job_id):
+            match row:
+                case [str(job_id), str(content_type), bytes(data)]:
+                    values[job_id] = self._result(job_id, content_type, data)
+                case _:
+                    raise ProtocolError("a result is [id, content type, bytes]", code="bad-body")
+        try:
+            return _filled(tree, values)
+        except KeyError as error:
+            what = f"the result of job {error}, which job {envelope.job_id} takes, was not fetched"
+            raise ResultUnavailable(what) from None
+
+    def _value(self, part: Any) -> Any:
+        """Return the value of a result, of the end of a job, or of a list of such."""
+        if not isinstance(part, list):
+            raise ProtocolError("an input is a result or a list", code="bad-body")
+        if not part or not isinstance(part[0], str):
+            return list(map(self._value, part))
+        if len(part) == _END:
+            job_id, state, _, data = part
+            return _end(job_id, state, data)
+        if len(part) != _RESULT:
+            raise ProtocolError("a result is [id, content type, bytes]", code="bad-body")
+        return self._result(*part)
+
+    def _result(self, job_id: str, content_type: str, data: bytes) -> Any:
+        if not content_type:  # the task kept it to itself
+            return None
+        if content_type == FRAMES_TYPE:
+            return decode_frames(data)
+        content_type, data = self._home.get(job_id, content_type, data)
+        name, _, rest = content_type.partition(";")
+        signature, _, created = rest.partition(";")
+        if name not in self._accept_content:
+            msg = f"result of job {job_id}: the content type {name!r} is not in accept_content"
+            raise ContentNotAllowed(msg)
+        envelope = Envelope(job_id, name, created=float(created or 0.0), signature=signature)
+        return self._serializer(name).decode(data, envelope)
+
+
+def _end(job_id: str, state: str, data: bytes) -> dict[str, str]:
+    """Return what an error callback gets."""
+    error = decode_error(data) if data else None
+    told = ("", "", "") if error is None else error[:3]
+    names = ("id", "state", "type", "message", "traceback")
+    return dict(zip(names, (job_id, state, *told), strict=True))
+
+
+def _filled(tree: Any, values: dict[str, Any]) -> Any:
+    """Return a tree with values for ids; raises KeyError for one that has none."""
+    return [_filled(part, values) for part in tree] if isinstance(tree, list) else values[tree]
+
+
+#: Routes that are kept; header texts that differ from job to job must not fill the memory.
+ROUTES = 1024
+
+
+def _undecided(*_: object) -> Any:
+    raise AssertionError
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Stand for the function of a task that is not there."""
+
+
+#: Of plain jobs and of tasks that are not known.
+_NO_TASK = TaskSpec(name="", function=_nothing, no_retry_on=(SerializationError, ResultTooLarge))
+
+
+class Route:
+    """How jobs with the same queue and headers are run. Made by `RouteTable.route`."""
+
+    __slots__ = (
+        "awaits",
+        "content_type",
+        "created",
+        "decode",
+        "encode",
+        "expires",
+        "fed",
+        "fetches",
+        "ignore_result",
+        "plain",
+        "policy",
+        "queue",
+        "refusal",
+        "result_ttl",
+        "result_type",
+        "retries",
+        "signature",
+        "soft",
+        "spec",
+        "task",
+        "text",
+        "yields",
+    )
+
+    def __init__(self, queue: str, text: str, headers: Headers, spec: TaskSpec) -> None:
+        self.queue = queue
+        self.text = text
+        self.spec = spec
+        self.task = headers.task
+        function = inspect.unwrap(spec.function)
+        #: Its jobs are async generators.
+        self.yields = inspect.isasyncgenfunction(function)
+        #: Its jobs are coroutines, which wait without blocking.
+        self.awaits = self.yields or inspect.iscoroutinefunction(function)
+        self.content_type = headers.content_type
+        self.created = headers.created
+        self.expires = headers.expires
+        self.signature = headers.signature
+        self.retries = headers.retry_count
+        self.soft = headers.soft_limit
+        self.result_ttl = headers.result_ttl
+        ignored = headers.ignore_result or spec.ignore_result
+        #: Whether other jobs of its graph take its result.
+        self.fed = FEEDS in headers.graph
+        self.ignore_result = ignored and not self.fed
+        #: Whether its arguments may have to be fetched, which blocks.
+        self.fetches = False
+        self.plain = not headers.content_type
+        self.result_type = spec.serializer or headers.content_type
+        self.decode: Callable[[bytes, Envelope], Any] = _undecided
+        self.encode: Callable[[object, Envelope], tuple[bytes, str]] = _undecided
+        self.policy: RetryPolicy | None = None
+        #: Kind and error of every job of this route, where none can even be tried.
+        self.refusal: tuple[int, RemoteError] | None = None
+
+
+class RouteTable:
+    """Makes routes and keeps the last ones. One thread."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TaskSpec],
+        serializer: Callable[[str], Serializer],
+        retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
+        accept_content: Container[str],
+        home: ResultHome | None = None,
+        *,
+        fetched: Fetched = nothing_fetched,
+    ) -> None:
+        self.tasks = tasks
+        self._home = home or ResultHome()
+        self._fetched = fetched
+        self._splicer = Splicer(serializer, accept_content, self._home, fetched)
+        self._serializer = serializer
+        self._retry_policy = retry_policy
+        self._accept_content = accept_content
+        self._routes: dict[tuple[str, str], Route] = {}
+
+    def empty(self) -> RouteTable:
+        """Return a table of the same tasks for another thread."""
+        parts = (self._serializer, self._retry_policy, self._accept_content, self._home)
+        return RouteTable(self.tasks, *parts, fetched=self._fetched)
+
+    def route(self, queue: str, text: str) -> Route:
+        """Return the route of the jobs of ``queue`` with the header text ``text``."""
+        found = self._routes.get((queue, text))
+        if found is None:
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            found = self._make(queue, text)
+            if found.refusal is None:  # a task may be declared, a plugin be installed later
+                self._routes[queue, text] = found
+        return found
+
+    def _make(self, queue: str, text: str) -> Route:
+        route = Route(queue, text, EMPTY, _NO_TASK)
+        try:
+            headers = parse_headers(text)
+            route = Route(queue, text, headers, self.tasks.get(headers.task, _NO_TASK))
+            route.policy = self._policy(headers, route.spec)
+            if not route.plain:
+                self._bind(route)
+                if TAKES in headers.graph:
+                    paged = PAGED in headers.graph
+                    route.decode = self._splicer.around(route.decode, paged=paged)
+                    route.fetches = paged or not self._home.inline
+        except UnknownTask as error:
+            route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
+        except Exception as error:  # noqa: BLE001 - plugins may raise anything
+            route.refusal = (int(OutcomeKind.FAILED), describe(error))
+        return route
+
+    def _bind(self, route: Route) -> None:
+        if route.spec is _NO_TASK:
+            raise UnknownTask(f"this worker knows no task {route.task!r}")
+        if route.content_type == FRAMES_TYPE and is_service(route.task):
+            route.result_type = FRAMES_TYPE
+            route.decode, route.encode = decode_arguments, encode_value
+            return
+        for name in (route.content_type, route.result_type):
+            if name not in self._accept_content:
+                msg = f"task {route.task!r}: the content type {name!r} is not in accept_content"
+                raise ContentNotAllowed(msg)
+        route.decode = self._serializer(route.content_type).decode
+        route.encode = self._serializer(route.result_type).encode
+
+    def _policy(self, headers: Headers, spec: TaskSpec) -> RetryPolicy:
+        """Return the policy that the message names, else the task's."""
+        if not headers.backoff:
+            return self._retry_policy(spec.retry_policy, spec.retry_options)
+        name, _, options = headers.backoff.partition(":")
+        return self._retry_policy(name, json.loads(options) if options else {})
+
+
+# hot loop: benchmarks/stream.py
+def part_encoder(route: Route, job: JobContext, longest: int, *, started: float) -> Encode:
+    """Return what encodes the parts of a job, one after the other.
+
+    Args:
+        route: Of the job.
+        job: Which it is: the place of a part in it is signed too.
+        longest: Bytes of the longest part.
+        started: Unix time, which is signed too.
+    """
+    encode, kind, job_id = route.encode, route.result_type, job.id
+    index = 0
+
+    def encode_part(part: object) -> tuple[str, bytes]:
+        nonlocal index
+        envelope = Envelope(f"{job_id}.{index}", kind, created=started)
+        try:
+            payload, signature = encode(part, envelope)
+        except Exception as error:
+            what = f"part {index}, a {type(part).__name__}, cannot be serialised"
+            raise PartError(SerializationError(f"{what}: {error_text(error)}")) from error
+        if len(payload) > longest:
+            msg = f"part {index} has {len(payload)} bytes; the limit is {longest}"
+            raise PartError(ResultTooLarge(msg))
+        index += 1
+        return (f"{kind};{signature};{started!r}" if signature else kind), payload
+
+    return encode_part

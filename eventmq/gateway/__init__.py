@@ -1,0 +1,1 @@
+"""What gateways of other protocols share: broker connections, worker sessions, ports, options."""

@@ -1,0 +1,170 @@
+"""The client of an app as a guest of a gateway's thread: requests and results change no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from eventmq.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from collections.abc import Set as AbstractSet
+    from concurrent.futures import Future
+
+    from eventmq.client.client import ClientRunner
+    from eventmq.client.io_loop import IoLoop
+
+__all__ = ["ClientGuest", "LoopThread", "close_server"]
+
+
+#: Seconds after which it is tried again to lead, where somebody else does.
+AGAIN = 0.01
+
+
+class ClientGuest:
+    """Implements `eventmq.gateway.router.Guest`.
+
+    While somebody else uses the client just then, or it was closed, it has no sockets to poll;
+    calls back come in another thread then.
+
+    Args:
+        runner: The client.
+    """
+
+    def __init__(self, runner: ClientRunner) -> None:
+        self._runner = runner
+        self._loop: IoLoop | None = None
+        self._leads = False
+
+    def wanted(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Send what was asked for; return what to poll."""
+        if not self._leads and not self._lead():
+            return (), AGAIN
+        assert self._loop is not None  # noqa: S101 - it is led
+        items, due = self._loop.wanted()
+        return items, max(0.0, due - now)
+
+    def _lead(self) -> bool:
+        try:
+            self._loop = self._runner.loop()
+        except BrokerUnavailable:
+            return False
+        self._leads = self._loop.host()
+        return self._leads
+
+    def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
+        """Read what came. It is a guest as long as the gateway runs."""
+        if self._leads and self._loop is not None:
+            self._leads = self._loop.step(ready)
+        return True
+
+    def close(self) -> None:
+        """Leave the client to whoever else uses it. Idempotent."""
+        loop, self._loop, self._leads = self._loop, None, False
+        if loop is not None:
+            loop.unhost()
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds that coroutines which were cancelled may take to end.
+CANCEL_TIMEOUT = 2.0
+
+#: Turns of the event loop until what was accepted is with who serves it, and some more.
+ACCEPTING = 8
+
+
+class LoopThread:
+    """An event loop in a thread.
+
+    Args:
+        name: Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        assert self._loop is not None  # noqa: S101 - made by start
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def running(self) -> bool:
+        """Say whether the thread serves."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine; its end will be in the future. From any thread."""
+        assert self._loop is not None  # noqa: S101 - started
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return what it returns. Not from a coroutine."""
+        return self.submit(coroutine).result()
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Let a coroutine run; what it raises is logged. From any thread."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            coroutine.close()
+            return
+        loop.call_soon_threadsafe(self._begin, coroutine)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        assert self._loop is not None  # noqa: S101 - it calls this
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s: a coroutine failed", self._name, exc_info=task.exception())
+
+    def stop(self, grace: float = 0.0) -> None:
+        """Let coroutines end within ``grace`` seconds, cancel the others. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._loop is None:
+            return
+        self.run(self._finish(grace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        thread.join(CANCEL_TIMEOUT)
+
+    async def _finish(self, grace: float) -> None:
+        if self._tasks and grace > 0:
+            await asyncio.wait(self._tasks, timeout=grace)
+        own = asyncio.current_task()
+        rest = [task for task in asyncio.all_tasks() if task is not own]
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=CANCEL_TIMEOUT)
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Accept no more, and close a server when what it accepted is with who serves it.
+
+    asyncio leaves a connection open for ever that was accepted in the turn of ``server.close()``.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(ACCEPTING):
+        await asyncio.sleep(0)
+    server.close()

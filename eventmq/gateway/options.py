@@ -1,0 +1,72 @@
+"""What the options of all gateways have in common: addresses, and who may reach them.
+
+Called by the factories of gateways, also those of other distributions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import NotAllowed, PluginError
+from eventmq.plugins.options import read_options
+from eventmq.wire.sockets import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import PluginContext
+
+__all__ = ["WITH_KEYS", "check_reach", "gateway_options", "split_address"]
+
+#: How a gateway over ZeroMQ does without ``insecure``.
+WITH_KEYS = "give it keys with --keys-dir"
+
+_HIGHEST_PORT = 65_535
+
+
+def gateway_options(context: PluginContext, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a gateway.
+
+    ``insecure`` is added: the option, else the setting of the app.
+
+    Args:
+        context: As the factory got it.
+        defaults: As for `eventmq.plugins.options.read_options`.
+
+    Raises:
+        PluginError: There is no app, or an option is unknown or wrong.
+    """
+    if context.app is None:
+        raise PluginError(f"the gateway {context.name!r} needs an app")
+    insecure = bool(context.app.settings.insecure)
+    return read_options(context, {"insecure": insecure, **defaults})
+
+
+def check_reach(address: str, *, insecure: bool, protected: str = "") -> None:
+    """Raise `NotAllowed` for an address that others can reach, unless that was allowed.
+
+    Args:
+        address: Of a port in the clear.
+        insecure: It was spelled out that this is wanted.
+        protected: How one would do without; for the message.
+    """
+    if insecure or is_local(address):
+        return
+    instead = f"{protected}, " if protected else ""
+    msg = f"{address} can be reached from other machines and nothing would be encrypted or checked"
+    raise NotAllowed(f"{msg}: bind a loopback address, {instead}or say --insecure")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``tcp://host:port``, ``host:port`` or ``tls://host:port``.
+
+    Raises:
+        PluginError: It is none of them.
+    """
+    rest = address.rpartition("://")[2]
+    host, colon, port = rest.rpartition(":")
+    host = host.strip("[]")
+    digits = port.isascii() and port.isdigit() and len(port) < 6  # noqa: PLR2004 - of 65535
+    if not colon or not host or not digits or int(port) > _HIGHEST_PORT:
+        raise PluginError(f"{address!r} is no address; write tcp://HOST:PORT")
+    return ("0.0.0.0" if host == "*" else host), int(port)  # noqa: S104 - as ZeroMQ reads it

@@ -1,0 +1,351 @@
+"""A thread with ROUTER sockets around a machine: all of a gateway over ZeroMQ that is not logic.
+
+The machine gets frames and the time and puts frames into its outbox; whatever it raises costs the
+message at hand, never the thread. What else of a gateway has sockets can be a `Guest` of the same
+thread, so that no request waits for another one to wake up. A gateway of another distribution can
+use it too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventmq.client.io_loop import Bell
+from eventmq.errors import BindError
+from eventmq.wire.sockets import MOST, Unroutable, new_context, open_router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    import zmq
+
+    from eventmq.clock import Clock
+    from eventmq.gateway.access import GatewayDoor
+    from eventmq.wire.sockets import Link
+
+__all__ = ["FrameMachine", "Guest", "RouterLoop"]
+
+logger = logging.getLogger(__name__)
+
+#: Messages of one socket that a turn reads at most.
+READ_AT_MOST = 1000
+
+#: Messages that wait for one slow peer; beyond it the machine is told that they were not sent.
+HIGH_WATER = 1000
+
+#: What is polled for: zmq.POLLIN.
+_IN = 1
+
+#: Longest time in seconds between two turns.
+LONGEST_WAIT = 1.0
+
+#: Seconds beside the grace until `RouterLoop.stop` gives its thread up.
+GIVE_UP = 5.0
+
+
+class FrameMachine(Protocol):
+    """The logic of a gateway: called from one thread, without sockets, files or clock."""
+
+    #: (port, frames with the peer's identity first), in the order in which they are to be sent.
+    outbox: deque[tuple[str, list[bytes]]]
+
+    def receive(self, port: str, frames: list[bytes], now: float) -> None:
+        """Take a message; the first frame is the identity of the peer."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds `tick` has something to do."""
+
+    def not_sent(self, port: str, frames: list[bytes], *, gone: bool) -> None:
+        """Take back a message: its peer is ``gone``, or too slow."""
+
+    def expel(self, port: str, peer: bytes) -> None:
+        """Forget a peer whose key was revoked; nothing can be sent to it. Only with a door."""
+
+    def close(self, now: float) -> None:
+        """Say goodbye to all peers."""
+
+
+class Guest(Protocol):
+    """Other sockets that the thread of a `RouterLoop` serves: called from there only."""
+
+    def wanted(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Do what was asked for; return what to poll, and for how many seconds at most."""
+
+    def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
+        """Take what can be read; return False if it has ended.
+
+        ``ready`` is what the poll returned, also of others, and ``sources`` its sockets.
+        """
+
+    def close(self) -> None:
+        """End, and close everything. Idempotent."""
+
+
+class RouterLoop:
+    """Serves a machine.
+
+    Args:
+        machine: The logic.
+        binds: Port name -> address.
+        clock: Reads time.
+        name: Of the thread.
+        max_frame: Longest frame in bytes; a longer one costs its peer the connection.
+        door: Checks the keys of peers, which the machine then knows by routing id and key; None: in
+            the clear.
+        max_unsent_bytes: Bytes that wait for one peer that does not read; beyond it, as at the
+            bound of messages, the machine is told that they were not sent.
+
+    Attributes:
+        context: Of the sockets, while it runs.
+        guests: Served too; changed in the thread, or before `start`.
+    """
+
+    def __init__(
+        self,
+        machine: FrameMachine,
+        binds: Mapping[str, str],
+        *,
+        clock: Clock,
+        name: str,
+        max_frame: int,
+        door: GatewayDoor | None = None,
+        max_unsent_bytes: int = MOST,
+    ) -> None:
+        self.machine = machine
+        self._max_unsent_bytes = max_unsent_bytes
+        self._binds = dict(binds)
+        self._clock = clock
+        self._name = name
+        self._max_frame = max_frame
+        self._door = door
+        self._links: dict[str, Link] = {}
+        self._own: list[tuple[Any, int]] = []
+        self._calls: deque[Callable[[float], None]] = deque()
+        self._bell: Bell | None = None
+        self._ending = False
+        self._thread: threading.Thread | None = None
+        self._poll: Callable[..., Any]
+        self.context: zmq.Context[Any] | None = None
+        self.guests: list[Guest] = []
+
+    # From any thread
+
+    def start(self) -> dict[str, str]:
+        """Bind and start the thread; return the real addresses by port.
+
+        Raises:
+            BindError: An address is taken or malformed.
+            NotAllowed: A key that nobody authorised was let in.
+        """
+        from zmq.backend import zmq_poll
+
+        self._poll = zmq_poll
+        self._bell = Bell()
+        self.context = context = new_context()
+        try:
+            addresses = self._bind(context)
+        except BaseException:
+            self._close(context)
+            raise
+        self._own = [(link.socket, _IN) for link in self._links.values()]
+        self._own.append((self._bell.fd, _IN))
+        self._thread = threading.Thread(
+            target=self._main, args=(context,), name=self._name, daemon=True
+        )
+        self._thread.start()
+        return addresses
+
+    def _bind(self, context: zmq.Context[Any]) -> dict[str, str]:
+        door, known_by = self._door, "" if self._door is None else "User-Id"
+        if door is not None:
+            door.open(context)
+        addresses = {}
+        for port, address in self._binds.items():
+            link = open_router(
+                context,
+                max_frame=self._max_frame,
+                high_water=HIGH_WATER,
+                known_by=known_by,
+                max_unsent_bytes=self._max_unsent_bytes,
+            )
+            self._links[port] = link
+            if door is not None:
+                door.arm(context, port, link)
+            addresses[port] = _bound(link, address)
+        if door is not None:
+            door.test(addresses)
+        return addresses
+
+    def call(self, function: Callable[[float], None]) -> None:
+        """Let the thread call a function with the time, then send what the machine says."""
+        self._calls.append(function)
+        if self._thread is not threading.current_thread():
+            self._ring()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
+
+    def running(self) -> bool:
+        """Say whether the thread serves."""
+        return self._thread is not None and self._thread.is_alive() and not self._ending
+
+    def stop(self) -> None:
+        """Say goodbye and end. Idempotent."""
+        self._ending = True
+        self._ring()
+        if self._thread is not None:
+            self._thread.join(GIVE_UP)
+
+    # In the thread
+
+    def _main(self, context: zmq.Context[Any]) -> None:
+        try:
+            while not self._ending:
+                self._turn()
+            self._guarded(self.machine.close, self._clock.monotonic())
+            self._send()
+            for guest in list(self.guests):
+                self._serve(guest, (), frozenset(), self._clock.monotonic())
+        except Exception:
+            logger.exception("%s ended by an error", self._name)
+        finally:
+            for guest in self.guests:
+                self._guarded(guest.close)
+            self._close(context)
+
+    def _turn(self) -> None:
+        """Wait for something, take all that can be read, and send what follows."""
+        ready, sources = self._await()
+        now = self._clock.monotonic()
+        if self._door is not None:
+            for port, peer in self._door.look():
+                self._guarded(self.machine.expel, port, peer)
+        for port, link in self._links.items():
+            if link.socket in sources:
+                self._read(port, link, now)
+        for guest in list(self.guests):
+            self._serve(guest, ready, sources, now)
+        self._call_all(now)
+        self._guarded(self.machine.tick, now)
+        self._send()
+
+    def _await(self) -> tuple[Sequence[tuple[Any, int]], AbstractSet[Any]]:
+        """Return what is ready, and the sockets of it."""
+        bell, now = self._bell, self._clock.monotonic()
+        assert bell is not None  # noqa: S101 - made by start
+        wait = min(LONGEST_WAIT, self.machine.wait(now))
+        items = self._own
+        if self.guests:
+            items = items.copy()
+            for guest in list(self.guests):
+                more, patience = self._ask(guest, now)
+                items += more
+                wait = min(wait, patience)
+        if self._calls or self.machine.outbox:
+            wait = 0.0
+        ready = self._poll(items, int(wait * 1000) + 1 if wait > 0 else 0)
+        sources = {source for source, _ in ready}
+        if bell.fd in sources:
+            with suppress(OSError):
+                bell.hush()
+        return ready, sources
+
+    def _ask(self, guest: Guest, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+        try:
+            return guest.wanted(now)
+        except Exception as error:  # noqa: BLE001 - it costs this guest only, and is logged
+            self._dismiss(guest, error)
+            return (), 0.0
+
+    def _serve(
+        self, guest: Guest, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float
+    ) -> None:
+        """Serve a guest; one that has ended, or fails, is one no more."""
+        try:
+            if not guest.step(ready, sources, now):
+                self._leave(guest)
+        except Exception as error:  # noqa: BLE001 - it costs this guest only, and is logged
+            self._dismiss(guest, error)
+
+    def _dismiss(self, guest: Guest, error: Exception) -> None:
+        logger.error("%s ends one of its sessions: an error", self._name, exc_info=error)
+        self._leave(guest)
+
+    def _leave(self, guest: Guest) -> None:
+        if guest in self.guests:
+            self.guests.remove(guest)
+        self._guarded(guest.close)
+
+    def _call_all(self, now: float) -> None:
+        while self._calls:
+            self._guarded(self._calls.popleft(), now)
+
+    def _read(self, port: str, link: Link, now: float) -> None:
+        for _ in range(READ_AT_MOST):
+            frames = link.receive()
+            if frames is None:
+                return
+            if self._door is not None:
+                peer = self._door.enter(port, link, frames[0])
+                if peer is None:
+                    continue
+                frames[0] = peer
+            self._guarded(self.machine.receive, port, frames, now)
+
+    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call the machine; an error of its own costs this message only."""
+        try:
+            function(*arguments)
+        except Exception:
+            logger.exception("%s dropped a message: an error of its own", self._name)
+
+    def _send(self) -> None:
+        outbox = self.machine.outbox
+        # Who takes nothing more: what follows is not to come before what was not sent.
+        full: set[tuple[str, bytes]] = set()
+        while outbox:
+            port, frames = outbox.popleft()
+            gone = False
+            try:
+                sent = (port, frames[0]) not in full and self._send_one(port, frames)
+            except Unroutable:
+                sent, gone = False, True
+            if not sent:
+                full.add((port, frames[0]))
+                self._guarded(partial(self.machine.not_sent, port, frames, gone=gone))
+
+    def _send_one(self, port: str, frames: list[bytes]) -> bool:
+        if self._door is None:
+            return self._links[port].send(frames)
+        identity = self._door.leave(port, frames[0])
+        if identity is None:
+            raise Unroutable
+        return self._links[port].send([identity, *frames[1:]])
+
+    def _close(self, context: zmq.Context[Any]) -> None:
+        if self._door is not None:
+            self._door.close()
+        for link in self._links.values():
+            link.close()
+        context.term()
+        if self._bell is not None:
+            self._bell.close()
+
+
+def _bound(link: Link, address: str) -> str:
+    import zmq
+
+    try:
+        return link.bind(address)
+    except zmq.ZMQError as error:
+        raise BindError(f"cannot bind {address}: {error.strerror}") from error

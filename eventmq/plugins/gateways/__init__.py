@@ -1,1 +1,0 @@
-"""Gateways: servers of other protocols, ordinary clients and workers towards the broker."""

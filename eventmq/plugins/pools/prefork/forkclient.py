@@ -1,0 +1,160 @@
+"""The job manager's handle of its fork server: starts it, asks for children, hears of ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import eventmq.errors
+from eventmq.errors import EventMQError, PluginError
+from eventmq.plugins.pools.prefork import control
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["ForkServerHandle", "shared_notes"]
+
+#: Seconds that the server gets to kill its children and to end.
+END_TIMEOUT = 5.0
+
+#: Seconds within which a message that has begun is there.
+MESSAGE_TIMEOUT = 5.0
+
+_PROGRAM = (
+    "import sys; sys.path = [{root!r}, *filter(None, sys.path)]; "  # not the working directory
+    "from eventmq.plugins.pools.prefork.forkserver import main; main({control}, {notes})"
+)
+
+
+class ForkServerHandle:
+    """One fork server. Blocks only in `start` and `close`.
+
+    Args:
+        loader: ``module:function`` that returns the executor.
+        arguments: Its keyword arguments, plain data.
+        notes: Descriptor of the shared notes.
+        wear: Jobs and bytes of memory after which a child is replaced, 0 for never.
+    """
+
+    def __init__(
+        self, loader: str, arguments: Mapping[str, Any], notes: int, wear: tuple[int, int]
+    ) -> None:
+        self._config = {
+            "path": sys.path,
+            "loader": loader,
+            "arguments": dict(arguments),
+            "wear": wear,
+        }
+        self._notes = notes
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout: float) -> None:
+        """Start the server and wait until it has loaded the app.
+
+        Raises:
+            EventMQError: The app cannot be loaded: one sentence with what to do.
+            PluginError: The server ended or was not ready within ``timeout`` seconds.
+        """
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).parents[3])
+        program = _PROGRAM.format(root=root, control=theirs.fileno(), notes=self._notes)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self._notes),
+            )
+        self._socket = ours
+        try:
+            self._await_ready(timeout)
+        except BaseException:
+            self.close()
+            raise
+        ours.settimeout(MESSAGE_TIMEOUT)
+
+    def _await_ready(self, timeout: float) -> None:
+        assert self._socket is not None  # noqa: S101 - start has just made it
+        self._socket.settimeout(timeout)
+        try:
+            control.send(self._socket, self._config)
+            message, _ = control.receive(self._socket)
+        except TimeoutError:
+            msg = f"the app was not loaded within {timeout:g} s (pool option start_timeout)"
+            raise PluginError(msg) from None
+        except (EOFError, ConnectionError):
+            assert self._process is not None  # noqa: S101
+            code = self._process.wait(END_TIMEOUT)
+            msg = f"the process that loads the app ended with status {code}; its output says why"
+            raise PluginError(msg) from None
+        if "failed" in message:
+            raise _rebuild(*message["failed"])
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `message` has something."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def spawn(self, slot: int, fds: Sequence[int]) -> None:
+        """Ask for a child of ``slot``.
+
+        Raises:
+            EOFError: The server is gone.
+        """
+        assert self._socket is not None  # noqa: S101
+        try:
+            control.send(self._socket, {"spawn": slot}, fds)
+        except ConnectionError as error:
+            raise EOFError from error
+
+    def message(self) -> dict[str, Any]:
+        """Return the next message; call it when the descriptor is readable.
+
+        Raises:
+            EOFError: The server is gone.
+        """
+        assert self._socket is not None  # noqa: S101
+        try:
+            return control.receive(self._socket)[0]
+        except TimeoutError as error:
+            raise EOFError from error
+
+    def close(self) -> None:
+        """End the server, and so what is left of its children; wait for it. Idempotent."""
+        sock, self._socket = self._socket, None
+        process, self._process = self._process, None
+        if sock is not None:
+            sock.close()
+        if process is None:
+            return
+        try:
+            process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _rebuild(name: str, text: str) -> EventMQError:
+    """Return the error that the server met: one of ours if it is built from a text."""
+    kind = getattr(eventmq.errors, name, PluginError)
+    try:
+        error = kind(text)
+    except TypeError:
+        error = PluginError(text)
+    return error if isinstance(error, EventMQError) else PluginError(text)
+
+
+def shared_notes(size: int) -> int:
+    """Return a descriptor of ``size`` zero bytes that processes can share and no name leads to."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("eventmq-notes", os.MFD_CLOEXEC)
+    else:
+        import tempfile
+
+        fd, path = tempfile.mkstemp(prefix="eventmq-notes-")
+        Path(path).unlink()
+    os.ftruncate(fd, size)
+    return fd

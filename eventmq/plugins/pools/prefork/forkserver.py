@@ -1,0 +1,248 @@
+"""The fork server: a clean interpreter that loads the app once and forks children from it.
+
+It was spawned, so no thread, lock or socket of the job manager is in it or in its children. It
+runs no job itself. When its control socket ends, the manager is gone or done: it kills what is
+left of its children and ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventmq import shadows
+from eventmq.errors import EventMQError, PluginError
+from eventmq.plugins.pools.prefork import control
+from eventmq.plugins.pools.prefork.child import Child, ChildPipes
+from eventmq.plugins.pools.prefork.pipes import NOTE_SIZE
+from eventmq.plugins.pools.prefork.pool import Wear
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.execution.executor import Executor
+
+__all__ = ["main"]
+
+#: Milliseconds after which children are looked after even if no signal came: code that was
+#: imported may have taken SIGCHLD for itself.
+LOOK_AFTER_MS = 1000
+
+#: Seconds after which a child that was stopped, by SIGSTOP or the like, is killed: whoever stopped
+#: it can be its own job, and then it would hold its slot for ever.
+STOPPED_GRACE = 5.0
+
+#: Exit status of a child that failed outside any task (EX_SOFTWARE of sysexits.h).
+CHILD_FAILED = 70
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing on a signal.
+
+    A handler, not SIG_IGN, which programs that a task starts would inherit.
+    """
+
+
+def _describe(error: BaseException) -> list[str]:
+    """Return the type and one sentence about why the app could not be loaded."""
+    if isinstance(error, EventMQError):
+        return [type(error).__name__, str(error)]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    text = str(error) or "no message"
+    return ["PluginError", f"the tasks cannot be imported: {type(error).__name__}: {text}{where}"]
+
+
+def _load(config: dict[str, Any]) -> Executor:
+    shadows.protect(str(Path.cwd()))
+    sys.path[:] = config["path"]
+    module, _, attribute = config["loader"].partition(":")
+    loader = getattr(importlib.import_module(module), attribute)
+    executor: Executor = loader(**config["arguments"])
+    if not hasattr(executor, "for_slot"):
+        raise PluginError(f"{config['loader']} returns no Executor")
+    return executor
+
+
+def _end(status: int, peak: int) -> dict[str, Any]:
+    """Return what `os.wait4` says: how a child ended, and how many bytes it had at most."""
+    code = os.waitstatus_to_exitcode(status)
+    if sys.platform != "darwin":  # KiB there
+        peak *= 1024
+    if code >= 0:
+        reason = f"the process exited with status {code}"
+    else:
+        try:
+            reason = f"the process was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            reason = f"the process was killed by signal {-code}"
+    return {"reason": reason, "code": code, "peak": peak}
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Threads that imported code started are not in the child, as ever with fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+class ForkServer:
+    """Forks children on request and reports their ends. One thread."""
+
+    def __init__(
+        self, sock: socket.socket, notes: mmap.mmap, executor: Executor, wear: Sequence[int]
+    ) -> None:
+        self._socket = sock
+        self._notes = notes
+        self._executor = executor
+        self._wear = wear
+        self._children: dict[int, int] = {}
+        #: Children that are stopped, and for how many seconds of this process.
+        self._stopped: dict[int, float] = {}
+        self._reaped = time.monotonic()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)  # noqa: FBT003 - positional only
+        self._waker.setblocking(False)  # noqa: FBT003 - positional only
+
+    def run(self) -> None:
+        """Serve until the manager is gone."""
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        poller.register(self._woken, select.POLLIN)
+        try:
+            while True:
+                ready = dict(poller.poll(LOOK_AFTER_MS))
+                if self._woken.fileno() in ready:
+                    self._woken.recv(4096)
+                self._reap()
+                if self._socket.fileno() in ready:
+                    self._serve(*control.receive(self._socket))
+        except (EOFError, ConnectionError):
+            self._kill()
+
+    def _serve(self, message: dict[str, Any], fds: Sequence[int]) -> None:
+        slot = message["spawn"]
+        pipes = ChildPipes(*fds)
+        try:
+            pid = _fork()
+        except OSError as error:
+            pid = -1
+            reason = f"no process could be started: {error}"
+            answer = {"exited": slot, "pid": 0, "reason": reason, "code": 1, "peak": 0}
+        if pid == 0:
+            self._be_child(slot, pipes)
+        for fd in fds:
+            os.close(fd)
+        if pid > 0:
+            self._children[pid] = slot
+            answer = {"spawned": slot, "pid": pid}
+        control.send(self._socket, answer)
+
+    def _be_child(self, slot: int, pipes: ChildPipes) -> None:
+        """Live and end as a child. Never returns."""
+        code = CHILD_FAILED
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for sock in (self._socket, self._woken, self._waker):
+                sock.close()
+            wear = Wear(*self._wear) if any(self._wear) else None
+            offset = slot * NOTE_SIZE
+            Child(self._executor.for_slot(), pipes, self._notes, offset, wear).serve()
+            code = 0
+        except BrokenPipeError:
+            code = 1  # the manager is gone
+        except BaseException:  # noqa: BLE001 - the last frame of the process
+            traceback.print_exc()
+        finally:
+            _leave(code)
+
+    def _reap(self) -> None:
+        for pid, slot in list(self._children.items()):
+            found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if not found:
+                continue
+            if os.WIFSTOPPED(status):
+                self._stopped[pid] = 0.0
+            elif os.WIFCONTINUED(status):
+                self._stopped.pop(pid, None)
+            else:
+                del self._children[pid]
+                end = _end(status, used.ru_maxrss)
+                if self._stopped.pop(pid, 0.0) >= STOPPED_GRACE:
+                    end["reason"] = f"the process was stopped for {STOPPED_GRACE:g} s and killed"
+                control.send(self._socket, {"exited": slot, "pid": pid, **end})
+        self._kill_stopped()
+
+    def _kill_stopped(self) -> None:
+        """Kill the children that are stopped for too long.
+
+        Only time in which this process ran counts: Ctrl-Z stops all of us, and `fg` starts us in
+        any order.
+        """
+        now = time.monotonic()
+        passed, self._reaped = min(now - self._reaped, LOOK_AFTER_MS / 1000), now
+        for pid, seconds in self._stopped.items():
+            self._stopped[pid] = seconds + passed
+            if seconds < STOPPED_GRACE <= seconds + passed:
+                os.kill(pid, signal.SIGKILL)
+
+    def _kill(self) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # closed, or replaced by a task
+            continue
+
+
+def _leave(code: int) -> None:
+    """End the process without the exit handlers of what the server imported."""
+    _flush_streams()
+    os._exit(code)
+
+
+def main(control_fd: int, notes_fd: int) -> None:
+    """Run a fork server on the control socket ``control_fd``."""
+    # Ctrl-C and a SIGTERM to the whole group reach all of us: the manager alone acts on them,
+    # and lets running jobs end.
+    signal.signal(signal.SIGINT, _ignore)
+    signal.signal(signal.SIGTERM, _ignore)
+    sock = socket.socket(fileno=control_fd)
+    sock.set_inheritable(False)
+    notes = mmap.mmap(notes_fd, 0)
+    os.close(notes_fd)
+    try:
+        config, _ = control.receive(sock)
+    except EOFError:
+        return
+    try:
+        executor = _load(config)
+    except BaseException as error:  # noqa: BLE001 - an import can raise anything
+        control.send(sock, {"failed": _describe(error)})
+        _leave(1)
+    _flush_streams()  # or every child would write it again
+    gc.collect()
+    gc.freeze()
+    control.send(sock, {"ready": True})
+    ForkServer(sock, notes, executor, config["wear"]).run()
+    _leave(0)

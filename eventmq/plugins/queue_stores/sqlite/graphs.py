@@ -1,0 +1,533 @@
+"""Graphs in the SQLite store: what waits for what, as rows that change in the commit of an end.
+
+A node has the number of its job, so the jobs of a graph are a range of numbers from that of the
+graph on. A join has the number of the first job that waits at it. ``member_results`` has the
+results that a join still needs, whatever their time to live; they go into the bodies of the jobs
+that waited, or stay where they are too long for that (`eventmq.plugins.queue_stores.sqlite.joins`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from eventmq.graph import COLLECTED, PAGED, TAKES, flags_of, refs_of
+from eventmq.headers import parse_headers
+from eventmq.job import STATE_CODES, Job, JobState
+from eventmq.plugins.database import all_rows, first_row
+from eventmq.plugins.queue_stores.sqlite.checksums import data_crc
+from eventmq.plugins.queue_stores.sqlite.joins import Barriers, Inputs, unfinished
+from eventmq.plugins.queue_stores.sqlite.rows import (
+    BARE_COLUMNS,
+    INSERT_COLUMNS,
+    JOB_COLUMNS,
+    damage_of,
+)
+from eventmq.store.reads import Found
+from eventmq.store.writes import (
+    Acted,
+    Finish,
+    Finished,
+    Follow,
+    Followed,
+    GraphPage,
+    GraphRow,
+    Kin,
+    Verdict,
+)
+from eventmq.wire.batches import pack
+from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import apsw
+
+    from eventmq.graph import Plan
+    from eventmq.plugins.queue_stores.sqlite.reads import Reads
+    from eventmq.plugins.queue_stores.sqlite.rows import Tables
+    from eventmq.store.writes import (
+        AdmitGraph,
+        CancelGraph,
+        EndDeadlines,
+        FindKin,
+        ListGraph,
+        Stamp,
+    )
+
+__all__ = ["HANDLER", "GraphReads", "Graphs", "Kinship", "next_deadline", "open_graphs"]
+
+
+logger = logging.getLogger("eventmq.store")
+
+_BLOCKED = STATE_CODES[JobState.BLOCKED]
+
+_INSERT = f"INSERT INTO jobs ({INSERT_COLUMNS}, subqueue) VALUES ({', '.join('?' * 17)})"
+
+#: The output of a node that is there for failures: nothing waits for it.
+HANDLER = -1
+
+#: Why a job ended that waited for another; what follows the colon names that.
+DEPENDENCY = "dependency"
+
+#: Characters of a reason.
+_REASON = 500
+
+#: Ready jobs that a verdict has with their bodies.
+_TOLD = 200
+
+
+class Graphs:
+    """Handlers of `AdmitGraph` and `Follow`.
+
+    Args:
+        tables: Of the store.
+        finish: Ends jobs, which comes back to `ended`.
+    """
+
+    def __init__(self, tables: Tables, finish: Callable[[Finish], Any]) -> None:
+        self.tables = tables
+        self.inputs = Inputs(tables.db)
+        self.joins = Barriers(tables, self.inputs, self)
+        self._finish = finish
+        #: Ends of jobs of graphs in this commit that nothing followed from yet.
+        self.pending: list[Finished] = []
+        self._news = Followed([], [], [])
+        #: Jobs that were cancelled since what they waited for did not succeed.
+        self._caused: set[int] = set()
+        #: Bytes of the bodies in the news.
+        self._told = 0
+
+    def reset(self) -> None:
+        """Begin a commit."""
+        self.pending.clear()
+        self._caused.clear()
+        self._told = 0
+        self._news = Followed([], [], [])
+        self.joins.reset()
+
+    # Admission
+
+    def known(self, job_id: str) -> int:
+        """Return the number of the graph of a job, 0 for none."""
+        sql = "SELECT graph FROM nodes WHERE id = ?"
+        row = first_row(self.tables.db, sql, (job_id,))
+        return row[0] if row else 0
+
+    def admit(self, entry: AdmitGraph, taken: Callable[[Sequence[Job]], str]) -> Verdict | None:
+        """Insert the jobs of a graph, all or none.
+
+        Args:
+            entry: The graph.
+            taken: Returns an id that is not free, or "".
+        """
+        jobs = entry.jobs
+        if self.known(jobs[0].id):
+            return Verdict("same_id")
+        other = taken(jobs)
+        if other:
+            return Verdict("same_id" if other == jobs[0].id else "taken", other)
+        tables, places = self.tables, dict[tuple[str, str], int]()
+        rows = []
+        for job in jobs:
+            lane = places.get((job.queue, job.headers))
+            if lane is None:
+                lane = places[job.queue, job.headers] = tables.lane_id(job.queue, job.headers)
+            rows.append((*tables.row(job), lane))
+        tables.db.executemany(_INSERT, rows)
+        for (queue, state), n in Counter((job.queue, job.state) for job in jobs).items():
+            name = "waiting" if state is JobState.QUEUED else state.value
+            tables.count(tables.queue_id(queue), **{name: n})
+        self._insert(jobs, entry.plan)
+        return None
+
+    def _insert(self, jobs: Sequence[Job], plan: Plan) -> None:
+        db, graph, now = self.tables.db, jobs[0].seq, jobs[0].created
+        joins, outputs = _joins(graph, plan)
+        watched = {handler.place: graph + handler.first for handler in plan.handlers}
+        nodes = [
+            (job.seq, job.id, graph, joins[number][0], output, joins[number][3])
+            if number >= 0
+            else (job.seq, job.id, graph, 0, output, watched.get(job.seq - graph, 0))
+            for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
+        ]
+        trees = [
+            (row[0], packed, data_crc(row[0], "", packed))
+            for row, packed in zip(joins, map(pack, plan.barriers), strict=True)
+        ]
+        db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
+        db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", nodes)
+        db.executemany("INSERT INTO joins VALUES (?, ?, ?, ?, ?, ?)", joins)
+        db.executemany("INSERT INTO join_arguments VALUES (?, ?, ?)", trees)
+        db.executemany(
+            "INSERT INTO handlers VALUES (?, ?, ?, ?)",
+            [(graph + place, graph, graph + a, graph + z) for place, a, z in plan.handlers],
+        )
+        db.executemany(
+            "INSERT INTO deadlines (graph, first, end, at) VALUES (?, ?, ?, ?)",
+            [(graph, graph + a, graph + z, now + s) for a, z, s in plan.deadlines],
+        )
+
+    # Ends
+
+    def ended(self, rows: Iterable[Finished]) -> None:
+        """Note ends, for `follow`."""
+        ours = [row for row in rows if "graph:" in row.job.headers]
+        self.pending += ours
+        self.inputs.release([
+            row.job.id for row in ours
+            if row.state is not JobState.FAILED and PAGED in flags_of(row.job.headers)
+        ])  # fmt: skip
+
+    def follow(self, entry: Follow) -> Followed:
+        """Do what the noted ends cause, and what that causes, for some jobs at most."""
+        joins, left = self.joins, entry.limit
+        joins.load()
+        self.inputs.sweep()
+        while self.pending or (joins and left > 0):
+            if self.pending:
+                rows, self.pending = self.pending, []
+                self._step(rows, entry)
+            else:
+                left -= joins.run(entry, left)
+        self._news = self._news._replace(left=joins.save())
+        return self._news
+
+    # hot loop: benchmarks/graphs.py
+    def _step(self, rows: Sequence[Finished], entry: Follow) -> None:
+        db = self.tables.db
+        find = "SELECT graph, output FROM nodes WHERE key = ?"
+        lefts: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
+        broken: dict[int, Finished] = {}
+        held: list[tuple[Any, ...]] = []
+        for row in rows:
+            job = row.job
+            node = first_row(db, find, (job.seq,))
+            if node is None:  # an operator has queued it again
+                continue
+            graph, output = node
+            lefts[graph] += 1
+            if row.state is JobState.SUCCEEDED:
+                if output > 0:
+                    counts[output] += 1
+                    crc = data_crc(crc32(job.id.encode()), row.content_type, row.result)
+                    held.append((job.seq, output, job.id, row.content_type, row.result, crc))
+                continue
+            if job.seq not in self._caused:
+                self._call_handlers(graph, row, entry)
+            if output > 0 and COLLECTED in flags_of(job.headers):
+                counts[output] += 1
+            elif output > 0:
+                broken.setdefault(output, row)
+        db.executemany("INSERT OR REPLACE INTO member_results VALUES (?, ?, ?, ?, ?, ?)", held)
+        for join_key, row in broken.items():
+            self.joins.broke(join_key, _reason(row, caused=row.job.seq in self._caused))
+        for join_key, n in counts.items():
+            self.joins.counted(join_key, n)
+        for graph, n in lefts.items():
+            self._count(graph, n, entry)
+
+    def _count(self, graph: int, n: int, entry: Follow) -> None:
+        """Count ended jobs of a graph; forget what it needed once all have ended."""
+        db = self.tables.db
+        db.execute("UPDATE graphs SET remaining = remaining - ? WHERE key = ?", (n, graph))
+        row = first_row(db, "SELECT remaining, size FROM graphs WHERE key = ?", (graph,))
+        if row is None:
+            return
+        left, size = row
+        unused = all_rows(db, "SELECT key FROM handlers WHERE graph = ?", (graph,))
+        if left and left == len(unused):
+            db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
+            waiting = [job for (key,) in unused for job in self._handler(key)]
+            self.cancel(waiting, "not needed: nothing failed", entry)
+        elif left <= 0:
+            db.execute("UPDATE graphs SET ended = ? WHERE key = ?", (entry.at or 1.0, graph))
+            self.inputs.discard_graph(graph, size)
+            db.execute("DELETE FROM deadlines WHERE graph = ?", (graph,))
+            db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
+
+    def _handler(self, key: int) -> list[Job]:
+        """Return the job of this number, if it is blocked."""
+        where = f"seq = ? AND state = {_BLOCKED}"
+        return self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where}", (key,))
+
+    # What waits
+
+    def cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+        """End jobs for what they waited for did not succeed."""
+        error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
+        self._caused.update(job.seq for job in jobs)
+        self._end(jobs, JobState.CANCELLED, error, entry)
+
+    def _end(self, jobs: Sequence[Job], state: JobState, error: bytes, entry: Follow) -> None:
+        rows = [Finished(job, state, entry.at, entry.ttl, ERROR_TYPE, error) for job in jobs]
+        self._finish(Finish(rows))
+        self._news.ended.extend(rows)
+
+    def _call_handlers(self, graph: int, row: Finished, entry: Follow) -> None:
+        """Make ready what is there for the failure of a job."""
+        db, seq = self.tables.db, row.job.seq
+        sql = "SELECT key FROM handlers WHERE graph = ? AND first <= ? AND end > ?"
+        for (key,) in all_rows(db, sql, (graph, seq, seq)):
+            db.execute("DELETE FROM handlers WHERE key = ?", (key,))
+            leaf = [row.job.id, row.state.value, row.content_type, row.result]
+            self.ready(self._handler(key), pack(leaf), entry)
+
+    def ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+        """Queue jobs, those that take it with an input."""
+        db, tables = self.tables.db, self.tables
+        for job in jobs:
+            if job.damaged:
+                self.damaged([job], damage_of(job.id), entry)
+                continue
+            if TAKES in flags_of(job.headers):
+                if len(job.body) + len(value) > entry.max_body:  # the error of a job, for a handler
+                    limit = f"its body may have {entry.max_body}, arguments and all"
+                    self.too_large([job], len(value), limit, entry)
+                    continue
+                job.body = pack([job.body, value])
+            _start(job, entry)
+            sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, eta = ?, body = ?, crc = ?
+                     WHERE seq = ?"""
+            code, crc = STATE_CODES[job.state], tables.row(job)[-2]
+            db.execute(sql, (code, job.rank, job.due, job.eta, job.body, crc, job.seq))
+            delayed = job.state is JobState.DELAYED
+            tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
+            self._tell(job, entry)
+
+    def _tell(self, job: Job, entry: Follow) -> None:
+        self._told += len(job.body)
+        if self._told > entry.max_bytes or len(self._news.ready) >= _TOLD:
+            job.body = b""
+            self._news.more.append(job)
+        else:
+            self._news.ready.append(job)
+
+    def damaged(self, jobs: Sequence[Job], text: str, entry: Follow) -> None:
+        """End jobs that cannot run, for their records or what they take are not what they were."""
+        error = encode_error(RemoteError("eventmq.errors.StoreError", text))
+        logger.error("jobs of a graph failed: %s", text)
+        self._end(jobs, JobState.FAILED, error, entry)
+
+    def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
+        """End jobs that would take too much."""
+        text = f"what it takes has {size} bytes; {limit}: return references to large data"
+        error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
+        self._end(jobs, JobState.FAILED, error, entry)
+
+
+def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the rows of the joins, and by place the number of the one that is counted down.
+
+    That is 0 where nothing waits, and `HANDLER` for handlers.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    for place, number in enumerate(plan.inputs):
+        first, _ = spans.get(number, (graph + place, 0))
+        spans[number] = first, graph + place
+    outputs = [0] * len(plan.inputs)
+    for handler in plan.handlers:
+        outputs[handler.place] = HANDLER
+    rows: list[tuple[int, ...]] = []
+    for number, tree in enumerate(plan.barriers):
+        key, last = spans[number]
+        refs = refs_of(tree)
+        for place in refs:
+            outputs[place] = key
+        rows.append((key, graph, len(refs), graph + min(refs), graph + max(refs), last))
+    return rows, outputs
+
+
+def _reason(row: Finished, *, caused: bool) -> str:
+    """Return why jobs are cancelled that waited for this one: the first that did not succeed.
+
+    Args:
+        row: The end of this one.
+        caused: It was cancelled itself for such a reason, which is handed on.
+    """
+    text = f"{DEPENDENCY}: job {row.job.id} {row.state}"
+    if row.content_type != ERROR_TYPE or not row.result:
+        return text
+    error = decode_error(row.result)
+    if caused:
+        return error.message
+    kind = error.type.removeprefix("builtins.").removeprefix("eventmq.errors.")
+    return f"{text}: {kind}: {error.message}"[:_REASON]
+
+
+def _start(job: Job, entry: Follow) -> None:
+    """Give a job that waits no more its time and its place in the queue."""
+    headers = parse_headers(job.headers)
+    due = entry.at + headers.countdown if headers.countdown else 0.0
+    job.eta = headers.eta if headers.eta - entry.ahead > max(due, entry.at) else 0.0
+    due = job.eta - entry.ahead if job.eta else due
+    delayed = due > entry.at
+    job.due = due if delayed else entry.at
+    job.state = JobState.DELAYED if delayed else JobState.QUEUED
+    job.rank = int((job.due - headers.priority * entry.step) * 1_000_000)
+
+
+#: Ids in one statement.
+_MANY = 250
+
+#: Jobs that are remembered, for the events of their ends; a few megabytes.
+_REMEMBERED = 20_000
+
+_FIND = """SELECT nodes.id, root.id, parent.id FROM nodes
+           JOIN nodes root ON root.key = nodes.graph
+           LEFT JOIN nodes parent ON parent.key = nodes.parent WHERE nodes.id IN ({})"""
+
+_FIND_ONE = _FIND.format("?")
+
+_FIND_MANY = _FIND.format(", ".join("?" * _MANY))
+
+
+class Kinship:
+    """Reads the table ``nodes``, which has the jobs of graphs until these are forgotten."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._known: dict[str, Kin] = {}
+
+    def forget(self) -> None:
+        """Forget what was read: some of it may have been rolled back."""
+        self._known.clear()
+
+    # hot loop: benchmarks/graphs.py
+    def find(self, ids: Sequence[str]) -> list[Kin | None]:
+        """Return where each job stands, None for one of no known graph."""
+        known = self._known
+        missing = [job_id for job_id in ids if job_id not in known]
+        if missing:
+            if len(known) > _REMEMBERED:
+                known.clear()
+                missing = list(ids)
+            self._read(missing)
+        return [known.get(job_id) for job_id in ids]
+
+    def _read(self, ids: Sequence[str]) -> None:
+        execute, known = self._db.execute, self._known
+        # Of the rest, which is less than a statement has, each has its own.
+        even = len(ids) - len(ids) % _MANY
+        for start in range(0, even, _MANY):
+            for job_id, root, parent in execute(_FIND_MANY, ids[start : start + _MANY]):
+                known[job_id] = Kin(root, parent or "")
+        for asked in ids[even:]:
+            for job_id, root, parent in execute(_FIND_ONE, (asked,)):
+                known[job_id] = Kin(root, parent or "")
+
+
+#: Graphs and their jobs that are forgotten in one go.
+_SLICE = 5000
+
+
+class GraphReads:
+    """Handlers of `CancelGraph`, `EndDeadlines`, `FindKin` and `ListGraph`.
+
+    Args:
+        graphs: Knows which job is of which graph.
+        reads: Finds jobs.
+        cancel: Ends jobs as cancelled and returns them.
+    """
+
+    def __init__(
+        self, graphs: Graphs, reads: Reads, cancel: Callable[[list[Job], Stamp], list[Job]]
+    ) -> None:
+        self.graphs = graphs
+        self.tables = graphs.tables
+        self._reads = reads
+        self._cancel = cancel
+        self._kinship = Kinship(graphs.tables.db)
+
+    def _size(self, graph: int) -> int:
+        sql = "SELECT size FROM graphs WHERE key = ?"
+        (size,) = first_row(self.tables.db, sql, (graph,))
+        return int(size)
+
+    def _id(self, key: int) -> str:
+        row = first_row(self.tables.db, "SELECT id FROM nodes WHERE key = ?", (key,))
+        return row[0] if row else ""
+
+    # Ends
+
+    def _end(self, first: int, end: int, stamp: Stamp, limit: int) -> list[Job]:
+        """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
+        sql = (
+            f"SELECT {BARE_COLUMNS} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+        )
+        return self._cancel(self.tables.jobs(sql, (first, end, limit))[::-1], stamp)
+
+    def cancel(self, entry: CancelGraph) -> tuple[str, Acted]:
+        """Cancel what has not ended of a graph."""
+        graph = self.graphs.known(entry.id)
+        if not graph:
+            return "", Acted([], {})
+        jobs = self._end(graph, graph + self._size(graph), entry.stamp, entry.limit)
+        return self._id(graph), Acted(jobs, {})
+
+    def end_deadlines(self, entry: EndDeadlines) -> tuple[Acted, float | None]:
+        """Cancel what is past its deadline, part by part."""
+        db = self.tables.db
+        sql = "SELECT key, first, end FROM deadlines WHERE at <= ? ORDER BY at LIMIT 20"
+        jobs: list[Job] = []
+        for key, first, end in all_rows(db, sql, (entry.now,)):
+            jobs += self._end(first, end, entry.stamp, entry.limit - len(jobs))
+            if len(jobs) >= entry.limit:
+                break
+            db.execute("DELETE FROM deadlines WHERE key = ?", (key,))
+        return Acted(jobs, {}), next_deadline(self.tables.db)
+
+    # Looking
+
+    def kin(self, entry: FindKin) -> Kin | None:
+        """Say where a job stands in its graph."""
+        self._kinship.forget()  # the graph may be forgotten since, or was rolled back
+        return self._kinship.find([entry.id])[0]
+
+    def page(self, entry: ListGraph) -> GraphPage | None:
+        """List jobs of a graph by place."""
+        graph = self.graphs.known(entry.id)
+        if not graph:
+            return None
+        size = self._size(graph)
+        sql = """SELECT key, id, input, output FROM nodes
+                 WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"""
+        span = (graph + entry.first, graph + size, entry.limit)
+        rows = []
+        for key, job_id, before, after in all_rows(self.tables.db, sql, span):
+            found = self._reads.find_one(job_id) or Found(_forgotten(job_id))
+            rows.append(GraphRow(key - graph, before, max(after, 0), after == HANDLER, found))
+        return GraphPage(self._id(graph), size, rows)
+
+    # Forgetting
+
+    def prune(self, before: float) -> bool:
+        """Forget some graphs that ended before that time; say whether there are more."""
+        db = self.tables.db
+        sql = "SELECT key, size FROM graphs WHERE ended > 0 AND ended < ? LIMIT ?"
+        taken = 0
+        for key, size in all_rows(db, sql, (before, _SLICE)):
+            db.execute("DELETE FROM nodes WHERE key >= ? AND key < ?", (key, key + size))
+            db.execute("DELETE FROM graphs WHERE key = ?", (key,))
+            taken += size
+            if taken >= _SLICE:
+                return True
+        return False
+
+
+def _forgotten(job_id: str) -> Job:
+    return Job(job_id, "", "", b"", state=JobState.SUCCEEDED)
+
+
+def next_deadline(db: Any) -> float | None:
+    """Return the first deadline."""
+    due: float | None = first_row(db, "SELECT min(at) FROM deadlines")[0]
+    return due
+
+
+def open_graphs(db: Any) -> bool:
+    """Say whether there are graphs that have not ended, or something is left to do for one."""
+    return unfinished(db) or first_row(db, "SELECT 1 FROM graphs WHERE ended = 0") is not None

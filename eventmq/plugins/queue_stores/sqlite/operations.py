@@ -1,0 +1,287 @@
+"""What operators do, in the SQLite store: cancel, retry and drop jobs, by id or slice by slice."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any
+
+from eventmq.headers import parse_headers
+from eventmq.job import STATE_CODES, TERMINAL, JobState, transition
+from eventmq.plugins.database import all_rows, first_row
+from eventmq.plugins.queue_stores.sqlite.rows import (
+    BARE_COLUMNS,
+    FAILED_COLUMNS,
+    INSERT_COLUMNS,
+    JOB_COLUMNS,
+    task_of,
+)
+from eventmq.store.writes import Acted, Attempt, Finish, Finished, Operation, Sweep
+from eventmq.wire.batches import pack, unpack
+from eventmq.wire.results import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.job import Job
+    from eventmq.plugins.queue_stores.sqlite.reads import Reads
+    from eventmq.plugins.queue_stores.sqlite.rows import Tables
+    from eventmq.plugins.queue_stores.sqlite.writes import Writes
+    from eventmq.store.reads import Found
+    from eventmq.store.writes import Act, BeginSweep, Expire, ForgetQueues, Pause, Stamp, SweepSlice
+
+__all__ = ["BARE_FAILED", "Operations", "fits", "next_expiry", "sweeps"]
+
+#: Columns of a failed job, without its body.
+BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
+
+_WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
+
+#: Numbers that a slice goes through at most, whether there are jobs or not.
+_SPAN = 50_000
+
+#: Marks of sweeps that are done which are kept.
+_DONE_KEPT = 100
+
+_BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_operations"
+
+
+class Operations:
+    """Handlers of `Act`, `Expire`, `BeginSweep`, `SweepSlice`, `Pause` and `ForgetQueues`."""
+
+    def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
+        self.tables = tables
+        self.writes = writes
+        self.reads = reads
+        self._actions: dict[str, Callable[[list[Job], Stamp], list[Job]]] = {
+            "cancel": self.cancel,
+            "retry": self._retry,
+            "drop": self._drop,
+        }
+
+    # By id
+
+    def act(self, entry: Act) -> Acted:
+        """Do something with jobs by id."""
+        others: dict[str, str] = {}
+        jobs: dict[str, Job] = {}
+        for job_id, attempt in zip_longest(entry.ids, entry.attempts):
+            found = self.reads.find_one(job_id)
+            if found is None:
+                continue
+            state = found.job.state
+            sound = entry.action != "retry" or not found.job.damaged
+            if sound and _suits(entry.action, state) and attempt in {None, found.job.attempt}:
+                jobs[job_id] = found.job
+            else:
+                others[job_id] = state.value
+        return Acted(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
+
+    def cancel(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+        """End jobs as cancelled."""
+        end = transition(JobState.QUEUED, JobState.CANCELLED)
+        rows = [
+            Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)
+            for job in jobs
+        ]
+        self.writes.finish(Finish(rows))
+        return jobs
+
+    def expire(self, entry: Expire) -> tuple[list[Job], float | None]:
+        """End jobs that have waited for too long."""
+        tables, now, wall = self.tables, entry.now, entry.now + entry.ahead
+        sql = f"""SELECT {BARE_COLUMNS} FROM jobs WHERE expires > 0 AND expires <= ?
+                  AND state IN {_WAITING} ORDER BY expires"""
+        with closing(tables.rows(sql, (wall,))) as rows:
+            waiting = (tables.job(row) for row in rows if row[0] not in entry.keep)
+            jobs = list(islice(waiting, entry.limit))
+        end = transition(JobState.QUEUED, JobState.EXPIRED)
+        self.writes.finish(Finish([Finished(job, end, now, entry.ttl, "", b"") for job in jobs]))
+        if len(jobs) == entry.limit:
+            return jobs, wall
+        return jobs, next_expiry(tables, wall)
+
+    def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+        """Queue failed jobs again; their bodies stay in the database."""
+        sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
+                  SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
+                  created, headers, body, 0.0, crc, head_crc, unique_key, ? FROM failed
+                  WHERE seq = ?"""
+        retried = []
+        for place, job in enumerate(self._sound(jobs)):
+            self._remember(job)
+            rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
+            expires = job.expires if job.expires > stamp.at + stamp.ahead else 0.0
+            number, attempt = stamp.seq + place, job.attempt + 1
+            lane = self.tables.lane_id(job.queue, job.headers)
+            self.tables.db.execute(sql, (number, rank, attempt, stamp.at, expires, lane, job.seq))
+            self._forget_failed(job)
+            self.tables.count(self.tables.queue_id(job.queue), waiting=1)
+            job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires
+            job.state, job.deaths, job.due, job.eta = JobState.QUEUED, 0, stamp.at, 0.0
+            retried.append(job)
+        return retried
+
+    def _sound(self, jobs: list[Job]) -> list[Job]:
+        """Return the failed jobs whose records are what was written; the others must not run."""
+        sql = f"SELECT {JOB_COLUMNS} FROM failed WHERE seq = ?"
+        read = [self.tables.jobs(sql, (job.seq,)) for job in jobs]
+        return [job for job, there in zip(jobs, read, strict=True) if not there[0].damaged]
+
+    def _remember(self, job: Job) -> None:
+        """Make the error of a failed job a part of its history."""
+        sql = f"SELECT {BARE_FAILED} FROM failed WHERE seq = ?"
+        [row] = self.tables.rows(sql, (job.seq,))
+        found = self.tables.failed(row)
+        attempt = Attempt(
+            job.id, job.attempt, job.delivery, found.at, found.started, found.ran,
+            found.worker, found.content_type, found.result or b"",
+        )  # fmt: skip
+        self.writes.attempts.add(attempt)
+
+    def _drop(self, jobs: list[Job], _: Stamp) -> list[Job]:
+        for job in jobs:
+            self._forget_failed(job)
+        ids = [job.id for job in jobs]
+        self.writes.attempts.drop(ids)
+        self.writes.graphs.inputs.release(ids)
+        return jobs
+
+    def _forget_failed(self, job: Job) -> None:
+        db = self.tables.db
+        (size,) = first_row(db, "SELECT size FROM failed WHERE seq = ?", (job.seq,))
+        db.execute("DELETE FROM failed WHERE seq = ?", (job.seq,))
+        self.tables.failed_bytes -= size
+        self.tables.count(self.tables.queue_id(job.queue), failed=-1)
+
+    # Slice by slice
+
+    def begin_sweep(self, entry: BeginSweep) -> Sweep:
+        """Write the mark of a sweep, once."""
+        db, sweep = self.tables.db, entry.sweep
+        table = _table(sweep.operation)
+        (first,) = first_row(db, f"SELECT min(seq) FROM {table}")
+        values = (sweep.id, pack(sweep.operation), sweep.at, sweep.bound, (first or 1) - 1)
+        sql = """INSERT OR IGNORE INTO bulk_operations
+                 (id, operation, at, bound, cursor, affected, done)
+                 VALUES (?, ?, ?, ?, ?, 0, 0)"""
+        db.execute(sql, values)
+        sql = """DELETE FROM bulk_operations WHERE done AND key <=
+                 (SELECT max(key) FROM bulk_operations WHERE done) - ?"""
+        db.execute(sql, (_DONE_KEPT,))
+        return _sweep(first_row(db, f"{_BULK} WHERE id = ?", (sweep.id,)))
+
+    def sweep_slice(self, entry: SweepSlice) -> tuple[Acted, Sweep | None]:
+        """Do the next part of a sweep and note how far it came."""
+        db = self.tables.db
+        row = first_row(db, f"{_BULK} WHERE id = ? AND NOT done", (entry.id,))
+        if row is None:
+            return Acted([], {}), None
+        sweep = _sweep(row)
+        end = min(sweep.bound, sweep.cursor + _SPAN)
+        looked, fitting = self._select(sweep, end, entry.limit)
+        jobs = [job for job in fitting if job.seq not in entry.keep]
+        cursor = looked[-1] if len(looked) == entry.limit else end
+        acted = Acted(self._actions[sweep.operation.action](jobs, entry.stamp), {})
+        sweep = sweep._replace(
+            cursor=cursor, touched=sweep.touched + len(jobs), done=cursor >= sweep.bound
+        )
+        sql = "UPDATE bulk_operations SET cursor = ?, affected = ?, done = ? WHERE id = ?"
+        db.execute(sql, (sweep.cursor, sweep.touched, sweep.done, sweep.id))
+        return acted, sweep
+
+    def _select(self, sweep: Sweep, end: int, limit: int) -> tuple[list[int], list[Job]]:
+        """Return the numbers of the rows that were looked at, and the jobs that fit."""
+        operation, tables = sweep.operation, self.tables
+        table = _table(operation)
+        where, values = "seq > ? AND seq <= ?", [sweep.cursor, end]
+        if operation.queue:
+            where += " AND +queue = ?"
+            values.append(tables.known_queue(operation.queue))
+        columns = BARE_COLUMNS if table == "jobs" else BARE_FAILED
+        sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY seq LIMIT ?"
+        looked, jobs = [], []
+        for row in tables.rows(sql, (*values, limit)):
+            looked.append(row[0])
+            if table == "jobs":
+                job = tables.job(row)
+                if fits_job(job, operation):
+                    jobs.append(job)
+            elif fits(found := tables.failed(row), operation):
+                jobs.append(found.job)
+        return looked, jobs
+
+    # Queues
+
+    def pause(self, entry: Pause) -> None:
+        """Note whether a queue is paused."""
+        key = self.tables.queue_id(entry.queue)
+        sql = "UPDATE queues SET paused = ? WHERE id = ?"
+        self.tables.db.execute(sql, (entry.paused, key))
+
+    def forget_queues(self, entry: ForgetQueues) -> list[str]:
+        """Forget queues that are empty and not paused."""
+        return self.tables.forget_queues(entry.queues, entry.at)
+
+
+def _suits(action: str, state: JobState) -> bool:
+    return state not in TERMINAL if action == "cancel" else state is JobState.FAILED
+
+
+def next_expiry(tables: Tables, after: float) -> float | None:
+    """Return the first expiry of a job after a time, None where there is none."""
+    sql = "SELECT min(expires) FROM jobs WHERE expires > max(0, ?)"
+    found: float | None = first_row(tables.db, sql, (after,))[0]
+    return found
+
+
+def _code(state: JobState) -> int:
+    return STATE_CODES[state]
+
+
+def _table(operation: Operation) -> str:
+    return "jobs" if operation.action == "cancel" else "failed"
+
+
+def _sweep(row: Sequence[Any]) -> Sweep:
+    job_id, packed, at, bound, cursor, touched, done = row
+    values = unpack(packed, "the row of a bulk operation")
+    operation = Operation(*values)
+    if operation.state is not None:
+        operation = operation._replace(state=JobState(operation.state))
+    return Sweep(job_id, operation, at, bound, cursor, touched, bool(done))
+
+
+def sweeps(tables: Tables) -> list[Sweep]:
+    """Return the marks that are kept."""
+    return [_sweep(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
+
+
+def priority_of(job: Job) -> int:
+    """Return the priority in the headers of a job."""
+    return parse_headers(job.headers).priority
+
+
+def fits_job(job: Job, operation: Operation) -> bool:
+    """Say whether the filters take an unfinished job."""
+    return (
+        (not operation.queue or job.queue == operation.queue)
+        and (not operation.task or task_of(job) == operation.task)
+        and (operation.state is None or job.state is operation.state)
+    )
+
+
+def fits(found: Found, operation: Operation) -> bool:
+    """Say whether the filters take a failed job."""
+    return (
+        (not operation.queue or found.job.queue == operation.queue)
+        and (not operation.task or task_of(found.job) == operation.task)
+        and (not operation.since or found.at >= operation.since)
+        and (not operation.until or found.at < operation.until)
+        and (not operation.error or _is_of_type(found, operation.error))
+    )
+
+
+def _is_of_type(found: Found, name: str) -> bool:
+    kind = decode_error(found.result or b"").type
+    return name in {kind, kind.rpartition(".")[2]}

@@ -1,0 +1,124 @@
+"""Checks of the file itself: is every page what it should be, is all of the log read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from eventmq.interfaces import Finding
+from eventmq.plugins.database import INTERRUPTED, UNREADABLE, bad_pages, explain, first_row
+from eventmq.plugins.queue_stores.sqlite.tools.check import RESTORE, first_of
+from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import apsw
+
+__all__ = ["check_log", "check_page_sums", "check_pages", "read_answer"]
+
+#: Damage that SQLite is to name at most.
+_MOST = 1000
+
+#: What SQLite says in the place of all that it would have found.
+_GIVEN_UP = ("database disk image is malformed",)
+
+#: What SQLite says of an index that does not agree with its table.
+_OF_INDEX = re.compile(r"(?:row \d+ missing from|wrong # of entries in) index (\S+)")
+
+_TREE = re.compile(r"[Tt]ree (?:page )?(\d+)")
+
+
+def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the log. No broker may have the store open."""
+    end = look_at_log(path)
+    if not end.damaged or not durable:
+        return
+    what = f"{end.beyond} commits stand" if end.header else "commits may stand"
+    yield Finding(
+        "log", f"{path.name}-wal",
+        f"the log is damaged after {end.frames} pages, and {what} behind that",
+        "what these commits did is lost, receipts that were given included",
+        "restore a backup; or go on without them: eventmq fsck --repair keeps a copy",
+        repairable=True,
+    )  # fmt: skip
+
+
+def check_page_sums(path: Path) -> Iterator[Finding]:
+    """Yield what the checksums of pages say. No broker may have the store open."""
+    bad = bad_pages(path)
+    if bad:
+        some = first_of(map(str, bad))[0]
+        yield Finding(
+            "page-checksums", path.name, f"{len(bad)} pages are not what was written: {some}",
+            "a broker ends when it reads one of them", RESTORE, repairable=False,
+        )  # fmt: skip
+
+
+def read_answer(db: apsw.Connection, sql: str) -> tuple[list[str], list[str]]:
+    """Return what SQLite finds wrong, as sentences, and which indexes do not agree.
+
+    What was found before a progress handler ended the statement counts. SQLite looks at the pages
+    of a table first and at its rows after that, and tells of the pages once it has seen all.
+
+    Args:
+        db: Open.
+        sql: ``PRAGMA integrity_check`` with an argument.
+    """
+    says: list[str] = []
+    try:
+        says.extend(row[0] for row in db.execute(sql))
+    except INTERRUPTED:
+        pass
+    except UNREADABLE as error:
+        says.insert(0, explain(error))
+    lines = [line for text in says if text != "ok" for line in text.splitlines()]
+    indexes = sorted({match[1] for line in lines if (match := _OF_INDEX.match(line))})
+    rest = [line for line in lines if not _OF_INDEX.match(line) and not line.startswith("***")]
+    return [f"{line}{_named(db, line)}" for line in rest], indexes
+
+
+def check_pages(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield what SQLite finds wrong with the file."""
+    rest, indexes = read_answer(db, f"PRAGMA integrity_check({_MOST})")
+    if any(line in _GIVEN_UP for line in rest):  # it met what it cannot go on from: where is that?
+        tables = [
+            (name, *read_answer(db, f"PRAGMA integrity_check({name})")) for name in _tables(db)
+        ]
+        named = [f"{line} (table {name})" for name, lines, _ in tables for line in lines]
+        rest = named or rest
+        indexes = sorted({index for _, _, found in tables for index in found})
+    if rest:
+        some, n = first_of(rest)
+        yield Finding(
+            "pages", "file", f"{n} places are damaged: {some}",
+            "rows there cannot be read, or are not what was written", RESTORE, repairable=False,
+        )  # fmt: skip
+    if indexes:
+        names = first_of(indexes)[0]
+        yield Finding(
+            "indexes", "file", f"these indexes do not agree with their tables: {names}",
+            "jobs are not found, or not handed out", "eventmq fsck --repair makes them anew",
+            repairable=not rest,
+        )  # fmt: skip
+
+
+def _tables(db: apsw.Connection) -> list[str]:
+    try:
+        return [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+    except UNREADABLE:
+        return []
+
+
+def _named(db: apsw.Connection, line: str) -> str:
+    """Return which table or index a line of SQLite is about, "" if it does not say."""
+    match = _TREE.search(line)
+    if match is None:
+        return ""
+    try:
+        sql = "SELECT type || ' ' || name FROM sqlite_master WHERE rootpage = ?"
+        row = first_row(db, sql, (int(match[1]),))
+    except UNREADABLE:
+        return ""
+    return f" ({row[0]})" if row else ""

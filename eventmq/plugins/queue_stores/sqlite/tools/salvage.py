@@ -1,0 +1,631 @@
+"""Copies what can be read of a damaged store into a new one, and lists what cannot.
+
+The source is only read. Its rows are read page by page (`btree`)
+and those whose checksums are wrong are left out. What else the new store needs is made anew:
+indexes, counts, its id. Leases are dropped, so jobs that ran are queued again. What waited for the
+result of a job that is lost is cancelled when a broker starts on the new store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import shutil
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.errors import EventMQError, StoreError
+from eventmq.events.packed import unpack_blocks
+from eventmq.graph import refs_of
+from eventmq.interfaces import Lost, Salvaged
+from eventmq.plugins.database import (
+    DAMAGED,
+    DISK_FULL,
+    UNREADABLE,
+    all_rows,
+    change,
+    checkpoint,
+    connect,
+    first_row,
+)
+from eventmq.plugins.private_files import make_private_file, make_private_folder
+from eventmq.plugins.queue_stores.sqlite.checksums import FUNCTIONS
+from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
+from eventmq.plugins.queue_stores.sqlite.schema import (
+    APPLICATION_ID,
+    SCHEMA_HASH,
+    SCHEMA_VERSION,
+    bucket_ddl,
+    bucket_index,
+    other_schema,
+    prepare,
+)
+from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
+from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
+from eventmq.plugins.schedule_stores.table import ScheduleTable
+from eventmq.wire.batches import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import apsw
+
+    from eventmq.interfaces import Finding
+
+    Mend = Callable[[apsw.Connection], Sequence[Finding]]
+
+__all__ = ["salvage"]
+
+#: Seconds to wait for locks; nobody else has these files.
+_PATIENCE = 5.0
+
+#: Bytes of the header of a file before what only its last writer knows.
+_CONSTANT = 24
+
+#: Where the header has the version of the tables, and whose they are.
+_VERSION, _APPLICATION = slice(60, 64), slice(68, 72)
+
+#: No version is so large: the header is damaged.
+_NO_VERSION = 10_000
+
+#: What a store says of itself that a copy of it must not say.
+_NOT_COPIED = (
+    "store_id", "schema", "addresses", "journal", "journal_sealed", "journal_told", "copied",
+)  # fmt: skip
+
+#: Tables that are read before all others: checksums begin with what these say.
+_NAMES = ("names", "queues")
+
+#: Tables that are made anew, or are copied in a way of their own.
+_OTHERS = {"chunks", "events", "schedule_counts"}
+
+#: Table -> index that names its rows, and where in the index's rows.
+_NAMED_BY = {"jobs": "jobs_id", "failed": "failed_id", "nodes": "nodes_id"}
+
+#: Declared type -> what a value of it is.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "TEXT": (str,), "INTEGER": (int,), "REAL": (float, int), "BLOB": (bytes,),
+}  # fmt: skip
+
+#: The table that says where all others begin.
+_SCHEMA = "sqlite_schema"
+
+#: Of a table whose rows have no numbers: they stand in its inner pages too.
+_BY_KEY = "WITHOUT ROWID"
+
+#: Why a graph is cancelled.
+_GONE = "dependency: {} was lost with a damaged store"
+
+
+class _Column(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    kind: str
+    required: bool
+    default: Any
+    #: It is the number of the row.
+    number: bool
+
+
+def salvage(
+    path: Path, folder: Path, mend: Mend, *, durable: bool, page_checksums: bool
+) -> Salvaged:
+    """Copy what can be read into a new store in a folder that is empty, or not there.
+
+    Args:
+        path: Of the database.
+        folder: For the new one.
+        mend: Puts right what can be put right in a store, and returns the rest.
+        durable: Each commit was synced before the next one.
+        page_checksums: The new store has them.
+
+    Raises:
+        StoreError: A broker has the store open; the folder has something in it or cannot be
+            written; the store is of another version.
+    """
+    made = not folder.exists()
+    if not made and (not folder.is_dir() or any(folder.iterdir())):
+        raise StoreError(f"{folder} is not empty: name another folder for what can be read")
+    home = DataDirectory(path.parent, 0)
+    if os.access(path.parent, os.W_OK):
+        home.open()  # no broker may write meanwhile; where nobody can write, none does
+    try:
+        make_private_folder(folder)
+        return _Salvage(path, folder, page_checksums=page_checksums).run(mend, durable=durable)
+    except BaseException as error:
+        for each in folder.glob("*"):
+            each.unlink()
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, (OSError, *UNREADABLE)):
+            msg = f"cannot write to {folder}: {error}; nothing is there that was not before"
+            raise StoreError(msg) from error
+        raise
+    finally:
+        home.close()
+
+
+class _Salvage:
+    """One run."""
+
+    def __init__(self, path: Path, folder: Path, *, page_checksums: bool) -> None:
+        self.path = path
+        self._page_checksums = page_checksums
+        self.copy = folder / "source"
+        self.target = folder / path.name
+        self.lost: list[Lost] = []
+        self.copied: Counter[str] = Counter()
+        #: Numbers of rows that were copied, of the tables that an index names.
+        self.numbers: dict[str, set[int]] = {table: set() for table in _NAMED_BY}
+        #: Id of the store that is copied, "" where it cannot be read.
+        self._source_id = ""
+        #: Barriers that cannot hand on what they should, and why.
+        self.broken: dict[int, str] = {}
+        #: Table or index -> its first page; and the tables whose rows have no numbers.
+        self._roots: dict[str, int] = {}
+        self._unnumbered: set[str] = set()
+
+    def run(self, mend: Mend, *, durable: bool) -> Salvaged:
+        """Do it."""
+        self._read_log(durable=durable)
+        self._copy_files()
+        with (
+            self.copy.open("rb") as source,
+            mmap.mmap(source.fileno(), 0, prot=mmap.PROT_READ) as data,
+            contextlib.closing(self._new_store()) as db,
+        ):
+            version = int.from_bytes(data[_VERSION], "big")
+            ours = int.from_bytes(data[_APPLICATION], "big") == APPLICATION_ID
+            if version != SCHEMA_VERSION and ours and 0 < version < _NO_VERSION:
+                raise other_schema(self.path, version, None)
+            db.execute("BEGIN")
+            self._fill(File(data), db)
+            db.execute("COMMIT")
+            left = self._finish(db, mend)
+        self.copy.unlink()
+        _sync(self.target)
+        _sync(self.target.parent)
+        return Salvaged(str(self.target), dict(self.copied), self.lost, left)
+
+    # Files
+
+    def _read_log(self, *, durable: bool) -> None:
+        try:
+            end = look_at_log(self.path)
+        except UNREADABLE as error:
+            self._lose("log", self.path.name, f"it cannot be said what the log has: {error}")
+            return
+        if end.damaged and durable:
+            many = f"{end.beyond} commits" if end.header else "all commits"
+            self._lose("log", f"behind {end.frames} pages", f"{many} in it, receipts included")
+
+    def _copy_files(self) -> None:
+        """Copy the database, with its log moved into it: all else is done to the copy."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        beside = self.copy.with_name(f"{self.copy.name}-wal")
+        make_private_file(self.copy)
+        shutil.copyfile(self.path, self.copy)
+        if log.exists() and log.stat().st_size:
+            make_private_file(beside)
+            shutil.copyfile(log, beside)
+            try:
+                self._move_log()
+            except DISK_FULL:  # nothing is damaged: it can be done where there is space
+                raise
+            except UNREADABLE as error:
+                self._lose("log", log.name, f"all commits in it: {error}")
+        for end in ("-wal", "-shm", "-journal"):
+            self.copy.with_name(self.copy.name + end).unlink(missing_ok=True)
+
+    def _move_log(self) -> None:
+        try:
+            self._checkpoint()
+        except DAMAGED:  # its first bytes are known, whatever stands there
+            self._write_header()
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        with contextlib.closing(connect(self.copy, busy=_PATIENCE, page_checksums=False)) as db:
+            first_row(db, "PRAGMA user_version")  # who has read nothing knows of no log
+            checkpoint(db, "TRUNCATE")
+
+    def _write_header(self) -> None:
+        with contextlib.closing(connect(":memory:", busy=_PATIENCE)) as db:
+            db.execute("CREATE TABLE t (a)")
+            header = bytearray(db.serialize("main")[:_CONSTANT])
+        header[18:20] = b"\2\2"  # it has a log
+        with self.copy.open("r+b") as file:
+            file.write(header)
+
+    def _new_store(self) -> apsw.Connection:
+        make_private_file(self.target)
+        db = connect(self.target, busy=_PATIENCE, page_checksums=self._page_checksums or None)
+        db.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+        prepare(db, str(self.target))
+        ScheduleTable(db)
+        return db
+
+    # Rows
+
+    def _fill(self, file: File, db: apsw.Connection) -> None:
+        self._roots, declared = self._schema(file, db)
+        made = all_rows(db, "SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        self._refuse_other(file, db, declared)
+        tables = [name for name, _ in made]
+        self._unnumbered = {name for name, sql in (*made, *declared.items()) if _BY_KEY in sql}
+        for name in declared:
+            if name.startswith("outcomes_") and name[9:].isdigit():
+                db.execute(bucket_ddl(int(name[9:])))
+                db.execute(bucket_index(int(name[9:])))
+                tables.append(name)
+        others = [
+            name for name in sorted(tables)
+            if name not in _NAMES and name not in _OTHERS and not name.startswith("sqlite_")
+        ]  # fmt: skip
+        for table in (*_NAMES, *others):
+            self._table(file, db, table, declared.get(table, ""))
+        self._leases(file, db)
+        self._events(file, db)
+        self._lost_rows(file, db)
+
+    def _refuse_other(self, file: File, db: apsw.Connection, declared: Mapping[str, str]) -> None:
+        """Refuse a store of another version: its hash is another one, and so is a table."""
+        root = self._roots.get("meta")
+        rows = file.rows(root, lambda _: None) if root else ()
+        found = [values[1] for _, values in rows if values[:1] == ["schema"] and len(values) > 1]
+        made = dict(all_rows(db, "SELECT name, sql FROM sqlite_master"))
+        same = all(
+            made.get(name) == sql for name, sql in declared.items()
+            if sql and not name.startswith(("outcomes_", "sqlite_"))
+        )  # fmt: skip
+        if found and found[0] != SCHEMA_HASH and not same:
+            raise other_schema(self.path, SCHEMA_VERSION, found[0])
+
+    def _lose(self, table: str, where: str, why: str, job_id: str = "") -> None:
+        self.lost.append(Lost(table, where, job_id, why))
+
+    def _schema(self, file: File, db: apsw.Connection) -> tuple[dict[str, int], dict[str, str]]:
+        """Return the first page of each table and index, and how it was declared.
+
+        What cannot be read is where it is in the new store: all are made in the same order.
+        """
+        roots: dict[str, int] = {}
+        declared: dict[str, str] = {}
+        for row in file.rows(1, self._damage(_SCHEMA)):
+            if len(row.values) == 5 and isinstance(row.values[1], str):  # noqa: PLR2004 - its columns
+                _, name, _, root, sql = row.values
+                if type(root) is int and root:
+                    roots[name], declared[name] = root, sql if isinstance(sql, str) else ""
+        there, taken = file.roots(), set(roots.values())
+        for name, root in db.execute("SELECT name, rootpage FROM sqlite_master"):
+            if name not in roots and root in there - taken:
+                roots[name] = root
+        return roots, declared
+
+    def _damage(self, table: str, *, numbered: bool = True) -> Callable[[BadPage], None]:
+        def note(page: BadPage) -> None:
+            if page.inner and numbered:
+                return  # it had no rows, and the pages below it were found
+            between = ""
+            if page.after is not None or page.before is not None:
+                between = f", rows {page.after or 0} to {page.before or 'the last'}"
+            self._lose(table, f"page {page.page}{between}", page.why)
+
+        return note
+
+    def _rows(self, file: File, table: str) -> Iterator[tuple[int, list[Any]]]:
+        root = self._roots.get(table)
+        if root is None:
+            if any(row.table == _SCHEMA for row in self.lost):  # else there never was one
+                self._lose(table, "the whole table", "where it begins cannot be read")
+            return
+        numbered = table not in self._unnumbered
+        yield from file.rows(root, self._damage(table, numbered=numbered))
+
+    def _table(self, file: File, db: apsw.Connection, table: str, sql: str) -> None:
+        columns = _columns(db, table)
+        order = _order(sql) or [column.name for column in columns]
+        known = {column.name: column for column in columns}
+        names = [name for name in order if name in known]
+        verb = "REPLACE" if table == "meta" else "IGNORE"
+        insert = (
+            f"INSERT OR {verb} INTO {table} ({', '.join(names)}) "
+            f"VALUES ({', '.join('?' * len(names))})"
+        )
+        judge = _Judge(db, table)
+        for number, values in self._rows(file, table):
+            if len(values) > len(order):
+                self._lose(table, f"row {number}", "it has too many values")
+                continue
+            row = dict(zip(order, values, strict=False))
+            for column in columns:
+                if column.number:
+                    row[column.name] = number
+                else:
+                    row.setdefault(column.name, column.default)
+            why = _misfit(row, columns) or judge.why(row)
+            if why:
+                self._lose(table, f"row {number}" if number else "a row", why, _id_of(row))
+                self._note_broken(table, row)
+                if not judge.is_kept:
+                    continue
+            if table == "meta" and self._is_of_source(row):
+                continue
+            if change(db, insert, [row[name] for name in names]):
+                self.copied[table] += 1
+                if table in self.numbers:
+                    self.numbers[table].add(number)
+            else:
+                self._lose(table, f"row {number}", "another one has the same id", _id_of(row))
+        if table in _NAMES:
+            self._read_names(file, db, table)
+
+    def _is_of_source(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row of ``meta`` is what a copy must not say; note whose copy this is."""
+        if row["key"] == "store_id":
+            self._source_id = str(row["value"])
+        return row["key"] in _NOT_COPIED
+
+    def _note_broken(self, table: str, row: Mapping[str, Any]) -> None:
+        """Note that a join lacks something that it should hand on."""
+        if table in {"member_results", "join_arguments"} and type(row.get("join_key")) is int:
+            what = "the order of results"
+            if table == "member_results":
+                what = f"the result of job {_id_of(row)}"
+            self.broken[row["join_key"]] = _GONE.format(what)
+
+    def _read_names(self, file: File, db: apsw.Connection, table: str) -> None:
+        """Read names that are not in their table from its index, which has all of them."""
+        root = self._roots.get(f"sqlite_autoindex_{table}_1")
+        if root is None:
+            return
+        sql = f"INSERT OR IGNORE INTO {table} (name, id) VALUES (?, ?)"
+        for _, values in file.rows(root, lambda _: None):
+            if [type(value) for value in values] == [str, int]:
+                self.copied[table] += change(db, sql, values)
+
+    # What is copied in a way of its own
+
+    def _leases(self, file: File, db: apsw.Connection) -> None:
+        """Queue jobs again that were leased, as after that delivery."""
+        sql = "UPDATE jobs SET delivery = ? WHERE seq = ? AND id = ? AND delivery < ?"
+        for _, values in self._rows(file, "chunks"):
+            try:
+                leases = unpack(values[3], "a lease")
+                for seq, delivery, job_id in leases:
+                    db.execute(sql, (delivery, seq, job_id, delivery))
+            except (EventMQError, ValueError, TypeError, IndexError):
+                self._lose("chunks", "a lease", "its jobs are queued again as never delivered")
+
+    def _events(self, file: File, db: apsw.Connection) -> None:
+        """Copy events under new numbers without a gap: it is another store for who reads them."""
+        found: dict[int, tuple[int, bytes]] = {}
+        for number, values in self._rows(file, "events"):
+            count, body = (values[1], values[-1]) if len(values) > 3 else (0, b"")  # noqa: PLR2004 - its columns
+            try:
+                sound = sum(len(block.ids) for block in unpack_blocks(body)) == count
+            except (EventMQError, TypeError, ValueError):
+                sound = False
+            if sound:
+                found[number] = count, body
+            else:
+                self._lose("events", f"row {number}", "it cannot be read")
+        insert = "INSERT INTO events (first, count, offset, body) VALUES (?, ?, ?, ?)"
+        due = first = 1
+        place = 0
+        for number, (count, body) in sorted(found.items()):
+            if number > due > 1:
+                self._lose("events", f"events {due} to {number - 1}", "their rows are not there")
+            due = number + count
+            db.execute(insert, (first, count, place, body))
+            first, place = first + count, place + len(body)
+            self.copied["events"] += 1
+
+    def _lost_rows(self, file: File, db: apsw.Connection) -> None:
+        """Name the rows that an index knows and that were not copied; break what needs them."""
+        said = {(row.table, row.where): place for place, row in enumerate(self.lost)}
+        for table, index in _NAMED_BY.items():
+            root = self._roots.get(index)
+            for _, values in file.rows(root, lambda _: None) if root else ():
+                if [type(value) for value in values] != [str, int]:
+                    continue
+                job_id, number = values
+                if number in self.numbers[table]:
+                    continue
+                place = said.get((table, f"row {number}"))
+                if place is None:
+                    self._lose(table, f"row {number}", "its page cannot be read", job_id)
+                else:  # the id in the row may be what was altered
+                    self.lost[place] = self.lost[place]._replace(id=job_id)
+                if table == "jobs":
+                    self._break_after(db, number, f"job {job_id}")
+        for row in [row for row in self.lost if row.table == "jobs" and row.where[:4] == "row "]:
+            number = int(row.where[4:]) if row.where[4:].isdigit() else 0
+            self._break_after(db, number, f"job {row.id}")
+        self._break_incomplete(db)
+        sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
+                 VALUES (?, ?, 0, 0)"""
+        there = {key for (key,) in all_rows(db, "SELECT key FROM joins")}
+        db.executemany(sql, [each for each in self.broken.items() if each[0] in there])
+
+    def _break_after(self, db: apsw.Connection, number: int, what: str) -> None:
+        """Break the join that waits for a job that is lost."""
+        node = first_row(db, "SELECT output FROM nodes WHERE key = ?", (number,))
+        if node is not None and node[0] > 0:
+            self.broken.setdefault(node[0], _GONE.format(what))
+
+    def _break_incomplete(self, db: apsw.Connection) -> None:
+        """Break joins that have lost the order of their results, or perhaps one of these."""
+        sql = """SELECT joins.key, joins.graph, tree FROM joins
+                 LEFT JOIN join_arguments ON join_arguments.join_key = joins.key"""
+        unsure = any(row.table == "member_results" for row in self.lost)
+        there = """SELECT 1 FROM jobs WHERE seq = ?
+                   UNION ALL SELECT 1 FROM member_results WHERE key = ?"""
+        for key, graph, tree in all_rows(db, sql):
+            try:
+                places = refs_of(unpack(tree, "a tree"))
+            except (EventMQError, TypeError):
+                self.broken.setdefault(key, _GONE.format("the order of results"))
+                continue
+            seqs = [graph + place for place in places] if unsure else []
+            if any(first_row(db, there, (seq, seq)) is None for seq in seqs):
+                self.broken.setdefault(key, _GONE.format("a result"))
+
+    # The end
+
+    def _finish(self, db: apsw.Connection, mend: Mend) -> Sequence[Finding]:
+        """Give the store what is its own; return what is not as it should be."""
+        db.execute("BEGIN")
+        made = [("store_id", secrets.token_hex(8)), ("copied", time.time())]
+        made += [("copied_from", self._source_id)] if self._source_id else []
+        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", made)
+        db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', ?)", (int(time.time()),))
+        for key, removed in (("live", 0), ("removed", 1)):
+            sql = "(SELECT count(*) FROM schedules WHERE removed = ?)"
+            db.execute(f"UPDATE schedule_counts SET value = {sql} WHERE key = ?", (removed, key))
+        # What a graph is can be told from its nodes; a check counts what is left of it.
+        db.execute("""INSERT OR IGNORE INTO graphs (key, size, remaining, ended)
+                      SELECT graph, max(key) - graph + 1, 0, 0 FROM nodes GROUP BY graph""")
+        # The jobs behind a join that lacks some of its own do not start: they are cancelled.
+        sql = """INSERT OR IGNORE INTO pending_work (join_key, reason, cursor, copies)
+                 SELECT key, ?, 0, 0 FROM joins WHERE remaining <> (SELECT count(*) FROM nodes
+                 JOIN jobs ON jobs.seq = nodes.key WHERE nodes.graph = joins.graph
+                 AND nodes.key BETWEEN joins.first AND joins.final
+                 AND nodes.output = joins.key)"""
+        if self.lost:
+            db.execute(sql, (_GONE.format("a job"),))
+        left = mend(db)
+        db.execute("COMMIT")
+        return left
+
+
+class _Judge:
+    """Says what is wrong with rows of a table that have checksums."""
+
+    def __init__(self, db: apsw.Connection, table: str) -> None:
+        self._queues: dict[int, str] = dict(all_rows(db, "SELECT id, name FROM queues"))
+        self._names: dict[int, str] = dict(all_rows(db, "SELECT id, name FROM names"))
+        kind = "outcomes" if table.startswith("outcomes_") else table
+        self._sound: Callable[[Mapping[str, Any]], bool] = getattr(
+            self, f"_sound_{kind}", lambda _: True
+        )
+        self._table = table
+        #: The row is copied all the same.
+        self.is_kept = False
+
+    def why(self, row: Mapping[str, Any]) -> str:
+        """Return what is wrong with a row, "" for nothing."""
+        self.is_kept = False
+        if (
+            row.get("queue", 0) not in self._queues
+            and "queue" in row
+            and self._table != "subqueues"
+        ):
+            return "the name of its queue is lost"
+        if self._sound(row):
+            return ""
+        return "its error has another checksum" if self.is_kept else "its checksum is wrong"
+
+    def _sound_jobs(self, row: Mapping[str, Any]) -> bool:
+        values = self._queues[row["queue"]], row["headers"], row["body"], row["id"]
+        return bool(_call("job_crc", *values) == row["crc"])
+
+    def _sound_failed(self, row: Mapping[str, Any]) -> bool:
+        if not self._sound_jobs(row):
+            return False
+        error = _call("data_crc", row["head_crc"], row["content_type"], row["result"])
+        self.is_kept = error != row["result_crc"]
+        return not self.is_kept
+
+    def _sound_outcomes(self, row: Mapping[str, Any]) -> bool:
+        label = self._names.get(row["task"])
+        values = row["state"], row["content_type"], row["result"], row["id"]
+        crc = _call("outcome_crc", self._queues[row["queue"]], label, *values)
+        return bool(crc == row["crc"])
+
+    @staticmethod
+    def _sound_attempts(row: Mapping[str, Any]) -> bool:
+        return bool(_of_id(row, "error") == row["crc"])
+
+    @staticmethod
+    def _sound_member_results(row: Mapping[str, Any]) -> bool:
+        return bool(_of_id(row, "result") == row["crc"])
+
+    @staticmethod
+    def _sound_join_arguments(row: Mapping[str, Any]) -> bool:
+        return bool(_call("data_crc", row["join_key"], b"", row["tree"]) == row["crc"])
+
+    @staticmethod
+    def _sound_schedules(row: Mapping[str, Any]) -> bool:
+        crc = _call("data_crc", _call("id_crc", row["name"]), b"", row["definition"])
+        return bool(row["removed"]) or crc == row["crc"]
+
+
+def _call(name: str, *values: Any) -> int:
+    return FUNCTIONS[name][1](*values)
+
+
+def _of_id(row: Mapping[str, Any], data: str) -> int:
+    return _call("data_crc", _call("id_crc", row["id"]), row["content_type"], row[data])
+
+
+def _columns(db: apsw.Connection, table: str) -> list[_Column]:
+    rows = all_rows(db, f"PRAGMA table_info({table})")
+    [sql] = first_row(db, "SELECT sql FROM sqlite_master WHERE name = ?", (table,))
+    numbered = _BY_KEY not in sql
+    return [
+        _Column(
+            name, kind, bool(required), _literal(db, default),
+            numbered and bool(key) and kind == "INTEGER",
+        )
+        for _, name, kind, required, default, key in rows
+    ]  # fmt: skip
+
+
+def _literal(db: apsw.Connection, text: str | None) -> Any:
+    return None if text is None else first_row(db, f"SELECT {text}")[0]
+
+
+def _order(sql: str) -> list[str]:
+    """Return the columns of a table that was declared so, in the order of its records."""
+    if not sql:
+        return []
+    with contextlib.closing(connect(":memory:", busy=_PATIENCE)) as db:
+        try:
+            db.execute(sql)
+            name = first_row(db, "SELECT name FROM sqlite_master")[0]
+            return [column.name for column in _columns(db, name)]
+        except UNREADABLE:
+            return []
+
+
+def _misfit(row: Mapping[str, Any], columns: list[_Column]) -> str:
+    """Return what is wrong with the kinds of the values of a row, "" for nothing."""
+    for name, kind, required, _, _ in columns:
+        value = row[name]
+        if value is None:
+            if required:
+                return f"it has no {name}"
+        elif kind and not isinstance(value, _KINDS.get(kind, object)):
+            return f"its {name} is of another kind"
+    return ""
+
+
+def _id_of(row: Mapping[str, Any]) -> str:
+    """Return the name of what a row is about, as far as it can be read."""
+    value = row.get("id", row.get("name", row.get("job", "")))
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

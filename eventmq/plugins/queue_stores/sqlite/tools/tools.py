@@ -1,0 +1,184 @@
+"""The `StoreCare` of the SQLite store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from eventmq.errors import StoreError
+from eventmq.interfaces import Finding, Repaired
+from eventmq.plugins.database import UNREADABLE, checkpoint, connect
+from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
+from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
+from eventmq.plugins.queue_stores.sqlite.schema import check_schema
+from eventmq.plugins.queue_stores.sqlite.tools import checksums, events, graphs, jobs, leases
+from eventmq.plugins.queue_stores.sqlite.tools.check import RESTORE, run
+from eventmq.plugins.queue_stores.sqlite.tools.copy import back_up, copy_files
+from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_page_sums, check_pages
+from eventmq.plugins.queue_stores.sqlite.tools.salvage import salvage
+from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import apsw
+
+    from eventmq.interfaces import BackedUp, Salvaged
+
+__all__ = ["CHECKS", "SqliteCare", "check_rows", "mend_rows"]
+
+#: Our own rules, in the order in which what breaks them is told and mended.
+CHECKS = (*checksums.CHECKS, *jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
+
+#: What one repair lays bare, the next one mends; it ends after so many.
+_ROUNDS = 4
+
+
+class SqliteCare:
+    """Looks after the file in a data directory; see `eventmq.interfaces.StoreCare`.
+
+    Args:
+        path: Of the file.
+        durable: A commit is synced before the next one is written.
+        page_checksums: A new store that is made here has them.
+    """
+
+    def __init__(self, path: Path, *, durable: bool, page_checksums: bool = False) -> None:
+        self.path = path
+        self._durable = durable
+        self._page_checksums = page_checksums
+
+    # Checking
+
+    def check(self) -> list[Finding]:
+        """See `StoreCare.check`."""
+        self._must_exist()
+        home = DataDirectory(self.path.parent, 0)
+        with contextlib.suppress(StoreError):  # a broker runs, or nobody may write: no look at
+            home.open()  # a log that is being written
+        try:
+            found = self._log() if home.locked else []
+        finally:
+            home.close()
+        with self._reading() as db:
+            return [*found, *self._findings(db)]
+
+    def _must_exist(self) -> None:
+        if not self.path.is_file():
+            msg = f"there is no store in {self.path.parent}: name the data directory of a broker"
+            raise StoreError(msg)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[apsw.Connection]:
+        try:
+            with contextlib.closing(open_to_read(self.path)) as db:
+                yield db
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        return StoreError(f"cannot read the store {self.path}: {error}; {RESTORE}")
+
+    def _log(self) -> list[Finding]:
+        """Return what is wrong with log and pages; this process has no connection yet."""
+        try:
+            found = list(check_page_sums(self.path))
+            return [*found, *check_log(self.path, durable=self._durable)]
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def _findings(self, db: apsw.Connection) -> Iterator[Finding]:
+        with contextlib.suppress(*UNREADABLE):  # what is damaged is found below
+            check_schema(db, self.path)
+        db.execute("BEGIN")
+        yield from check_pages(db)
+        yield from check_rows(db)
+
+    def _all(self) -> list[Finding]:
+        """Return what is found where nobody else has the store."""
+        found = self._log()
+        with self._reading() as db:
+            return [*found, *self._findings(db)]
+
+    # Repairing
+
+    def repair(self) -> Repaired:
+        """See `StoreCare.repair`."""
+        self._must_exist()
+        home = DataDirectory(self.path.parent, 0)
+        home.open()
+        try:
+            found = self._all()
+            damaged = any(finding.check in {"pages", "page-checksums"} for finding in found)
+            if damaged or not any(finding.repairable for finding in found):
+                return Repaired("", [], found)
+            kept = copy_files(self.path, f"before-repair-{time.strftime('%Y%m%dT%H%M%S')}")
+            done = self._mend(found)
+            return Repaired(str(kept), done, self._all())
+        except UNREADABLE as error:
+            msg = f"the store {self.path} cannot be repaired: {error}; {RESTORE}"
+            raise StoreError(msg) from error
+        finally:
+            home.close()
+
+    def _mend(self, found: list[Finding]) -> list[str]:
+        with contextlib.closing(connect(self.path, busy=PATIENCE, create=False)) as db:
+            db.execute("PRAGMA synchronous = FULL")
+            done = [f"indexes: {f.found}" for f in found if f.check == "indexes" and f.repairable]
+            if any(f.check == "log" for f in found):
+                done.append("log: what stood behind the damage was left out")
+            db.execute("BEGIN IMMEDIATE")
+            if any(f.check == "indexes" and f.repairable for f in found):
+                db.execute("REINDEX")
+            for _ in range(_ROUNDS):
+                done += mend_rows(db)
+            db.execute("COMMIT")
+            checkpoint(db, "TRUNCATE")
+        return list(dict.fromkeys(done))
+
+    # Copying
+
+    def backup(self, destination: Path, *, replace: bool) -> BackedUp:
+        """See `StoreCare.backup`."""
+        self._must_exist()
+        with self._reading() as db:
+            check_schema(db, self.path)
+            return back_up(db, self.path, destination, replace=replace)
+
+    def salvage(self, destination: Path) -> Salvaged:
+        """See `StoreCare.salvage`."""
+        self._must_exist()
+        return salvage(
+            self.path, destination, _mend_all, durable=self._durable,
+            page_checksums=self._page_checksums,
+        )  # fmt: skip
+
+
+def check_rows(db: apsw.Connection) -> Iterator[Finding]:
+    """Yield what breaks our own rules in a database of the current version."""
+    jobs.add_functions(db)
+    yield from run(CHECKS, db)
+
+
+def mend_rows(db: apsw.Connection) -> list[str]:
+    """Mend what can be mended; return what that was."""
+    found = {(finding.check, finding.where): finding for finding in check_rows(db)}
+    mends: dict[tuple[str, str], Callable[[apsw.Connection], None]] = {
+        (check.name, check.where): check.mend for check in CHECKS if check.mend is not None
+    }
+    done = []
+    for key, mend in mends.items():
+        if key in found and found[key].repairable:
+            mend(db)
+            done.append(f"{key[0]}: {found[key].found}")
+    return done
+
+
+def _mend_all(db: apsw.Connection) -> list[Finding]:
+    """Mend a store in its transaction; return what is left."""
+    jobs.add_functions(db)
+    for _ in range(_ROUNDS):
+        mend_rows(db)
+    return list(check_rows(db))

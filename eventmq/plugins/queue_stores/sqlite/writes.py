@@ -1,0 +1,666 @@
+"""The entries of a commit that change the SQLite store, one method each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from eventmq.graph import PAGED, flags_of
+from eventmq.job import HELD, STATE_CODES, JobState, id_time
+from eventmq.plugins.database import change, change_many, first_row
+from eventmq.plugins.queue_stores.sqlite.checksums import (
+    NEVER,
+    begin,
+    begin_outcome,
+    data_crc,
+    is_sound,
+)
+from eventmq.plugins.queue_stores.sqlite.graphs import Graphs
+from eventmq.plugins.queue_stores.sqlite.operations import BARE_FAILED, fits
+from eventmq.plugins.queue_stores.sqlite.rows import (
+    FAILED_COLUMNS,
+    INSERT_COLUMNS,
+    JOB_COLUMNS,
+    OUTCOME_COLUMNS,
+    damage_of,
+    label_of,
+)
+from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
+from eventmq.plugins.schedule_stores.table import ScheduleTable
+from eventmq.schedule import (
+    AdvanceSchedules,
+    LoadSchedules,
+    PutSchedule,
+    RemoveSchedule,
+    SaveSchedules,
+)
+from eventmq.store.writes import Attempt, LaneKey, LimitRow, Pruned, Verdict, unique_rule
+from eventmq.wire.batches import pack
+from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    import apsw
+
+    from eventmq.job import Job
+    from eventmq.plugins.queue_stores.sqlite.joins import Inputs
+    from eventmq.plugins.queue_stores.sqlite.rows import Tables
+    from eventmq.store.reads import Found, History
+    from eventmq.store.writes import (
+        Admit,
+        AdmitGraph,
+        CloseChunk,
+        Finish,
+        Finished,
+        ListFailed,
+        OpenChunk,
+        Promote,
+        PruneFailed,
+        Requeue,
+        SaveLimits,
+    )
+    from eventmq.timekeeping import Timekeeper
+
+__all__ = [
+    "KEPT",
+    "SKEW",
+    "Attempts",
+    "Failures",
+    "LimitRows",
+    "Mismatch",
+    "Writes",
+    "id_horizon",
+    "next_due",
+    "schedule_handlers",
+]
+
+
+#: Attempts of one job that are kept, the last ones.
+KEPT = 10
+
+#: Rows that are forgotten in one go.
+_SLICE = 5000
+
+
+def _error(job_id: str, content_type: str, error: bytes, crc: int) -> tuple[str, bytes]:
+    """Return content type and error of an attempt, or in its place that it was altered."""
+    if is_sound(crc, job_id, content_type, error):
+        return content_type, error
+    text = f"{damage_of(job_id)}: why this attempt failed is not known any more"
+    return ERROR_TYPE, encode_error(RemoteError("eventmq.errors.StoreError", text))
+
+
+class Attempts:
+    """The table ``attempts``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    def add(self, attempt: Attempt) -> None:
+        """Keep one failed attempt, and forget the one that is too many."""
+        worker = self.tables.name_id(attempt.worker)
+        sql = """INSERT OR REPLACE INTO attempts
+                 (id, attempt, delivery, at, started, run_time, worker, content_type, error, crc)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        crc = data_crc(crc32(attempt.job_id.encode()), attempt.content_type, attempt.error)
+        row = (
+            attempt.job_id, attempt.attempt, attempt.delivery, attempt.at, attempt.started,
+            attempt.ran, worker, attempt.content_type, attempt.error, crc,
+        )  # fmt: skip
+        self.tables.db.execute(sql, row)
+        sql = "DELETE FROM attempts WHERE id = ? AND attempt <= ?"
+        self.tables.db.execute(sql, (attempt.job_id, attempt.attempt - KEPT))
+
+    def history(self, entry: History) -> list[Attempt]:
+        """Return the kept attempts of a job."""
+        sql = """SELECT id, attempt, delivery, at, started, run_time, worker, content_type, error,
+                 crc
+                 FROM attempts WHERE id = ? ORDER BY attempt"""
+        rows = self.tables.rows(sql, (entry.id,))
+        return [
+            Attempt._make((*row[:6], self.tables.name(row[6]), *_error(row[0], *row[7:])))
+            for row in rows
+        ]
+
+    def size(self, job_id: str) -> int:
+        """Return the bytes of the errors that are kept of a job."""
+        sql = "SELECT coalesce(sum(length(error)), 0) FROM attempts WHERE id = ?"
+        (size,) = first_row(self.tables.db, sql, (job_id,))
+        return int(size)
+
+    def ended(self, rows: Iterable[Finished]) -> None:
+        """Note when jobs ended, so that their histories go with their outcomes.
+
+        That of a failed job stays, until it ended in another way or was dropped.
+        """
+        sql = "UPDATE attempts SET ended = ? WHERE id = ?"
+        ends = [(row.at, row.job.id) for row in rows if row.state.value != "failed"]
+        self.tables.db.executemany(sql, ends)
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Forget the histories of jobs."""
+        sql = "DELETE FROM attempts WHERE id = ?"
+        self.tables.db.executemany(sql, [(job_id,) for job_id in ids])
+
+    def prune(self, before: float) -> bool:
+        """Forget some histories of jobs that ended before that time; say whether there are more."""
+        sql = """DELETE FROM attempts WHERE key IN
+                 (SELECT key FROM attempts WHERE ended > 0 AND ended < ? LIMIT ?)"""
+        return change(self.tables.db, sql, (before, _SLICE)) == _SLICE
+
+
+#: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
+SKEW = 86_400.0
+
+_CODES = dict(STATE_CODES)
+
+_QUEUED = STATE_CODES[JobState.QUEUED]
+
+_DELAYED = STATE_CODES[JobState.DELAYED]
+
+_MARKS = ", ".join("?" * 16)
+
+_INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, subqueue) VALUES ({_MARKS}, ?)"
+
+_FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, {FAILED_COLUMNS}, size)
+  VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+_OUTCOME = f"INSERT OR REPLACE INTO {{}} ({OUTCOME_COLUMNS}) VALUES ({', '.join('?' * 15)})"
+
+
+def id_horizon(now: float) -> str:
+    """Return the smallest text above every version 7 id made up to ``now`` plus `SKEW`."""
+    return f"{int((now + SKEW) * 1000):012x}"
+
+
+class Mismatch(Exception):
+    """A bulk statement touched fewer rows than expected: run the batch again row by row."""
+
+
+class Writes:
+    """Handlers of `Admit`, `Finish`, `Requeue`, `OpenChunk`, `CloseChunk` and `Promote`."""
+
+    def __init__(self, tables: Tables, dedupe_window: float, keeper: Timekeeper) -> None:
+        self.tables = tables
+        self.attempts = Attempts(tables)
+        self.dedupe_window = dedupe_window
+        self.unique = Uniqueness(tables, self._store_outcomes, dedupe_window, keeper)
+        self.graphs = Graphs(tables, self.finish)
+        #: Number of this opening; set by the store.
+        self.epoch = 0
+        #: Guarded wall time; set by the store.
+        self.wall = 0.0
+        #: Admitted ids that claim to be made later than `SKEW` from then: look them up for ever.
+        self.early: set[str] = set()
+        #: No version 7 id above this one was ever admitted, so it needs no look-up.
+        self.high = ""
+        #: Set by the store for the second run of a batch.
+        self.careful = False
+        #: Set by the store while the free space is under the reserve.
+        self.refuse = False
+
+    # Admission
+
+    # hot loop: benchmarks/enqueue_bulk.py
+    def admit(self, entry: Admit) -> dict[int, Verdict]:  # noqa: PLR0912 - a hot loop
+        """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
+        jobs = entry.jobs
+        if self.refuse:
+            return {i: Verdict("full", "the disk is nearly full") for i in range(len(jobs))}
+        if not jobs:
+            return {}
+        high, early = self.high, self.early
+        places: dict[tuple[str, str], tuple[int, int, int]] = {}
+        wall = self.wall
+        sane, window = id_horizon(wall), self.dedupe_window
+        refused: dict[int, Verdict] = {}
+        rows: list[tuple[Any, ...]] = []
+        keyed: list[int] = []
+        text = name = None
+        data, unique = b"", False
+        queue = lane = begun = common = 0
+        for i, j in enumerate(jobs):
+            job_id = j.id
+            if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
+                high = job_id  # above all ids ever admitted: needs no look-up
+            elif (state := self._finished_state(job_id)) is not None:
+                refused[i] = Verdict("same_id", state)
+                continue
+            elif sane <= job_id < id_horizon(wall + window):
+                early.add(job_id)
+            if j.headers != text or j.queue != name:  # mostly all are as the one before
+                text, name = j.headers, j.queue
+                unique = "unique:" in text and unique_rule(text) is not None
+                place = None if unique else places.get((name, text))
+                if place is None and not unique:
+                    place = places[name, text] = self._place(j)
+                queue, lane, begun = place or (0, 0, 0)
+                data, common = b"", begun
+            if unique:
+                keyed.append(i)
+                continue
+            body = j.body
+            if body != data:
+                data = body
+                common = crc32(body, begun)
+            coded = job_id.encode()
+            rows.append((
+                j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
+                j.expires, j.created, text, body, j.eta, crc32(coded, common),
+                crc32(coded, begun), lane,
+            ))  # fmt: skip
+        self.high = high
+        count = change_many(self.tables.db, _INSERT, rows) if rows else 0
+        if count < len(rows):
+            self._find_ignored(jobs, refused, keyed)
+        self._count_admitted(jobs, refused, keyed)
+        for i in keyed:
+            verdict = self.unique.admit(jobs[i], entry.running)
+            if verdict is not None:
+                refused[i] = verdict
+        return refused
+
+    def admit_graph(self, entry: AdmitGraph) -> Verdict | None:
+        """Insert the jobs of a graph, all or none."""
+        if self.refuse:
+            return Verdict("full", "the disk is nearly full")
+        return self.graphs.admit(entry, self._taken)
+
+    def _taken(self, jobs: Sequence[Job]) -> str:
+        """Return the id of a job that is there or was, "" for none; note what is the highest."""
+        high = self.high
+        sane, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
+        for job in jobs:
+            job_id = job.id
+            if high < job_id < sane and id_time(job_id) is not None and job_id not in self.early:
+                high = job_id
+            elif self._finished_state(job_id) is not None or self._waits(job_id):
+                return job_id
+            elif sane <= job_id < far:
+                self.early.add(job_id)
+        self.high = high
+        return ""
+
+    def _waits(self, job_id: str) -> bool:
+        sql = "SELECT 1 FROM jobs WHERE id = ?"
+        return first_row(self.tables.db, sql, (job_id,)) is not None
+
+    def _place(self, job: Job) -> tuple[int, int, int]:
+        """Return the numbers of the queue and the lane of a job, and how its checksum begins."""
+        tables, begun = self.tables, begin(job.queue, job.headers)
+        return tables.queue_id(job.queue), tables.lane_id(job.queue, job.headers), begun
+
+    def _count_admitted(
+        self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
+    ) -> None:
+        there = jobs
+        if refused or keyed:
+            others = {*refused, *keyed}
+            there = [job for i, job in enumerate(jobs) if i not in others]
+        kinds = [(job.queue, job.state) for job in there]
+        counts = Counter(kinds) if len(kinds) > 1 else dict.fromkeys(kinds, 1)
+        for (queue, state), n in counts.items():
+            delayed = n if state is JobState.DELAYED else 0
+            self.tables.count(self.tables.queue_id(queue), n - delayed, delayed)
+
+    def _finished_state(self, job_id: str) -> str | None:
+        db = self.tables.db
+        if first_row(db, "SELECT 1 FROM failed WHERE id = ?", (job_id,)):
+            return JobState.FAILED.value
+        for bucket in self.tables.buckets_of(job_id):
+            sql = f"SELECT state FROM outcomes_{bucket} WHERE id = ?"
+            row = first_row(db, sql, (job_id,))
+            if row:
+                state: JobState = list(JobState)[row[0]]
+                return state.value
+        return None
+
+    def _find_ignored(
+        self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
+    ) -> None:
+        sql = "SELECT seq, state FROM jobs WHERE id = ?"
+        for i, job in enumerate(jobs):
+            if i not in refused and i not in keyed:
+                seq, state = first_row(self.tables.db, sql, (job.id,))
+                if seq != job.seq:
+                    refused[i] = Verdict("same_id", list(JobState)[state].value)
+
+    # Ends
+
+    def finish(self, entry: Finish) -> dict[int, Verdict]:
+        """Move jobs to their outcomes; those that are not there any more are ``stale_lease``."""
+        rows = entry.rows
+        stale: dict[int, Verdict] = {}
+        if self.careful:
+            stale = self._missing(rows)
+        if self._delete([row.job.seq for row in rows]) + len(stale) != len(rows):
+            raise Mismatch
+        there = rows if not stale else [r for i, r in enumerate(rows) if i not in stale]
+        self._store_outcomes(there)
+        return stale
+
+    def _delete(self, seqs: list[int]) -> int:
+        """Delete jobs run by run: what was admitted together mostly ends together."""
+        seqs.sort()
+        runs = []
+        first = last = seqs[0] if seqs else 0
+        for seq in seqs[1:]:
+            if seq != last + 1:
+                runs.append((first, last))
+                first = seq
+            last = seq
+        if seqs:
+            runs.append((first, last))
+        sql = "DELETE FROM jobs WHERE seq BETWEEN ? AND ?"
+        return change_many(self.tables.db, sql, runs) if runs else 0
+
+    def _missing(self, rows: Sequence[Finished]) -> dict[int, Verdict]:
+        db = self.tables.db
+        seen: set[int] = set()
+        missing = {}
+        for i, row in enumerate(rows):
+            found = first_row(db, "SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,))
+            if not found or row.job.seq in seen:
+                missing[i] = Verdict("stale_lease")
+            seen.add(row.job.seq)
+        return missing
+
+    # hot loop: benchmarks/drain.py
+    def _store_outcomes(self, rows: Sequence[Finished]) -> None:  # noqa: PLR0912 - a hot loop
+        tables = self.tables
+        queue_id, name_id = tables.queue_id, tables.name_id
+        keys: dict[tuple[str, str, str], tuple[int, int, int, int]] = {}
+        counts: dict[tuple[int, JobState, JobState], int] = {}
+        ended, failed, again = [], [], []
+        last: tuple[Any, ...] = ()
+        name = text = kind = by = was = now = None
+        queue = task = number = begun = common = code = since = 0
+        told: bytes | None = b""
+        for place, row in enumerate(rows):
+            job, state, at, ttl, content_type, result, started, ran, worker = row
+            if (
+                job.headers != text or content_type != kind or state is not now
+                or worker != by or job.queue != name or job.state is not was
+            ):  # fmt: skip
+                # Of another sort than the one before; mostly all of them are the same.
+                if last:
+                    counts[last] = counts.get(last, 0) + place - since
+                since, name, text, by = place, job.queue, job.headers, worker
+                was, now, kind = job.state, state, content_type
+                if (name, text, by) not in keys:
+                    label = label_of(job)
+                    ids = queue_id(name), name_id(label), name_id(by), begin(name, label)
+                    keys[name, text, by] = ids
+                queue, task, number, seed = keys[name, text, by]
+                code = _CODES[now]
+                last = queue, was, now
+                begun = common = begin_outcome(seed, code, kind)
+                told = b""  # of which ``common`` is the checksum so far
+            attempt = job.attempt
+            if attempt > 1:
+                again.append(row)
+            if state is JobState.FAILED:
+                failed.append(row)
+                continue
+            kept = result if ttl > 0 else None
+            if kept != told:
+                told = kept
+                common = begun ^ 1 if kept is None else crc32(kept, begun)
+            job_id = job.id
+            ended.append((
+                job_id, code, at, at + ttl, content_type, kept, queue, task, attempt,
+                job.delivery, job.created, started, ran, number,
+                crc32(job_id.encode(), common),
+            ))  # fmt: skip
+        if last:
+            counts[last] = counts.get(last, 0) + len(rows) - since
+        if ended:
+            tables.db.executemany(_OUTCOME.format(tables.bucket(rows[0].at)), ended)
+        if failed:
+            tables.db.executemany(_FAIL, map(self._failed_row, failed))
+        if again:
+            self.attempts.ended(again)
+        if any("unique:" in headers for _, headers, _ in keys):
+            self.unique.ended(rows)
+        if any("graph:" in headers for _, headers, _ in keys):
+            self.graphs.ended(rows)
+        self._count_ended(counts)
+
+    def _count_ended(self, counts: Mapping[tuple[int, JobState, JobState], int]) -> None:
+        """Change the counts of queues by how many jobs went from which state to which."""
+        for (queue, before, end), n in counts.items():
+            delayed = n if before is JobState.DELAYED else 0
+            blocked = n if before is JobState.BLOCKED else 0
+            lost = n if end is JobState.FAILED else 0
+            self.tables.count(queue, delayed + blocked - n, -delayed, lost, -blocked)
+
+    def _failed_row(self, row: Finished) -> tuple[Any, ...]:
+        job, state, at, _, content_type, result, started, ran, worker = row
+        columns = list(self.tables.row(job))
+        columns[4] = STATE_CODES[state]
+        if job.damaged:  # it must not look sound when it is looked at, or queued again
+            columns[-2:] = NEVER, NEVER
+        name = self.tables.name_id(worker)
+        size = len(job.headers) + len(job.body) + len(result)
+        if job.attempt > 1:
+            size += self.attempts.size(job.id)
+        if PAGED in flags_of(job.headers):
+            size += self.graphs.inputs.bytes_of(job.id)
+        self.tables.failed_bytes += size
+        head = columns.pop()
+        crc = data_crc(head, content_type, result)
+        return (*columns, at, content_type, result, started, ran, name, crc, head, size)
+
+    # Life in between
+
+    def requeue(self, entry: Requeue) -> dict[int, Verdict]:
+        """Write what changed of unfinished jobs; the counts follow their old state on disk."""
+        db = self.tables.db
+        failures = {attempt.job_id: attempt for attempt in entry.attempts}
+        sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, attempt = ?, delivery = ?,
+                 deaths = ?, eta = ? WHERE seq = ?"""
+        stale: dict[int, Verdict] = {}
+        for place, job in enumerate(entry.jobs):
+            row = first_row(db, "SELECT state FROM jobs WHERE seq = ?", (job.seq,))
+            if row is None:
+                stale[place] = Verdict("stale_lease")
+                continue
+            was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
+            self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
+            code = _DELAYED if now else _QUEUED
+            values = (code, job.rank, job.due, job.attempt, job.delivery, job.deaths, job.eta)
+            db.execute(sql, (*values, job.seq))
+            if job.id in failures:
+                self.attempts.add(failures[job.id])
+        return stale
+
+    def open_chunk(self, entry: OpenChunk) -> dict[int, Verdict]:
+        """Write the one row that leases all jobs of a chunk."""
+        chunk = entry.chunk
+        leases = pack(
+            [
+                (job.seq, delivery, job.id) if job else (0, delivery, "")
+                for job, delivery in chunk.leases
+            ]
+        )
+        sql = "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)"
+        self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases, chunk.leased))
+        return {}
+
+    def close_chunk(self, entry: CloseChunk) -> dict[int, Verdict]:
+        """Delete the row of a chunk."""
+        sql = "DELETE FROM chunks WHERE session = ? AND number = ?"
+        self.tables.db.execute(sql, (entry.session, entry.number))
+        return {}
+
+    def promote(self, entry: Promote) -> tuple[list[Job], float | None]:
+        """Queue delayed jobs whose time has come."""
+        db = self.tables.db
+        jobs: list[Job] = []
+        size = 0
+        with closing(self._due(entry)) as rows:
+            for row in rows:
+                job = self.tables.job(row)
+                if job.eta:
+                    ready = max(entry.since, min(entry.now, job.eta - entry.ahead))
+                    job.rank += int((ready - job.due) * 1_000_000)
+                    job.due = ready
+                jobs.append(job)
+                size += len(job.body)
+                if size > entry.max_bytes or len(jobs) == entry.limit:
+                    break
+        sql = "UPDATE jobs SET state = 2, rank = ?, ready_at = ? WHERE seq = ?"
+        db.executemany(sql, [(job.rank, job.due, job.seq) for job in jobs])
+        for job in jobs:
+            job.state = JobState.QUEUED
+            self.tables.count(self.tables.queue_id(job.queue), 1, -1)
+        return jobs, next_due(db, entry.ahead)
+
+    def _due(self, entry: Promote) -> Generator[tuple[Any, ...]]:
+        """Yield the rows of delayed jobs that are due, those by store time first."""
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta = 0 AND ready_at <= ?
+                  ORDER BY ready_at LIMIT ?"""
+        with closing(self.tables.rows(sql, (entry.now, entry.limit))) as rows:
+            yield from rows
+        sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta > 0 AND eta <= ?
+                  AND ready_at < ? ORDER BY eta LIMIT ?"""
+        wall = entry.now + entry.ahead
+        with closing(self.tables.rows(sql, (wall, HELD, entry.limit))) as rows:
+            yield from rows
+
+
+def next_due(db: apsw.Connection, ahead: float) -> float | None:
+    """Return the store time at which the first delayed job is due, None for none.
+
+    Args:
+        db: Of the store.
+        ahead: Seconds by which wall time is ahead of store time.
+    """
+    sql = "SELECT min(ready_at) FROM jobs WHERE state = 1 AND eta = 0"
+    (due,) = first_row(db, sql)
+    sql = "SELECT min(eta) FROM jobs WHERE state = 1 AND eta > 0 AND ready_at < ?"
+    (eta,) = first_row(db, sql, (HELD,))
+    return min(
+        (at for at in (due, None if eta is None else eta - ahead) if at is not None), default=None
+    )
+
+
+#: Rows that one page of a listing looks at before it returns what it has.
+_SCAN = 5000
+
+
+class Failures:
+    """Handlers of `ListFailed` and `PruneFailed`."""
+
+    def __init__(self, tables: Tables, attempts: Attempts, inputs: Inputs) -> None:
+        self.tables = tables
+        self.attempts = attempts
+        self.inputs = inputs
+
+    def list_failed(self, entry: ListFailed) -> tuple[list[Found], str]:
+        """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
+        at, seq = _position(entry.cursor)
+        sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
+                  ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
+        rows: list[Found] = []
+        for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
+            found = self.tables.failed(row)
+            if fits(found, entry.operation):
+                rows.append(found)
+            if len(rows) >= entry.limit or looked >= _SCAN:
+                return rows, f"{found.at!r}:{found.job.seq}"
+        return rows, ""
+
+    def prune(self, entry: PruneFailed) -> Pruned:
+        """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
+        tables = self.tables
+        sql = "SELECT seq, id, queue, at, size FROM failed ORDER BY at, seq LIMIT ?"
+        gone: list[tuple[int, str, int]] = []
+        more, oldest = False, None
+        # Row by row: mostly the first one stays, and behind it are large ones.
+        cursor = tables.db.execute(sql, (entry.limit + 1,))
+        for seq, job_id, queue, at, size in cursor:
+            too_much = at < entry.before or tables.failed_bytes > entry.max_bytes
+            if not too_much or len(gone) == entry.limit:
+                more, oldest = too_much, at
+                break
+            tables.failed_bytes -= size
+            gone.append((seq, job_id, queue))
+        cursor.close()
+        return Pruned(self._forget(gone), more, oldest)
+
+    def _forget(self, gone: list[tuple[int, str, int]]) -> dict[str, int]:
+        """Delete failed jobs; return how many those were, by queue."""
+        tables = self.tables
+        tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in gone])
+        ids = [job_id for _, job_id, _ in gone]
+        self.attempts.drop(ids)
+        self.inputs.release(ids)
+        queues = Counter(queue for _, _, queue in gone)
+        for queue, n in queues.items():
+            tables.count(queue, failed=-n)
+        return {tables.queue_name(queue): n for queue, n in queues.items()}
+
+
+def _position(cursor: str) -> tuple[float, int]:
+    at, _, seq = cursor.partition(":")
+    try:
+        return float(at), int(seq)
+    except ValueError:
+        return float("inf"), 0
+
+
+def schedule_handlers(db: apsw.Connection) -> dict[type, Callable[[Any], Any]]:
+    """Return what carries out each kind of entry; outside of a transaction, it makes the table."""
+    table = ScheduleTable(db)
+
+    def save(entry: SaveSchedules) -> tuple[list[str], int]:
+        codes = [table.save(row, expected) for row, expected in entry.rows]
+        return codes, table.revision
+
+    def put(entry: PutSchedule) -> tuple[str, int]:
+        return table.put(entry.schedule, entry.now), table.revision
+
+    def advance(entry: AdvanceSchedules) -> tuple[list[bool], int]:
+        return table.advance(entry.rows), table.revision
+
+    def remove(entry: RemoveSchedule) -> tuple[bool, int]:
+        return table.remove(entry.name, entry.expected), table.revision
+
+    return {
+        LoadSchedules: table.load,
+        SaveSchedules: save,
+        PutSchedule: put,
+        AdvanceSchedules: advance,
+        RemoveSchedule: remove,
+    }
+
+
+class LimitRows:
+    """Handler of `SaveLimits`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    def save(self, entry: SaveLimits) -> None:
+        """Write token buckets."""
+        sql = "INSERT OR REPLACE INTO limiters VALUES (?, ?, ?, ?, ?)"
+        rows = [
+            (lane.task or "", lane.key, tokens, updated, period)
+            for lane, tokens, updated, period in entry.rows
+        ]
+        self.tables.db.executemany(sql, rows)
+
+    def rows(self) -> list[LimitRow]:
+        """Return all token buckets."""
+        sql = "SELECT task, key, tokens, updated, period FROM limiters"
+        found = self.tables.db.execute(sql)
+        return [LimitRow(LaneKey(task, key), *rest) for task, key, *rest in found]
+
+    def prune(self, now: float) -> None:
+        """Forget the buckets that are full."""
+        sql = "DELETE FROM limiters WHERE updated + period <= ?"
+        self.tables.db.execute(sql, (now,))

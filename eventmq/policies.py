@@ -1,0 +1,332 @@
+"""Values that tasks and schedules name: when a job is tried again, and when a schedule fires."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError, SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "LONGEST_INTERVAL",
+    "MACROS",
+    "SHORTEST_INTERVAL",
+    "Backoff",
+    "Timing",
+    "at",
+    "check_cron",
+    "check_delay",
+    "check_growth",
+    "check_interval",
+    "check_moment",
+    "cron",
+    "every",
+    "exponential",
+    "find_zone",
+    "fixed",
+]
+
+#: Names for expressions, as cron has them.
+MACROS: Mapping[str, str] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+#: Seconds of the shortest interval: faster than this is a loop, not a schedule.
+SHORTEST_INTERVAL = 0.001
+
+#: Seconds of the longest interval, some 31 years: farther is a mistake.
+LONGEST_INTERVAL = 1e9
+
+#: Unix time that a `datetime` can hold: the end of the year 9999.
+_LAST_MOMENT = 253_402_300_799.0
+
+_FIELDS = 5
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local times are naive here on purpose
+_DAY = re.compile(r"[12]?\d|3[01]")
+_ZONE = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A retry policy by name, and its options."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name
+        return f"{self.name}:{json.dumps(dict(self.options), separators=(',', ':'))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Backoff:
+        """Read what ``str()`` writes; a plain name has no options.
+
+        Raises:
+            PluginError: What follows the name is no JSON object.
+        """
+        name, _, rest = text.partition(":")
+        try:
+            options = json.loads(rest) if rest else {}
+        except ValueError as error:
+            raise PluginError(f"retry policy {text[:80]!r} is not name:json") from error
+        if not isinstance(options, dict):
+            raise PluginError(f"retry policy {text[:80]!r}: the options are a JSON object")
+        return cls(name, options)
+
+
+def fixed(delay: float = 1.0) -> Backoff:
+    """Wait the same time before every attempt.
+
+    Args:
+        delay: Seconds, from 0.
+
+    Raises:
+        PluginError: The argument is not allowed.
+    """
+    return Backoff("fixed", {"delay": check_delay(delay)})
+
+
+def exponential(base: float = 1.0, cap: float = 600.0) -> Backoff:
+    """Wait a random time below a limit that doubles with every attempt.
+
+    Args:
+        base: The first limit in seconds, more than 0.
+        cap: The largest limit in seconds, at least ``base``.
+
+    Raises:
+        PluginError: An argument is not allowed.
+    """
+    check_growth(base, cap)
+    return Backoff("exponential", {"base": base, "cap": cap})
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A trigger by name, and its options, which JSON must be able to say."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{json.dumps(dict(self.options), separators=(',', ':'))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Timing:
+        """Read what ``str()`` writes.
+
+        Raises:
+            SettingsError: It is not that.
+        """
+        name, _, rest = text.partition(":")
+        try:
+            options = json.loads(rest) if rest else {}
+        except (ValueError, RecursionError) as error:
+            raise SettingsError(f"trigger {text[:80]!r} is not name:json") from error
+        if not isinstance(options, dict) or not name:
+            raise SettingsError(f"trigger {text[:80]!r} is not name:json, with a JSON object")
+        return cls(name, options)
+
+
+def every(
+    *,
+    seconds: float | timedelta = 0.0,
+    minutes: float = 0.0,
+    hours: float = 0.0,
+    days: float = 0.0,
+) -> Timing:
+    """Fire again and again after the same time; the arguments add up.
+
+    Args:
+        seconds: Seconds, or a timedelta.
+        minutes: Minutes.
+        hours: Hours.
+        days: Days of 24 hours: for the same time of every day see `cron`.
+
+    Raises:
+        SettingsError: It is not a length of time, or none at all.
+    """
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    total = (
+        _number("seconds", seconds)
+        + 60 * _number("minutes", minutes)
+        + 3600 * _number("hours", hours)
+        + 86_400 * _number("days", days)
+    )
+    return Timing("every", {"seconds": check_interval(total)})
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
+        raise SettingsError(f"every({name}={value!r}): allowed is: a number from 0")
+    return float(value)
+
+
+def cron(expression: str, *, tz: str = "UTC", missing: str = "next") -> Timing:
+    """Fire at the minutes that a cron expression matches.
+
+    Args:
+        expression: Five fields: minute, hour, day of the month, month, day of the week; or a
+            name such as ``@daily``.
+        tz: IANA name of the time zone whose clocks count.
+        missing: A fixed time that the clocks skip in spring fires at the ``next`` instant that
+            there is, or, by ``skip``, not on that day.
+
+    Raises:
+        SettingsError: The expression is impossible, or there is no such zone.
+    """
+    if not all(isinstance(value, str) for value in (expression, tz)):
+        msg = f"cron({expression!r}, tz={tz!r}): allowed is: text, as in cron('0 3 * * *', "
+        raise SettingsError(msg + "tz='Europe/Paris')")
+    check_cron(expression, tz, missing)
+    options = {"expression": expression, "tz": tz}
+    return Timing("cron", options if missing == "next" else {**options, "missing": missing})
+
+
+def at(moment: datetime) -> Timing:
+    """Fire once.
+
+    Args:
+        moment: An aware datetime: it says in which zone.
+
+    Raises:
+        SettingsError: It is not one.
+    """
+    allowed = "an aware datetime, such as datetime(2030, 1, 1, 9, tzinfo=ZoneInfo('Europe/Paris'))"
+    if not isinstance(moment, datetime):
+        raise SettingsError(f"at({moment!r}): allowed is: {allowed}")
+    if moment.utcoffset() is None:
+        msg = f"at({moment!r}): this datetime is naive, it does not say in which zone; allowed is: "
+        raise SettingsError(msg + allowed)
+    return Timing("at", {"moment": check_moment(moment.timestamp())})
+
+
+# What is allowed: checked where a value is written, and again where a plugin reads it.
+
+
+def check_delay(seconds: object) -> float:
+    """Return the delay of the retry policy ``fixed``, in seconds.
+
+    Raises:
+        PluginError: It is no number, negative or endless.
+    """
+    if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise PluginError(f"retry policy fixed: delay is seconds from 0, not {seconds!r}")
+    return seconds
+
+
+def check_growth(base: float, cap: float) -> None:
+    """Check the limits of the retry policy ``exponential``, in seconds.
+
+    Raises:
+        PluginError: One is no number, ``base`` is not more than 0, or ``cap`` is less than ``base``
+            or endless.
+    """
+    given: tuple[object, ...] = (base, cap)
+    known = all(isinstance(value, int | float) for value in given)
+    if not known or not 0 < base <= cap < float("inf"):
+        msg = "retry policy exponential: base and cap are seconds, 0 < base <= cap, not "
+        raise PluginError(msg + f"base={base!r}, cap={cap!r}")
+
+
+def check_interval(seconds: float) -> float:
+    """Return the interval of the trigger ``every``, in whole microseconds.
+
+    So many steps are as long as one jump.
+
+    Raises:
+        SettingsError: It is not from `SHORTEST_INTERVAL` to `LONGEST_INTERVAL`.
+    """
+    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
+        msg = f"an interval of {seconds:g} s is not allowed; allowed is: {SHORTEST_INTERVAL:g} s "
+        raise SettingsError(msg + f"to {LONGEST_INTERVAL:g} s, as in every(seconds=30)")
+    return round(seconds, 6)
+
+
+def check_moment(moment: float) -> float:
+    """Return the fire time of the trigger ``at``, in Unix time.
+
+    Raises:
+        SettingsError: It is before 1970 or after the year 9999.
+    """
+    if not 0 < moment <= _LAST_MOMENT:
+        msg = f"the moment {moment:g} is not allowed; allowed is: a Unix time from 1970 "
+        raise SettingsError(msg + "to the year 9999")
+    return moment
+
+
+def check_cron(expression: str, tz: str, missing: str) -> tuple[Any, tzinfo]:
+    """Return the matcher of a cron expression (of ``cronsim``) and its time zone.
+
+    Raises:
+        SettingsError: One of them is not allowed.
+    """
+    if missing not in {"next", "skip"}:
+        raise SettingsError(f"missing is {missing!r}; allowed is: 'next' or 'skip'")
+    return _parse_cron(expression), find_zone(tz)
+
+
+def find_zone(name: str) -> tzinfo:
+    """Return an IANA time zone.
+
+    Raises:
+        SettingsError: There is none of that name; the message has the nearest.
+    """
+    from zoneinfo import ZoneInfo, available_timezones
+
+    if name == "UTC":
+        return timezone.utc
+    try:
+        if _ZONE.fullmatch(name):
+            return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        pass
+    zones = available_timezones()
+    near = {zone.rpartition("/")[2]: zone for zone in sorted(zones)}
+    hint = did_you_mean(name, zones)
+    if "did you mean" not in hint:
+        short = did_you_mean(name.rpartition("/")[2].title(), near)
+        found = short.split("'")[1] if "did you mean" in short else ""
+        hint = f"did you mean {near[found]!r}?" if found else "zones are called as Europe/Paris"
+    raise SettingsError(f"there is no time zone {name!r}; {hint}")
+
+
+def _parse_cron(expression: str) -> Any:
+    """Return the matcher of an expression.
+
+    Raises:
+        SettingsError: It is none, or never matches.
+    """
+    from cronsim import CronSim, CronSimError
+
+    fields = MACROS.get(expression.strip().lower(), expression).split()
+    if len(fields) != _FIELDS:
+        names = "minute, hour, day of the month, month and day of the week"
+        msg = f"cron expression {expression!r} has {len(fields)} fields; right is five: {names}, "
+        raise SettingsError(msg + "as in '0 3 * * *'")
+    try:
+        parsed = CronSim(" ".join(fields), _EPOCH)
+        next(CronSim(" ".join(fields), _EPOCH))
+    except CronSimError as error:
+        where = f"wrong is the {str(error).removeprefix('Bad ')}"
+        if "day-of-month" in where and _DAY.fullmatch(fields[2]):
+            where = f"month {fields[3]} never has a day {fields[2]}"
+        msg = f"cron expression {expression!r} is not possible: {where}"
+        raise SettingsError(msg) from error
+    except StopIteration:
+        msg = f"cron expression {expression!r} never fires: there is no such day"
+        raise SettingsError(msg) from None
+    return parsed

@@ -1,0 +1,253 @@
+"""The plugins of one app in use: chosen, made, called and listed."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from eventmq.clock import SystemClock
+from eventmq.errors import EventMQError, PluginCollision, PluginError
+from eventmq.hookspecs import PROJECT
+from eventmq.interfaces import PluginContext
+from eventmq.registry.loader import Loader, off_switch, own_distribution, requirement
+from eventmq.registry.names import (
+    MIDDLEWARE,
+    QUEUE_ORDER,
+    QUEUE_STORE,
+    RESULT_BACKEND,
+    RETRY_POLICY,
+    ROUTING_STRATEGY,
+    SCHEDULE_STORE,
+    SERIALIZER,
+    WORKER_POOL,
+    scheme,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from importlib.metadata import EntryPoint
+
+    import click
+    import pluggy
+
+    from eventmq.clock import Clock
+    from eventmq.interfaces import Middleware, RetryPolicy, Serializer
+    from eventmq.registry.loader import Plugin
+    from eventmq.registry.names import Kind
+    from eventmq.settings import Settings
+
+__all__ = ["PluginManager", "split_switches"]
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: Hooks that act by being implemented, whatever the settings choose.
+_ACTING = frozenset({"eventmq_configure", "eventmq_add_commands", "eventmq_job_event"})
+
+
+def split_switches(values: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sort values of ``-p`` into modules to load and, given as ``no:NAME``, names to disable."""
+    given = list(values)
+    on = tuple(value for value in given if not value.startswith("no:"))
+    return on, tuple(value.removeprefix("no:") for value in given if value.startswith("no:"))
+
+
+class PluginManager:
+    """The plugins of one app. `load` once, in the thread that builds the app; the rest anywhere.
+
+    Args:
+        settings: Say what is loaded, what is chosen, and plugins' options.
+        clock: Handed to plugins.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._loader = Loader(settings.disabled_plugins)
+        self._objects: dict[tuple[str, str], object] = {}
+        self._made: set[tuple[str, str]] = set()
+
+    def load(
+        self, plugins: Iterable[object] = (), *, entry_points: Iterable[EntryPoint] | None = None
+    ) -> None:
+        """Load everything that is not built in.
+
+        Args:
+            plugins: Modules, their dotted names, or objects, as given to the app.
+            entry_points: Those of the group ``eventmq``; None takes what is installed.
+
+        Raises:
+            PluginError: A plugin cannot be imported, is wrong, or provides a name that is taken.
+            SettingsError: The settings have options for a misspelt name.
+        """
+        if entry_points is None:
+            from importlib.metadata import entry_points as installed
+
+            entry_points = installed(group=PROJECT)
+        for point in sorted(entry_points, key=lambda point: point.name):
+            self._loader.load_entry_point(point)
+        for name in self._settings.load_plugins:
+            self._loader.load_module(name, "setting load_plugins")
+        for plugin in plugins:
+            if isinstance(plugin, str):
+                self._loader.load_module(plugin, "argument plugins")
+            else:
+                self._loader.load_object(plugin)
+        self._loader.finish(self._settings.plugin_options)
+
+    # Objects
+
+    def make(
+        self,
+        kind: Kind[T],
+        text: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        app: object = None,
+    ) -> T:
+        """Return a new object.
+
+        Args:
+            kind: For instance `eventmq.registry.names.SERIALIZER`.
+            text: A name, or a URL whose scheme is one; the URL is then the option ``url``.
+            options: Added to the options of the settings; these win.
+            app: Handed to the plugin.
+
+        Raises:
+            PluginNotFound: No plugin provides the name.
+            PluginError: The plugin cannot make it; a missing library is named with its extra.
+        """
+        found = self._loader.registries[kind.hook].find(text)
+        merged = {**self._settings.plugin_options.get(found.name, {}), **(options or {})}
+        if "://" in text:
+            merged["url"] = text
+        what = f"{kind.name} {found.name!r} of plugin {found.plugin!r}"
+        try:
+            made = found.factory(PluginContext(found.name, merged, self._clock, app))
+        except EventMQError:
+            raise
+        except ImportError as error:
+            raise PluginError(f"{what} {self._missing(found.plugin, error)}") from error
+        except Exception as error:
+            msg = f"{what} cannot be made: {type(error).__name__}: {error}"
+            raise PluginError(msg) from error
+        self._made.add((kind.hook, found.name))
+        return cast("T", made)
+
+    def get(self, kind: Kind[T], text: str) -> T:
+        """Return the app's one object of a name: `make`, once, with the settings' options."""
+        key = (kind.hook, text)
+        if key not in self._objects:
+            self._objects.setdefault(key, self.make(kind, text))
+        return cast("T", self._objects[key])
+
+    def serializer(self, name: str) -> Serializer:
+        """Return the serializer of a content type."""
+        return self.get(SERIALIZER, name)
+
+    def retry_policy(self, name: str, options: Mapping[str, Any] | None = None) -> RetryPolicy:
+        """Return a retry policy with these options."""
+        return self.make(RETRY_POLICY, name, options=options)
+
+    def middleware(self) -> tuple[Middleware, ...]:
+        """Return the middleware that the settings choose, outermost first."""
+        return tuple(self.get(MIDDLEWARE, name) for name in self._settings.middleware)
+
+    def names(self, kind: Kind[Any]) -> list[str]:
+        """Return the names of a kind that can be chosen."""
+        return [provided.name for provided in self._loader.registries[kind.hook]]
+
+    def _missing(self, plugin: str, error: ImportError) -> str:
+        """Return which library a factory could not import and how to install it."""
+        library = (error.name or str(error)).partition(".")[0]
+        wish = requirement(self._loader.plugins[plugin].distribution or own_distribution(), library)
+        return f"needs the library {library!r}: pip install '{wish}' ({error})"
+
+    def close(self) -> None:
+        """Close the app's result backend, if it was made and can be closed. Idempotent."""
+        for (hook, _), made in self._objects.items():
+            if hook == RESULT_BACKEND.hook and hasattr(made, "close"):
+                made.close()
+
+    # Hooks
+
+    def configure(self, app: object) -> None:
+        """Call ``eventmq_configure``: once, after wiring, in the order of loading."""
+        for impl in self._loader.implementations("eventmq_configure"):
+            _call("eventmq_configure", impl, app)
+
+    def add_commands(self, cli: click.Group) -> None:
+        """Call ``eventmq_add_commands``: once, at the start of the program.
+
+        Raises:
+            PluginCollision: A plugin took the name of a command that was there.
+        """
+        for impl in self._loader.implementations("eventmq_add_commands"):
+            before = dict(cli.commands)
+            _call("eventmq_add_commands", impl, cli)
+            taken = [name for name in before if cli.commands.get(name) is not before[name]]
+            if taken:
+                msg = f"plugin {impl.plugin_name!r} takes the name of the command {taken[0]!r}"
+                raise PluginCollision(f"{msg}; {off_switch(impl.plugin_name)}")
+
+    def observer(self) -> Callable[[Mapping[str, Any]], None] | None:
+        """Return what to call with each event, or None where no plugin observes."""
+        observers = self._loader.implementations("eventmq_job_event")
+        return partial(_tell, observers) if observers else None
+
+    # Listing
+
+    def listing(self) -> list[dict[str, str]]:
+        """Return one row per plugin: name, version, origin, hooks, provides, in_use."""
+        own = own_distribution()
+        version = own.version if own else ""
+        chosen = self._chosen()
+        return [_row(plugin, version, chosen) for plugin in self._loader.plugins.values()]
+
+    def _chosen(self) -> set[tuple[str, str]]:
+        """Return (hook, name) of what the settings choose or this process has made."""
+        s = self._settings
+        wanted: list[tuple[Kind[Any], str]] = [(SERIALIZER, name) for name in s.accept_content]
+        wanted += [(MIDDLEWARE, name) for name in s.middleware]
+        wanted += [(SERIALIZER, s.serializer), (ROUTING_STRATEGY, s.routing_strategy)]
+        wanted += [(ROUTING_STRATEGY, name) for _, name in s.queue_routing_strategies]
+        wanted += [(QUEUE_ORDER, s.queue_order), (RESULT_BACKEND, s.result_backend)]
+        wanted += [(QUEUE_STORE, s.store), (WORKER_POOL, s.pool)]
+        wanted += [(SCHEDULE_STORE, s.schedule_store)]
+        return self._made | {(kind.hook, scheme(text)) for kind, text in wanted}
+
+
+def _row(plugin: Plugin, own_version: str, chosen: set[tuple[str, str]]) -> dict[str, str]:
+    used = [name for hook, name in plugin.provides if (hook, name) in chosen]
+    used += [hook for hook in plugin.hooks if hook in _ACTING]
+    return {
+        "name": plugin.name,
+        "version": own_version if plugin.origin == "built in" else plugin.version,
+        "origin": plugin.origin,
+        "hooks": ", ".join(plugin.hooks),
+        "provides": ", ".join(name for _, name in plugin.provides),
+        "in_use": ", ".join(used),
+    }
+
+
+def _call(hook: str, impl: pluggy.HookImpl, argument: object) -> None:
+    """Call a hook of one argument; an implementation may leave it out."""
+    try:
+        impl.function(*(argument for _ in impl.argnames))
+    except EventMQError:
+        raise
+    except Exception as error:
+        what = f"plugin {impl.plugin_name!r} failed in {hook}"
+        msg = f"{what}: {type(error).__name__}: {error}; {off_switch(impl.plugin_name)}"
+        raise PluginError(msg) from error
+
+
+def _tell(observers: list[pluggy.HookImpl], event: Mapping[str, Any]) -> None:
+    """Call every observer with an event, whatever the one before it did."""
+    for impl in observers:
+        try:
+            _call("eventmq_job_event", impl, event)
+        except EventMQError:
+            log.exception("an observer failed; the event goes on to the others")

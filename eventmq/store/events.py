@@ -1,0 +1,672 @@
+"""Which events a commit makes: from its entries and their verdicts, within the same transaction.
+
+A store calls `events_of` once per commit, when it has all verdicts, and writes what it returns as
+one row. So an event is there exactly if the change is, and nobody has to remember to write one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.events import Kind
+from eventmq.events.columns import fingerprint
+from eventmq.events.packed import KIND_CODES, Block, Field
+from eventmq.headers import parse_headers
+from eventmq.job import HELD, JobState
+from eventmq.store.writes import (
+    Act,
+    Admit,
+    AdmitGraph,
+    CancelGraph,
+    EndDeadlines,
+    Expire,
+    Finish,
+    Follow,
+    Note,
+    NoteEnds,
+    Promote,
+    Requeue,
+    SweepSlice,
+    unique_rule,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from eventmq.job import Job
+    from eventmq.store.writes import Acted, Attempt, Finished, Followed, Kin, Sweep, Verdict
+
+    FindKins = Callable[[Sequence[str]], Sequence[Kin | None]]
+
+__all__ = [
+    "MAKERS",
+    "PARTS",
+    "Announce",
+    "EventRow",
+    "OutboxHead",
+    "ReadEvents",
+    "SealEvents",
+    "events_of",
+    "portions",
+]
+
+
+#: State of an ended job -> number of the kind that says so.
+_ENDS = {
+    JobState.SUCCEEDED: KIND_CODES[Kind.SUCCEEDED],
+    JobState.FAILED: KIND_CODES[Kind.FAILED],
+    JobState.EXPIRED: KIND_CODES[Kind.EXPIRED],
+    JobState.CANCELLED: KIND_CODES[Kind.CANCELLED],
+}
+
+_FAILED, _EXPIRED = _ENDS[JobState.FAILED], _ENDS[JobState.EXPIRED]
+
+_ENQUEUED, _DELAYED = KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]
+
+_DUPLICATE, _REPLAYED = KIND_CODES[Kind.DUPLICATE], KIND_CODES[Kind.REPLAYED]
+
+_CANCELLED = KIND_CODES[Kind.CANCELLED]
+
+#: Headers that other software may give a job: root, parent, trace, schedule, release.
+_MARKS = ("root-id", "parent-id", "trace-id", "schedule-id", "release")
+
+#: Characters of the longest header text whose label is remembered.
+_REMEMBERED = 512
+
+#: Names in headers are kept up to this length: a label is in each block.
+_LONGEST = 255
+
+#: Fields with times of the store; 0.0 is none.
+_STORE_TIMES = (Field.AT, Field.LEASED, Field.READY, Field.DUE)
+
+#: Task and marks; of a job whose place in its tree the store knows better, also its letters as of
+#: `eventmq.graph.flags_of`, "" if it is of no graph.
+_Label = tuple[str, ...]
+
+_PLAIN = 1 + len(_MARKS)
+
+
+def _label(headers: str) -> _Label:
+    """Return the task of a job and what its headers say it belongs to."""
+    return _known_label(headers) if len(headers) <= _REMEMBERED else _read_label(headers)
+
+
+def _read_label(text: str) -> _Label:
+    headers = parse_headers(text)
+    extra = dict(headers.extra)
+    label = (headers.task, *(extra.get(name, "")[:_LONGEST] for name in _MARKS))
+    return (*label, headers.graph) if headers.graph or label[1] else label
+
+
+_known_label = lru_cache(maxsize=4096)(_read_label)
+
+
+def events_of(
+    batch: Sequence[Any],
+    verdicts: Sequence[Any],
+    kins: FindKins | None = None,
+    ahead: float = 0.0,
+    spared: Callable[[float], float] | None = None,
+) -> list[Block]:
+    """Return the events that a commit makes, in order.
+
+    Args:
+        batch: The entries.
+        verdicts: One per entry.
+        kins: Finds jobs in graphs; called only for those that are of one, or say a root.
+        ahead: Seconds by which wall time, which events have, is ahead of store time, which entries
+            have.
+        spared: Returns by how many seconds more it was ahead at a store time, None for none.
+    """
+    makers = MAKERS
+    blocks = [
+        block
+        for entry, verdict in zip(batch, verdicts, strict=True)
+        if (make := makers.get(type(entry))) is not None
+        for block in make(entry, verdict)
+        if block.ids
+    ]
+    for block in blocks:
+        if len(block.common[Field.LABEL]) > _PLAIN:
+            _put_kin(block, kins)
+        if spared is not None:
+            _put_spared(block, spared)
+        if ahead:
+            _put_ahead(block, ahead)
+    return blocks
+
+
+def _put_spared(block: Block, spared: Callable[[float], float]) -> None:
+    """Move store times before which seconds had passed that were added later."""
+    common, columns = block.common, block.columns
+    for field in _STORE_TIMES:
+        if (at := common.get(field)) is not None:
+            common[field] = at and at + spared(at)
+        elif field in columns:
+            columns[field] = [each and each + spared(each) for each in columns[field]]
+
+
+def _put_ahead(block: Block, ahead: float) -> None:
+    """Make the store times of a block wall times; what the worker says of itself is one."""
+    common, columns = block.common, block.columns
+    for field in _STORE_TIMES:
+        if (at := common.get(field)) is not None:
+            common[field] = at and at + ahead
+        elif field in columns:
+            columns[field] = [each and each + ahead for each in columns[field]]
+
+
+def _put_kin(block: Block, kins: FindKins | None) -> None:
+    """Say the root and the parent of jobs that are of a graph, or were submitted by others.
+
+    Who submits a job from within a job of a graph knows only that one, not what its root is.
+    """
+    task, root, parent, *more = block.common[Field.LABEL]
+    graph = more.pop()
+    block.common[Field.LABEL] = (task, root, parent, *more)
+    if kins is None:
+        return
+    if root:
+        [known] = kins([root])
+        root = known.root if known else root
+    found = kins(block.ids) if graph else [None] * len(block.ids)
+    block.put(Field.ROOT, [root or (kin.root if kin else "") for kin in found])
+    block.put(Field.PARENT, [(kin and kin.parent) or parent for kin in found])
+
+
+# Jobs that come
+
+
+def _admitted(entry: Admit, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
+    jobs = entry.jobs
+    if len(jobs) == 1 and not verdict:
+        return (_arrival(jobs[0]),)
+    return _some_admitted(jobs, verdict)
+
+
+def _some_admitted(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    plain = [job for place, job in enumerate(jobs) if place not in verdict] if verdict else jobs
+    if plain:
+        for kind, some in _by_state(plain):
+            yield from _arrived(kind, some)
+    yield from _judged(jobs, verdict)  # behind those that they may have replaced
+
+
+def _arrival(job: Job) -> Block:
+    """Return what `_arrived` says of one job, in a quarter of its time."""
+    common = {
+        Field.QUEUE: job.queue, Field.LABEL: _label(job.headers), Field.KIND: _ENQUEUED,
+        Field.AT: job.created, Field.BYTES_IN: len(job.body),
+    }  # fmt: skip
+    if job.state is not JobState.QUEUED:
+        common[Field.KIND] = _DELAYED
+        common[Field.DUE] = job.due % HELD
+    return Block(common, [job.id], {})
+
+
+def _by_state(jobs: Sequence[Job]) -> Iterator[tuple[int, Sequence[Job]]]:
+    states = [job.state for job in jobs]
+    if states.count(JobState.QUEUED) == len(states):
+        yield _ENQUEUED, jobs
+        return
+    yield _ENQUEUED, [job for job in jobs if job.state is JobState.QUEUED]
+    yield _DELAYED, [job for job in jobs if job.state is not JobState.QUEUED]
+
+
+# hot loop: benchmarks/enqueue_bulk.py
+def _arrived(kind: int, jobs: Sequence[Job]) -> Iterator[Block]:
+    for common, some in _groups(jobs):
+        common[Field.KIND] = kind
+        common[Field.AT] = some[0].created
+        block = Block(common, [job.id for job in some], {})
+        block.put(Field.BYTES_IN, [len(job.body) for job in some])
+        if kind == _DELAYED:
+            block.put(Field.DUE, [job.due % HELD for job in some])
+        yield block
+
+
+def _judged(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    """Yield the events of jobs that were refused, or admitted in the place of others."""
+    for place, (code, _, ended) in verdict.items():
+        job = jobs[place]
+        if ended:
+            yield from _ended(ended, {})
+        if code == "replaced":
+            rule = unique_rule(job.headers)
+            keeps = rule is not None and rule.mode == "keep_last"
+            state = ended[0].job.state if keeps else job.state
+            yield from _arrived(_ENQUEUED if state is JobState.QUEUED else _DELAYED, [job])
+        elif code == "held":
+            yield from _arrived(_DELAYED, [job])
+        elif code in {"same_id", "unique_conflict"}:
+            yield from _arrived(_DUPLICATE, [job])
+
+
+def _promoted(entry: Promote, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
+    yield from _changed(_ENQUEUED, verdict[0], entry.now)
+
+
+# Jobs that end
+
+
+def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
+    rows = entry.rows
+    if len(rows) == 1 and not verdict:
+        return (_end(rows[0], entry.leased, entry.ahead),)
+    if verdict:
+        rows = [row for place, row in enumerate(rows) if place not in verdict]
+    if not rows:
+        return ()
+    return _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {}, entry.ahead)
+
+
+def _expired(entry: Expire, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
+    for block in _changed(_EXPIRED, verdict[0], entry.now):
+        _put_unready(block, verdict[0], entry.ahead)
+        yield block
+
+
+def _put_unready(block: Block, jobs: Sequence[Job], ahead: float) -> None:
+    """Say when jobs that expired before they were ready would have become so."""
+    due = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
+    if any(due.values()):
+        block.put(Field.DUE, [due[job_id] for job_id in block.ids])
+
+
+def _unready(job: Job, at: float, ahead: float) -> float:
+    """Return when a job that expired would have become ready, 0.0 if it was before.
+
+    Args:
+        job: As it was.
+        at: When it ended; as what is returned, in store time.
+        ahead: Seconds by which wall time, in which jobs expire, is ahead of that.
+    """
+    if job.due >= HELD:
+        return at  # when is not known; not before that
+    if not job.due or (job.eta or job.due + ahead) < job.expires:
+        return 0.0
+    return job.eta - ahead if job.eta else job.due
+
+
+def _end(row: Finished, leased: float, ahead: float) -> Block:
+    """Return what `_ended` says of one job, in a quarter of its time."""
+    job, state, at, _, _, result, started, ran, worker = row
+    common: dict[int, Any] = {
+        Field.QUEUE: job.queue, Field.LABEL: _label(job.headers), Field.KIND: _ENDS[state],
+        Field.AT: at, Field.ATTEMPT: job.attempt, Field.DELIVERY: job.delivery,
+        Field.BYTES_OUT: len(result),
+    }  # fmt: skip
+    if leased:
+        common[Field.LEASED] = leased
+    if worker:
+        common[Field.WORKER] = worker
+    if started:
+        common[Field.READY] = job.ready_at
+        common[Field.STARTED], common[Field.RAN] = started, ran
+    if state is JobState.FAILED:
+        common[Field.ERROR_TYPE], common[Field.FINGERPRINT] = fingerprint(result)
+    elif state is JobState.EXPIRED and (due := _unready(job, at, ahead)):
+        common[Field.DUE] = due
+    return Block(common, [job.id], {})
+
+
+# hot loop: benchmarks/drain.py
+def _ended(
+    rows: Sequence[Finished], more: Mapping[int, Any], ahead: float = 0.0
+) -> Iterator[Block]:
+    jobs, states, ats, _, _, results, starts, runs, workers = zip(*rows, strict=True)
+    if states.count(states[0]) != len(rows) or workers.count(workers[0]) != len(rows):
+        groups: dict[tuple[JobState, str], list[Finished]] = {}
+        for row in rows:
+            groups.setdefault((row.state, row.worker), []).append(row)
+        for some in groups.values():
+            yield from _ended(some, more, ahead)
+        return
+    groups_of_jobs = list(_groups(jobs))
+    if len(groups_of_jobs) > 1:
+        by_id = {id(row.job): row for row in rows}
+        for _, some_jobs in groups_of_jobs:
+            yield from _ended([by_id[id(job)] for job in some_jobs], more, ahead)
+        return
+    common = groups_of_jobs[0][0]
+    common.update(more)
+    common[Field.KIND] = kind = _ENDS[states[0]]
+    common[Field.AT] = ats[0]
+    if workers[0]:
+        common[Field.WORKER] = workers[0]
+    block = Block(common, [job.id for job in jobs], {})
+    _put_counts(block, jobs)
+    block.put(Field.BYTES_OUT, list(map(len, results)))
+    if any(starts):
+        block.put(Field.READY, [job.due % HELD or job.created for job in jobs])  # `ready_at`
+        block.put(Field.STARTED, starts)
+        block.put(Field.RAN, runs)
+    if kind == _FAILED:
+        _put_errors(block, results)
+    elif kind == _EXPIRED:
+        _put_unready(block, jobs, ahead)
+    yield block
+
+
+# Jobs that go on
+
+
+def _requeued(entry: Requeue, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+    attempts = {attempt.job_id: attempt for attempt in entry.attempts}
+    ready = {attempt.job_id: at for attempt, at in zip(entry.attempts, entry.ready, strict=False)}
+    for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.causes, strict=False)):
+        if place not in verdict:
+            block = next(_changed(KIND_CODES[kind], [job], entry.at))
+            if entry.worker:
+                block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
+            if kind is Kind.RETRY:
+                _put_attempt(block, job, attempts[job.id], ready.get(job.id, 0.0))
+            elif error:
+                _put_errors(block, [error])
+            yield block
+
+
+def _put_attempt(block: Block, job: Job, attempt: Attempt, ready: float) -> None:
+    """Add what is known of an attempt that failed."""
+    block.common.update({
+        Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.due,
+        Field.READY: ready, Field.STARTED: attempt.started, Field.RAN: attempt.ran,
+        Field.BYTES_OUT: len(attempt.error),
+    })  # fmt: skip
+    _put_errors(block, [attempt.error])
+
+
+def _acted(entry: Act, verdict: Acted) -> Iterator[Block]:
+    yield from _done(entry.action, verdict, entry.stamp.at)
+
+
+def _swept(entry: SweepSlice, verdict: tuple[Acted, Sweep | None]) -> Iterator[Block]:
+    acted, sweep = verdict
+    if sweep is not None:
+        yield from _done(sweep.operation.action, acted, entry.stamp.at)
+
+
+def _done(action: str, acted: Acted, at: float) -> Iterator[Block]:
+    kind = {"cancel": _CANCELLED, "retry": _REPLAYED}.get(action)
+    if kind is not None:
+        yield from _changed(kind, acted.jobs, at)
+
+
+def _noted(entry: Note, _: object) -> Iterator[Block]:
+    for block in _changed(KIND_CODES[entry.kind], entry.jobs, entry.at):
+        block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
+        yield block
+
+
+# Graphs
+
+
+def _admitted_graph(entry: AdmitGraph, verdict: Verdict | None) -> Iterator[Block]:
+    """Yield the events of the jobs of a graph."""
+    if verdict is not None:
+        if verdict.code == "same_id":
+            yield from _arrived(_DUPLICATE, entry.jobs)
+        return
+    for kind, some in _by_state(entry.jobs):
+        yield from _arrived(kind, some)
+
+
+def _followed(entry: Follow, verdict: Followed) -> Iterator[Block]:
+    ready = [*verdict.ready, *verdict.more]
+    if ready:
+        for kind, some in _by_state(ready):
+            yield from _changed(kind, some, entry.at)
+    if verdict.ended:
+        yield from _ended(verdict.ended, {})
+
+
+# What they share
+
+
+def _changed(kind: int, jobs: Sequence[Job], at: float) -> Iterator[Block]:
+    """Yield the events of jobs that something happened to, with what a job itself says."""
+    for common, some in _groups(jobs):
+        common[Field.KIND] = kind
+        common[Field.AT] = at
+        block = Block(common, [job.id for job in some], {})
+        _put_counts(block, some)
+        yield block
+
+
+def _groups(jobs: Sequence[Job]) -> Iterator[tuple[dict[int, Any], Sequence[Job]]]:
+    """Yield jobs by queue and label, with the beginning of what they have in common."""
+    if not jobs:
+        return
+    queue, headers = jobs[0].queue, jobs[0].headers
+    if (
+        [job.headers for job in jobs].count(headers)
+        == len(jobs)
+        == [job.queue for job in jobs].count(queue)
+    ):
+        yield {Field.QUEUE: queue, Field.LABEL: _label(headers)}, jobs
+        return
+    groups: dict[tuple[str, _Label], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.queue, _label(job.headers)), []).append(job)
+    for (name, label), some in groups.items():
+        yield {Field.QUEUE: name, Field.LABEL: label}, some
+
+
+def _put_counts(block: Block, jobs: Sequence[Job]) -> None:
+    block.put(Field.ATTEMPT, [job.attempt for job in jobs])
+    block.put(Field.DELIVERY, [job.delivery for job in jobs])
+
+
+def _put_errors(block: Block, errors: Sequence[bytes]) -> None:
+    kinds, prints = zip(*map(fingerprint, errors), strict=True)
+    block.put(Field.ERROR_TYPE, kinds)
+    block.put(Field.FINGERPRINT, prints)
+
+
+#: Entry -> what makes its events; the others make none.
+MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
+    Admit: _admitted,
+    Finish: _finished,
+    Promote: _promoted,
+    Expire: _expired,
+    Requeue: _requeued,
+    Note: _noted,
+    NoteEnds: lambda entry, _: _ended(entry.rows, {}),
+    Act: _acted,
+    SweepSlice: _swept,
+    AdmitGraph: _admitted_graph,
+    Follow: _followed,
+    CancelGraph: lambda entry, verdict: _done("cancel", verdict[1], entry.stamp.at),
+    EndDeadlines: lambda entry, verdict: _done("cancel", verdict[0], entry.stamp.at),
+}
+
+#: A value may have this part of the bytes that a row may have of them; longer ones are left out.
+PARTS = 16
+
+_SUCCEEDED = KIND_CODES[Kind.SUCCEEDED]
+
+_ARRIVED = frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]})
+
+#: Codes of verdicts on jobs that were admitted all the same.
+_ADMITTED = frozenset({"replaced", "held"})
+
+
+class _Value(NamedTuple):
+    """A value as it came, with what is needed to decode it; None where it is left out."""
+
+    content_type: str | None
+    data: bytes | None
+
+    @property
+    def size(self) -> int:
+        return len(self.content_type or "") + len(self.data or b"")
+
+
+_NONE = _Value(None, None)
+
+
+def portions(
+    blocks: Iterable[Block], batch: Sequence[Any], verdicts: Sequence[Any], most: int
+) -> Iterator[list[Block]]:
+    """Yield the events of a commit, in order, with their values: so many as one row may have.
+
+    An event of an admission gets the body of its job, one of a success the result. The content type
+    of a body is followed by signature, time of creation and expiry where it is signed, joined by
+    ``;``, as that of a result is by the first two.
+
+    Args:
+        blocks: What `eventmq.store.events_of` returned.
+        batch: The entries.
+        verdicts: One per entry.
+        most: Bytes of values in a portion.
+    """
+    bodies, results = _given(batch, verdicts)
+    portion: list[Block] = []
+    room = most
+    for block in blocks:
+        start = 0
+        for place, size in enumerate(_put_values(block, bodies, results, most // PARTS)):
+            if size > room:
+                if place > start:
+                    portion.append(_part(block, start, place))
+                yield portion
+                portion, room, start = [], most, place
+            room -= size
+        portion.append(_part(block, start, len(block.ids)))
+    if portion:
+        yield portion
+
+
+def _put_values(
+    block: Block, bodies: Mapping[str, _Value], results: Mapping[str, _Value], longest: int
+) -> list[int]:
+    """Add the values of a block's events; return their sizes, none where there are none."""
+    kind = block.common[Field.KIND]
+    if kind == _SUCCEEDED:
+        known = results
+    # A job that becomes ready later has been admitted before: its event has no length.
+    elif kind in _ARRIVED and block.has(Field.BYTES_IN):
+        known = bodies
+    else:
+        return []
+    found = [known.get(job_id, _NONE) for job_id in block.ids]
+    values = [value if value.size <= longest else _NONE for value in found]
+    if values.count(_NONE) == len(values):
+        return []
+    block.put(Field.CONTENT_TYPE, [value.content_type for value in values])
+    block.put(Field.VALUE, [value.data for value in values])
+    return [value.size for value in values]
+
+
+def _part(block: Block, start: int, end: int) -> Block:
+    """Return some events of a block."""
+    if end - start == len(block.ids):
+        return block
+    columns = {field: values[start:end] for field, values in block.columns.items()}
+    return Block(block.common, block.ids[start:end], columns)
+
+
+# What the entries have
+
+
+def _given(
+    batch: Sequence[Any], verdicts: Sequence[Any]
+) -> tuple[dict[str, _Value], dict[str, _Value]]:
+    """Return the bodies of the jobs that were admitted, and the results, by their ids."""
+    bodies: dict[str, _Value] = {}
+    results: dict[str, _Value] = {}
+    for entry, verdict in zip(batch, verdicts, strict=True):
+        if isinstance(entry, Admit):
+            _note_bodies(bodies, (
+                job for place, job in enumerate(entry.jobs)
+                if place not in verdict or verdict[place].code in _ADMITTED
+            ))  # fmt: skip
+        elif isinstance(entry, AdmitGraph):
+            _note_bodies(bodies, entry.jobs if verdict is None else ())
+        elif isinstance(entry, Finish):
+            _note_results(results, (
+                row for place, row in enumerate(entry.rows) if place not in verdict
+            ))  # fmt: skip
+        elif isinstance(entry, NoteEnds):
+            _note_results(results, entry.rows)
+    return bodies, results
+
+
+def _note_bodies(bodies: dict[str, _Value], jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        bodies[job.id] = _Value(_content_type(job.headers), job.body)
+
+
+def _note_results(results: dict[str, _Value], rows: Iterable[Finished]) -> None:
+    for row in rows:
+        # Without a content type the task has kept its result to itself.
+        if row.state is JobState.SUCCEEDED and row.content_type:
+            results[row.job.id] = _Value(row.content_type, row.result)
+
+
+def _content_type(text: str) -> str:
+    """Return the content type of a body, "" of a plain job, with what a signature covers."""
+    headers = parse_headers(text)
+    if not headers.signature:
+        return headers.content_type
+    more = f"{headers.signature};{headers.created!r};{headers.expires!r}"
+    return f"{headers.content_type};{more}"
+
+
+class EventRow(NamedTuple):
+    """The events of one commit: the number of the first, how many, and their bytes."""
+
+    first: int
+    events: int
+    #: See `eventmq.events.packed`.
+    body: bytes
+
+
+class OutboxHead(NamedTuple):
+    """What a store has of events: numbers from ``first`` and before ``next``.
+
+    ``journal`` is the id of the one that reads them, "" for none so far; ``sealed`` is the last
+    number that it has safely.
+    """
+
+    first: int
+    next: int
+    journal: str = ""
+    sealed: int = 0
+
+
+class Announce(NamedTuple):
+    """Note at which addresses the broker can be reached, by port. Verdict: None.
+
+    For a journal that reads the store and has something to tell the broker.
+    """
+
+    addresses: Mapping[str, str]
+
+
+class ReadEvents(NamedTuple):
+    """Read events that come after a number, as whole rows.
+
+    At least one row if there is one, and no more after ``max_bytes``. Verdict: (list of EventRow,
+    OutboxHead).
+    """
+
+    after: int
+    max_bytes: int
+
+
+class SealEvents(NamedTuple):
+    """Note that a journal has all events up to a number, safely. Verdict: (OutboxHead, taken).
+
+    These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
+    been dropped already, an event of kind ``gap`` says which. A journal of another id takes the
+    place of the one before if that did not say anything for ``patience`` seconds; else ``taken`` is
+    true and nothing is changed.
+    """
+
+    journal: str
+    sealed: int
+    #: Unix time.
+    at: float
+    patience: float

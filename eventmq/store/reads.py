@@ -1,0 +1,79 @@
+"""The entries that read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.job import Job, JobState
+    from eventmq.store.writes import LaneKey
+
+__all__ = ["Claim", "Find", "Found", "History", "ListJobs"]
+
+
+class Claim(NamedTuple):
+    """Read the queued jobs of a lane that rank after (rank, seq).
+
+    Verdict: (jobs in order, whether more). At most ``limit`` jobs, and no more after their bodies
+    exceed ``max_bytes``.
+    """
+
+    queue: str
+    lane: LaneKey
+    after: tuple[int, int]
+    limit: int
+    max_bytes: int
+
+
+class Found(NamedTuple):
+    """What is known of a job.
+
+    The body is there while it is unfinished or failed, the other fields as in `Finished` once it
+    has ended. ``result`` is None when it is not kept any more.
+    """
+
+    job: Job
+    at: float = 0.0
+    content_type: str = ""
+    result: bytes | None = None
+    started: float = 0.0
+    ran: float = 0.0
+    worker: str = ""
+    #: There is a result that was not read: see `Find`.
+    unread: bool = False
+
+
+class Find(NamedTuple):
+    """Look jobs up. Verdict: {id: Found} of those known.
+
+    With ``room`` bodies are not read, nor are all results of jobs that have succeeded: in the order
+    of the ids as long as what was read is less than ``room`` bytes. Those of at most 4,096 bytes do
+    not count and are read in any case. Of the others `Found.unread` is true.
+    """
+
+    ids: Sequence[str]
+    room: int | None = None
+
+
+class ListJobs(NamedTuple):
+    """Read up to ``limit`` jobs by filters, without their bodies, the newest (largest id) first.
+
+    Verdict: (list of Found, next cursor or "").
+    """
+
+    state: JobState | None
+    queue: str | None
+    task: str | None
+    cursor: str
+    limit: int
+
+
+class History(NamedTuple):
+    """Read the failed attempts of a job. Verdict: list of Attempt, the oldest first.
+
+    The last one of a job that has failed for good is not among them: `Found` has it.
+    """
+
+    id: str

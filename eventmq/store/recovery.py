@@ -1,0 +1,73 @@
+"""What a store has when it is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.timekeeping import Timekeeper
+
+if TYPE_CHECKING:
+    from eventmq.store.writes import Chunk, LaneKey, LimitRow, SuspectRow, Sweep
+
+__all__ = ["LaneHead", "QueueCounts", "Recovered"]
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """What the store knows of a queue: how many jobs it has (``waiting`` includes leased ones)."""
+
+    waiting: int = 0
+    delayed: int = 0
+    failed: int = 0
+    paused: bool = False
+    blocked: int = 0
+
+
+class LaneHead(NamedTuple):
+    """A lane, and where the first of its queued jobs stands."""
+
+    queue: str
+    lane: LaneKey
+    #: Its rank and number.
+    first: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a store has when it is opened.
+
+    Attributes:
+        store_id: Made once when the store was created.
+        epoch: Number of this opening, larger than any before.
+        next_seq: Larger than the number of any job.
+        counts: Per queue.
+        chunks: Open chunks of earlier epochs, with their jobs.
+        next_due: Store time of the first delayed job, or None.
+        next_expiry: Unix time of the first expiry of a job, or None.
+        sweeps: The marks that are kept, oldest first.
+        lanes: Those with queued jobs.
+        limiters: The token buckets that may not be full yet.
+        next_event: Number of the next event.
+        graphs: Whether there are graphs that have not ended.
+        next_deadline: Store time of the first deadline of a part of one, or None.
+        suspects: Jobs that may have killed a process, with their queues and ids.
+        keeper: The time of the store. The store advances it in its commits, who runs the store may
+            do so at any time in the same thread.
+    """
+
+    store_id: str
+    epoch: int
+    next_seq: int = 1
+    counts: dict[str, QueueCounts] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+    next_due: float | None = None
+    next_expiry: float | None = None
+    sweeps: list[Sweep] = field(default_factory=list)
+    lanes: list[LaneHead] = field(default_factory=list)
+    limiters: list[LimitRow] = field(default_factory=list)
+    next_event: int = 1
+    graphs: bool = False
+    next_deadline: float | None = None
+    suspects: list[SuspectRow] = field(default_factory=list)
+    keeper: Timekeeper = field(default_factory=Timekeeper)

@@ -1,0 +1,701 @@
+"""The entries that change what a store has of jobs, chunks and limits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.job import TERMINAL, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Sequence
+
+    from eventmq.events import Kind
+    from eventmq.graph import Plan
+    from eventmq.job import Job
+    from eventmq.store.reads import Found
+
+__all__ = [
+    "Act",
+    "Acted",
+    "Admit",
+    "AdmitGraph",
+    "Attempt",
+    "BeginSweep",
+    "CancelGraph",
+    "Cause",
+    "Chunk",
+    "CloseChunk",
+    "EndDeadlines",
+    "Expire",
+    "FindKin",
+    "Finish",
+    "Finished",
+    "Follow",
+    "Followed",
+    "ForgetQueues",
+    "GraphPage",
+    "GraphRow",
+    "InputsPage",
+    "KeepTime",
+    "Kin",
+    "LaneKey",
+    "LimitRow",
+    "ListFailed",
+    "ListGraph",
+    "Note",
+    "NoteEnds",
+    "OpenChunk",
+    "Operation",
+    "Pause",
+    "Promote",
+    "PruneFailed",
+    "Pruned",
+    "ReadInputs",
+    "Requeue",
+    "SaveLimits",
+    "SaveSuspects",
+    "Stamp",
+    "SuspectEnd",
+    "SuspectRow",
+    "Sweep",
+    "SweepSlice",
+    "UniqueRule",
+    "Verdict",
+    "lane_of",
+    "unique_rule",
+]
+
+
+class Verdict(NamedTuple):
+    """What the store says about one job of an entry that was not simply done."""
+
+    #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
+    #: ``replaced`` or ``held``.
+    code: str
+    #: For ``same_id`` the state, for ``unique_conflict``, ``replaced`` and ``held`` the id of the
+    #: other job.
+    detail: str = ""
+    #: For ``replaced`` the jobs that ended in favour of this one.
+    ended: tuple[Finished, ...] = ()
+
+
+class Admit(NamedTuple):
+    """Store new jobs, as never delivered. Verdict: {index: Verdict} of those refused or changed.
+
+    A job may be leased by an `OpenChunk` of the same commit; its delivery is written by that.
+
+    A job with a `unique_rule` whose key another one has in a state that counts, or that ran and
+    was admitted within the period, is judged by the mode. ``reject``: ``unique_conflict``.
+    ``replace``: those that wait end as cancelled in the same commit, verdict ``replaced``; if one
+    is leased or has ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets
+    state, rank and due time of the one that waited; if one is leased and none waits, it is stored
+    as delayed with `eventmq.job.HELD` added to its due time, verdict ``held``, and a `Finish` of a
+    job with the key takes that off again. The same id is never a conflict with itself.
+    """
+
+    jobs: Sequence[Job]
+    #: Ids of the jobs that this broker has leased.
+    running: Container[str] = ()
+
+
+class Finished(NamedTuple):
+    """One ended job.
+
+    A failed job is kept whole, and its result is the encoded error (`eventmq.wire.results`).
+    """
+
+    job: Job
+    #: A terminal state.
+    state: JobState
+    #: Unix time of the end.
+    at: float
+    #: Seconds that the result is kept.
+    ttl: float
+    content_type: str
+    result: bytes
+    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    started: float = 0.0
+    ran: float = 0.0
+    #: Name of the worker session, "" for none.
+    worker: str = ""
+
+
+class Finish(NamedTuple):
+    """End jobs. Verdict: {index: Verdict} of those that were not there any more."""
+
+    rows: Sequence[Finished]
+    #: Unix time at which they were handed to their worker, 0.0 if they were not; for their events.
+    leased: float = 0.0
+    #: Seconds by which wall time is ahead of store time, where jobs expired that were not leased.
+    ahead: float = 0.0
+
+
+class Attempt(NamedTuple):
+    """One failed attempt of a job, for its history."""
+
+    job_id: str
+    #: The number of the attempt that failed, from 1, and of its delivery.
+    attempt: int
+    delivery: int
+    #: Unix time at which the broker was told.
+    at: float
+    #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
+    started: float
+    ran: float
+    #: Name of the worker session.
+    worker: str
+    content_type: str
+    #: The encoded error (`eventmq.wire.results`).
+    error: bytes
+
+
+class Cause(NamedTuple):
+    """Why a job goes back: the kind of the event that says so, and the encoded error if any."""
+
+    kind: Kind
+    error: bytes = b""
+
+
+class Requeue(NamedTuple):
+    """Write state, rank, due, attempt, delivery and deaths of unfinished jobs.
+
+    ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
+    outcome is forgotten. Jobs that are not there any more are left out. Verdict: {index: Verdict}
+    of these, ``stale_lease``.
+    """
+
+    jobs: Sequence[Job]
+    attempts: Sequence[Attempt] = ()
+    #: One per job, for their events; then when, and what is known of the lease that has ended.
+    causes: Sequence[Cause] = ()
+    at: float = 0.0
+    worker: str = ""
+    leased: float = 0.0
+    #: One per attempt: when its job had become ready, for the event.
+    ready: Sequence[float] = ()
+
+
+class Note(NamedTuple):
+    """Write an event of each job, that changes nothing else. Verdict: None."""
+
+    kind: Kind
+    jobs: Sequence[Job]
+    at: float
+    worker: str = ""
+    leased: float = 0.0
+
+
+class NoteEnds(NamedTuple):
+    """Write the events of jobs that ended and were never stored. Verdict: None."""
+
+    rows: Sequence[Finished]
+
+
+class Chunk(NamedTuple):
+    """Which jobs a session holds: (job, delivery) by position; None where a job has ended."""
+
+    session: str
+    number: int
+    leases: Sequence[tuple[Job | None, int]]
+    #: Of a chunk that was read again: the ids of all its jobs, "" where they are not known.
+    ids: Sequence[str] = ()
+    #: When they were leased, 0.0 if that is not known.
+    leased: float = 0.0
+
+
+class OpenChunk(NamedTuple):
+    """Lease jobs by one row. Verdict: {}.
+
+    When the store is opened again, a job belongs to the chunk as long as its own record says an
+    earlier delivery: a `Requeue` with this delivery or a later one has ended the lease.
+    """
+
+    chunk: Chunk
+
+
+class CloseChunk(NamedTuple):
+    """Delete the row of a chunk. Verdict: {}."""
+
+    session: str
+    number: int
+
+
+class Expire(NamedTuple):
+    """End up to ``limit`` waiting jobs that have expired. Verdict: (jobs, next expiry).
+
+    That is up to the wall time ``now + ahead``. The jobs, without bodies, are as they were; they
+    keep their outcome for ``ttl`` seconds. The next expiry, a wall time, is that one where the
+    limit was reached, or None where no other job has one.
+    """
+
+    now: float
+    ttl: float
+    #: Numbers of the jobs that are left alone: they are leased.
+    keep: Container[int]
+    limit: int
+    #: Seconds by which wall time is ahead of store time.
+    ahead: float = 0.0
+
+
+class LimitRow(NamedTuple):
+    """The token bucket of a rate limit."""
+
+    lane: LaneKey
+    tokens: float
+    #: Unix time at which there were so many.
+    updated: float
+    #: Seconds after which the bucket is full in any case, and the row can be forgotten.
+    period: float
+
+
+class SaveLimits(NamedTuple):
+    """Write token buckets, over what was written before. Verdict: None."""
+
+    rows: Sequence[LimitRow]
+
+
+class SuspectEnd(NamedTuple):
+    """How a delivery of a job ended that was lost with its worker.
+
+    Attributes:
+        delivery: Which.
+        death: What is known of it: a number of `eventmq.broker.suspects.Death`.
+        session: Id of the worker's session.
+        chunk: Number of the chunk that it was in.
+    """
+
+    delivery: int
+    death: int
+    session: str
+    chunk: int
+
+
+class SuspectRow(NamedTuple):
+    """What is kept of a job that may have killed a process.
+
+    Attributes:
+        seq: Its number.
+        losses: Deaths of which it may have been the cause.
+        unproven: The same, workers that fell silent while they had it, and deaths beside it.
+        unreached: Workers that were lost before they had begun it.
+        owed: Deaths that are counted in its row, and were taken back.
+        ends: How the last deliveries that were lost have ended.
+        queue: Its queue, where the store says so.
+        id: Its id, where the store says so.
+    """
+
+    seq: int
+    losses: int = 0
+    unproven: int = 0
+    unreached: int = 0
+    owed: int = 0
+    ends: Sequence[SuspectEnd] = ()
+    queue: str = ""
+    id: str = ""
+
+
+class SaveSuspects(NamedTuple):
+    """Write what is known of suspects, over what was written before. Verdict: None.
+
+    Of jobs that are not there any more nothing is written, and what was is forgotten when the store
+    is opened.
+    """
+
+    rows: Sequence[SuspectRow]
+    #: Numbers of jobs of which nothing is to be kept.
+    gone: Sequence[int] = ()
+    #: Jobs whose deaths changed without a `Requeue`: number and deaths.
+    deaths: Sequence[tuple[int, int]] = ()
+
+
+class Promote(NamedTuple):
+    """Make up to ``limit`` delayed jobs queued that are due. Verdict: (jobs, next due).
+
+    No more than one job after their bodies exceed ``max_bytes``. A job with an ``eta`` is due when
+    wall time, ``now + ahead``, has come that far, any other one at its ``due``. Of those with an
+    eta ``due`` and rank are moved to the store time at which they became ready: that of their eta,
+    but not before ``since`` and not after ``now``. The next due is a store time.
+    """
+
+    now: float
+    limit: int
+    max_bytes: int = 32 * 1024 * 1024
+    #: Seconds by which wall time is ahead of store time, and the store time since which it is.
+    ahead: float = 0.0
+    since: float = 0.0
+
+
+class KeepTime(NamedTuple):
+    """Write the clocks of the store with this commit. Verdict: None.
+
+    A store does it by itself with every commit that comes `eventmq.timekeeping.SAVE_EVERY` after
+    the last time.
+    """
+
+
+class LaneKey(NamedTuple):
+    """What tells the jobs of a queue apart: those with the same key are a *lane*.
+
+    What a worker takes, or does not know, it takes or does not know as a whole; what is limited
+    is limited as a whole.
+    """
+
+    #: None for plain jobs.
+    task: str | None
+    #: The header ``limit-key``, "" without one.
+    key: str = ""
+
+
+@lru_cache(maxsize=16_384)
+def lane_of(headers: str) -> LaneKey:
+    """Return the lane of a job in its queue."""
+    known = parse_headers(headers)
+    return LaneKey(known.task, known.limit_key) if known.content_type else LaneKey(None)
+
+
+class UniqueRule(NamedTuple):
+    """What the headers of a job say about its unique key."""
+
+    key: str
+    #: ``reject``, ``replace`` or ``keep_last``.
+    mode: str
+    #: Seconds after its admission in which a job that ran blocks the key; 0.0 for none.
+    period: float
+    #: The states in which another job with the key counts.
+    states: frozenset[JobState]
+
+
+_MODES = ("reject", "replace", "keep_last")
+
+#: The states that count unless the headers say others.
+_UNFINISHED = frozenset(JobState) - TERMINAL
+
+
+def unique_rule(headers: str) -> UniqueRule | None:
+    """Return what a header text says about a unique key, None for most.
+
+    Raises:
+        ProtocolError: The mode or a state is none.
+    """
+    return _rule(headers) if "unique:" in headers else None
+
+
+@lru_cache(maxsize=1024)
+def _rule(text: str) -> UniqueRule | None:
+    headers = parse_headers(text)
+    if not headers.unique:
+        return None
+    mode = headers.unique_mode or "reject"
+    if mode not in _MODES:
+        msg = f"unique-mode is {mode[:80]!r}; allowed are {', '.join(_MODES)}"
+        raise ProtocolError(msg, code="bad-header")
+    names = [name for name in headers.unique_states.split("+") if name]
+    try:
+        states = frozenset(map(JobState, names)) or _UNFINISHED
+    except ValueError:
+        known = ", ".join(JobState)
+        msg = f"unique-states is {headers.unique_states[:80]!r}; allowed are {known}, joined by +"
+        raise ProtocolError(msg, code="bad-header") from None
+    return UniqueRule(headers.unique, mode, headers.unique_period, states)
+
+
+class AdmitGraph(NamedTuple):
+    """Store the jobs of a graph, all or none. Verdict: None, or the Verdict for all of them.
+
+    Their numbers are consecutive, by place; those that wait are blocked. The first job's id is
+    that of the graph. ``same_id``: it was admitted before; ``full``; ``taken``: a job has an id
+    of it already, which is the detail.
+    """
+
+    jobs: Sequence[Job]
+    plan: Plan
+
+
+class Follow(NamedTuple):
+    """Do what the ends in this commit cause in graphs. Verdict: Followed.
+
+    A barrier that has counted down makes what waits at it ready: its body becomes MessagePack
+    ``[body, input]``, where the job takes one; the input is MessagePack, ``[id, content type,
+    result]`` for a result and a list for a list. A job that did not succeed cancels what waits
+    for it, and so on, unless its header ``graph`` has the letter of `eventmq.graph.COLLECTED`. It
+    also makes ready the handlers of what it is a part of, with ``[id, state, content type,
+    result]``. Handlers that nothing called for are cancelled when all else has ended.
+
+    Where the results are too long for a body, the input has the id of its job for each of them,
+    and the header ``graph`` gets the letter of `eventmq.graph.PAGED`. They are kept for
+    `ReadInputs` until the job has ended, and where it failed as long as it is kept, since it may
+    be retried.
+
+    A store does the same at the end of a commit without this entry, as of ``at`` 0.
+    """
+
+    #: Store time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
+    at: float
+    step: float = 0.0
+    #: Seconds that the outcomes of cancelled jobs are kept.
+    ttl: float = 0.0
+    #: Longest body. A job that would get a longer one gets ids.
+    max_body: int = 16 * 1024 * 1024
+    #: Bytes that all jobs of one barrier may get together in their bodies; if it is more all of
+    #: them get ids.
+    max_copies: int = 64 * 1024 * 1024
+    #: Bytes of results that one job may take; it fails if it is more.
+    max_input_bytes: int = 256 * 1024 * 1024
+    #: Bytes of bodies that the verdict may have.
+    max_bytes: int = 4 * 1024 * 1024
+    #: Jobs that become ready or are cancelled in one commit, since others ended. What is more goes
+    #: on with the next commit that has this entry.
+    limit: int = 1000
+    #: Seconds by which wall time is ahead of store time.
+    ahead: float = 0.0
+
+
+class Followed(NamedTuple):
+    """What became of jobs that waited for others."""
+
+    #: Queued or delayed now.
+    ready: list[Job]
+    #: The same, without their bodies.
+    more: list[Job]
+    #: Ended now.
+    ended: list[Finished]
+    #: More is to be done.
+    left: bool = False
+
+
+class CancelGraph(NamedTuple):
+    """Cancel what has not ended of the graph of a job, the last jobs first.
+
+    Verdict: (id of the graph or "", Acted). Where it has ``limit`` jobs there may be more.
+    """
+
+    id: str
+    stamp: Stamp
+    limit: int = 1000
+
+
+class EndDeadlines(NamedTuple):
+    """Cancel what is left of parts past their deadline, so many jobs at most.
+
+    Verdict: (Acted, next deadline or None); that has passed where there is more to cancel.
+    """
+
+    now: float
+    stamp: Stamp
+    limit: int = 1000
+
+
+class Kin(NamedTuple):
+    """Where a job stands in its graph: ids of the graph and of the first job that it waits for.
+
+    Of what is there for failures the second is the first job whose failure it is for; "" for none.
+    """
+
+    root: str
+    parent: str
+
+
+class FindKin(NamedTuple):
+    """Look up where a job stands. Verdict: Kin, or None for a job of no known graph."""
+
+    id: str
+
+
+class GraphRow(NamedTuple):
+    """A job of a graph. ``input`` and ``output`` are numbers of barriers, 0 for none."""
+
+    place: int
+    input: int
+    output: int
+    #: Whether it is there for failures.
+    handler: bool
+    found: Found
+
+
+class GraphPage(NamedTuple):
+    """Some jobs of a graph by place; ``size`` is the number of all."""
+
+    root: str
+    size: int
+    rows: list[GraphRow]
+
+
+class ListGraph(NamedTuple):
+    """Read jobs of the graph of a job, from a place on. Verdict: GraphPage, or None."""
+
+    id: str
+    first: int
+    limit: int
+
+
+class ReadInputs(NamedTuple):
+    """Read results that a job takes and whose ids its body has, in pages.
+
+    Verdict: InputsPage, or None where nothing is kept for such a job.
+    """
+
+    id: str
+    #: 0, then `InputsPage.next` of the page before.
+    cursor: int
+    #: Of the results of a page, beside its last one.
+    max_bytes: int
+
+
+class InputsPage(NamedTuple):
+    """Some results: (id, content type, bytes), by place; ``next`` is 0 after the last."""
+
+    rows: list[tuple[str, str, bytes]]
+    next: int
+
+
+class Operation(NamedTuple):
+    """What is to be done with many jobs, and with which; an empty filter fits every job.
+
+    ``cancel`` is about unfinished jobs, ``retry`` and ``drop`` are about failed ones.
+    """
+
+    action: str
+    queue: str = ""
+    task: str = ""
+    #: Of unfinished jobs; ``queued`` are leased ones too.
+    state: JobState | None = None
+    #: Type of the error: a whole dotted name, or its last part.
+    error: str = ""
+    #: Store times: failed from ``since`` on and before ``until``; 0.0 for no limit.
+    since: float = 0.0
+    until: float = 0.0
+    #: Whether to cancel leased jobs as well.
+    running: bool = False
+    #: For those who wait for a cancelled job.
+    reason: str = ""
+
+
+class Stamp(NamedTuple):
+    """What is written about jobs that an operation touches.
+
+    A cancelled job gets an outcome with ``at``, ``ttl`` and ``result``, the encoded error. A
+    retried one is queued as new: the next free number from ``seq`` on, its next attempt, ready at
+    ``at``; a step of priority is worth ``step`` seconds of waiting.
+    """
+
+    at: float
+    ttl: float = 0.0
+    content_type: str = ""
+    result: bytes = b""
+    seq: int = 0
+    step: float = 0.0
+    #: Seconds by which wall time is ahead of store time: jobs expire by wall time.
+    ahead: float = 0.0
+
+
+class Acted(NamedTuple):
+    """Jobs that an action touched: as they were, those retried as they are; perhaps without bodies.
+
+    ``others`` has the states of jobs that it could not be done to; unknown ids are in neither.
+    """
+
+    jobs: list[Job]
+    others: dict[str, str]
+
+
+class Act(NamedTuple):
+    """Do ``cancel``, ``retry`` or ``drop`` with jobs by id. Verdict: Acted.
+
+    With ``attempts`` it is done only to those whose attempt is the number at the same place: who
+    asks twice, or was killed before the answer, does it once.
+    """
+
+    action: str
+    ids: Sequence[str]
+    stamp: Stamp
+    attempts: Sequence[int] = ()
+
+
+class Sweep(NamedTuple):
+    """The durable mark of an operation that goes slice by slice over jobs up to a number."""
+
+    id: str
+    operation: Operation
+    #: Unix time of its begin.
+    at: float
+    #: Largest number of a job that it touches, and that of the last one that it looked at.
+    bound: int
+    cursor: int = 0
+    #: Jobs that it touched so far.
+    touched: int = 0
+    done: bool = False
+
+
+class BeginSweep(NamedTuple):
+    """Write the mark of a sweep. Verdict: Sweep, the existing one if the id is there already.
+
+    The marks of the last hundred sweeps that are done are kept.
+    """
+
+    sweep: Sweep
+
+
+class SweepSlice(NamedTuple):
+    """Do the next part of a sweep: up to ``limit`` jobs that are not in ``keep``, by number.
+
+    Verdict: (Acted, Sweep as it is now), or (Acted of nothing, None) for an unknown id.
+    """
+
+    id: str
+    stamp: Stamp
+    keep: Collection[int]
+    limit: int
+
+
+class Pause(NamedTuple):
+    """Write whether a queue is paused. Verdict: None."""
+
+    queue: str
+    paused: bool
+
+
+class ForgetQueues(NamedTuple):
+    """Forget queues that are empty and not paused. Verdict: names of those that are forgotten.
+
+    A queue that is not stored at all counts as forgotten. Its name stays as long as outcomes of its
+    jobs are kept; with 100,000 names that stay no other queue is forgotten.
+    """
+
+    queues: Sequence[str]
+    #: Store time.
+    at: float
+
+
+class ListFailed(NamedTuple):
+    """Read up to ``limit`` failed jobs by filters, without bodies, the last failed first.
+
+    Verdict: (list of `eventmq.store.Found`, next cursor or ""). ``operation`` has the filters.
+    """
+
+    operation: Operation
+    cursor: str
+    limit: int
+
+
+class Pruned(NamedTuple):
+    """How many failed jobs were forgotten, by queue, and what is left of them."""
+
+    queues: dict[str, int]
+    #: Whether more must go, and the Unix time at which the oldest one failed that is kept.
+    more: bool
+    oldest: float | None
+
+
+class PruneFailed(NamedTuple):
+    """Forget up to ``limit`` failed jobs, the oldest first. Verdict: Pruned.
+
+    Those that failed before ``before`` go, and as many more as it takes to have no more than
+    ``max_bytes`` of bodies, headers, errors and histories.
+    """
+
+    before: float
+    max_bytes: int
+    limit: int

@@ -1,0 +1,549 @@
+"""A client, a broker and workers in one thread, driven by the test: no socket, no real time.
+
+The machines are the real ones, with the store of memory; messages go from one to the other by
+function calls. Nothing happens unless somebody calls: a submission is carried to its receipt, jobs
+run in `Stage.run`, time goes on in `Stage.travel`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from eventmq.app.broker import limits_of
+from eventmq.app.routing import make_routing
+from eventmq.app.worker import make_executor
+from eventmq.broker.core import BrokerCore
+from eventmq.client.machine import ClientMachine
+from eventmq.execution.coroutines import CoroutineRunner
+from eventmq.execution.streaming import PartFlow
+from eventmq.headers import parse_headers
+from eventmq.interfaces import Answered, Envelope, PluginContext, Progressed, Streamed
+from eventmq.job import OutcomeKind
+from eventmq.plugins.queue_stores.memory import make_store
+from eventmq.registry.names import QUEUE_ORDER
+from eventmq.wire.batches import decode_batch, decode_chunk, encode_outcomes
+from eventmq.wire.commands import Heartbeat, Request, decode
+from eventmq.wire.graphs import decode_graph
+from eventmq.wire.streams import encode_progress
+from eventmq.worker.inputs import SpoolDirectory, new_spool
+from eventmq.worker.manager import JobManager
+from eventmq.worker.session import SessionInfo
+from eventmq.worker.slots import LONG_JOB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from eventmq.app import EventMQ
+    from eventmq.execution.executor import Executor
+    from eventmq.execution.streaming import Batch, StopSign
+    from eventmq.interfaces import PoolEvent, QueueOrder
+    from eventmq.testing.clock import FakeClock
+
+__all__ = ["Enqueued", "InlinePool", "Stage", "Wanted"]
+
+
+T = TypeVar("T")
+
+_RAN = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.FAILED, OutcomeKind.RETRY})
+
+
+def _aside(function: Callable[[], T]) -> T:
+    """Call a function, in a thread of its own where this one has a running event loop."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:  # noqa: SLF001 - it is for such
+        return function()
+    ends: list[tuple[T | None, BaseException | None]] = []
+
+    def main() -> None:
+        try:
+            ends.append((function(), None))
+        except BaseException as error:  # noqa: BLE001 - raised by the caller below
+            ends.append((None, error))
+
+    thread = threading.Thread(target=copy_context().run, args=(main,))
+    thread.start()
+    thread.join()
+    value, error = ends[0]
+    if error is not None:
+        raise error
+    return cast("T", value)
+
+
+class _Coroutines(CoroutineRunner):
+    """Runs coroutines also where the test itself is one: event loops do not nest."""
+
+    __slots__ = ()
+
+    def run(
+        self, coroutine: Coroutine[Any, Any, Any], soft: float = 0.0, stop: StopSign | None = None
+    ) -> Any:
+        """Return what the coroutine returns."""
+        return _aside(partial(super().run, coroutine, soft, stop))
+
+    def close(self) -> None:
+        """Close the loop. Idempotent."""
+        _aside(super().close)
+
+
+class InlineSink:
+    """Takes all parts of the job that runs: nobody could read them meanwhile."""
+
+    room = True
+
+    def __init__(self) -> None:
+        self.place = (0, -1)
+        self._flow = PartFlow()
+        self._events: list[PoolEvent] = []
+
+    def begin(self) -> None:
+        """Begin the stream of the job that runs now."""
+        self._flow = PartFlow()
+
+    def put(self, content_type: str, payload: bytes) -> bool:
+        """Take a part."""
+        return self._send(self._flow.add(content_type, payload, 0.0))
+
+    def _send(self, batches: Sequence[Batch]) -> bool:
+        for batch in batches:
+            self._events.append(Streamed(0, *self.place, batch.first, batch.parts, batch.body))
+            self._flow.credit(batch.first + batch.parts)
+        return bool(batches)
+
+    def wait(self, seconds: float) -> bool:
+        """Say that there is room."""
+        return True
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call it: there is room."""
+        call()
+
+    def end(self) -> None:
+        """End the stream."""
+        self._send(self._flow.end(0.0))
+
+    def progress(self, done: float, total: float | None, note: str) -> None:
+        """Take how far the job is."""
+        self._events.append(Progressed(0, *self.place, encode_progress(done, total, note)))
+
+    def take(self) -> list[PoolEvent]:
+        """Return what jobs said, and forget it."""
+        events, self._events = self._events, []
+        return events
+
+
+class InlinePool:
+    """A `eventmq.interfaces.WorkerPool` of one slot; `run_next` runs one job and returns.
+
+    Limits of time are not kept in blocking code: nobody could interrupt the test's own thread.
+
+    Args:
+        executor: Runs the jobs; the pool uses a copy.
+    """
+
+    slots = 1
+    interrupts = False
+    shared = False
+    abandoned = 0
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor.for_slot()
+        self._sink = InlineSink()
+        self._executor.set_sink(self._sink)
+        self._executor._coroutines = _Coroutines()  # noqa: SLF001 - made for it
+        self._chunks: deque[tuple[int, bytes, int]] = deque()
+        #: Number of jobs that were run.
+        self.ran = 0
+
+    def start(self) -> None:
+        """Do nothing: it is ready."""
+
+    def filenos(self) -> Sequence[int]:
+        """Return nothing: nothing happens by itself."""
+        return ()
+
+    def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
+        """Keep a chunk until `run_next`."""
+        self._chunks.append((chunk, body, count))
+
+    def take_back(self, slot: int) -> int:
+        """Withdraw what has not started; return how many jobs."""
+        taken = sum(count for _, _, count in self._chunks)
+        self._chunks.clear()
+        return taken
+
+    def running(self, slot: int) -> None:
+        """Return None, for the same reason."""
+
+    def interrupt(self, slot: int, chunk: int, position: int) -> None:
+        """Do nothing: what runs is below the caller."""
+
+    def kill(self, slot: int) -> None:
+        """Do nothing, for the same reason."""
+
+    def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
+        """Do nothing: parts wait for no reader."""
+
+    def scale(self, slots: int) -> None:
+        """Do nothing: there is one slot."""
+
+    def poll(self) -> list[PoolEvent]:
+        """Run the next job, if there is one."""
+        return self.run_next()
+
+    def stop(self, grace: float) -> None:
+        """Close the event loop, if a task needed one. Idempotent."""
+        self._executor.close()
+
+    def run_next(self) -> list[PoolEvent]:
+        """Run the jobs of the next chunk here and now; return nothing if there is none."""
+        if not self._chunks:
+            return []
+        number, body, _ = self._chunks.popleft()
+        index = decode_chunk(body)
+        routes = self._executor.routes(index.queue, index.templates)
+        rows = []
+        events: list[PoolEvent] = []
+        outer = self._sink.place
+        for place, entry in enumerate(index.entries):
+            self._sink.place = number, place
+            payload = index.payload(body, entry)
+            rows.append(self._executor.run(routes[entry.template], place, entry, payload))
+            events += self._sink.take()
+        self._sink.place = outer
+        self.ran += sum(row.kind in _RAN for row in rows)
+        # As if it had been long: then the manager looks ahead no further than the next job.
+        ran = len(rows) * LONG_JOB
+        return [*events, Answered(0, number, len(rows), ran, encode_outcomes(rows))]
+
+
+#: Turns without a job in which everything must have come to rest.
+TURNS = 100_000
+
+#: Seconds; the broker looks at what waits for time at least so often.
+STEP = 0.3
+
+#: Parts and bytes of a stream: a generator runs to its end before anybody reads.
+UNBOUNDED = 1 << 53
+
+_CLIENT = b"client"
+
+#: Weight of every queue: they share as equals, whatever the settings say of one worker.
+_WEIGHT = 10
+
+
+class Stage:
+    """The machines of one app.
+
+    Args:
+        app: Its tasks run; its settings hold, but for the broker and the result backend.
+        clock: The time of all machines.
+    """
+
+    def __init__(self, app: EventMQ, clock: FakeClock) -> None:
+        self.app = app
+        self.clock = clock
+        #: What was submitted by id: queue, header text and body.
+        self.submitted: dict[str, tuple[str, str, bytes]] = {}
+        settings = app.settings
+        limits = replace(
+            limits_of(settings),
+            chunk_jobs=1,
+            stream_parts=UNBOUNDED,
+            stream_bytes=UNBOUNDED,
+            max_stream_bytes=UNBOUNDED,
+        )
+        self.core = BrokerCore(limits, make_routing(app), self._order)
+        options = {"dedupe_window": settings.dedupe_window}
+        self._store = make_store(PluginContext("memory", options, clock))
+        self.core.recover(self._store.open(), clock.now(), self._order)
+        self.machine = ClientMachine(["memory://"], session="0" * 32, name=app.name)
+        self._inbox: deque[tuple[bytes, Sequence[bytes]]] = deque()
+        self._workers: dict[bytes, JobManager] = {}
+        self._joined = 0
+        self.machine.opened(0, clock.monotonic())
+        self.pump()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._store.close()
+
+    def _order(self) -> QueueOrder:
+        return self.app.plugins.make(QUEUE_ORDER, self.app.settings.queue_order, app=self.app)
+
+    # Messages
+
+    def pump(self) -> None:
+        """Carry messages until nobody has anything to say. Runs no job."""
+        for _ in range(TURNS):
+            if not self._turn():
+                return
+        raise RuntimeError("client, broker and worker never come to rest")
+
+    def _turn(self) -> bool:
+        now, inbox = self.clock.now(), self._inbox
+        self.machine.flush(0, self._from_client, self.clock.monotonic())
+        self._wake()
+        for identity, manager in self._workers.items():
+            manager.tick(self.clock.monotonic())
+            inbox.extend((identity, frames) for frames in manager.take_outbox())
+        moved = bool(inbox)
+        while inbox:
+            identity, frames = inbox.popleft()
+            self.core.receive("main", [identity, *frames], now)
+        self.core.decide(now)
+        while self.core.has_writes:
+            moved = True
+            entries, settle = self.core.take_batch()
+            self._store.submit(entries)
+            for verdicts in self._store.finished():
+                settle(verdicts)
+            self.core.decide(now)
+        outbox = self.core.take_outbox()
+        for message in outbox:
+            if not self._deliver(message.key.identity, message.frames):
+                self.core.not_sent(message, now, reachable=False)
+        self._wake()
+        return moved or bool(outbox)
+
+    def _from_client(self, frames: Sequence[bytes]) -> bool:
+        message = decode(frames)
+        if isinstance(message, Request):
+            self._note(message)
+        self._inbox.append((_CLIENT, frames))
+        return True
+
+    def _note(self, request: Request) -> None:
+        """Remember what is submitted, for those who ask what waits with which arguments."""
+        headers = parse_headers(request.headers)
+        if not headers.batch and not headers.nodes:
+            text = request.headers.removeprefix("ack-requested").removeprefix(",")
+            self.submitted.setdefault(request.id, (request.queue, text, request.body))
+            return
+        if headers.nodes:
+            templates, rows, _ = decode_graph(request.body, headers.nodes)
+        else:
+            templates, rows = decode_batch(request.body, headers.batch)
+        for job_id, template, body in rows:
+            self.submitted.setdefault(job_id, (*templates[template], body))
+
+    def _deliver(self, identity: bytes, frames: Sequence[bytes]) -> bool:
+        if identity == _CLIENT:
+            self.machine.received(0, frames, self.clock.monotonic())
+            return True
+        manager = self._workers.get(identity)
+        if manager is None:
+            return False
+        manager.receive(frames, self.clock.monotonic())
+        return True
+
+    def _wake(self) -> None:
+        settled = self.machine.settled
+        while settled:
+            settled.pop(0).wake()
+
+    # Jobs
+
+    def run(self, limit: int, done: Callable[[], bool] = lambda: False) -> int:
+        """Run what is due, one job after the other, until nothing is left.
+
+        A job that itself waits for others is on the stack of this call, and calls it again.
+
+        Args:
+            limit: Most jobs.
+            done: Ends it earlier.
+
+        Returns:
+            How many jobs were run.
+        """
+        ran = 0
+        while True:
+            queues = self._queues()
+            ran += self._run_session(queues, limit - ran, done)
+            # What ran may have used another queue for the first time.
+            if ran >= limit or done() or self._queues() == queues:
+                return ran
+
+    def _run_session(self, queues: set[str], limit: int, done: Callable[[], bool]) -> int:
+        """Be a worker that comes, works and goes."""
+        spool = SpoolDirectory(new_spool())
+        executor = make_executor(self.app, spool=str(spool.path))
+        pool = InlinePool(executor)
+        self._joined += 1
+        identity = b"worker-%d" % self._joined
+        info = _info(identity.decode(), queues, executor)
+        manager = JobManager(info, pool=pool, clock=self.clock, spool=spool)
+        self._workers[identity] = manager
+        manager.connected(self.clock.monotonic())
+        try:
+            self.pump()
+            while pool.ran < limit and not done():
+                events = pool.run_next()
+                if not events:
+                    break
+                manager.pool_events(events, self.clock.monotonic())
+                self.pump()
+        finally:
+            spool.close()
+            pool.take_back(0)  # the broker takes it back when the worker has gone
+            manager.finish()
+            self.pump()
+            del self._workers[identity]
+            pool.stop(0.0)
+        return pool.ran
+
+    def _queues(self) -> set[str]:
+        settings = self.app.settings
+        served = {name for _, name in settings.queues} | {settings.default_queue}
+        return served | set(self.core.state.queues)
+
+    # Time
+
+    def travel(self, seconds: float) -> None:
+        """Let time pass. Nothing runs, and nobody is missed for having been silent."""
+        away = seconds - 2 * STEP
+        if away > 0:
+            self.clock.advance(away)
+            self._stay_alive()
+            self.core.shift(self.clock.now(), away)
+            self.pump()
+        for step in (STEP, STEP) if away > 0 else (seconds,):
+            self.clock.advance(step)
+            self.pump()
+
+    def _stay_alive(self) -> None:
+        frames: list[Any] = Heartbeat("alive", f"{self.clock.now():.2f}").frames()
+        for identity in (_CLIENT, *self._workers):
+            self._deliver(identity, frames)
+
+
+def _info(session: str, queues: set[str], executor: Executor) -> SessionInfo:
+    return SessionInfo(
+        session=session,
+        queues=tuple((_WEIGHT, name) for name in sorted(queues)),
+        tasks=tuple(executor.tasks),
+        callables=executor.allow_callables,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A job that waits.
+
+    Attributes:
+        id: The job's id.
+        task: Name of its task, "" for a plain job.
+        args: As the task will get them; of a plain job the body.
+        kwargs: As the task will get them.
+        queue: Name of its queue.
+        state: ``queued``, ``delayed`` or ``blocked``.
+        due: Seconds until it is due, 0.0 if it is.
+        priority: As submitted.
+        attempt: 1, or more if it failed before.
+        headers: The header text.
+    """
+
+    id: str
+    task: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    queue: str
+    state: str
+    due: float
+    priority: int
+    attempt: int
+    headers: str
+
+    def __str__(self) -> str:
+        given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
+        text = f"{self.task or 'a plain job'}({', '.join(given)}) in queue {self.queue}"
+        return f"{text}, due in {self.due:.6g} s" if self.state == "delayed" else text
+
+    @classmethod
+    def read(
+        cls, app: EventMQ, info: dict[str, Any], submitted: tuple[str, str, bytes]
+    ) -> Enqueued:
+        """Return one.
+
+        Args:
+            app: Knows the serializers.
+            info: What the broker says about the job.
+            submitted: Queue, header text and body.
+        """
+        queue, text, body = submitted
+        headers = parse_headers(text)
+        args: Sequence[Any] = (body,)
+        kwargs: dict[str, Any] = {}
+        if headers.content_type:
+            envelope = Envelope(
+                info["id"],
+                headers.content_type,
+                headers.task,
+                queue,
+                headers.created,
+                headers.expires,
+                headers.signature,
+            )
+            args, kwargs = app.plugins.serializer(headers.content_type).decode(body, envelope)
+        return cls(
+            info["id"],
+            headers.task,
+            tuple(args),
+            kwargs,
+            info["queue"],
+            info["state"],
+            max(0.0, info["due"] - app.clock.now()) if info["due"] else 0.0,
+            headers.priority,
+            info["attempt"],
+            text,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a test expects to wait; None is anything.
+
+    Attributes:
+        task: Name of the task.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        queue: Name of the queue.
+    """
+
+    task: str
+    args: Sequence[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    queue: str | None = None
+
+    def fits(self, job: Enqueued) -> bool:
+        """Whether a job is one of them; what travelled as a list may be wanted as a tuple."""
+        return (
+            job.task == self.task
+            and self.queue in {None, job.queue}
+            and (self.args is None or _plain(job.args) == _plain(self.args))
+            and (self.kwargs is None or _plain(job.kwargs) == _plain(self.kwargs))
+        )
+
+    def __str__(self) -> str:
+        words = [self.task]
+        if self.args is not None:
+            words.append(f"args={tuple(self.args)!r}")
+        if self.kwargs is not None:
+            words.append(f"kwargs={self.kwargs!r}")
+        if self.queue is not None:
+            words.append(f"queue={self.queue!r}")
+        return " ".join(words)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists for tuples, as a serializer may give them back."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

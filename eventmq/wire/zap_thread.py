@@ -1,0 +1,303 @@
+"""Who may connect to a server: the directory of its keys, and the thread that libzmq asks.
+
+The directory holds ``broker.key`` and ``broker.key_secret``, the server's own pair, and in
+``clients`` one public certificate for each client that is authorised, whose metadata say what it
+may do. To revoke a key is to remove its file; nothing is restarted. Brokers and gateways use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import zmq
+
+from eventmq.errors import KeyFileError, NotAllowed
+from eventmq.wire import zap
+from eventmq.wire.curve import (
+    PUBLIC,
+    SECRET,
+    ClientKeys,
+    decode_key,
+    fingerprint,
+    read_public,
+    read_secret,
+)
+from eventmq.wire.sockets import HANDSHAKES, event_of, new_keys, use_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from eventmq.wire.curve import Certificate
+
+__all__ = ["BROKER", "CLIENTS", "KeyRing", "ZapThread", "has_keys"]
+
+logger = logging.getLogger("eventmq.keys")
+
+#: What a key may do, as whoever asks a `KeyRing` reads it.
+GrantT = TypeVar("GrantT")
+
+#: Seconds that the self-test of one address may take.
+TEST_TIMEOUT = 5.0
+
+#: Name of the server's own pair, and of the directory beside it with those of its clients.
+BROKER, CLIENTS = "broker", "clients"
+
+#: Seconds between two looks at the directory: what a flood of handshakes may cost.
+LOOK = 0.2
+
+#: Errors that say something of one file, not of the machine.
+_OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError)
+
+#: Refused (key, address) pairs that are logged; of more none are.
+_WARNED = 1000
+
+
+def has_keys(directory: Path) -> bool:
+    """Whether a directory has the pair of a server, which then uses CURVE."""
+    return (directory / f"{BROKER}{SECRET}").exists()
+
+
+class KeyRing(Generic[GrantT]):
+    """The keys of a directory, read again when it changes. Thread-safe.
+
+    Args:
+        directory: See above.
+        read: Called with the fingerprint of a key and the metadata of its certificate; returns
+            what it may do, or raises `KeyFileError`.
+
+    Raises:
+        KeyFileError: The server's own pair is not there, or not in order.
+    """
+
+    def __init__(self, directory: Path, read: Callable[[str, Mapping[str, str]], GrantT]) -> None:
+        self.broker: Certificate = read_secret(directory / f"{BROKER}{SECRET}")
+        #: User, which is the fingerprint of a key -> what it may do.
+        self.grants: Mapping[str, GrantT] = {}
+        self._grant = read
+        self._clients = directory / CLIENTS
+        self._seen: object = None
+        self._look_at = 0.0
+        self._changed = 0
+        self._warned = False
+        self._lock = threading.Lock()
+        self.refresh()
+
+    def knows(self, user: str) -> bool:
+        """Whether a key is authorised now: a new one is known at once."""
+        if user in self.refresh():
+            return True
+        try:
+            changed = self._clients.stat().st_mtime_ns != self._changed
+        except OSError:
+            changed = False
+        if changed:
+            self._look_at = 0.0
+        return user in self.refresh()
+
+    def refresh(self) -> Mapping[str, GrantT]:
+        """Return the grants; they are the same object while nothing has changed.
+
+        Where the directory cannot be read for a while, as without free descriptors, those of
+        before stay: to read nothing would be to revoke all.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return self.grants
+        with self._lock:
+            self._look_at = now + LOOK
+            try:
+                seen = self._look()
+                if seen != self._seen:
+                    self.grants = self._read([self._clients / name for name, *_ in seen])
+                    self._seen = seen
+                    logger.info("%d keys are authorised", len(self.grants))
+            except OSError as error:
+                self._cannot_read(error)
+        return self.grants
+
+    def _cannot_read(self, error: OSError) -> None:
+        if self._seen is None:
+            raise KeyFileError(f"the keys in {self._clients} cannot be read: {error}") from error
+        if not self._warned:
+            self._warned = True
+            logger.warning("the keys cannot be read, those of before stay: %s", error)
+
+    def _look(self) -> list[tuple[str, int, int, int]]:
+        """Return what changes when a certificate is added, removed or written."""
+        try:
+            self._changed = self._clients.stat().st_mtime_ns
+            names = [path.name for path in self._clients.iterdir()]
+        except FileNotFoundError:  # no client yet
+            return []
+        found = []
+        for name in sorted(names):
+            if name.endswith(PUBLIC) and not name.startswith("."):
+                with suppress(FileNotFoundError):  # removed since
+                    stat = (self._clients / name).stat()
+                    found.append((name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return found
+
+    def _read(self, paths: Sequence[Path]) -> dict[str, GrantT]:
+        """Return the grants of files; one that is not in order authorises nobody."""
+        grants: dict[str, GrantT] = {}
+        twice = set()
+        for path in paths:
+            try:
+                certificate = read_public(path)
+                user = fingerprint(decode_key(certificate.public))
+                grant = self._grant(user, certificate.metadata)
+            except KeyFileError as error:
+                cause = error.__cause__
+                if isinstance(cause, OSError) and not isinstance(cause, _OF_THE_FILE):
+                    raise cause from None
+                logger.warning("a key is not authorised: %s: %s", path.name, error)
+                continue
+            if user in grants:
+                logger.warning("two files have the same key, none is taken: %s", path.name)
+                twice.add(user)
+            grants[user] = grant
+        return {user: grant for user, grant in grants.items() if user not in twice}
+
+
+class ZapThread:
+    """Answers libzmq's questions of one context from a key ring.
+
+    Args:
+        context: The context.
+        ring: The keys.
+        admits: Called with a user and the ZAP domain of the socket that it wants to connect to, to
+            say whether it may; None: where the ring knows it. In the thread.
+
+    Raises:
+        zmq.ZMQError: The context has a handler already.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        ring: KeyRing[Any],
+        admits: Callable[[str, bytes], bool] | None = None,
+    ) -> None:
+        self._context = context
+        self._ring = ring
+        self._admits = admits or (lambda user, _: ring.knows(user))
+        #: Users of the self-test, whose refusal is not logged.
+        self._quiet: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
+        self._socket = context.socket(zmq.REP)
+        self._socket.set(zmq.LINGER, 0)
+        self._read, self._write = os.pipe()
+        try:
+            self._socket.bind(zap.ADDRESS)
+        except BaseException:
+            self._socket.close(0)
+            os.close(self._read)
+            os.close(self._write)
+            raise
+        self._thread = threading.Thread(target=self._main, name="eventmq-zap", daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._read, zmq.POLLIN)
+        while self._read not in dict(poller.poll()):
+            frames = self._socket.recv_multipart()
+            try:
+                answer = self._answer(frames)
+            except Exception:
+                logger.exception("a connection was refused: the check of its key failed")
+                answer = zap.refuse(frames, "internal error")
+            self._socket.send_multipart(answer)
+        self._socket.close(0)
+
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        enquiry = zap.read(frames)
+        if enquiry is None:
+            return zap.refuse(frames, "only CURVE connects here")
+        user = fingerprint(enquiry.key)
+        if self._admits(user, enquiry.domain):
+            return zap.accept(enquiry.request, user)
+        self._warn(user, enquiry.address)
+        return zap.refuse(frames)
+
+    def _warn(self, user: str, address: str) -> None:
+        pair = (user, address)
+        if user in self._quiet or pair in self._warned or len(self._warned) >= _WARNED:
+            return
+        self._warned.add(pair)
+        what = "connection from %s refused: its key %s is not authorised"
+        logger.warning(what, address, user)
+
+    def test(self, address: str, *, subscribing: bool = False) -> None:
+        """See that a key that nobody has authorised is refused.
+
+        Args:
+            address: Of a socket that is bound.
+            subscribing: Whether it is a PUB.
+
+        Raises:
+            NotAllowed: It was let in, or there was no answer. Nobody must be served.
+        """
+        if address.startswith("inproc:"):
+            raise NotAllowed(
+                f"{address} has no CURVE: there are no keys for what is in one process"
+            )
+        public, secret = new_keys()
+        self._quiet.add(fingerprint(decode_key(public.decode())))
+        keys = ClientKeys(self._ring.broker.public.encode(), public, secret)
+        let_in = _try_key(
+            self._context, address, keys, subscribing=subscribing, timeout=TEST_TIMEOUT
+        )
+        if let_in is not False:
+            what = "let in" if let_in else "not answered"
+            msg = f"the self-test of {address} failed: a key that nobody authorised was {what}"
+            raise NotAllowed(msg)
+
+    def stop(self) -> None:
+        """End the thread and close the socket."""
+        os.write(self._write, b"!")
+        self._thread.join()
+        os.close(self._read)
+        os.close(self._write)
+
+
+def _try_key(
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    keys: ClientKeys,
+    *,
+    subscribing: bool,
+    timeout: float,
+) -> bool | None:
+    """Connect, and say whether the key was let in: True, False if refused, None if unclear.
+
+    Args:
+        context: The context.
+        address: Of a ROUTER, or with ``subscribing`` of a PUB.
+        keys: What to connect with.
+        subscribing: Whether it is a PUB.
+        timeout: Seconds to wait for the answer.
+    """
+    socket = context.socket(zmq.SUB if subscribing else zmq.DEALER)
+    socket.set(zmq.LINGER, 0)
+    use_keys(socket, keys)
+    monitor = socket.get_monitor_socket(HANDSHAKES)
+    try:
+        socket.connect(address.replace("://0.0.0.0:", "://127.0.0.1:").replace("[::]", "[::1]"))
+        if not monitor.poll(int(timeout * 1000)):
+            return None
+        event = event_of(monitor.recv_multipart())
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return True
+        return False if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else None
+    finally:
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close(0)

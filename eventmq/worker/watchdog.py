@@ -1,0 +1,165 @@
+"""Ends jobs that must not go on: past their hard limit, or cancelled and not obeying.
+
+The job manager tells it what runs and what was cancelled; it tells the pool to kill, and says what
+becomes of the job when the pool has done so. ``now`` is monotonic seconds, the clock of the pool.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from eventmq.execution import joblog
+from eventmq.execution.failures import describe
+from eventmq.execution.streaming import past_hard_limit
+from eventmq.job import OutcomeKind
+from eventmq.wire.batches import OutcomeRow
+from eventmq.wire.results import ERROR_TYPE, encode_error
+
+if TYPE_CHECKING:
+    from eventmq.interfaces import Running, WorkerPool
+    from eventmq.wire.batches import ChunkEntry
+    from eventmq.worker.chunks import HeldChunk, Ledger
+
+__all__ = ["Judge", "Overseer"]
+
+#: Least time in seconds after which a job that has not begun is cancelled once more.
+AGAIN = 1.0
+
+_CANCELLED = int(OutcomeKind.CANCELLED)
+
+
+class Judge(Protocol):
+    """Says what becomes of a job that was stopped at its limit: another attempt, or failure."""
+
+    def __call__(
+        self, queue: str, text: str, position: int, entry: ChunkEntry, ran: float, /
+    ) -> OutcomeRow:
+        """Return its outcome; see `eventmq.execution.executor.Executor.timed_out`."""
+
+
+def fail(_queue: str, _text: str, position: int, entry: ChunkEntry, ran: float, /) -> OutcomeRow:
+    """Judge that every such job has failed for good."""
+    error = describe(past_hard_limit(entry.timeout))
+    failed = int(OutcomeKind.FAILED)
+    return OutcomeRow(position, failed, 0.0, ran, ERROR_TYPE, encode_error(error))
+
+
+class _Sentence(NamedTuple):
+    """What is to happen in a slot: the job, when it is killed, and whether it was cancelled."""
+
+    chunk: int
+    position: int
+    due: float
+    since: float
+    cancelled: bool
+
+
+class Overseer:
+    """Of one session.
+
+    Args:
+        pool: Kills.
+        ledger: What is held.
+        judge: Says what becomes of a job that ran into its limit.
+        grace: Seconds that a cancelled job has before it is killed.
+    """
+
+    def __init__(self, pool: WorkerPool, ledger: Ledger, judge: Judge, grace: float) -> None:
+        self._pool = pool
+        self._ledger = ledger
+        self._judge = judge
+        self._grace = grace
+        self._sentences: dict[int, _Sentence] = {}
+        #: Slots that the pool was told to kill and has not reported.
+        self.killed: set[int] = set()
+
+    def watch(self, slot: int, running: Running) -> None:
+        """Take note of what a slot runs."""
+        chunk = self._ledger.chunks.get(running.chunk)
+        if chunk is None or slot in self.killed:
+            return
+        timeout = chunk.index.entries[running.position].timeout
+        old = self._sentences.get(slot)
+        if not timeout or (old is not None and old[:2] == running[:2]):
+            return
+        due = running.since + timeout
+        self._sentences[slot] = _Sentence(*running[:2], due, running.since, cancelled=False)
+
+    def cancel(self, slot: int, chunk: HeldChunk, position: int, now: float) -> None:
+        """Ask a job that has started in a slot to end, and kill it after the grace."""
+        if slot in self.killed:
+            return
+        due = now + self._grace
+        old = self._sentences.get(slot)
+        if old is not None and old[:2] == (chunk.number, position):
+            if old.cancelled:
+                return
+            due = min(due, old.due)
+        self._sentences[slot] = _Sentence(chunk.number, position, due, now, cancelled=True)
+        self._pool.interrupt(slot, chunk.number, position)
+
+    def due(self) -> float:
+        """Return when `tick` has something to do."""
+        if not self._sentences:
+            return float("inf")
+        return min(
+            (s.due for slot, s in self._sentences.items() if slot not in self.killed),
+            default=float("inf"),
+        )
+
+    def tick(self, now: float) -> list[int]:
+        """Return the slots that must be killed now: empty each first, then call `kill`."""
+        late: list[int] = []
+        for slot, sentence in list(self._sentences.items()):
+            if now < sentence.due or slot in self.killed:
+                continue
+            running = self._pool.running(slot)
+            if running is not None and running[:2] == sentence[:2]:
+                late.append(slot)
+            elif sentence.cancelled and self._ledger.is_open(slot, *sentence[:2]):
+                self._sentences[slot] = sentence._replace(due=now + max(self._grace, AGAIN))
+                self._pool.interrupt(slot, *sentence[:2])
+            else:
+                del self._sentences[slot]
+        return late
+
+    def kill(self, slot: int) -> None:
+        """End what runs in a slot."""
+        sentence = self._sentences[slot]
+        index = self._ledger.chunks[sentence.chunk].index
+        if sentence.cancelled:
+            why = f"it was cancelled and did not end within {self._grace:g} s"
+        else:
+            why = f"its timeout of {index.entries[sentence.position].timeout:g} s has passed"
+        joblog.overdue(index, sentence.position, why)
+        self.killed.add(slot)
+        self._pool.kill(slot)
+
+    def ended(self, slot: int) -> bool:
+        """Take note that a slot has lost everything; say whether we had it killed."""
+        ours = slot in self.killed
+        self.killed.discard(slot)
+        return ours
+
+    def outcome(
+        self, slot: int, chunk: HeldChunk, position: int, now: float, *, killed: bool
+    ) -> OutcomeRow | None:
+        """Return the outcome of a job that a slot has lost; None if nobody wanted its end.
+
+        ``killed`` says that the slot was lost by `kill`.
+        """
+        sentence = self._sentences.get(slot)
+        if sentence is None or sentence[:2] != (chunk.number, position):
+            return None
+        if sentence.cancelled:
+            return OutcomeRow(position, _CANCELLED, 0.0, 0.0, "", b"")
+        if not killed:  # it died by itself
+            return None
+        index = chunk.index
+        entry = index.entries[position]
+        text = index.templates[entry.template]
+        return self._judge(index.queue, text, position, entry, max(0.0, now - sentence.since))
+
+    def forget(self, slot: int) -> None:
+        """Forget what was to happen in a slot."""
+        self._sentences.pop(slot, None)

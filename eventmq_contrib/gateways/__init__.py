@@ -1,0 +1,1 @@
+"""Gateways: servers of other protocols in front of a broker."""

@@ -1,0 +1,90 @@
+"""Gateway ``emp``: EMP 1 over TCP and TLS, and its client `EmpClient`.
+
+Options: ``bind`` (``tcp://127.0.0.1:5040``), ``tls_cert tls_key tls_ca`` (files in PEM),
+``timeout`` (seconds that a request waits for its job), ``max_frame`` (bytes), ``max_peers``,
+``max_pending`` (requests of one connection), ``ping_interval`` and ``ping_timeout`` (seconds).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventmq.errors import PluginError
+from eventmq.gateway.options import gateway_options
+from eventmq.hookspecs import hookimpl
+from eventmq_contrib.gateways.emp.client import EmpClient, client_context, server_context
+from eventmq_contrib.gateways.emp.connection import Patience
+from eventmq_contrib.gateways.emp.operations import Operations
+from eventmq_contrib.gateways.emp.protocol import EmpError, Failure
+from eventmq_contrib.gateways.emp.server import EmpGateway, ServerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+
+    from eventmq.interfaces import Factory, Gateway, PluginContext
+
+__all__ = [
+    "EmpClient",
+    "EmpError",
+    "Failure",
+    "client_context",
+    "eventmq_add_commands",
+    "eventmq_gateways",
+]
+
+#: The address unless told.
+BIND = "tcp://127.0.0.1:5040"
+
+_DEFAULTS = {
+    "bind": BIND,
+    "tls_cert": "",
+    "tls_key": "",
+    "tls_ca": "",
+    "timeout": 60.0,
+    "max_frame": 16 * 1024 * 1024,
+    "max_peers": 1000,
+    "max_pending": 100,
+    "ping_interval": 30.0,
+    "ping_timeout": 10.0,
+}
+
+
+def make_gateway(context: PluginContext) -> Gateway:
+    """Return the gateway.
+
+    Raises:
+        PluginError: An option is wrong.
+    """
+    options = gateway_options(context, _DEFAULTS)
+    for name, default in _DEFAULTS.items():
+        if isinstance(default, (int, float)) and not options[name] > 0:
+            raise PluginError(f"option {name!r} of the gateway 'emp' is more than 0")
+    patience = Patience(
+        max_frame=options["max_frame"],
+        max_pending=options["max_pending"],
+        ping_interval=options["ping_interval"],
+        ping_timeout=options["ping_timeout"],
+    )
+    server = ServerOptions(
+        address=options["bind"],
+        insecure=options["insecure"],
+        max_peers=options["max_peers"],
+        tls=server_context(options["tls_cert"], options["tls_key"], options["tls_ca"]),
+    )
+    return EmpGateway(server, patience, Operations(context.app, options["timeout"]).run)
+
+
+@hookimpl
+def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
+    """Provide ``emp``."""
+    return {"emp": make_gateway}
+
+
+@hookimpl
+def eventmq_add_commands(cli: click.Group) -> None:
+    """Add ``eventmq emp``."""
+    from eventmq_contrib.gateways.emp.command import emp
+
+    cli.add_command(emp)

@@ -1,0 +1,520 @@
+"""The client of EMP 1, for any thread: one connection, requests pipelined over it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import random
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import BrokerUnavailable, PluginError
+from eventmq.gateway.client import LoopThread
+from eventmq_contrib.gateways.emp.connection import Connection, Patience
+from eventmq_contrib.gateways.emp.protocol import Code, EmpError, Failure, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from typing_extensions import Self
+
+    Handle = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+__all__ = ["EmpClient", "Peer", "back_off", "client_context", "server_context"]
+
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that are read at once.
+_CHUNK = 65_536
+
+#: Seconds that the other side may take to read what we send, before we give it up.
+WRITE_TIMEOUT = 30.0
+
+#: Seconds that the last bytes may take.
+CLOSE_TIMEOUT = 2.0
+
+
+class Peer:
+    """One side of one connection, in an event loop.
+
+    Args:
+        reader: Of the stream.
+        writer: Of the stream.
+        patience: The limits.
+        handle: Called with op and data of each request; returns the data of a success.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        patience: Patience,
+        handle: Handle,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._handle = handle
+        self._now = asyncio.get_running_loop().time
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._draining = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[Result]] = {}
+        #: Set when both have said hello, or it is over.
+        self.greeted = asyncio.Event()
+        self.connection = Connection(patience, self._now())
+
+    # The life of a connection
+
+    async def run(self) -> None:
+        """Serve until the connection ends, whoever ends it. Raises nothing but cancellation."""
+        parts = [self._read(), self._tick(), self._work()]
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await self._flush()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except (OSError, EOFError, asyncio.TimeoutError):
+            pass  # gone before it began
+        finally:
+            for task in tasks:
+                task.cancel()
+            for error in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(error, Exception) and not isinstance(error, OSError):
+                    logger.debug("a connection ended by %r", error)
+            await self._close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._writer.transport.abort()
+
+    async def _read(self) -> None:
+        connection = self.connection
+        while not connection.closed:
+            while connection.full:
+                self._room.clear()
+                await self._room.wait()
+            data = await self._reader.read(_CHUNK)
+            if not data:
+                return
+            connection.receive(data, self._now())
+            self._settle()
+            await self._flush()
+
+    def _settle(self) -> None:
+        """Hand on what came."""
+        connection = self.connection
+        if connection.ready:
+            self.greeted.set()
+        if connection.requests:
+            self._news.set()
+        while connection.responses:
+            id, result = connection.responses.popleft()
+            future = self._waiting.pop(id, None)
+            if future is not None and not future.done():
+                future.set_result(result)
+
+    async def _tick(self) -> None:
+        connection = self.connection
+        with suppress(asyncio.TimeoutError):  # what is due changes when hello was said
+            await asyncio.wait_for(self.greeted.wait(), connection.wait(self._now()))
+        while not connection.closed:
+            await asyncio.sleep(max(0.01, connection.wait(self._now())))
+            connection.tick(self._now())
+            await self._flush()
+
+    async def _work(self) -> None:
+        """Answer requests, one after the other."""
+        connection = self.connection
+        while True:
+            while not connection.requests and not connection.closed:
+                self._news.clear()
+                await self._news.wait()
+            if connection.closed:
+                return
+            id, operation = connection.requests.popleft()
+            connection.respond(id, await self._answer(*operation))
+            self._room.set()
+            await self._flush()
+
+    async def _answer(self, op: str, data: dict[str, Any]) -> Result:
+        try:
+            return Result(True, await self._handle(op, data))  # noqa: FBT003 - a tuple
+        except Failure as failure:
+            code = failure.code or "failed"
+            return Result(False, failure.data, code, failure.description)  # noqa: FBT003
+        except Exception:
+            logger.exception("an operation failed by an error of the gateway")
+            msg = "the operation failed inside the gateway; its log says why"
+            return Result(False, {}, "internal_error", msg)  # noqa: FBT003
+
+    async def _flush(self) -> None:
+        data = self.connection.take_output()
+        if data:
+            self._writer.write(data)
+            async with self._draining:  # early releases of Python 3.10 let one wait at a time
+                await asyncio.wait_for(self._writer.drain(), WRITE_TIMEOUT)
+
+    async def _close(self) -> None:
+        connection = self.connection
+        error = connection.error or EmpError(Code.UNAVAILABLE, "the connection was closed")
+        connection.closed = True
+        self.greeted.set()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        with suppress(OSError, asyncio.TimeoutError, asyncio.CancelledError, RuntimeError):
+            await asyncio.wait_for(self._last_words(), CLOSE_TIMEOUT)
+        self.abort()
+
+    async def _last_words(self) -> None:
+        """Send what is left, and let the other side read it before the connection is cut."""
+        self._writer.write(self.connection.take_output())
+        await self._writer.drain()
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+            while await self._reader.read(_CHUNK):
+                continue
+        else:
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    # What we ask
+
+    async def call(self, op: str, data: dict[str, Any] | None) -> Result:
+        """Send a request and return what the other side says.
+
+        Raises:
+            EmpError: The connection is closed, or ended before.
+        """
+        await self.greeted.wait()
+        id = self.connection.request(op, data)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[id] = future
+        try:
+            await self._flush()
+            return await future  # type: ignore[no-any-return]
+        finally:
+            self._waiting.pop(id, None)
+
+    async def bye(self, grace: float = 0.0) -> None:
+        """Let what was asked be answered within ``grace`` seconds, say goodbye; `run` then ends."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle(), grace)
+        self.connection.bye()
+        self._news.set()
+        with suppress(OSError, asyncio.TimeoutError):
+            await self._flush()
+
+    async def _idle(self) -> None:
+        while self.connection.pending and not self.connection.closed:
+            self._room.clear()
+            await self._room.wait()
+
+
+#: Seconds to connect and to say hello, unless told.
+CONNECT_TIMEOUT = 10.0
+
+#: Seconds to wait for a response, unless told.
+CALL_TIMEOUT = 60.0
+
+#: Seconds until the first try to connect again, and the most between two tries.
+FIRST, MOST = 0.1, 10.0
+
+#: Seconds that the other side may take to read our goodbye.
+GOODBYE = 1.0
+
+#: Seconds that a connection has to last until the next one that ends counts as the first.
+STEADY = 10.0
+
+#: Codes of ERROR by which a server says that it is not there for this; the others refuse what was
+#: sent, and come from a server that is.
+_AWAY = frozenset({Code.INTERNAL, Code.UNAVAILABLE})
+
+
+def back_off(tries: int) -> float:
+    """Return how many seconds to wait before connecting again.
+
+    It doubles up to `MOST`; a part of it is random, lest all clients of a server come at once.
+
+    Args:
+        tries: How many have failed before.
+    """
+    longest = min(MOST, FIRST * 2.0 ** min(tries, 32))
+    return random.uniform(longest / 2, longest)
+
+
+async def _no_operations(*_: object) -> dict[str, Any]:
+    raise Failure("unknown_op", "this client has no operations")
+
+
+class EmpClient:
+    """A client of any EMP 1 server. Thread-safe; a ``with`` block connects and closes.
+
+    A connection that ends is made again, in growing intervals of up to 10 seconds. What was asked
+    over it fails, since the server may have done it; what is asked meanwhile waits.
+
+    Example::
+
+        with EmpClient("127.0.0.1", 5040) as client:
+            print(client.call("shop.add", {"a": 1, "b": 2})["result"])
+
+    Args:
+        host: Name or address of the server.
+        port: Its port.
+        tls: Context for TLS, see `eventmq_contrib.gateways.emp.client.client_context`.
+        server_name: Name that the certificate must have, if it is not ``host``.
+        timeout: Seconds to connect and shake hands.
+        patience: The limits of the connection.
+        handle: A coroutine function that answers requests of the server: op and data go in,
+            the data of a success come out, or a `Failure` is raised.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 5040,
+        *,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        timeout: float = CONNECT_TIMEOUT,
+        patience: Patience | None = None,
+        handle: Handle = _no_operations,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._server_name = server_name
+        self._timeout = timeout
+        self._patience = patience or Patience()
+        self._handle = handle
+        self._thread = LoopThread("emp-client")
+        self._peer: Peer | None = None
+        #: Set while there is a connection; made in the event loop.
+        self._there: asyncio.Event | None = None
+        #: What runs the connection, and what makes the next one.
+        self._running: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        #: Why there is no connection.
+        self._trouble = ""
+
+    @property
+    def _where(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def connect(self) -> None:
+        """Connect and shake hands.
+
+        Raises:
+            BrokerUnavailable: Nobody answers there, or not as TLS or EMP has it.
+        """
+        self._thread.start()
+        try:
+            self._thread.run(self._begin())
+        except asyncio.TimeoutError:
+            self._thread.stop()
+            msg = f"{self._where} did not shake hands within {self._timeout:g} s"
+            raise BrokerUnavailable(msg) from None
+        except (OSError, EmpError) as error:
+            self._thread.stop()
+            raise BrokerUnavailable(f"cannot talk EMP to {self._where}: {error}") from error
+
+    async def _begin(self) -> None:
+        there = asyncio.Event()
+        self._running = await self._connect()
+        there.set()
+        self._there = there
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(there, self._running))
+
+    async def _connect(self) -> asyncio.Task[None]:
+        """Make a connection; return what runs it."""
+        more: dict[str, Any] = {}
+        if self._tls is not None:
+            name = self._server_name or self._host
+            more = {"ssl": self._tls, "server_hostname": name}
+        opened = asyncio.open_connection(self._host, self._port, **more)
+        reader, writer = await asyncio.wait_for(opened, self._timeout)
+        peer = Peer(reader, writer, self._patience, self._handle)
+        running = asyncio.get_running_loop().create_task(peer.run())
+        try:
+            await asyncio.wait_for(peer.greeted.wait(), self._timeout)
+            if not peer.connection.ready:
+                raise peer.connection.error or ConnectionError("it closed the connection")
+        except BaseException:
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+        self._peer = peer
+        return running
+
+    async def _keep(self, there: asyncio.Event, running: asyncio.Task[None]) -> None:
+        """Connect again whenever the connection has ended."""
+        now = asyncio.get_running_loop().time
+        tries = 0
+        while True:
+            since = now()
+            await running
+            there.clear()
+            self._note(self._peer)
+            tries = 0 if now() - since >= STEADY else tries
+            while not there.is_set():
+                await asyncio.sleep(back_off(tries))
+                tries += 1
+                try:
+                    running = self._running = await self._connect()
+                except (OSError, EmpError, asyncio.TimeoutError) as error:
+                    self._trouble = str(error) or "it does not shake hands"
+                else:
+                    logger.info("connected to %s again", self._where)
+                    there.set()
+
+    def _note(self, peer: Peer | None) -> None:
+        error = peer.connection.error if peer is not None else None
+        self._trouble = str(error or "the connection was closed")
+        logger.info("the connection to %s ended: %s", self._where, self._trouble)
+
+    def begin(
+        self, op: str, data: dict[str, Any] | None = None
+    ) -> concurrent.futures.Future[Result]:
+        """Send a request without waiting: its result, success or failure, will be in the future.
+
+        While there is no connection the request waits for the next one; cancel the future to give
+        it up.
+
+        Raises:
+            BrokerUnavailable: The client is not connected: see `connect`.
+        """
+        there = self._there
+        if there is None or not self._thread.running():
+            raise BrokerUnavailable("the client is not connected")
+        return self._thread.submit(self._ask(there, op, data))
+
+    async def _ask(self, there: asyncio.Event, op: str, data: dict[str, Any] | None) -> Result:
+        while True:
+            await there.wait()
+            peer = self._peer
+            assert peer is not None  # noqa: S101 - there is a connection
+            if not peer.connection.closed:
+                return await peer.call(op, data)
+            there.clear()  # `_keep` will see in a moment that it has ended
+
+    def call(
+        self, op: str, data: dict[str, Any] | None = None, *, timeout: float = CALL_TIMEOUT
+    ) -> dict[str, Any]:
+        """Send a request and return the data of its success.
+
+        Args:
+            op: A task or an operation.
+            data: What the operation needs.
+            timeout: Seconds to wait, also for a connection where there is none.
+
+        Raises:
+            Failure: The operation failed; ``code`` and ``description`` say why.
+            EmpError: The server, or the client here, refused the request itself.
+            BrokerUnavailable: The connection ended, or there was no response in time.
+        """
+        future = self.begin(op, data)
+        try:
+            result = future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            msg = f"no response to {op!r} within {timeout:g} s"
+            there = self._there
+            if there is not None and not there.is_set():
+                msg += f": no connection to {self._where}: {self._trouble}"
+            raise BrokerUnavailable(msg) from None
+        except EmpError as error:
+            if error.code not in _AWAY:
+                raise
+            raise BrokerUnavailable(f"the connection ended: {error}") from error
+        except (OSError, concurrent.futures.CancelledError) as error:
+            msg = f"the connection ended: {error or 'the client was closed'}"
+            raise BrokerUnavailable(msg) from error
+        if result.ok:
+            return result.data
+        raise Failure(result.code, result.description, result.data)
+
+    def close(self) -> None:
+        """Say goodbye and close. Idempotent."""
+        there, self._there = self._there, None
+        if there is not None and self._thread.running():
+            self._thread.run(self._end())
+        self._thread.stop()
+
+    async def _end(self) -> None:
+        peer, running, keeper = self._peer, self._running, self._keeper
+        assert peer is not None  # noqa: S101 - it was connected
+        assert running is not None  # noqa: S101
+        assert keeper is not None  # noqa: S101
+        await peer.bye()
+        await asyncio.wait([running], timeout=GOODBYE)
+        keeper.cancel()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
+    """Return the context of a server, None without a certificate.
+
+    Args:
+        cert: File with the certificate, and the key where ``key`` is "".
+        key: File with the key.
+        ca: File with the authority whose certificates clients must show, "" to ask for none.
+
+    Raises:
+        PluginError: A file cannot be used.
+    """
+    if not cert:
+        if key or ca:
+            raise PluginError("tls_key and tls_ca go with tls_cert, the server's certificate")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_own(context, cert, key)
+    if ca:
+        _load_authority(context, ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(*, ca: str = "", cert: str = "", key: str = "") -> ssl.SSLContext:
+    """Return the context of a client, which checks the server's certificate and name.
+
+    Args:
+        ca: File with the authority; else those of the system.
+        cert: File with the client's own certificate, where the server asks for one.
+        key: File with its key.
+
+    Raises:
+        PluginError: A file cannot be used.
+    """
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _load_authority(context, ca)
+    if cert:
+        _load_own(context, cert, key)
+    return context
+
+
+def _load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
+    try:
+        context.load_cert_chain(cert, key or None)
+    except (OSError, ssl.SSLError) as error:
+        named = f"{cert!r} with the key {key!r}" if key else f"{cert!r}"
+        raise PluginError(f"the certificate {named} cannot be used: {error}") from error
+
+
+def _load_authority(context: ssl.SSLContext, ca: str) -> None:
+    try:
+        context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError) as error:
+        raise PluginError(f"the authority {ca!r} cannot be used: {error}") from error

@@ -1,0 +1,96 @@
+"""Talks to a server of EMP 1: ``emp call``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eventmq.cli.command import FAILED, NO_BROKER, NOT_FOUND, Command
+from eventmq.cli.output import to_json
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["COMMANDS"]
+
+#: Codes of failures that mean that something was not found.
+_NOT_FOUND = frozenset({"unknown_op", "unknown_job"})
+
+
+@click.group(
+    epilog="Exit codes: 0 done, 1 the operation failed, 2 wrong usage, 3 server not reachable, "
+    "4 no such operation or job."
+)
+def emp() -> None:
+    """Talk to a server of EMP 1, such as "eventmq gateway emp"."""
+
+
+@emp.command(
+    cls=Command,
+    exits={
+        FAILED: "the operation failed",
+        NO_BROKER: "the server is not reachable",
+        NOT_FOUND: "no such operation or job",
+    },
+)
+@click.argument("address", metavar="HOST:PORT")
+@click.argument("op")
+@click.argument("data", metavar="[JSON]", required=False)
+@click.option("--timeout", type=float, metavar="S", default=60.0, help="Wait so long; else 60 s.")
+@click.option("--tls", is_flag=True, help="Use TLS, with the authorities of the system.")
+@click.option("--tls-ca", metavar="FILE", help="Use TLS, with this authority, in PEM.")
+@click.option("--tls-cert", metavar="FILE", help="Show this certificate.")
+@click.option("--tls-key", metavar="FILE", help="Its key; else it is in the file of --tls-cert.")
+def call(
+    *, address: str, op: str, data: str | None, timeout: float, tls: bool, **files: str | None
+) -> int | None:
+    """Send one request and print the data of its response as JSON.
+
+    DATA is a JSON object, as in '{"job_id": "..."}'. The operation "$list_ops" lists all.
+    """
+    from eventmq.errors import BrokerUnavailable
+    from eventmq.gateway.options import split_address
+    from eventmq_contrib.gateways.emp.client import EmpClient
+    from eventmq_contrib.gateways.emp.protocol import Failure
+
+    found = _data(data)
+    host, port = split_address(address)
+    context = _tls(files, wanted=tls or address.startswith("tls://"))
+    try:
+        with EmpClient(host, port, tls=context, timeout=min(timeout, 10.0)) as client:
+            click.echo(to_json(client.call(op, found, timeout=timeout)))
+    except Failure as failure:
+        about = f" {to_json(failure.data)}" if failure.data else ""
+        click.echo(f"error: {failure.code}: {failure.description}{about}", err=True)
+        return NOT_FOUND if failure.code in _NOT_FOUND else FAILED
+    except BrokerUnavailable as error:  # a server of EMP: there is no hint how to start it
+        click.echo(f"error: {error}", err=True)
+        return NO_BROKER
+    return None
+
+
+def _data(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        msg = f"the data is no JSON object: {text}; write '{{\"name\": 1}}'"
+        raise click.UsageError(msg, ctx=click.get_current_context())
+    return value
+
+
+def _tls(files: dict[str, str | None], *, wanted: bool) -> ssl.SSLContext | None:
+    named = {name.removeprefix("tls_"): path for name, path in files.items() if path is not None}
+    if not wanted and not named:
+        return None
+    from eventmq_contrib.gateways.emp.client import client_context
+
+    return client_context(**named)
+
+
+COMMANDS = (emp,)

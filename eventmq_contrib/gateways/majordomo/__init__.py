@@ -1,0 +1,105 @@
+"""Gateway ``majordomo``: clients and workers of the Majordomo draft 0.1.
+
+Options: ``bind`` (clients, ``tcp://127.0.0.1:47281``), ``worker_bind`` (workers,
+``tcp://127.0.0.1:47280``), ``keys_dir`` (folder of its CURVE keys and those of its clients and
+workers), ``any_key`` (true: they need not be listed there), ``client_name`` and ``worker_name``
+(NAME on either port), ``name`` (of this gateway among others of one broker), ``dead`` (seconds of
+silence of a worker), ``max_frame`` (bytes), ``max_unsent_bytes`` (bytes that wait for a peer that
+does not read), ``max_workers``, ``max_requests``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError
+from eventmq.gateway.access import CLIENTS, WORKERS, make_door
+from eventmq.gateway.options import gateway_options, split_address
+from eventmq.hookspecs import hookimpl
+from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway, MajordomoOptions
+from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.interfaces import Factory, Gateway, PluginContext
+
+__all__ = ["eventmq_gateways"]
+
+#: The addresses unless told.
+FRONT, BACK = "tcp://127.0.0.1:47281", "tcp://127.0.0.1:47280"
+
+_DEFAULTS = {
+    "bind": FRONT,
+    "worker_bind": "",
+    "keys_dir": "",
+    "any_key": False,
+    "client_name": "MDPC02",
+    "worker_name": "MDPW02",
+    "name": "majordomo",
+    "dead": 10.0,
+    "max_frame": 16 * 1024 * 1024,
+    "max_unsent_bytes": 64 * 1024 * 1024,
+    "max_workers": 256,
+    "max_requests": 10_000,
+}
+
+#: Options that are more than 0.
+_POSITIVE = ("dead", "max_frame", "max_unsent_bytes", "max_workers", "max_requests")
+
+
+def make_gateway(context: PluginContext) -> Gateway:
+    """Return the gateway.
+
+    Raises:
+        KeyFileError: There is no key of its own in ``keys_dir``.
+        PluginError: An option is wrong.
+    """
+    options = gateway_options(context, _DEFAULTS)
+    for name in _POSITIVE:
+        if not options[name] > 0:
+            raise PluginError(f"option {name!r} of the gateway 'majordomo' is more than 0")
+    for name in ("client_name", "worker_name", "name"):
+        if not options[name]:
+            raise PluginError(f"option {name!r} of the gateway 'majordomo' is not empty")
+    back = options["worker_bind"] or _back_of(options["bind"])
+    for address in (options["bind"], back):
+        split_address(address)
+    where = MajordomoOptions(
+        front=options["bind"],
+        back=back,
+        insecure=options["insecure"],
+        max_frame=options["max_frame"],
+        max_unsent_bytes=options["max_unsent_bytes"],
+        name=options["name"],
+        run=uuid.uuid4().hex,
+        door=make_door(
+            options["keys_dir"], {"front": CLIENTS, "back": WORKERS}, any_key=options["any_key"]
+        ),
+    )
+    return MajordomoGateway(context.app, where, _limits(options), context.clock)
+
+
+def _limits(options: Mapping[str, Any]) -> MajordomoLimits:
+    return MajordomoLimits(
+        client_name=options["client_name"].encode(),
+        worker_name=options["worker_name"].encode(),
+        dead=options["dead"],
+        workers=options["max_workers"],
+        requests=options["max_requests"],
+    )
+
+
+def _back_of(front: str) -> str:
+    """Return the address for workers where only that for clients was given.
+
+    Port 0 takes a free one there too; any other has the usual port for workers beside it.
+    """
+    return front if front.endswith(":0") else BACK
+
+
+@hookimpl
+def eventmq_gateways() -> Mapping[str, Factory[Gateway]]:
+    """Provide ``majordomo``."""
+    return {"majordomo": make_gateway}

@@ -1,0 +1,415 @@
+"""The gateway ``majordomo``: one thread with its two ROUTERs, the client and all worker sessions.
+
+What may take long or block has an event loop in a second thread: tasks of ours that stream,
+results that are kept elsewhere, requests while the broker is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed, StreamRestarted
+from eventmq.gateway.client import ClientGuest, LoopThread
+from eventmq.gateway.options import WITH_KEYS, check_reach
+from eventmq.gateway.router import RouterLoop
+from eventmq.headers import parse_headers
+from eventmq.wire.results import is_reference, service_task
+from eventmq_contrib.gateways.majordomo.machine import Asked, MajordomoMachine, Task
+from eventmq_contrib.gateways.majordomo.pool import ForeignPool, ForeignWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventmq.clock import Clock
+    from eventmq.gateway.access import GatewayDoor
+    from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
+
+__all__ = ["MajordomoGateway", "MajordomoOptions"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two tries to submit a request while the broker is away.
+AGAIN = 1.0
+
+#: Headers by which a restarted gateway knows whom a job's reply is for.
+_CLIENT, _REQUEST_ID, _GATEWAY = "mdp-client", "mdp-id", "mdp-gateway"
+
+#: Header of a job whose client begins its messages with an empty frame.
+_EMPTY = "mdp-empty"
+
+#: Sessions that may end in `END` seconds, which their sockets may need for the last messages:
+#: workers that come and go faster are sent away.
+ENDING, END = 100, 1.0
+
+#: States of jobs whose replies a restarted gateway waits for.
+_OPEN = ("queued", "running", "delayed")
+
+#: Rows that a restarted gateway looks at in each of these states.
+MOST_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MajordomoOptions:
+    """Where the gateway listens.
+
+    Attributes:
+        front: Address for clients.
+        back: Address for workers.
+        insecure: They may be ones that others can reach in the clear.
+        max_frame: Longest frame in bytes.
+        max_unsent_bytes: Bytes that wait for one peer that does not read.
+        name: Of this gateway among others of the same broker: part of the ids of its jobs.
+        run: Of this run, for clients that have no identity of their own.
+        door: The keys of both ports; None for none.
+    """
+
+    front: str
+    back: str
+    insecure: bool
+    max_frame: int
+    max_unsent_bytes: int
+    name: str
+    run: str
+    door: GatewayDoor | None = None
+
+
+class MajordomoGateway:
+    """A `eventmq.interfaces.Gateway`, and the `Jobs` of its machine.
+
+    Args:
+        app: An `eventmq.app.EventMQ`.
+        options: Where it listens.
+        limits: Of the machine.
+        clock: Reads time.
+    """
+
+    def __init__(
+        self, app: Any, options: MajordomoOptions, limits: MajordomoLimits, clock: Clock
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._machine = MajordomoMachine(limits, self)
+        self._router = RouterLoop(
+            self._machine,
+            {"front": options.front, "back": options.back},
+            clock=clock,
+            name="eventmq-gateway-majordomo",
+            max_frame=options.max_frame,
+            door=options.door,
+            max_unsent_bytes=options.max_unsent_bytes,
+        )
+        self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
+        self._clock = clock
+        #: How many tasks the app had, and the services of those that yield parts.
+        self._known = 0
+        self._streaming: set[str] = set()
+        self._workers: dict[int, ForeignWorker] = {}
+        #: When sessions ended.
+        self._left: deque[float] = deque()
+
+    # The contract
+
+    def start(self) -> Sequence[str]:
+        """Bind and serve; return the addresses for clients and for workers."""
+        options = self._options
+        if "memory://" in self._app.settings.broker:
+            msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
+            raise NotAllowed(msg)
+        for address in (options.front, options.back) if options.door is None else ():
+            check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
+        self._loop.start()
+        try:
+            self._router.guests.append(ClientGuest(self._app.wiring.client.runner))
+            addresses = self._router.start()
+        except BaseException:
+            self._loop.stop()
+            raise
+        self._loop.begin(self._resume())
+        return [addresses["front"], addresses["back"]]
+
+    def running(self) -> bool:
+        """Say whether it serves."""
+        return self._router.running() and self._loop.running()
+
+    def stop(self, grace: float) -> None:
+        """Send workers away, hand back what they had, forget who waits: jobs go on. Idempotent."""
+        self._router.stop()
+        self._loop.stop()
+        self._workers.clear()
+
+    # Requests of clients
+
+    def key(self, asked: Asked) -> str:
+        """Return a job id made of the gateway's name, client and request id.
+
+        Identities that begin with a zero byte were made by the ROUTER, for this run only.
+        """
+        run = self._options.run if asked.client[:1] == b"\0" else ""
+        digest = hashlib.sha256()
+        for part in (self._options.name.encode(), run.encode(), asked.client, asked.id):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return f"mdp-{digest.hexdigest()[:40]}"
+
+    def submit(self, job_id: str, asked: Asked, body: Sequence[bytes]) -> None:
+        """Submit a job and wait for its end."""
+        frames = list(body)
+        if self._streams(asked.service):
+            self._loop.begin(self._request(job_id, asked, frames))
+            return
+        try:
+            self._app.follow_raw(
+                asked.service, frames, self._headers(asked), job_id=job_id,
+                on_end=partial(self._ended, asked, frames),
+            )  # fmt: skip
+        except EventMQError as error:
+            self._finish(job_id, _failure("refused", str(error)))
+
+    def _ended(self, asked: Asked, body: list[bytes], job: Any, error: Exception | None) -> None:
+        """Give the reply of a job that has ended; where the broker was away it is tried again."""
+        if isinstance(error, BrokerUnavailable):
+            self._loop.begin(self._request(job.id, asked, body))
+        elif error is not None:
+            code = "unavailable" if job.origin.sent else "refused"
+            self._finish(job.id, _failure(code, str(error)))
+        elif is_reference(job.row.content_type):
+            self._loop.begin(self._await(job.id, job))  # where results are may block
+        else:
+            self._finish(job.id, _reply_of(job.get))
+
+    def _streams(self, service: str) -> bool:
+        """Say whether a service is a task of ours that yields parts."""
+        tasks = self._app.tasks
+        if len(tasks) != self._known:
+            self._known = len(tasks)
+            self._streaming = {t.declared.majordomo for t in tasks.values() if t.streams}
+        return service in self._streaming
+
+    def _headers(self, asked: Asked) -> dict[str, str]:
+        headers = {
+            _GATEWAY: self._options.name,
+            _CLIENT: asked.client.hex(),
+            _REQUEST_ID: asked.id.hex(),
+        }
+        return {**headers, _EMPTY: "1"} if asked.empty else headers
+
+    async def _request(self, job_id: str, asked: Asked, body: list[bytes]) -> None:
+        headers = self._headers(asked)
+        while True:
+            try:
+                job = await self._app.asend_raw(asked.service, body, headers, job_id=job_id)
+            except BrokerUnavailable as error:
+                logger.warning("a request waits for the broker: %s", error)
+                await asyncio.sleep(AGAIN)
+            except EventMQError as error:
+                self._finish(job_id, _failure("refused", str(error)))
+                return
+            else:
+                break
+        if self._streams(asked.service):
+            await self._hand_on(job_id, job)
+        await self._await(job_id, job)
+
+    async def _hand_on(self, job_id: str, job: Any) -> None:
+        """Give the client what a task yields; what a run before has yielded is not repeated."""
+        parts, sent, seen = job.stream(timeout=None), 0, 0
+        while True:
+            try:
+                async for part in parts:
+                    seen += 1
+                    if seen > sent:
+                        sent = seen
+                        self._router.call(partial(self._part, job_id, part))
+                return
+            except StreamRestarted:
+                seen = 0
+            except EventMQError:
+                return  # its end says how it ended
+
+    def _part(self, job_id: str, body: list[bytes], _: float) -> None:
+        self._machine.part(job_id, body)
+
+    async def _await(self, job_id: str, job: Any) -> None:
+        try:
+            value = await job.aget(timeout=None)
+        except EventMQError as error:
+            self._finish(job_id, _failure(_code(error), str(error)))
+        else:
+            self._finish(job_id, _reply_of(lambda: value))
+
+    def _finish(self, job_id: str, body: list[bytes]) -> None:
+        self._router.call(lambda _: self._machine.finished(job_id, body))
+
+    # Management
+
+    def look_up(self, job_id: str, service: str) -> None:
+        """See whether somebody serves the queue of a service."""
+        self._loop.begin(self._look_up(job_id, service))
+
+    async def _look_up(self, job_id: str, service: str) -> None:
+        try:
+            queues = await self._app.aask("queues", {})
+        except EventMQError as error:
+            logger.warning("whether a service is there cannot be told: %s", error)
+            code = b"500"
+        else:
+            served = any(row["name"] == service and row["workers"] for row in queues)
+            code = b"200" if served else b"404"
+        self._finish(job_id, [code])
+
+    # Requests of an earlier run
+
+    async def _resume(self) -> None:
+        """Wait for the jobs that an earlier run submitted for clients with an identity."""
+        try:
+            await self._look_back()
+        except EventMQError as error:
+            logger.warning("clients of an earlier run must repeat their requests: %s", error)
+        self._router.call(lambda _: self._machine.looked_back())
+
+    async def _look_back(self) -> None:
+        for state in _OPEN:
+            cursor, seen = "", 0
+            while seen < MOST_ROWS:
+                page = await self._page(state, cursor)
+                for row in page["jobs"]:
+                    await self._look(row)
+                cursor, seen = page["cursor"], seen + len(page["jobs"])
+                if not cursor or not page["jobs"]:
+                    break
+
+    async def _page(self, state: str, cursor: str) -> Any:
+        while True:
+            try:
+                return await self._app.aask("jobs", {"state": state, "cursor": cursor})
+            except BrokerUnavailable:
+                await asyncio.sleep(AGAIN)
+
+    async def _look(self, row: dict[str, Any]) -> None:
+        said = dict(parse_headers(row["headers"]).extra)
+        if said.get(_GATEWAY) != self._options.name:
+            return
+        client, id = _hex(said.get(_CLIENT, "")), _hex(said.get(_REQUEST_ID, ""))
+        if client and id and client[:1] != b"\0":
+            asked = Asked(client, id, row["queue"], _EMPTY in said)
+            self._router.call(lambda _: self._expect(row["id"], asked))
+
+    def _expect(self, job_id: str, asked: Asked) -> None:
+        if self._machine.expect(job_id, asked):
+            self._loop.begin(self._find(job_id, asked))
+
+    async def _find(self, job_id: str, asked: Asked) -> None:
+        job = await self._app.ajob(job_id)
+        if self._streams(asked.service):
+            await self._hand_on(job_id, job)
+        await self._await(job_id, job)
+
+    # Workers
+
+    def attach(self, worker: int, service: str) -> bool:
+        """Start a worker session for a foreign worker, unless too many have just ended."""
+        now = self._clock.monotonic()
+        while self._left and now - self._left[0] > END:
+            self._left.popleft()
+        if len(self._left) >= ENDING:
+            return False
+        over: Callable[[], Any] = partial(self._router.call, lambda _: self._over(worker))
+        pool = ForeignPool(partial(self._ask, worker), over)
+        name = f"majordomo:{service}:{worker}"
+        runner = _make_runner(self._app, pool, name, service, self._router.context)
+        foreign = ForeignWorker(pool, runner, over)
+        foreign.begin()
+        self._workers[worker] = foreign
+        self._router.guests.append(foreign)
+        return True
+
+    def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:
+        said = _said(headers)
+        client = _hex(said.get(_CLIENT, "")) or job_id.encode()
+        id = _hex(said.get(_REQUEST_ID, "")) or job_id.encode()
+        task = Task(job_id, client, id, frames, streams=_GATEWAY not in said)
+        self._router.call(lambda _: self._machine.assign(worker, task))
+
+    def parted(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """Hand on a part of what a worker does."""
+        self._workers[worker].pool.part(job_id, body)
+
+    def answered(self, worker: int, job_id: str, body: Sequence[bytes]) -> None:
+        """Hand on what a worker has done."""
+        self._workers[worker].pool.answer(job_id, body)
+
+    def _over(self, worker: int) -> None:
+        self._machine.withdrawn(worker)
+
+    def detach(self, worker: int, *, died: bool) -> None:
+        """End the session of a worker."""
+        self._workers.pop(worker).leave(died=died)
+        self._left.append(self._clock.monotonic())
+
+
+def _make_runner(app: Any, pool: ForeignPool, name: str, service: str, context: Any) -> Any:
+    from eventmq.worker.runner import WorkerRunner
+    from eventmq.worker.session import SessionInfo
+
+    settings = app.settings
+    info = SessionInfo(
+        session="",
+        name=name,
+        queues=((10, service),),
+        tasks=(service_task(service),),
+        heartbeat=settings.heartbeat_interval,
+        heartbeat_timeout=settings.heartbeat_timeout,
+        shutdown_grace=settings.shutdown_grace,
+        cancel_grace=settings.cancel_grace,
+    )
+    runner = WorkerRunner(
+        pool,
+        brokers=settings.broker,
+        info=info,
+        max_frame=settings.max_frame,
+        context=context,
+        clock=app.clock,
+    )
+    if settings.key_file and settings.broker_key_file:
+        from eventmq.wire.curve import client_keys
+
+        runner.keys = client_keys(settings.broker_key_file, settings.key_file)
+    return runner
+
+
+def _code(error: EventMQError) -> str:
+    codes = {"JobCancelled": "cancelled", "JobExpired": "expired"}
+    other = "failed" if isinstance(error, JobError) else "unavailable"
+    return codes.get(type(error).__name__, other)
+
+
+def _reply_of(value: Callable[[], Any]) -> list[bytes]:
+    """Return the body of the FINAL for what ``value`` returns or raises."""
+    try:
+        found = value()
+    except EventMQError as error:
+        return _failure(_code(error), str(error))
+    return found if isinstance(found, list) else _failure("failed", "no frames came back")
+
+
+def _said(headers: str) -> dict[str, str]:
+    """Return the headers of a job, of which ours need no decoding."""
+    return dict(item.partition(":")[::2] for item in headers.split(","))
+
+
+def _hex(text: str) -> bytes:
+    """Return the bytes of a header that we write as hex; b"" for anything else."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _failure(code: str, text: str) -> list[bytes]:
+    """Return the body of a FINAL for a request that failed: the draft has no errors."""
+    return [b"", b"ERROR", code.encode(), text.encode(errors="replace")]

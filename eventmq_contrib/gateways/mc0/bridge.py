@@ -1,0 +1,204 @@
+"""The gateway ``mc0``: its ROUTER, and two threads that take messages from and to topics.
+
+mc0's own subscribers are served by the machine at once, whatever the broker does; the broker's
+absence costs only what would have gone through it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import ContentError, EventMQError
+from eventmq.gateway.options import WITH_KEYS, check_reach
+from eventmq.gateway.router import RouterLoop
+from eventmq_contrib.gateways.mc0.machine import Mc0Machine
+from eventmq_contrib.gateways.mc0.messages import command_of, origin_of, publication_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventmq.client.topics import Message, Subscription
+    from eventmq.clock import Clock
+    from eventmq.gateway.access import GatewayDoor
+    from eventmq_contrib.gateways.mc0.machine import Mc0Limits
+    from eventmq_contrib.gateways.mc0.messages import Command, Publication
+
+__all__ = ["Mc0Gateway", "Mc0Options"]
+
+logger = logging.getLogger(__name__)
+
+#: Publications that wait for the broker, and bytes of them; beyond it the oldest are dropped.
+WAITING, WAITING_BYTES = 10_000, 64 * 1024 * 1024
+
+#: Dropped publications of which one line tells.
+TELL = 1000
+
+#: Seconds that the start waits for the broker, and between two tries to subscribe.
+PATIENCE = 2.0
+
+#: Seconds that a thread may take to end.
+END = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mc0Options:
+    """Where the gateway listens.
+
+    Attributes:
+        bind: The address.
+        insecure: It may be one that others can reach in the clear.
+        max_frame: Longest frame in bytes.
+        max_unsent_bytes: Bytes that wait for one peer that does not read.
+        door: Its keys; None for none.
+    """
+
+    bind: str
+    insecure: bool
+    max_frame: int
+    max_unsent_bytes: int
+    door: GatewayDoor | None = None
+
+
+class Mc0Gateway:
+    """A `eventmq.interfaces.Gateway`.
+
+    Args:
+        app: An `eventmq.app.EventMQ`.
+        options: Where it listens.
+        limits: The bounds of the machine.
+        clock: Reads time.
+        mark: Of this gateway, among all.
+    """
+
+    def __init__(
+        self, app: Any, options: Mc0Options, limits: Mc0Limits, *, clock: Clock, mark: str
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._mark = mark
+        self._machine = Mc0Machine(limits, self._published)
+        self._router = RouterLoop(
+            self._machine,
+            {"main": options.bind},
+            clock=clock,
+            name="eventmq-gateway-mc0",
+            max_frame=options.max_frame,
+            door=options.door,
+            max_unsent_bytes=options.max_unsent_bytes,
+        )
+        self._waiting: deque[Publication] = deque()
+        #: Bytes of them; both are changed under the lock.
+        self._size = 0
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._news = threading.Semaphore(0)
+        self._ending = threading.Event()
+        self._subscribed = threading.Event()
+        self._subscription: Subscription | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> Sequence[str]:
+        """Bind and serve; return the real address."""
+        options = self._options
+        if options.door is None:
+            check_reach(options.bind, insecure=options.insecure, protected=WITH_KEYS)
+        addresses = self._router.start()
+        for name, main in (("in", self._take_in), ("out", self._give_out)):
+            name = f"eventmq-gateway-mc0-{name}"  # noqa: PLW2901 - its full name
+            thread = threading.Thread(target=main, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        if not self._subscribed.wait(PATIENCE):
+            logger.warning("no broker yet: topics of others do not reach mc0 clients until it is")
+        return list(addresses.values())
+
+    def running(self) -> bool:
+        """Say whether it serves."""
+        return self._router.running()
+
+    def stop(self, grace: float) -> None:
+        """Stop serving; publish what waits, within the grace. Idempotent."""
+        self._router.stop()
+        self._ending.set()
+        self._news.release()
+        if self._subscription is not None:
+            self._subscription.close()
+        for thread in self._threads:
+            thread.join(max(grace, END))
+        self._threads.clear()
+
+    # From mc0 to topics
+
+    def _published(self, topic: bytes, message: Command) -> None:
+        publication = publication_of(topic, message, self._mark)
+        if publication is None:
+            logger.debug("a topic that is no UTF-8 stays among mc0 clients")
+            return
+        with self._lock:
+            self._waiting.append(publication)
+            self._size += len(publication.body)
+            while len(self._waiting) > WAITING or self._size > WAITING_BYTES:
+                self._size -= len(self._waiting.popleft().body)
+                if self._dropped % TELL == 0:
+                    what = "the broker does not take what mc0 clients put: dropping the oldest"
+                    logger.warning(what)
+                self._dropped += 1
+        self._news.release()
+
+    def _next(self) -> Publication | None:
+        """Wait for the oldest publication; None where there is none."""
+        self._news.acquire()
+        with self._lock:
+            if not self._waiting:
+                return None
+            publication = self._waiting.popleft()
+            self._size -= len(publication.body)
+            return publication
+
+    def _give_out(self) -> None:
+        while not (self._ending.is_set() and not self._waiting):
+            publication = self._next()
+            if publication is None:
+                continue
+            try:
+                self._app.publish_raw(*publication)
+            except EventMQError as error:
+                logger.warning("a message of an mc0 client was not published: %s", error)
+                if self._ending.is_set():
+                    return
+
+    # From topics to mc0
+
+    def _take_in(self) -> None:
+        while not self._ending.is_set():
+            try:
+                with self._app.subscribe("") as subscription:
+                    self._subscription = subscription
+                    self._subscribed.set()
+                    self._follow(subscription)
+            except EventMQError as error:
+                logger.debug("not subscribed: %s", error)
+                self._ending.wait(PATIENCE)
+            finally:
+                self._subscription = None
+
+    def _follow(self, subscription: Subscription) -> None:
+        while not self._ending.is_set():
+            try:
+                message = next(subscription)
+            except StopIteration:
+                return
+            except ContentError as error:
+                logger.debug("a message cannot be read here: %s", error)
+                continue
+            if origin_of(message.headers) != self._mark:
+                self._hand_on(message)
+
+    def _hand_on(self, message: Message) -> None:
+        command = command_of(message.topic, message.value, message.headers)
+        topic = message.topic.encode()
+        self._router.call(lambda now: self._machine.deliver(topic, command, now))

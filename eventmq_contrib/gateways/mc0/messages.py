@@ -1,0 +1,175 @@
+"""The messages of mc0 0.3 as frames, and back (document: "Message structure").
+
+A message is an empty frame, the verb, header pairs up to the first empty key, and the body. Keys
+and values are bytes: the protocol says nothing of their encoding.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from eventmq.errors import ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.wire.batches import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "ORIGIN",
+    "Command",
+    "Publication",
+    "command_of",
+    "decode",
+    "encode",
+    "error",
+    "identifier",
+    "ok",
+    "origin_of",
+    "publication_of",
+]
+
+
+_ID = b"ID"
+
+#: An empty frame, a verb.
+_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One message.
+
+    Attributes:
+        verb: What it is.
+        headers: Pairs, in order.
+        body: The frames after the headers, in order; they may be empty.
+    """
+
+    verb: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: tuple[bytes, ...] = ()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the first value of a header, None where it is missing."""
+        return next((value for name, value in self.headers if name == key), None)
+
+
+def decode(frames: Sequence[bytes]) -> Command:
+    """Read a message, without the identity of its peer.
+
+    Raises:
+        ProtocolError: It does not begin with an empty frame and a verb, or a header has no value.
+    """
+    if len(frames) < _LEAST or frames[0] or not frames[1]:
+        raise ProtocolError("a message begins with an empty frame and a verb")
+    rest = frames[2:]
+    headers = []
+    place = 0
+    while place < len(rest) and rest[place]:
+        if place + 1 == len(rest):
+            raise ProtocolError("headers come in pairs: the last key has no value")
+        headers.append((rest[place], rest[place + 1]))
+        place += 2
+    return Command(frames[1], tuple(headers), tuple(rest[place + 1 :]))
+
+
+def identifier(frames: Sequence[bytes]) -> bytes | None:
+    """Return the value of ID of a message that `decode` refuses, as far as it can be read."""
+    rest = frames[2:]
+    for place in range(0, len(rest) - 1, 2):
+        if not rest[place]:
+            return None
+        if rest[place] == _ID:
+            return rest[place + 1]
+    return None
+
+
+def encode(command: Command) -> list[bytes]:
+    """Return the frames of a message; the empty key is there where there is a body."""
+    frames = [b"", command.verb]
+    for pair in command.headers:
+        frames += pair
+    return [*frames, b"", *command.body] if command.body else frames
+
+
+def ok(id: bytes) -> list[bytes]:
+    """Return the frames of OK."""
+    return [b"", b"OK", _ID, id]
+
+
+def error(text: str, id: bytes | None) -> list[bytes]:
+    """Return the frames of ERROR, with the ID of what it answers."""
+    frames = [b"", b"ERROR", b"MESSAGE", text.encode(errors="replace")]
+    return frames if id is None else [*frames, _ID, id]
+
+
+#: Header with the mark of the gateway that published.
+ORIGIN = "mc0"
+
+#: Header with mc0's own headers: percent-encoded ``key=value`` joined by ``&``.
+_HEADERS = "mc0-headers"
+
+
+class Publication(NamedTuple):
+    """What `eventmq.app.EventMQ.publish_raw` takes."""
+
+    topic: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def publication_of(topic: bytes, message: Command, origin: str) -> Publication | None:
+    """Return what to publish for a MESSAGE, None where its topic is no text."""
+    try:
+        name = topic.decode()
+    except UnicodeDecodeError:
+        return None
+    headers = {ORIGIN: origin, _HEADERS: _format(message.headers)}
+    if len(message.body) == 1:
+        return Publication(name, message.body[0], headers)
+    headers["content-type"] = "msgpack"
+    return Publication(name, pack(list(message.body)), headers)
+
+
+def origin_of(headers: str) -> str:
+    """Return the mark of the gateway that published something, "" for another publisher."""
+    return _extra(headers).get(ORIGIN, "")
+
+
+def command_of(topic: str, value: Any, headers: str) -> Command:
+    """Return the MESSAGE for a publication."""
+    own = _extra(headers).get(_HEADERS)
+    pairs = ((b"TOPIC", topic.encode()),) if own is None else _parse(own)
+    return Command(b"MESSAGE", pairs, _frames(value))
+
+
+def _frames(value: Any) -> tuple[bytes, ...]:
+    """Return the body for a value: bytes and text as they are, the rest as JSON."""
+    match value:
+        case bytes():
+            return (value,)
+        case str():
+            return (value.encode(errors="replace"),)
+        case list() | tuple() if all(isinstance(item, bytes) for item in value):
+            return tuple(value)
+    return (json.dumps(value, default=str).encode(),)
+
+
+def _extra(headers: str) -> dict[str, str]:
+    try:
+        return dict(parse_headers(headers).extra)
+    except ProtocolError:
+        return {}
+
+
+def _format(pairs: tuple[tuple[bytes, bytes], ...]) -> str:
+    return "&".join(f"{quote_from_bytes(k, '')}={quote_from_bytes(v, '')}" for k, v in pairs)
+
+
+def _parse(text: str) -> tuple[tuple[bytes, bytes], ...]:
+    pairs = (part.partition("=") for part in text.split("&") if part)
+    return tuple((unquote_to_bytes(key), unquote_to_bytes(value)) for key, _, value in pairs)

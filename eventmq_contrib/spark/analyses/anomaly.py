@@ -1,0 +1,222 @@
+"""Hours that are not like the same hours of earlier weeks: `eventmq spark anomaly`.
+
+By task and hour of the week (UTC): jobs that ended, median waiting time and share of failures, each
+against median and MAD of the weeks before (`oddity`). Not a forecast: a task that grows week by
+week is odd each time until its history has grown along.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from eventmq.events import HOUR_US, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+    Values = np.ndarray[Any, np.dtype[np.float64]]
+
+__all__ = ["ANOMALIES", "MIN_HISTORY", "THRESHOLD", "anomaly", "between", "hours", "odd_hours"]
+
+
+#: The table: column -> Spark type.
+ANOMALIES = {
+    "task": "string", "hour_us": "long", "measure": "string", "value": "double",
+    "median": "double", "low": "double", "high": "double", "score": "double", "weeks": "int",
+    "why": "string",
+}  # fmt: skip
+
+#: Makes a MAD a standard deviation.
+_NORMAL = 1.4826
+
+#: Hours of a week, and those from a Monday, 00:00, to 1970-01-01, a Thursday.
+_WEEK, _THURSDAY = 168, 72
+
+#: Weeks that history goes back at most.
+_BACK = 26
+
+#: What nobody would call different: of the median; seconds of waiting; share of failures.
+_RELATIVE, _WAIT, _SHARE = 0.05, 0.02, 0.01
+
+
+def odd_hours(frame: pd.DataFrame, *, threshold: float, min_history: int) -> pd.DataFrame:
+    """Return the odd hours of one task.
+
+    Args:
+        frame: ``task hour_us ended failed wait_us last_us``: the hours in which jobs of it ended,
+            and the last hour of the journal.
+        threshold: Score above which an hour is odd.
+        min_history: Weeks that must have gone before, at least 1.
+
+    Returns:
+        ``ANOMALIES``.
+    """
+    import pandas as pd
+
+    task = frame["task"].iloc[0]
+    rows = [
+        {"task": task, **row}
+        for row in _judged(_whole(frame), threshold=threshold, min_history=max(1, min_history))
+    ]
+    return pd.DataFrame(rows, columns=list(ANOMALIES))
+
+
+def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return all whole hours of a task, also those without a job, by the hour."""
+    import numpy as np
+
+    first, last = int(frame["hour_us"].min()) + HOUR_US, int(frame["last_us"].iloc[0])
+    every: Any = np.arange(first, last, HOUR_US, dtype=np.int64)
+    found = frame.set_index("hour_us")[["ended", "failed", "wait_us"]].reindex(every)
+    found["ended"], found["failed"] = found["ended"].fillna(0), found["failed"].fillna(0)
+    return found
+
+
+def _judged(hours: pd.DataFrame, *, threshold: float, min_history: int) -> Iterator[dict[str, Any]]:
+    import numpy as np
+
+    at = hours.index.to_numpy(np.int64)
+    ended, failed = hours["ended"].to_numpy(np.float64), hours["failed"].to_numpy(np.float64)
+    share = np.divide(failed, ended, out=np.full(len(at), np.nan), where=ended > 0)
+    wait = hours["wait_us"].to_numpy(np.float64) / 1e6
+    of_week = (at // HOUR_US + _THURSDAY) % _WEEK
+    for hour in np.unique(of_week):
+        places = np.flatnonzero(of_week == hour)
+        for name, values in (("rate", ended), ("wait", wait), ("failures", share)):
+            there = places[~np.isnan(values[places])]
+            for n in range(min_history, len(there)):
+                before = there[max(0, n - _BACK) : n]
+                row = _compared(name, values[there[n]], values[before], ended[there[n]], threshold)
+                if row is not None:
+                    when = int(at[there[n]])
+                    yield {**row, "hour_us": when, "weeks": len(before), "why": _why(row, when)}
+
+
+def _compared(
+    name: str, value: float, before: Values, jobs: float, threshold: float
+) -> dict[str, Any] | None:
+    """Return the row of an odd value, None for one that is not."""
+    import numpy as np
+
+    median = float(np.median(before))
+    mad = float(np.median(np.abs(before - median)))
+    spread = max(_NORMAL * mad, _floor(name, median, jobs))
+    score = (value - median) / spread
+    low, high = median - threshold * spread, median + threshold * spread
+    if abs(score) <= threshold or (score < 0 and name != "rate"):
+        return None
+    return {
+        "measure": name, "value": float(value), "median": median, "low": max(0.0, low),
+        "high": min(high, 1.0) if name == "failures" else high, "score": float(score),
+    }  # fmt: skip
+
+
+def _floor(name: str, median: float, jobs: float) -> float:
+    if name == "rate":  # what a Poisson process of this rate varies by
+        return max(math.sqrt(median), 1.0, _RELATIVE * median)
+    if name == "wait":
+        return max(_WAIT, _RELATIVE * median)
+    # Of a share, what chance makes of so many jobs; one failure more is always possible.
+    share = min(max(median, 1 / (jobs + 2)), 1 - 1 / (jobs + 2))
+    return float(max(_SHARE, (share * (1 - share) / jobs) ** 0.5))
+
+
+#: Measure -> how its numbers are said.
+_SAID = {
+    "rate": ("{:,.0f} jobs ended", "{:,.0f}"),
+    "wait": ("half of the jobs waited {:.3g} s or longer", "{:.3g} s"),
+    "failures": ("{:.1%} of the jobs failed", "{:.1%}"),
+}
+
+
+def _why(row: dict[str, Any], when: int) -> str:
+    said, plain = _SAID[row["measure"]]
+    hour = datetime.fromtimestamp(when // 1_000_000, timezone.utc)
+    usual, low, high = (plain.format(row[name]) for name in ("median", "low", "high"))
+    bound = f"{low} to {high}" if row["measure"] == "rate" else f"up to {high}"
+    way = "more" if row["score"] > 0 else "fewer"
+    what = "longer" if row["measure"] == "wait" else way
+    return (
+        f"{hour:%a %Y-%m-%d %H}:00 UTC: {said.format(row['value'])}, {what} than usual for this "
+        f"hour of the week: {usual} in the median ({bound} would not be odd)"
+    )
+
+
+#: Robust z-scores above this are odd.
+THRESHOLD = 5.0
+
+#: Weeks that an hour must have been seen in before it can be odd.
+MIN_HISTORY = 4
+
+#: Of `percentile_approx`: the error of a rank is 1/ACCURACY.
+_ACCURACY = 10_000
+
+
+def hours(events: DataFrame) -> DataFrame:
+    """Return what each task did in each hour, of those in which jobs of it ended.
+
+    Returns:
+        ``task hour_us ended failed wait_us``: when the hour began, how many jobs succeeded or
+        failed in it, and the median of their waiting times, null where none is known.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    failed = F.col("kind") == str(Kind.FAILED)
+    ended = events.where(failed | (F.col("kind") == str(Kind.SUCCEEDED)))
+    hour = (F.col("ts_us") - F.pmod("ts_us", F.lit(HOUR_US))).alias("hour_us")
+    return ended.groupBy(F.coalesce("task", F.lit("")).alias("task"), hour).agg(
+        F.count("*").alias("ended"),
+        F.count_if(failed).alias("failed"),
+        F.percentile_approx("wait_us", 0.5, _ACCURACY).cast("double").alias("wait_us"),
+    )
+
+
+def anomaly(
+    events: DataFrame, *, threshold: float = THRESHOLD, min_history: int = MIN_HISTORY
+) -> DataFrame:
+    """Return the odd hours, the oddest first.
+
+    The hour of the journal's last event is not judged, nor the first one of a task: they are not
+    whole. An hour without a job of a task counts as one with none.
+
+    Args:
+        events: Rows of a journal, with its history.
+        threshold: Robust z-score above which an hour is odd.
+        min_history: Weeks that must have gone before.
+
+    Returns:
+        ``ANOMALIES``; ``measure`` is ``rate`` (jobs that ended in the hour), ``wait`` (median, in
+        seconds) or ``failures`` (share); ``low`` and ``high`` bound what would not be odd.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    last = events.agg(F.max("ts_us").alias("ts")).select(
+        (F.col("ts") - F.pmod("ts", F.lit(HOUR_US))).alias("last_us")
+    )
+
+    def judged(frame: pd.DataFrame) -> pd.DataFrame:
+
+        return odd_hours(frame, threshold=threshold, min_history=min_history)
+
+    schema = ", ".join(f"{name} {kind}" for name, kind in ANOMALIES.items())
+    found = hours(events).crossJoin(F.broadcast(last)).groupBy("task")
+    return found.applyInPandas(judged, schema).orderBy(F.desc("score"), "task", "hour_us")
+
+
+def between(found: DataFrame, since: float | None, until: float | None) -> DataFrame:
+    """Return the rows of some hours.
+
+    Args:
+        found: Of `anomaly`.
+        since: Unix time in seconds: hours that end before it are left out.
+        until: Unix time in seconds: hours that begin after it are left out.
+    """
+    if since is not None:
+        found = found.where(found.hour_us > since * 1e6 - HOUR_US)
+    return found if until is None else found.where(found.hour_us < until * 1e6)

@@ -1,0 +1,395 @@
+"""Whether every job that was accepted ended: the operator's proof."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eventmq.events import ENDS, Kind
+from eventmq_contrib.spark.analyses.leases import double_leased
+from eventmq_contrib.spark.analyses.numbers import gaps, numbers
+from eventmq_contrib.spark.analyses.states import RUNNING, ended, kind_of, lives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from eventmq_contrib.spark.analyses.numbers import Numbers
+    from eventmq_contrib.spark.evidence import Evidence
+
+__all__ = ["LISTED", "STUCK_AFTER", "Audit", "audit", "audit_journal", "job_states"]
+
+#: What an audit comes to, the best first.
+CLEAN = "clean"
+COMPLETE = "complete as far as its own seals reach; not anchored"
+UNPROVEN = "nothing found; not proven"
+UNSOUND = "not sound"
+
+#: Seconds without a word from a worker after which its job is stuck.
+STUCK_AFTER = 60.0
+
+#: Ids in a list at most.
+LISTED = 1000
+
+#: Ranges of events that may have been altered, of which orphans are looked for at most.
+_SUSPECTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What became of all jobs.
+
+    Attributes:
+        jobs: How many there are: the sum of the nine that follow.
+        succeeded: Ended with a result.
+        failed: Failed for good.
+        cancelled: Were cancelled.
+        expired: Were not started in time.
+        waiting: Wait for a worker, or for their time.
+        running: Have a worker that was heard of lately.
+        stuck: Have a worker that was not.
+        lost: Have not ended, and a number after their first event is missing.
+        unknown: Have not ended, and a gap is after their first event.
+        double_leased: Had two leases at once, or one after their end; counted above as well.
+        orphans: Have events and were never admitted, although no event is missing; counted above
+            as well.
+        missing_events: Numbers that are not there and in no gap, between the first and the last
+            that were sealed, where that is known; else between those that are there.
+        unknown_kinds: Events of a kind that does not exist.
+        conflicts: Events that are not the same in all files that have them.
+        damaged: How many things are wrong with files and events: the length of ``damage`` uncut.
+        proven: Whether files were looked at, and seal logs say that nothing is missing or altered,
+            from the first to the last event that is sealed in them.
+        anchored: Whether the end of the events of each broker was compared with that broker's own,
+            so that seal logs cut off together with files are found.
+        stuck_ids: Ids of those, the oldest first; the lists are bounded.
+        lost_ids: As above.
+        double_leased_ids: As above.
+        orphan_ids: As above.
+        damage: What is wrong, as sentences that name files and numbers.
+        unproven: Why it is not proven, as sentences.
+        unanchored: Of which brokers the end was not compared, as sentences.
+    """
+
+    jobs: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int
+    waiting: int
+    running: int
+    stuck: int
+    lost: int
+    unknown: int
+    double_leased: int
+    orphans: int
+    missing_events: int
+    unknown_kinds: int
+    conflicts: int
+    damaged: int
+    proven: bool
+    anchored: bool
+    stuck_ids: tuple[str, ...]
+    lost_ids: tuple[str, ...]
+    double_leased_ids: tuple[str, ...]
+    orphan_ids: tuple[str, ...]
+    damage: tuple[str, ...]
+    unproven: tuple[str, ...]
+    unanchored: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found: no job lost, double-leased or orphaned, nothing damaged."""
+        found = (self.lost, self.double_leased, self.orphans, self.missing_events, self.damaged)
+        return not any(found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was found, and nothing can be missing or altered that is sealed."""
+        return self.sound and self.proven
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found, and nothing can be missing or altered, the end included."""
+        return self.complete and self.anchored
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to, in a few words: ``clean``, and nothing else, is a proof."""
+        if not self.sound:
+            return UNSOUND
+        if not self.proven:
+            return UNPROVEN
+        return CLEAN if self.anchored else COMPLETE
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict, and the fields by their names."""
+        return {"verdict": self.verdict, **dataclasses.asdict(self)}
+
+    @classmethod
+    def columns(cls) -> str:
+        """Return the type of a row of it, as Spark writes types."""
+        fields = dataclasses.fields(cls)
+        types = {"int": "long", "bool": "boolean"}
+        named = (f"{each.name} {types.get(str(each.type), 'array<string>')}" for each in fields)
+        return ", ".join(["verdict string", *named])
+
+
+def audit(
+    events: DataFrame, *, stuck_after: float = STUCK_AFTER, listed: int = LISTED,
+    queue: str | None = None, task: str | None = None,
+    since: float | None = None, until: float | None = None, jobs: DataFrame | None = None,
+    evidence: Evidence | None = None,
+) -> Audit:  # fmt: skip
+    """Return what became of all jobs, by their events.
+
+    A DataFrame of events cannot say what is not in it. For a proof give the evidence of the
+    journal, or take `audit_journal`.
+
+    Args:
+        events: All of a journal, each of them once: numbers are looked for in all of them.
+        stuck_after: Seconds; see `job_states`.
+        listed: Ids in a list at most.
+        queue: Only jobs of this queue.
+        task: Only jobs of this task.
+        since: Only jobs whose first event is then or later, Unix time in seconds.
+        until: Only jobs whose first event is before then, Unix time in seconds.
+        jobs: What `states.lives` says of those of the queue and task, where that is there.
+        evidence: What was found about the files of the journal.
+    """
+    bounds = {} if evidence is None else evidence.files.bounds
+    known = numbers(events, bounds)
+    damage = _damage(events, listed, evidence)
+    for name, value in (("queue", queue), ("task", task)):
+        if value is not None:
+            events = events.where(events[name] == value)
+    complete = [
+        each.broker_id for each in known
+        if bounds.get(each.broker_id, (0, 0))[0] == 1 and not each.last_absent
+    ]  # fmt: skip
+    states = job_states(
+        events, known, stuck_after=stuck_after, jobs=jobs, complete=complete,
+        suspect=() if evidence is None else evidence.files.suspect,
+    )  # fmt: skip
+    if since is not None:
+        states = states.where(states.first_us >= round(since * 1_000_000))
+    if until is not None:
+        states = states.where(states.first_us < round(until * 1_000_000))
+    digest = _digest(states).persist()
+    try:
+        return _summed(digest, events, sum(each.missing for each in known), listed, damage)
+    finally:
+        digest.unpersist()
+
+
+def job_states(
+    events: DataFrame, known: Iterable[Numbers], *, stuck_after: float = STUCK_AFTER,
+    jobs: DataFrame | None = None, complete: Sequence[str] = (),
+    suspect: Sequence[tuple[str, int, int]] = (),
+) -> DataFrame:  # fmt: skip
+    """Return a row per job: ``broker_id, job_id, state, first_seq, first_us, suspect, orphan``.
+
+    Args:
+        events: Each of them once.
+        known: The numbers of all brokers.
+        stuck_after: Seconds: a job that has a worker is stuck if its last event is that much
+            older than the last event of its broker.
+        jobs: What `states.lives` says of them, where that is there.
+        complete: Brokers of which all events are there from the first on.
+        suspect: Broker, first and last number of events that may have been altered.
+
+    Returns:
+        ``state`` is one of the names of `Audit`; ``suspect`` says that a job has more than one end
+        or more than one event of a lease, so that it may be double-leased; ``orphan`` that it was
+        never admitted.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    kind = "broker_id string, broker_us long, missing long, last_missing long, last_dropped long"
+    brokers = events.sparkSession.createDataFrame([tuple(each) for each in known], kind)
+    jobs = (lives(events) if jobs is None else jobs).join(F.broadcast(brokers), "broker_id")
+    return jobs.select(
+        "broker_id", "job_id", _state(stuck_after).alias("state"), "first_seq", "first_us",
+        ((jobs.ends > 1) | (jobs.leases > 1)).alias("suspect"),
+        _orphan(complete, suspect).alias("orphan"),
+    )  # fmt: skip
+
+
+def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) -> Column:
+    """Return whether a job was never admitted.
+
+    The only event of a job without guarantee is its end; where that may have been altered, it
+    counts as well.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    first, broker, seq = kind_of(F.col("first")), F.col("broker_id"), F.col("first_seq")
+    altered = F.lit(False)  # noqa: FBT003 - a literal
+    for broker_id, least, most in suspect[:_SUSPECTS]:
+        altered |= (broker == broker_id) & seq.between(least, most)
+    begun = first.isin(Kind.ENQUEUED.value, Kind.DELAYED.value)
+    end = first.isin([kind.value for kind in ENDS])
+    return broker.isin(list(complete)) & ~begun & (~end | altered)
+
+
+def _state(stuck_after: float) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    last, first = kind_of(F.col("last")), F.col("first_seq")
+    silent = F.col("broker_us") - F.col("last_us") >= round(stuck_after * 1_000_000)
+    return (
+        F.when(ended(last), last)
+        .when(first < F.col("last_missing"), F.lit("lost"))
+        .when(first < F.col("last_dropped"), F.lit("unknown"))
+        .when(~last.isin([kind.value for kind in RUNNING]), F.lit("waiting"))
+        .when(silent, F.lit("stuck"))
+        .otherwise(F.lit("running"))
+    )
+
+
+def _digest(states: DataFrame) -> DataFrame:
+    """Return one row per state for jobs that nobody asks for, and one for each of the others.
+
+    So all that is asked about states is asked of a few rows, and jobs are put together once.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    asked = states.suspect | states.orphan | states.state.isin("stuck", "lost")
+    names = ("broker_id", "job_id", "first_seq")
+    details = [F.when(asked, states[name]).alias(name) for name in names]
+    return states.groupBy("state", "suspect", "orphan", *details).agg(F.count("*").alias("n"))
+
+
+def _summed(
+    digest: DataFrame, events: DataFrame, missing: int, listed: int, damage: Mapping[str, Any]
+) -> Audit:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    flags = [F.sum(digest[name].cast("int")) for name in ("suspect", "orphan")]
+    rows = digest.groupBy("state").agg(F.sum("n"), *flags).collect()
+    counts = {state: n for state, n, *_ in rows}
+    double: list[str] = []
+    n_double = 0
+    if any(suspects for *_, suspects, _ in rows):
+        n_double, double = _doubled(digest, events, listed)
+    names = ("succeeded", "failed", "cancelled", "expired", "waiting", "running", "stuck", "lost")
+    ids = _oldest(digest, counts, listed)
+    orphans = sum(n for *_, n in rows)
+    found = digest.where(digest.orphan).orderBy("broker_id", "first_seq").select("job_id")
+    return Audit(
+        jobs=sum(counts.values()), **{name: counts.get(name, 0) for name in (*names, "unknown")},
+        double_leased=n_double, orphans=orphans, missing_events=missing,
+        stuck_ids=ids["stuck"], lost_ids=ids["lost"], double_leased_ids=tuple(double),
+        orphan_ids=tuple(row.job_id for row in found.take(listed)) if orphans else (), **damage,
+    )  # fmt: skip
+
+
+def _damage(events: DataFrame, listed: int, evidence: Evidence | None) -> dict[str, Any]:
+    """Return what is wrong with files and events, by the names of the fields of `Audit`."""
+    kinds, said = _unknown_kinds(events)
+    if evidence is None:
+        return {
+            "unknown_kinds": kinds, "conflicts": 0, "damaged": len(said), "proven": False,
+            "anchored": False, "damage": tuple(said[:listed]),
+            "unproven": ("the files of the journal were not looked at",), "unanchored": (),
+        }  # fmt: skip
+    conflicts, clashes = evidence.conflicts(listed)
+    files = evidence.files
+    found = [*files.damage, *_missing(files.missing, events), *said]
+    return {
+        "unknown_kinds": kinds, "conflicts": conflicts, "damaged": len(found) + conflicts,
+        "proven": not files.unproven, "anchored": not files.unanchored,
+        "damage": tuple([*found, *clashes][:listed]), "unproven": tuple(files.unproven[:listed]),
+        "unanchored": tuple(files.unanchored[:listed]),
+    }  # fmt: skip
+
+
+def _unknown_kinds(events: DataFrame) -> tuple[int, list[str]]:
+    """Return how many events have a kind that does not exist, and a sentence for each of these."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    strange = events.where(~events.kind.isin([kind.value for kind in Kind]))
+    rows = strange.groupBy("broker_id", "kind").agg(
+        F.count("*").alias("n"), F.min("seq").alias("first"), F.max("seq").alias("last")
+    )
+    found = sorted(rows.collect())
+    return sum(row.n for row in found), [
+        f"{row.n} events of the broker {row.broker_id} between {row.first} and {row.last} have the "
+        f"unknown kind {row.kind!r}"
+        for row in found
+    ]
+
+
+def _missing(ranges: Sequence[tuple[str, int, int]], events: DataFrame) -> list[str]:
+    """Return a sentence for each range of numbers that no file has and no gap tells of."""
+    if not ranges:
+        return []
+    told = gaps(events)
+    found = []
+    for broker, first, last in ranges:
+        for _, begin, end in (each for each in told if each[0] == broker):
+            if begin <= first <= end:
+                first = end + 1  # noqa: PLW2901 - the rest of it
+            elif first < begin <= last:
+                found.append((broker, first, begin - 1))
+                first = end + 1  # noqa: PLW2901 - the rest of it
+        if first <= last:
+            found.append((broker, first, last))
+    return [
+        f"the events {first} to {last} of the broker {broker} are missing"
+        for broker, first, last in found
+    ]
+
+
+def audit_journal(
+    spark: SparkSession, journal: str | Path, *, sealed: Mapping[str, int] | None = None,
+    **choice: Any,
+) -> Audit:  # fmt: skip
+    """Return what became of all jobs of a journal, and whether that is proven.
+
+    Args:
+        spark: Reads it.
+        journal: Its folder, or an address that Spark knows.
+        sealed: Up to which number brokers say that their events are sealed, by broker.
+        **choice: As for `audit`: ``stuck_after``, ``listed``, ``queue``, ``task``, ``since``,
+            ``until``.
+
+    Raises:
+        JournalError: There is no journal, or it has no events.
+    """
+    from eventmq_contrib.spark.evidence import gather
+
+    evidence = gather(spark, journal, sealed=sealed)
+    return audit(evidence.events, evidence=evidence, **choice)
+
+
+def _oldest(digest: DataFrame, counts: Mapping[str, int], most: int) -> dict[str, tuple[str, ...]]:
+    """Return ids by state: of stuck and lost jobs, asked for at once, where there are any."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    listed: dict[str, list[str]] = {"stuck": [], "lost": []}
+    if listed.keys() & counts.keys():
+        order = Window.partitionBy("state").orderBy("broker_id", "first_seq")
+        place = F.row_number().over(order)
+        some = digest.where(digest.state.isin(*listed)).withColumn("place", place)
+        rows = some.where(F.col("place") <= most).orderBy("place").select("state", "job_id")
+        for state, job_id in rows.collect():
+            listed[state].append(job_id)
+    return {state: tuple(ids) for state, ids in listed.items()}
+
+
+def _doubled(digest: DataFrame, events: DataFrame, most: int) -> tuple[int, list[str]]:
+    """Return how many jobs are double-leased, and the ids of some."""
+    keys = ["broker_id", "job_id"]
+    suspects = digest.where(digest.suspect).select(*keys, "first_seq")
+    found = double_leased(events.join(suspects, keys, "left_semi")).join(suspects, keys)
+    found = found.orderBy("broker_id", "first_seq").select("job_id").persist()
+    try:
+        n = found.count()
+        return n, [row.job_id for row in found.take(most)]
+    finally:
+        found.unpersist()

@@ -1,0 +1,177 @@
+"""Whether jobs start in time: "95 % start within 2 s", by queue.
+
+As `stats`, in two steps: `slo_cells` counts starts, and its counts add up; `slo_of` makes the table
+out of counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventmq.events import Kind
+from eventmq_contrib.spark.analyses.numbers import numbers
+from eventmq_contrib.spark.analyses.states import READY, kind_of, lives, number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame
+
+    from eventmq_contrib.spark.analyses.numbers import Numbers
+
+__all__ = [
+    "Objective",
+    "expired_waiting",
+    "oldest_waiting",
+    "slo",
+    "slo_cells",
+    "slo_of",
+    "still_known",
+]
+
+#: Seconds of a cell: burn rates are of whole ones.
+STEP = 10
+
+#: Windows of the burn rate: the end of the column's name -> seconds.
+BURNS = {"5m": 300, "1h": 3600}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What is wanted of a queue.
+
+    Attributes:
+        share: Of jobs that are to start in time, between 0 and 1.
+        within: Seconds from being ready to the start.
+    """
+
+    share: float = 0.95
+    within: float = 2.0
+
+
+def expired_waiting() -> Column:
+    """Return whether an event ends a job that was ready and that no worker started in time.
+
+    One that expired before it was ready says when it would have been (``due_us``): no worker was
+    late for that.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return (F.col("kind") == Kind.EXPIRED.value) & F.col("due_us").isNull()
+
+
+def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:
+    """Return how many jobs started and how many of them in time: ``start, queue, starts, good``.
+
+    A start is counted when it is told of: with the end of the attempt, in steps of ten seconds. A
+    job that expired while it waited for a worker counts as a start that was not in time.
+
+    Args:
+        events: Each of them once; a stream as well, with a watermark on its column ``at``, the time
+            of the event as a timestamp.
+        objective: What is wanted.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    at = F.col("at") if "at" in events.columns else F.timestamp_micros("ts_us")
+    good = events.wait_us <= round(objective.within * 1_000_000)
+    counts = (
+        events.where(events.wait_us.isNotNull() | expired_waiting())
+        .groupBy(F.window(at, f"{STEP} seconds").alias("period"), "queue")
+        .agg(F.count("*").alias("starts"), F.count_if(good).alias("good"))
+    )
+    return counts.select(F.col("period.start").alias("start"), "queue", "starts", "good")
+
+
+def slo_of(counts: DataFrame, objective: Objective, now: float) -> DataFrame:
+    """Return the table of counts, a row per queue.
+
+    Columns: ``queue``; ``starts``, those that expired waiting included; ``attainment``, the share
+    of them in time; ``budget_left``, the
+    share of the starts that may be late which is not used up, below 0 where it is overspent;
+    ``burn_5m`` and ``burn_1h``, how many times faster than allowed it is spent, null where nothing
+    started.
+
+    Args:
+        counts: As from `slo_cells`; those of the same step are added.
+        objective: What is wanted, as for the counts.
+        now: Unix time in seconds at which the last five minutes and the last hour end.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    step = int(now // STEP) * STEP
+    allowed = 1.0 - objective.share
+
+    def late(since: float | None) -> Column:
+        there = F.expr("true") if since is None else F.unix_timestamp("start") > since
+        starts = F.sum(F.when(there, F.col("starts")))
+        good = F.sum(F.when(there, F.col("good")))
+        return F.try_divide(starts - good, starts)
+
+    burns = {f"burn_{name}": late(step - length) / allowed for name, length in BURNS.items()}
+    return counts.groupBy("queue").agg(
+        F.sum("starts").alias("starts"), (1 - late(None)).alias("attainment"),
+        (1 - late(None) / allowed).alias("budget_left"),
+        *(column.alias(name) for name, column in burns.items()),
+    )  # fmt: skip
+
+
+def oldest_waiting(
+    events: DataFrame, now: float, *, jobs: DataFrame | None = None,
+    known: Iterable[Numbers] | None = None,
+) -> DataFrame:  # fmt: skip
+    """Return how many jobs wait for a worker, and for how many seconds: ``queue, waiting, oldest``.
+
+    Jobs that wait for their time or for others are not among them; nor are those after whose last
+    event a number is missing, dropped or lost: it may have been their end.
+
+    Args:
+        events: All of a journal, each of them once.
+        now: Unix time in seconds.
+        jobs: What `states.lives` says of them with their queues, where that is there.
+        known: The numbers of all brokers, where ``events`` are not all of that time.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    jobs = lives(events, "queue") if jobs is None else jobs
+    waiting = jobs.where(kind_of(jobs.last).isin([kind.value for kind in READY]))
+    waiting = still_known(waiting, numbers(events) if known is None else known)
+    return waiting.groupBy("queue").agg(
+        F.count("*").alias("waiting"), (F.lit(now) - F.min("last_us") / 1e6).alias("oldest")
+    )
+
+
+def still_known(jobs: DataFrame, known: Iterable[Numbers]) -> DataFrame:
+    """Return the jobs after whose last event no number of their broker is missing."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    holes = [(each.broker_id, each.last_absent) for each in known if each.last_absent]
+    if not holes:
+        return jobs
+    brokers = jobs.sparkSession.createDataFrame(holes, "broker_id string, last_absent long")
+    both = jobs.join(F.broadcast(brokers), "broker_id", "left")
+    return both.where(number_of(jobs.last) > F.coalesce("last_absent", F.lit(0)))
+
+
+def slo(
+    events: DataFrame, objective: Objective, *, now: float | None = None,
+    jobs: DataFrame | None = None, known: Iterable[Numbers] | None = None,
+) -> DataFrame:  # fmt: skip
+    """Return a row per queue: the columns of `slo_of`, ``waiting`` and ``oldest``.
+
+    Args:
+        events: All of a journal, each of them once.
+        objective: What is wanted of each queue.
+        now: Unix time in seconds, else that of the last event.
+        jobs: As for `oldest_waiting`.
+        known: As for `oldest_waiting`.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    if now is None:
+        [[last]] = events.agg(F.max("ts_us")).collect()
+        now = (last or 0) / 1e6
+    table = slo_of(slo_cells(events, objective), objective, now)
+    both = table.join(oldest_waiting(events, now, jobs=jobs, known=known), "queue", "full")
+    return both.fillna(0, ["starts", "waiting"]).orderBy("queue")

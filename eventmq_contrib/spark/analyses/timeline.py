@@ -1,0 +1,245 @@
+"""What happened over time, in spans short enough for a plot: what `report` draws.
+
+Spark counts by span; what is put together here is a few thousand rows, however long the journal is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.events import Kind
+from eventmq_contrib.spark.analyses.executions import executions
+from eventmq_contrib.spark.analyses.numbers import numbers
+from eventmq_contrib.spark.analyses.slo import still_known
+from eventmq_contrib.spark.analyses.states import lives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from eventmq_contrib.spark.analyses.numbers import Numbers
+
+    Values = dict[str, list[float | None]]
+
+__all__ = ["OTHERS", "QUEUES", "SPANS", "timeline"]
+
+#: Spans of time at most.
+SPANS = 80
+
+#: Queues that are told apart; the others are put together under this name.
+QUEUES = 6
+OTHERS = "(others)"
+
+_SECOND = 1_000_000
+
+#: Seconds that a span may have; longer ones are whole weeks.
+_WIDTHS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+)  # fmt: skip
+_WEEK = 604_800
+
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_ACCURACY = 10_000
+
+#: Kind -> under which name it is drawn.
+_SHOWN = {
+    str(Kind.SUCCEEDED): "succeeded", str(Kind.RETRY): "tried again", str(Kind.FAILED): "failed",
+    str(Kind.CANCELLED): "cancelled", str(Kind.EXPIRED): "expired",
+}  # fmt: skip
+
+
+class Spans(NamedTuple):
+    """Even spans of time: where the first begins, how long each is, in microseconds; how many."""
+
+    begin: int
+    width: int
+    n: int
+
+    def of(self, column: Column) -> Column:
+        """Return the span of a time; what is outside belongs to the first or the last."""
+        from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+        place = F.floor((column - F.lit(self.begin)) / F.lit(self.width)).cast("int")
+        return F.greatest(F.lit(0), F.least(F.lit(self.n - 1), place))
+
+
+def _spans(first: int, last: int) -> Spans:
+    whole = (last - first) / _SECOND
+    width = next((w for w in _WIDTHS if whole / w < SPANS), None)
+    if width is None:
+        width = _WEEK * -(-int(whole) // (_WEEK * (SPANS - 1)))
+    begin = first // (width * _SECOND) * width * _SECOND
+    return Spans(begin, width * _SECOND, (last - begin) // (width * _SECOND) + 1)
+
+
+def timeline(
+    events: DataFrame, first: int, last: int, *, runs: DataFrame | None = None,
+    jobs: DataFrame | None = None, known: Iterable[Numbers] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what happened in each span of time.
+
+    Args:
+        events: Rows of a journal.
+        first: Time of the first event, in microseconds.
+        last: Of the last one.
+        runs: What `executions` gives, where that is there.
+        jobs: What `states.lives` says of them with their queues, where that is there.
+        known: The numbers of all brokers, where ``events`` are not all of that time.
+
+    Returns:
+        ``times`` (Unix time, when each span begins), ``width`` (seconds), and by name a value for
+        each span: ``ended`` (jobs), ``came`` (jobs by queue), ``waited`` and ``ran`` (percentiles,
+        seconds), ``ages`` (seconds that the oldest job waits at the end of the span, by queue),
+        ``working`` (jobs that ran at once on average, by queue).
+    """
+    spans = _spans(first, last)
+    runs = executions(events) if runs is None else runs
+    jobs = lives(events, "queue") if jobs is None else jobs
+    counts = _counts(events, spans)
+    came: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
+    ended = {name: [0.0] * spans.n for name in _SHOWN.values()}
+    for row in counts:
+        came[row["queue"]][row["span"]] += row["came"]
+        if row["kind"] in _SHOWN:
+            ended[_SHOWN[row["kind"]]][row["span"]] += row["n"]
+    most = sorted(came, key=lambda name: (-sum(came[name]), name))[:QUEUES]
+    begun = runs.withColumn("span", spans.of(runs.started_us))
+    # Not by queue in the same pass: so many groups of percentiles are sorted rather than hashed.
+    times = begun.groupBy("span").agg(*_percentiles("wait_us"), *_percentiles("run_us")).collect()
+    waiting = [tuple(row) for row in begun.groupBy("queue", "span").agg(_ready()).collect()]
+    waiting += _unstarted(jobs, spans, numbers(events) if known is None else known)
+    return {
+        "times": [(spans.begin + k * spans.width) / _SECOND for k in range(spans.n)],
+        "width": spans.width / _SECOND,
+        "ended": {name: values for name, values in ended.items() if any(values)},
+        "came": _merged(came, most, sum),
+        "waited": _lines(times, "wait_us", spans.n),
+        "ran": _lines(times, "run_us", spans.n),
+        "ages": _merged(_ages(waiting, spans, last), most, max),
+        "working": _merged(_working(runs, spans), most, sum),
+    }
+
+
+def _counts(events: DataFrame, spans: Spans) -> list[Any]:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    admitted = F.col("kind").isin([str(Kind.ENQUEUED), str(Kind.DELAYED)])
+    return (
+        events.groupBy(
+            spans.of(F.col("ts_us")).alias("span"), "kind",
+            F.coalesce("queue", F.lit("")).alias("queue"),
+        )
+        .agg(
+            F.count("*").alias("n"),
+            # Only the event of an admission says how long the arguments are.
+            F.count_if(admitted & F.col("bytes_in").isNotNull()).alias("came"),
+        )
+        .collect()
+    )  # fmt: skip
+
+
+def _ready() -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    return F.min("ready_us").alias("ready_us")
+
+
+def _percentiles(column: str) -> list[Column]:
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    shares = list(_PERCENTILES.values())
+    return [F.percentile_approx(column, shares, _ACCURACY).alias(column)]
+
+
+def _lines(measured: Iterable[Any], column: str, n: int) -> Values:
+    """Return the percentiles of each span, None where nothing started."""
+    found: Values = {name: [None] * n for name in _PERCENTILES}
+    for row in measured:
+        for name, value in zip(_PERCENTILES, row[column], strict=True):
+            found[name][row["span"]] = value / _SECOND
+    return found
+
+
+# Jobs that wait
+
+
+def _unstarted(
+    jobs: DataFrame, spans: Spans, known: Iterable[Numbers]
+) -> list[tuple[str, int, int]]:
+    """Return queue, span of the end and since when it was ready, of jobs that never ran.
+
+    Those that still wait have an end after all spans, and are left out where their end may be
+    among numbers that are missing; of each queue and end only the oldest.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    over = spans.of(F.col("gone_us"))
+    span = F.when(F.col("gone_us").isNull(), F.lit(spans.n)).otherwise(over).alias("span")
+    never = jobs.where((F.col("runs") == 0) & F.col("ready_us").isNotNull())
+    columns = ("queue", "gone_us", "ready_us")
+    gone = never.where(F.col("gone_us").isNotNull()).select(*columns)
+    waiting = still_known(never.where(F.col("gone_us").isNull()), known).select(*columns)
+    rows = (
+        gone.unionByName(waiting)
+        .groupBy(F.coalesce("queue", F.lit("")).alias("queue"), span)
+        .agg(_ready())
+    )
+    return [(row["queue"], row["span"], row["ready_us"]) for row in rows.collect()]
+
+
+def _ages(
+    waiting: Iterable[tuple[str, int, int]], spans: Spans, last: int
+) -> dict[str, list[float]]:
+    """Return how old the oldest waiting job is at the end of each span.
+
+    A job that starts in a later span and was ready before the end of this one waits then; so the
+    least time of being ready among the later starts is all that is needed.
+    """
+    oldest: dict[str, list[float]] = defaultdict(lambda: [float("inf")] * (spans.n + 1))
+    for queue, span, ready in waiting:
+        if span is not None:
+            oldest[queue][span] = min(oldest[queue][span], ready)
+    found = {}
+    for queue, least in oldest.items():
+        for k in range(spans.n - 1, -1, -1):
+            least[k] = min(least[k], least[k + 1])
+        ends = [min(spans.begin + (k + 1) * spans.width, last) for k in range(spans.n)]
+        found[queue] = [
+            max(0.0, (end - ready) / _SECOND) for end, ready in zip(ends, least[1:], strict=True)
+        ]
+    return found
+
+
+# Slots at work
+
+
+def _working(runs: DataFrame, spans: Spans) -> dict[str, list[float]]:
+    """Return how many jobs ran at once on average: the time that runs have in a span, of it."""
+    from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
+
+    ended = F.col("started_us") + F.col("run_us")
+    each = F.explode(F.sequence(spans.of(F.col("started_us")), spans.of(ended))).alias("span")
+    begin = F.lit(spans.begin) + F.col("span").cast("long") * spans.width
+    inside = F.least("ended_us", begin + spans.width) - F.greatest("started_us", begin)
+    rows = (
+        runs.select("queue", "started_us", ended.alias("ended_us"), each)
+        .groupBy("queue", "span")
+        .agg(F.sum(F.greatest(F.lit(0), inside)).alias("busy_us"))
+    )
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0] * spans.n)
+    for row in rows.collect():
+        found[row["queue"]][row["span"]] = row["busy_us"] / spans.width
+    return found
+
+
+def _merged(
+    by_queue: dict[str, list[float]], most: Sequence[str], together: Callable[[Any], float]
+) -> dict[str, list[float]]:
+    """Return the values of some queues, and of all others as one."""
+    found = {name: by_queue[name] for name in most if name in by_queue}
+    rest = [values for name, values in by_queue.items() if name not in found]
+    if rest:
+        found[OTHERS] = [together(values) for values in zip(*rest, strict=True)]
+    return found
