@@ -29,8 +29,8 @@ AIMS = {
     ("unit", "properties", "contracts"): 180.0,
     ("simulation",): 120.0,
     ("integration", "acceptance"): 300.0,
-    ("gateways",): 120.0,
-    ("spark",): 240.0,
+    ("contrib/gateways",): 120.0,
+    ("contrib/journal", "contrib/spark"): 240.0,
     ("packaging",): 60.0,
 }
 
@@ -126,7 +126,10 @@ class FolderTimes:
 
 
 def folders_of(nodeid: str) -> tuple[str, ...]:
-    """Return the folders that share an aim with the folder of the test at ``tests/FOLDER/...``."""
+    """Return the folders that share an aim with the folder of a test, or that folder alone."""
     parts = nodeid.split("::", 1)[0].split("/")
-    folder = parts[1] if len(parts) > 2 and parts[0] == TESTS.name else "."
-    return next((folders for folders in AIMS if folder in folders), (folder,))
+    inside = "/".join(parts[1:-1]) if parts[0] == TESTS.name else ""
+    for folders in AIMS:
+        if any(f"{inside}/".startswith(f"{folder}/") for folder in folders):
+            return folders
+    return (inside or ".",)

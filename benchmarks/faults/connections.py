@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from benchmarks.crowd import Crowd
 from benchmarks.faults.probe import Probe
 from benchmarks.system import resident
-from tests.acceptance.system import Process, System, until
 from tests.faults.load import Load
 from tests.faults.shortage import descriptors
 from tests.faults.visitors import Visitors
+from tests.support.system import Process, System, until
 
 if TYPE_CHECKING:
     from typing import Any

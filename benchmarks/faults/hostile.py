@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Who is told nonsense, and on how many ports.
 FILES = {
     "tests/integration/test_emqp_hostile.py": 4,
-    "tests/gateways/test_majordomo_gateway.py": 2,
-    "tests/gateways/test_mc0_gateway.py": 1,
-    "tests/gateways/test_emp_server.py": 1,
+    "tests/contrib/gateways/majordomo/test_gateway.py": 2,
+    "tests/contrib/gateways/mc0/test_gateway.py": 1,
+    "tests/contrib/gateways/emp/test_server.py": 1,
 }
 
-#: The tests whose number of messages can be set: see ``tests/fuzz.py``.
+#: The tests whose number of messages can be set: see ``tests/support/fuzz.py``.
 _THESE = "by_the_thousand or thousands_of_malformed"
 
 #: Seconds that one of them may take.

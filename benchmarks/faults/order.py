@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.acceptance.system import System, until
+from tests.support.system import System, until
 
 __all__ = ["receipts_after_syncs"]
 

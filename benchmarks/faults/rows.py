@@ -22,7 +22,6 @@ from benchmarks.faults.soak import bear
 from benchmarks.faults.storm import Storm
 from tests.faults.corruption import ALTERED, LOST, Store, is_cut
 from tests.faults.crashes import Lost, Tape
-from tests.faults.executors import Cluster
 from tests.faults.injected import calls_of, once, strike
 from tests.faults.memory import LittleMemory
 from tests.faults.network import FAULTS, SERVING, Network
@@ -30,6 +29,7 @@ from tests.faults.races import race
 from tests.faults.shim import FAULTS as FAULTS_OF_CALLS
 from tests.faults.shim import can_fail
 from tests.faults.shortage import FewDescriptors
+from tests.support.executors import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from benchmarks.faults import soak_app
 from benchmarks.faults.results import Row
 from benchmarks.faults.soak_load import Rounds
 from benchmarks.system import children, resident
-from tests.acceptance.system import System, until
 from tests.faults.shortage import descriptors
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

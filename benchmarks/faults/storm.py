@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.acceptance.system import Process, System, until
 from tests.faults.load import Load
+from tests.support.system import Process, System, until
 
 if TYPE_CHECKING:
     from typing_extensions import Self

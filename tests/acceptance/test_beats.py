@@ -13,8 +13,8 @@ import zmq
 
 from eventmq.job import id_time
 from eventmq.policies import every
-from tests.acceptance.system import Process, System, until
-from tests.integration.raw_peer import RawPeer
+from tests.support.raw_peer import RawPeer
+from tests.support.system import Process, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

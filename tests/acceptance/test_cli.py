@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.plugins.database import connect
-from tests.acceptance.shell import Shell, free_port
+from tests.support.shell import Shell, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.shell import Shell
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

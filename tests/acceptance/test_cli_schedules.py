@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.app import EventMQ
-from tests.acceptance.shell import Shell
-from tests.acceptance.system import until
+from tests.support.shell import Shell
+from tests.support.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

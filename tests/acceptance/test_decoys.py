@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from eventmq.shadows import LIBRARIES
-from tests.acceptance.system import System
+from tests.support.system import System
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

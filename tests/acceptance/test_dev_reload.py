@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.shell import DEADLINE, Shell
+from tests.support.shell import DEADLINE, Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.acceptance.shell import Program
+    from tests.support.shell import Program
 
 APP = """
 import pathlib

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq import chord
-from tests.acceptance.system import DEADLINE, System, until
+from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from eventmq.errors import (
     TimeLimitExceeded,
     WorkerLost,
 )
-from tests.acceptance.system import DEADLINE, System, until
+from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

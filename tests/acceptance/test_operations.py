@@ -12,7 +12,7 @@ import pytest
 
 from eventmq.app import EventMQ
 from eventmq.errors import EventMQError, JobCancelled
-from tests.acceptance.shell import DEADLINE, Shell, free_port
+from tests.support.shell import DEADLINE, Shell, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq import chord
-from tests.acceptance.system import System, until
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.page_files import run_pytest, write_files
+from tests.support.page_files import run_pytest, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path

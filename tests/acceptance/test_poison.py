@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import JobFailed
-from tests.acceptance.system import DEADLINE, System, until
+from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.acceptance.system import Process
+    from tests.support.system import Process
 
 #: Added to the app of the workers.
 POISON = """

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.shell import DEADLINE, Shell, free_port
+from tests.support.shell import DEADLINE, Shell, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.acceptance.shell import Program
+    from tests.support.shell import Program
 
 README = Path(__file__).parents[2] / "README.rst"
 QUICKSTART = Path(__file__).parents[2] / "docs" / "quickstart.rst"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.shell import Shell, free_port
+from tests.support.shell import Shell, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import StreamRestarted
-from tests.acceptance.system import Process, System, until
+from tests.support.system import Process, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

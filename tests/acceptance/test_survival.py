@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.wire.calls import MAX_ROWS
-from tests.acceptance.system import DEADLINE, System, until
+from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.system import DEADLINE, System, until
+from tests.support.system import DEADLINE, System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from eventmq.plugins.schedule_stores.broker import BrokerSchedules
 from eventmq.plugins.schedule_stores.sqlite import SqliteSchedules
 from eventmq.testing import ScheduleStoreSuite
 from eventmq.wire.commands import Error
-from tests.broker_harness import Broker
+from tests.support.broker_harness import Broker
 
 
 class ForgetsSoon(ScheduleStoreSuite):

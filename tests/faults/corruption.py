@@ -14,9 +14,9 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.store.reads import Find
-from tests.broker_harness import FakeClock
 from tests.faults.crashes import PAGE
 from tests.faults.script import Script, Stuck, finish, run_script
+from tests.support.broker_harness import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

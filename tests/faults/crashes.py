@@ -19,8 +19,8 @@ from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
-from tests.broker_harness import FakeClock
 from tests.faults.script import Script, finish, run_script
+from tests.support.broker_harness import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,10 +17,10 @@ from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
-from tests.broker_harness import FakeClock
 from tests.faults.crashes import FINAL, Lost, states
 from tests.faults.script import Script, finish, run_script
 from tests.faults.shim import Shim, can_fail
+from tests.support.broker_harness import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,13 +7,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
-from tests.acceptance.system import until
+from tests.support.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import IO
 
-    from tests.acceptance.system import System
+    from tests.support.system import System
 
 __all__ = ["Load"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from tests.acceptance.system import System, until
 from tests.faults.load import Load
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Self
 
-    from tests.acceptance.system import Process
+    from tests.support.system import Process
 
 __all__ = ["LittleMemory"]
 

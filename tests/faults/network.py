@@ -7,9 +7,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.acceptance.system import Process, System, until
 from tests.faults.load import Load
 from tests.faults.proxy import MODES, Proxy
+from tests.support.system import Process, System, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -282,17 +282,17 @@ def _unlocked(original: Any) -> Any:
     return lock
 
 
-_SCHEDULER = "tests/unit/test_scheduler.py"
+_SCHEDULER = "tests/unit/scheduler/test_machine.py"
 _WALL_CLOCK = "tests/faults/test_wall_clock.py"
-_CORE = "tests/unit/test_broker_core.py"
-_EVENTS = "tests/unit/test_broker_events.py"
-_DIRECTORY = "tests/unit/test_data_directory.py"
-_GRAPHS = "tests/unit/test_broker_graphs.py"
+_CORE = "tests/unit/broker/test_core.py"
+_EVENTS = "tests/unit/broker/test_events.py"
+_DIRECTORY = "tests/unit/plugins/queue_stores/test_data_directory.py"
+_GRAPHS = "tests/unit/broker/test_graphs.py"
 _INJECTED = "tests/faults/test_injected.py"
-_LIMITS = "tests/unit/test_broker_limits.py"
-_OPERATIONS = "tests/unit/test_broker_operations.py"
-_QUEUE_LIMITS = "tests/unit/test_broker_queue_limits.py"
-_SUSPECTS = "tests/unit/test_broker_suspects.py"
+_LIMITS = "tests/unit/broker/test_limits.py"
+_OPERATIONS = "tests/unit/broker/test_operations.py"
+_QUEUE_LIMITS = "tests/unit/broker/test_queue_limits.py"
+_SUSPECTS = "tests/unit/broker/test_suspects.py"
 _STORE = "tests/contracts/test_queue_stores.py::TestSqlite"
 
 #: What may go wrong -> how it is planted, and which test must fail.
@@ -329,7 +329,8 @@ FAULTS: dict[str, Fault] = {
         "test_an_error_of_a_call_that_is_rare_does_so_too[sync]",
     ),
     "a commit that cannot be undone is not the last one": Fault(
-        bug(store.SqliteStore, "_roll_back", _overlooked), "tests/unit/test_store_errors.py",
+        bug(store.SqliteStore, "_roll_back", _overlooked),
+        "tests/unit/plugins/queue_stores/test_errors.py",
         "test_a_second_try_needs_what_was_undone",
     ),
     "no checksum is compared": Fault(
@@ -342,7 +343,7 @@ FAULTS: dict[str, Fault] = {
     ),
     # The files of the store
     "receipts are given for a store that is gone": Fault(
-        bug(OpenedFiles, "committed", _nothing), "tests/unit/test_opened.py",
+        bug(OpenedFiles, "committed", _nothing), "tests/unit/plugins/queue_stores/test_opened.py",
         "test_a_commit_into_files_without_a_name_has_no_receipt",
     ),
     "a deleted lock lets a second broker in": Fault(
@@ -354,7 +355,8 @@ FAULTS: dict[str, Fault] = {
         "test_a_start_on_a_full_disk_gives_the_ballast_back",
     ),
     "the log of a crash is not emptied": Fault(
-        lambda: patch.object(wal, "checkpoint", lambda *_: False), "tests/unit/test_checkpoint.py",
+        lambda: patch.object(wal, "checkpoint", lambda *_: False),
+        "tests/unit/plugins/queue_stores/test_checkpoint.py",
         "test_a_log_that_a_crash_left_is_emptied_by_the_next_start",
     ),
     # Retention
@@ -488,20 +490,20 @@ FAULTS |= {
 FAULTS |= {
     # The journal and its audit
     "a sealed file is not noted in the seal log": Fault(
-        bug(SealLog, "append", _nothing), "tests/spark/test_journal.py",
+        bug(SealLog, "append", _nothing), "tests/contrib/journal/test_journal.py",
         "test_each_event_is_there_once_wherever_the_journal_is_killed",
     ),
     "a file is not compared with its seal": Fault(
         bug(inspection, "_altered", lambda _: lambda file, facts: iter(())),
-        "tests/spark/test_damage.py", "test_the_files_show_each_damage",
+        "tests/contrib/spark/test_damage.py", "test_the_files_show_each_damage",
     ),
     "a missing beginning is passed over": Fault(
-        bug(Catalog, "check", _nothing), "tests/spark/test_compaction.py",
+        bug(Catalog, "check", _nothing), "tests/contrib/journal/test_compaction.py",
         "test_what_was_removed_by_hand_is_missing_until_it_is_said",
     ),
     "files that were compacted are not read": Fault(
         bug(Catalog, "current", lambda _: lambda self: list(self.own)),
-        "tests/spark/test_compaction.py", "test_a_large_file_has_no_hole",
+        "tests/contrib/journal/test_compaction.py", "test_a_large_file_has_no_hole",
     ),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.wire.batches import decode_chunk, decode_exceptions, encode_batch
 from eventmq.wire.commands import Ack, Request
 from eventmq.wire.graphs import encode_graph
-from tests.broker_harness import TASK, Broker, FakeClock, FirstQueue, FirstWorker, row
+from tests.support.broker_harness import TASK, Broker, FakeClock, FirstQueue, FirstWorker, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.acceptance.system import System, until
 from tests.faults.load import Load
 from tests.faults.visitors import Visitors
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from typing_extensions import Self

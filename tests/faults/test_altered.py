@@ -18,8 +18,8 @@ from eventmq.schedule import LoadSchedules
 from eventmq.store.writes import Finish
 from eventmq.testing.suites.schedule_store import made
 from eventmq.wire.results import RemoteError, decode_error, encode_error
-from tests.broker_harness import Broker, chunks, row
-from tests.unit.test_broker_graphs import Worker, submit
+from tests.support.broker_harness import Broker, chunks, row
+from tests.support.graph_jobs import Worker, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

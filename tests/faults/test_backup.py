@@ -21,9 +21,9 @@ from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import copy
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.store.events import ReadEvents, SealEvents
-from tests.acceptance.shell import Shell
-from tests.acceptance.system import until
 from tests.faults.script import Script, finish, run_script
+from tests.support.shell import Shell
+from tests.support.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.acceptance.system import System, until
 from tests.faults.load import Load
 from tests.faults.shortage import FewDescriptors, descriptors
 from tests.faults.visitors import KINDS, Visitors
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,14 +17,14 @@ import pytest
 from eventmq.errors import EventMQError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
-from tests.acceptance.shell import Shell
-from tests.acceptance.system import System, until
+from tests.support.shell import Shell
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.acceptance.system import Process
+    from tests.support.system import Process
 
 #: Seconds that a broker may take to end: it is 2, and the machine may be slow.
 ENDS_WITHIN = 10.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import QueueFull
-from tests.acceptance.system import System, until
+from tests.support.system import System, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

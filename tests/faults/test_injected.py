@@ -26,10 +26,10 @@ from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
 from eventmq.store.writes import Admit
-from tests.broker_harness import SWIFT, FakeClock
 from tests.faults.injected import Early, Injected, calls_of, once, shimmed, strike
 from tests.faults.script import finish, run_script
 from tests.faults.shim import Call, Shim, can_fail
+from tests.support.broker_harness import SWIFT, FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,8 +28,8 @@ from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
 from eventmq.store.writes import Admit, LaneKey, LimitRow, SaveLimits
 from eventmq.testing import FakeClock
-from tests.faults.pages import PAGE, leaves
 from tests.faults.script import Script, run_script
+from tests.support.pages import PAGE, leaves
 
 if TYPE_CHECKING:
     from typing import Any

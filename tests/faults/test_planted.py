@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.planted import FAULTS
-from tests.simulation.test_seeds import run
+from tests.support.programs import run
 
 #: What a test raises that finds something else than it expects; ValueError where it unpacks.
 EXPECTED = {"AssertionError", "Failed", "ValueError"}

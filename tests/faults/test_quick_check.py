@@ -18,7 +18,7 @@ from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
-from tests.faults.pages import PAGE, leaves, overwrite
+from tests.support.pages import PAGE, leaves, overwrite
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from tests.broker_harness import SWIFT
 from tests.faults.crashes import Lost
 from tests.faults.races import race
+from tests.support.broker_harness import SWIFT
 
 
 @pytest.mark.parametrize(("durability", "commits"), [("memory", 4000), ("durable", 1000)])

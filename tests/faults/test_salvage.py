@@ -27,11 +27,11 @@ from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.store.reads import Find
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
-from tests.broker_harness import Broker, chunks, row
-from tests.broker_harness import FakeClock as Clock
-from tests.faults.pages import PAGE, leaves, nodes, overwrite
 from tests.faults.script import Script, Stuck, finish, run_script
-from tests.unit.test_broker_graphs import submit
+from tests.support.broker_harness import Broker, chunks, row
+from tests.support.broker_harness import FakeClock as Clock
+from tests.support.graph_jobs import submit
+from tests.support.pages import PAGE, leaves, nodes, overwrite
 
 if TYPE_CHECKING:
     from eventmq.interfaces import Salvaged

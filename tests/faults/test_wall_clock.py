@@ -24,9 +24,9 @@ from eventmq.store.writes import KeepTime
 from eventmq.testing import FakeClock
 from eventmq.timekeeping import AT_ONCE, SETTLED, STEADY
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
-from tests.broker_harness import SWIFT, Broker, chunks, row
-from tests.unit.test_broker_graphs import A, B
-from tests.unit.test_broker_graphs import submit as submit_graph
+from tests.support.broker_harness import SWIFT, Broker, chunks, row
+from tests.support.graph_jobs import A, B
+from tests.support.graph_jobs import submit as submit_graph
 
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365 * 86_400.0
 STEPS = [400 * DAY, 2 * DAY, -YEAR]

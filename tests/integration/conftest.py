@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from tests.integration.emqp_broker import BrokerProcess
-from tests.integration.raw_peer import RawPeer
+from tests.support.emqp_broker import BrokerProcess
+from tests.support.raw_peer import RawPeer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.emqp_broker import Connect, StartBroker
+    from tests.support.emqp_broker import Connect, StartBroker
 
 
 @pytest.fixture

@@ -17,7 +17,17 @@ from eventmq.execution.context import current_job
 from eventmq.interfaces import PluginContext
 from eventmq.job import OutcomeKind
 from eventmq.plugins.pools.asyncio import make_asyncio_pool
-from tests.worker_harness import OK, Driver, add, call, hold, make_executor, noop, sleep, wait_for
+from tests.support.worker_harness import (
+    OK,
+    Driver,
+    add,
+    call,
+    hold,
+    make_executor,
+    noop,
+    sleep,
+    wait_for,
+)
 
 BLOCKED = "blocked the event loop"
 

@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from eventmq.wire.batches import decode_exceptions, encode_batch
-from tests.integration.keyed_broker import House
-from tests.integration.raw_peer import DEADLINE, QUIET, RawPeer, all_unheard
+from tests.support.keyed_broker import House
+from tests.support.raw_peer import DEADLINE, QUIET, RawPeer, all_unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from eventmq.app import EventMQ
 from eventmq.errors import PluginError
 from eventmq.policies import every
 from eventmq.schedule import Schedule
-from tests.integration.raw_peer import DEADLINE, PROTOCOL
+from tests.support.raw_peer import DEADLINE, PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

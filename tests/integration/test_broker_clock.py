@@ -19,7 +19,7 @@ from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
 from eventmq.testing import FakeClock
 from eventmq.timekeeping import AT_ONCE, SETTLED, ClockRecord
-from tests.cli_harness import Cli, open_cli
+from tests.support.cli_harness import Cli, open_cli
 
 DAY, WEEK = 86_400.0, 7 * 86_400.0
 

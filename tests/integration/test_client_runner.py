@@ -21,7 +21,7 @@ from eventmq.client.requests import Notice, Parcel
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
 from eventmq.wire.commands import Publish, Request
-from tests.client_harness import DEADLINE, RouterBroker
+from tests.support.client_harness import DEADLINE, RouterBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
-    from tests.integration.raw_peer import RawPeer
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.raw_peer import RawPeer
 
 BODY = b'["run", {"callable": "add", "path": "jobs", "args": [1, 2], "kwargs": {}}]'
 TICK = b'["run", {"callable": "tick", "path": "jobs", "args": [%d], "kwargs": {}}]'

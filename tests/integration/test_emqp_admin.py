@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.deployed_peers import CommandLine
-from tests.integration.raw_peer import QUIET, beat_until
+from tests.support.raw_peer import QUIET, beat_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import zmq
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect
-    from tests.integration.raw_peer import RawPeer
+    from tests.support.emqp_broker import BrokerProcess, Connect
+    from tests.support.raw_peer import RawPeer
 
 BODY = b'["run", {"callable": "add", "path": "jobs"}]'
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
-    from tests.integration.raw_peer import RawPeer
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.raw_peer import RawPeer
 
 BODY = b'["run", {"callable": "add", "path": "jobs", "args": [1, 2], "kwargs": {}}]'
 

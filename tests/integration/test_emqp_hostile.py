@@ -16,13 +16,13 @@ import msgpack
 import pytest
 import zmq
 
-from tests.fuzz import GROWTH, MESSAGES, endless
-from tests.integration.raw_peer import DEADLINE, PROTOCOL, RawPeer
+from tests.support.fuzz import GROWTH, MESSAGES, endless
+from tests.support.raw_peer import DEADLINE, PROTOCOL, RawPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
 
 BODY = b'["run", {"callable": "add", "path": "jobs"}]'
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.keyed_broker import House
+from tests.support.keyed_broker import House
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
-    from tests.integration.raw_peer import RawPeer
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.raw_peer import RawPeer
 
 #: A broker that would look at nobody for longer than a test waits.
 SLOW = {

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from tests.integration.raw_peer import DEADLINE, QUIET, RawPeer
+from tests.support.raw_peer import DEADLINE, QUIET, RawPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect
+    from tests.support.emqp_broker import BrokerProcess, Connect
 
 Subscribe = "Callable[..., zmq.Socket[bytes]]"
 

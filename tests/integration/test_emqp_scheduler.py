@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.raw_peer import QUIET
+from tests.support.raw_peer import QUIET
 
 if TYPE_CHECKING:
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
-    from tests.integration.raw_peer import RawPeer
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.raw_peer import RawPeer
 
 BODY = b'["run", {"callable": "tick", "path": "jobs"}]'
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgpack
 import pytest
 
-from tests.integration.raw_peer import DEADLINE, RawPeer
+from tests.support.raw_peer import DEADLINE, RawPeer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import zmq
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
 
 MIB = 1024 * 1024
 

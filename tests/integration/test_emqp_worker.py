@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.raw_peer import QUIET, all_unheard, beat_until
+from tests.support.raw_peer import QUIET, all_unheard, beat_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.integration.emqp_broker import BrokerProcess, Connect, StartBroker
-    from tests.integration.raw_peer import RawPeer
+    from tests.support.emqp_broker import BrokerProcess, Connect, StartBroker
+    from tests.support.raw_peer import RawPeer
 
 BODY = b'["run", {"callable": "add", "path": "jobs", "args": [1, 2], "kwargs": {}}]'
 

@@ -11,7 +11,7 @@ import pytest
 from eventmq import EventMQ
 from eventmq.errors import BrokerUnavailable, KeyFileError, NotAllowed, RateLimited
 from eventmq.wire.curve import Certificate, write_new
-from tests.integration.keyed_broker import House
+from tests.support.keyed_broker import House
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

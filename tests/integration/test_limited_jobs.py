@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.system import DEADLINE, System
+from tests.support.system import DEADLINE, System
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

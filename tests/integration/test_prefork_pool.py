@@ -20,7 +20,7 @@ from eventmq.interfaces import PluginContext
 from eventmq.job import OutcomeKind
 from eventmq.plugins.pools.prefork import make_prefork_pool
 from eventmq.plugins.pools.prefork import pool as pool_module
-from tests.worker_harness import OK, Driver, call, options, wait_for
+from tests.support.worker_harness import OK, Driver, call, options, wait_for
 
 NOOP = call("noop")
 
@@ -325,8 +325,9 @@ def test_children_end_with_their_manager(tmp_path):
     program = (
         "import sys, time\n"
         "from eventmq.plugins.pools.prefork.pool import PreforkPool\n"
-        "from tests.worker_harness import call, make_chunk\n"
-        "pool = PreforkPool(concurrency=2, loader='tests.worker_harness:load', arguments={})\n"
+        "from tests.support.worker_harness import call, make_chunk\n"
+        "load = 'tests.support.worker_harness:load'\n"
+        "pool = PreforkPool(concurrency=2, loader=load, arguments={})\n"
         "pool.start()\n"
         "pool.assign(0, 1, *make_chunk(call('hold', sys.argv[1]), call('noop')))\n"
         "while not all(pool.pids()): pool.poll()\n"
@@ -529,7 +530,7 @@ def test_an_app_that_loads_for_ever_is_an_error_too():
 
 def test_children_that_cannot_live_end_the_worker_with_one_error(monkeypatch):
     monkeypatch.setattr(pool_module, "MAX_EARLY_DEATHS", 2)
-    pool = make_pool(loader="tests.worker_harness:load_stillborn")
+    pool = make_pool(loader="tests.support.worker_harness:load_stillborn")
     pool.start()
     with pytest.raises(PluginError, match="as soon as they are started"):
         Driver(pool).until(lambda: False)

@@ -14,7 +14,7 @@ import pytest
 
 from eventmq import EventMQ
 from eventmq.errors import JobFailed, ResultTooLarge, ResultUnavailable
-from tests.page_files import ROOT
+from tests.support.page_files import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from eventmq.clock import SystemClock
 from eventmq.errors import PluginError
 from eventmq.interfaces import PluginContext
 from eventmq.plugins.pools.threads import make_threads_pool
-from tests.worker_harness import OK, Driver, call, load, options, wait_for
+from tests.support.worker_harness import OK, Driver, call, load, options, wait_for
 
 NOOP = call("noop")
 

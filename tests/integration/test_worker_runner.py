@@ -24,7 +24,7 @@ from eventmq.wire.features import Features, Status
 from eventmq.wire.sockets import Unroutable, open_router
 from eventmq.worker.runner import WorkerRunner
 from eventmq.worker.session import SessionInfo
-from tests.worker_harness import OK, PATIENCE, call, load, make_chunk, wait_for
+from tests.support.worker_harness import OK, PATIENCE, call, load, make_chunk, wait_for
 
 BACK = OutcomeKind.HANDED_BACK
 
@@ -99,7 +99,7 @@ def threads():
 
 
 def processes():
-    return PreforkPool(concurrency=2, loader="tests.worker_harness:load", arguments={})
+    return PreforkPool(concurrency=2, loader="tests.support.worker_harness:load", arguments={})
 
 
 class Worker:
@@ -300,7 +300,7 @@ def test_after_the_grace_it_ends_all_the_same(broker, start, tmp_path):
 
 def test_an_app_that_cannot_be_loaded_ends_the_worker_with_one_error():
     pool = PreforkPool(
-        concurrency=2, loader="tests.worker_harness:load", arguments={"fail": "import"}
+        concurrency=2, loader="tests.support.worker_harness:load", arguments={"fail": "import"}
     )
     info = SessionInfo(session="")
     runner = WorkerRunner(pool, brokers=["tcp://127.0.0.1:1"], info=info)

@@ -10,7 +10,7 @@ import pytest
 
 from eventmq.policies import at, cron, every
 from eventmq.scheduler.machine import TOLERANCE
-from tests.beat_harness import KINDS_OF_STORES, Beats, Killed, make_trigger
+from tests.support.beat_harness import KINDS_OF_STORES, Beats, Killed, make_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, decode_chunk
 from eventmq.wire.commands import Call, Error, Inform, Kbai, Ready, Reply, Request
-from tests.broker_harness import Broker, chunks
-from tests.examples import examples
 from tests.properties.test_broker_hostile import STEPS
+from tests.support.broker_harness import Broker, chunks
+from tests.support.examples import examples
 
 NONE: frozenset[str] = frozenset()
 OWNER = Grant("A", "owner", frozenset({"client"}), "house")

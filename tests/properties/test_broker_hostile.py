@@ -31,8 +31,8 @@ from eventmq.wire.commands import (
     Request,
     Schedule,
 )
-from tests.broker_harness import SWIFT, Broker
-from tests.examples import examples
+from tests.support.broker_harness import SWIFT, Broker
+from tests.support.examples import examples
 
 CALLS = (*calls.CALLS, "dance")
 

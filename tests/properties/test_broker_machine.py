@@ -16,7 +16,7 @@ from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
-from tests.broker_harness import SWIFT, Broker, chunks, row
+from tests.support.broker_harness import SWIFT, Broker, chunks, row
 
 WORKERS = ("w0", "w1", "w2")
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from eventmq.client.requests import Parcel, Question
 from eventmq.wire.commands import Request
-from tests.client_harness import FakeBroker, Net
+from tests.support.client_harness import FakeBroker, Net
 
 BROKERS = st.integers(0, 1)
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from eventmq.plugins.triggers.cron import Cron
-from tests.examples import some
+from tests.support.examples import some
 
 ZONES = [
     "Africa/Cairo", "Africa/Casablanca", "America/Argentina/Buenos_Aires", "America/Caracas",

@@ -23,7 +23,7 @@ from eventmq_contrib.gateways.emp import protocol
 from eventmq_contrib.gateways.emp import protocol as emp
 from eventmq_contrib.gateways.majordomo import messages as majordomo
 from eventmq_contrib.gateways.mc0 import messages as mc0
-from tests.examples import examples
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

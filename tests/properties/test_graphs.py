@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eventmq import EventMQ, JobCancelled, JobFailed, chain, chord, group
 from eventmq.graph import Chain, Chord, Expression, Group, Signature
 from eventmq.testing import use_app
-from tests.examples import examples
+from tests.support.examples import examples
 
 app = EventMQ("graphs")
 

@@ -11,8 +11,8 @@ from eventmq.broker.limits import Limits
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Ack, Error, Request
-from tests.broker_harness import Broker, chunks, row
-from tests.examples import examples
+from tests.support.broker_harness import Broker, chunks, row
+from tests.support.examples import examples
 
 MOST = 5
 

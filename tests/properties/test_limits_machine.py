@@ -18,8 +18,8 @@ from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Ack, Kbai, Request
-from tests.broker_harness import SWIFT, Broker, chunks, row
-from tests.examples import examples
+from tests.support.broker_harness import SWIFT, Broker, chunks, row
+from tests.support.examples import examples
 
 ENDED = {"succeeded", "failed", "cancelled", "expired"}
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.commands import Ack, Error, Request
-from tests.broker_harness import SWIFT, Broker, chunks, row
-from tests.examples import examples
+from tests.support.broker_harness import SWIFT, Broker, chunks, row
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from eventmq.wire.batches import ChunkIndex

@@ -15,8 +15,8 @@ from eventmq.broker.limits import Limits
 from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, OutcomeKind
 from eventmq.wire.commands import Error, Request
-from tests.broker_harness import SWIFT, Broker, chunks, row
-from tests.examples import examples
+from tests.support.broker_harness import SWIFT, Broker, chunks, row
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from eventmq.wire.batches import ChunkIndex

@@ -34,7 +34,7 @@ from eventmq.wire.commands import (
 )
 from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues, parse_queues
 from eventmq.wire.results import RemoteError, decode_error, encode_error
-from tests.examples import examples
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

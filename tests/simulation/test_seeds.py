@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import run
 
 #: Seeds that found a bug once, when the workload was as it was then, and new ones like them: the
-#: distilled cases are in tests/unit/test_broker_faults.py and test_broker_events.py.
+#: distilled cases are in tests/unit/broker/test_faults.py and tests/unit/broker/test_events.py.
 SEEDS = 1000
 
 #: Seeds of longer runs that have failed once.
 FOUND = (121_817, 135_429, 1_795_344_131, 1_795_346_627_692, 1_795_348_208_351)
-
-
-def run(*arguments: str, module: str = "tests.simulation") -> subprocess.CompletedProcess[str]:
-    """Run a module as a person does; hashes of names are the same in each run."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=290
-    )
 
 
 @pytest.mark.timeout(300)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.teeth import BUGS
-from tests.simulation.test_seeds import run
+from tests.support.programs import run
 
 
 @pytest.fixture(scope="module")

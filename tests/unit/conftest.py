@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker_harness import Broker
+from tests.support.broker_harness import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,89 @@
+"""A client that the loop of a gateway leads, and others use at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from zmq.backend import zmq_poll
+
+from eventmq.gateway.client import ClientGuest
+from tests.contrib.gateways.raw_dealer import DEADLINE
+
+
+def serve(guest, until):
+    """Run the loop of a gateway that has nothing but this guest."""
+    while not until():
+        items, wait = guest.wanted(0.0)
+        ready = zmq_poll(list(items), min(10, int(wait * 1000)))
+        guest.step(ready, {source for source, _ in ready}, 0.0)
+
+
+@pytest.fixture
+def guest(farm):
+    """A guest that leads, in a thread of its own."""
+    guest, done = ClientGuest(farm.app.wiring.client.runner), threading.Event()
+
+    def main():
+        serve(guest, done.is_set)
+        guest.close()
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    yield guest
+    done.set()
+    thread.join(DEADLINE)
+
+
+def test_others_use_the_client_that_it_leads(farm, guest):
+    """Their errands wait in its inbox; nobody else reads its sockets."""
+    jobs = [farm.app.send_raw("nobody", [b"x"]) for _ in range(20)]
+    assert {"queued"} == {job.state for job in jobs}
+
+
+def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
+    """The background thread, which leads while a job is waited for, gives way."""
+    guest, ended = ClientGuest(farm.app.wiring.client.runner), threading.Event()
+    farm.app.follow_raw("nobody", [b"x"], job_id="open", on_end=lambda *_: ended.set())
+    until = time.monotonic() + DEADLINE
+    while not guest.wanted(0.0)[0]:
+        assert time.monotonic() < until
+    guest.close()
+    assert "queued" == farm.app.job("open").state
+    assert farm.app.job("open").cancel()
+    assert ended.wait(DEADLINE)
+
+
+def test_it_waits_while_somebody_else_leads(farm):
+    """A caller that waits for its receipt leads until it has it; then the guest does."""
+    loop = farm.app.wiring.client.runner.loop()
+    taken, release = threading.Event(), threading.Event()
+
+    def lead():
+        assert loop.host()
+        taken.set()
+        release.wait(DEADLINE)
+        loop.unhost()
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    assert taken.wait(DEADLINE)
+    guest = ClientGuest(farm.app.wiring.client.runner)
+    assert not guest.wanted(0.0)[0]
+    release.set()
+    thread.join(DEADLINE)
+    assert guest.wanted(0.0)[0]
+    guest.close()
+
+
+def test_a_client_that_was_closed_harms_no_gateway(farm):
+    guest = ClientGuest(farm.app.wiring.client.runner)
+    assert guest.wanted(0.0)[0]
+    thread = threading.Thread(target=farm.app.close)
+    thread.start()
+    while guest.wanted(0.0)[0]:
+        guest.step((), frozenset(), 0.0)
+    thread.join(DEADLINE)
+    assert guest.step((), frozenset(), 0.0)
+    guest.close()

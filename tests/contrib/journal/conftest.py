@@ -1,0 +1,28 @@
+"""What commands of the journal change in a process, undone."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq_contrib.journal import command as journal_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def quiet_signals() -> Iterator[None]:
+    """Give signals back that a command took."""
+    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a journal that reads a store wait for less for a broker that does not answer."""
+    monkeypatch.setattr(journal_command, "PATIENCE", 0.3)

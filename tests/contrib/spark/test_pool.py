@@ -1,0 +1,344 @@
+"""The pool ``spark``: as every worker pool, and what becomes of executors that are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.errors import PluginError
+from eventmq.interfaces import Answered, PluginContext
+from eventmq.job import OutcomeKind
+from eventmq.testing import FakeClock, WorkerPoolSuite
+from eventmq.testing.suites.pool_tasks import LOADER
+from eventmq_contrib.spark.pool import make_spark_pool
+from eventmq_contrib.spark.pool import pool as module
+from eventmq_contrib.spark.pool.frames import pack, pack_event, unpack
+from eventmq_contrib.spark.pool.link import Link
+from eventmq_contrib.spark.pool.pool import SparkPool, _said
+from eventmq_contrib.spark.pool.remote import Remote
+from eventmq_contrib.spark.pool.slot import Slot
+from tests.support.system import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from eventmq.interfaces import WorkerPool
+
+
+def context(**options: Any) -> PluginContext:
+    options = {"concurrency": 1, "loader": LOADER, **options}
+    return PluginContext("spark", options, FakeClock())
+
+
+def spark_pool(slots: int, **options: Any) -> SparkPool:
+    pool = make_spark_pool(context(concurrency=slots, **{"start_timeout": 60.0, **options}))
+    assert isinstance(pool, SparkPool)
+    return pool
+
+
+class TestSparkPool(WorkerPoolSuite):
+    """On the session that all tests share: two cores, so two slots at most."""
+
+    @pytest.fixture(autouse=True)
+    def _session(self, spark: SparkSession) -> None:
+        """Have Spark."""
+
+    def make(self, slots: int) -> WorkerPool:
+        """Return a pool."""
+        return spark_pool(slots)
+
+    def lost(self, pool: SparkPool, signum: signal.Signals) -> None:
+        """Let a job run, and send the process of the slot's Spark task a signal; see what comes."""
+        self.pools.append(pool)
+        pool.start()
+        pipe = self.block(pool, 0, 1, ("add", (1, 1)))
+        (pid,) = pool.pids()
+        os.kill(pid, signum)
+        self.pump(pool, lambda: bool(self.died()))
+        died = self.died()[0]
+        assert (died.slot, died.chunk, died.position) == (0, 1, 0)
+        assert died.reason
+        assert self.run(pool, 0, 2, ("add", (2, 2)))[0].kind == OutcomeKind.SUCCEEDED
+        assert pool.pids() != [pid]
+        assert (self.rows(0, 1), len(self.died())) == ([], 1)
+        assert Path(pipe).exists()
+
+    def test_the_end_of_a_task_is_the_death_of_the_job_that_ran(self) -> None:
+        """Nothing that was given before is answered; the slot is begun anew."""
+        self.lost(spark_pool(1), signal.SIGKILL)
+
+    def test_silence_is_as_good_as_an_end(self) -> None:
+        """A machine that is cut off says nothing; Spark may notice minutes later."""
+        self.lost(spark_pool(1, link_timeout=2.0), signal.SIGSTOP)
+
+    def test_nobody_waits_long_for_a_slot_that_is_silent(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It keeps what it has, however often it is asked; nothing is lost by a pause."""
+        monkeypatch.setattr(module, "SILENCE", 1.7)
+        pool = spark_pool(1)
+        self.pools.append(pool)
+        pool.start()
+        pipe = self.block(pool, 0, 1, ("add", (1, 1)), ("add", (2, 2)))
+        (pid,) = pool.pids()
+        os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        assert [pool.take_back(0) for _ in range(5)] == [0] * 5
+        assert time.monotonic() - begin < 3.4
+        os.kill(pid, signal.SIGCONT)
+        self.release(pipe)
+        self.pump(pool, lambda: len(self.rows(0, 1)) == 3)
+        assert self.died() == []
+
+    def test_slots_that_are_not_used_give_their_cores_back(self) -> None:
+        """And are there again when they are."""
+        pool = spark_pool(2, initial=1)
+        self.pools.append(pool)
+        pool.start()
+        assert [bool(pid) for pid in pool.pids()] == [True, False]
+        pool.scale(2)
+        assert self.run(pool, 1, 1, ("add", (1, 1)))[0].kind == OutcomeKind.SUCCEEDED
+        pool.scale(1)
+        assert [bool(pid) for pid in pool.pids()] == [True, False]
+        assert self.run(pool, 0, 2, ("add", (1, 1)))[0].kind == OutcomeKind.SUCCEEDED
+        assert self.died() == []
+
+    def test_an_app_that_the_executors_do_not_have_is_named(self) -> None:
+        pool = spark_pool(1, loader="nowhere.at.all:make")
+        with pytest.raises(PluginError, match=r"slot 0 of the pool 'spark': .*nowhere"):
+            pool.start()
+
+    def test_more_slots_than_cores_are_named(self) -> None:
+        """Nothing is left of those that were there."""
+        pool = spark_pool(3, start_timeout=2.0)
+        with pytest.raises(PluginError, match=r"[012] of 3 slots were there within 2 s .*see -c"):
+            pool.start()
+        assert self.run(self.begin(2), 0, 1, ("add", (1, 1)))
+
+
+# Without Spark
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"start_timeout": 0}, "start_timeout of the pool 'spark' is seconds, more than 0"),
+        ({"link_timeout": "inf"}, "link_timeout of the pool 'spark' is seconds"),
+        ({"master": "sc://host"}, "name the master itself, such as spark://host:7077"),
+        ({"arguments": {"path": ""}}, "name it as path='module:attribute'"),
+        ({"concurrency": 0}, "needs a concurrency from 1"),
+        ({"mastre": "local"}, "has no option 'mastre'; .*master"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(PluginError, match=text):
+        make_spark_pool(context(**options))
+
+
+def test_the_options_reach_the_pool() -> None:
+    pool = make_spark_pool(context(master="local[1]", concurrency=3))
+    assert (pool.slots, pool.interrupts, pool.shared) == (3, True, False)
+    pool.stop(0.0)
+
+
+class Silent:
+    """A link that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[object, ...]] = []
+        self.peers: set[str] = set()
+
+    def send(self, identity: str, *message: object) -> None:
+        self.sent.append((identity, *message))
+
+
+def test_only_who_has_the_token_of_a_slot_is_believed() -> None:
+    """And only once: a Spark task that is tried again finds its place taken."""
+    link: Any = Silent()
+    slot = Slot(0, link)
+    identity, token = slot.begin()
+    slot.assign(1, b"body", 2)
+    slot.hear("hello", ["guess", 7])
+    slot.hear("taken", [0, 9])
+    assert (slot.up, slot.taken, link.sent) == (False, None, [])
+    slot.hear("hello", [token, 7])
+    slot.hear("hello", [token, 8])
+    assert (slot.up, slot.pid) == (True, 7)
+    assert link.sent == [(identity, "assign", 0, 1, 2, b"body")]
+
+
+def test_what_a_slot_said_last_does_not_hide_what_it_answered_since() -> None:
+    """News of what runs may be older than an answer."""
+    link: Any = Silent()
+    slot = Slot(3, link)
+    _, token = slot.begin()
+    slot.hear("hello", [token, 7])
+    slot.hear("note", [1, 0, 0.5])
+    running = slot.running()
+    assert running is not None
+    assert running[:2] == (1, 0)
+    name, *about = unpack(pack_event(Answered(0, 1, 2, 0.1, b"x")))
+    assert slot.hear(name, about) == Answered(3, 1, 2, 0.1, b"x")
+    assert slot.running() is None
+    slot.hear("note", [1, 2, 0.5])
+    assert slot.death("gone").position == 2
+
+
+class Words:
+    """Stands for the socket of a slot: what it hears, and what it says."""
+
+    def __init__(self, *heard: bytes) -> None:
+        self.heard = deque(heard)
+        self.said: list[list[Any]] = []
+
+    def poll(self, _: int, __: int) -> bool:
+        return bool(self.heard)
+
+    def recv(self) -> bytes:
+        return self.heard.popleft()
+
+    def send(self, data: bytes) -> None:
+        self.said.append(unpack(data))
+
+    def fileno(self) -> int:
+        return self.pipe[0]
+
+    pipe = os.pipe()
+
+
+class Idle:
+    """A pool that runs nothing; it keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+        self.told: list[Any] = []
+
+    def filenos(self) -> list[int]:
+        return []
+
+    def poll(self) -> list[Any]:
+        told, self.told = self.told, []
+        return told
+
+    def running(self, _: int) -> None:
+        return None
+
+    def assign(self, _: int, chunk: int, __: bytes, ___: int) -> None:
+        self.given.append(chunk)
+
+    def take_back(self, _: int) -> int:
+        return len(self.given)
+
+    def stop(self, _: float) -> None:
+        self.told = ["stopped"]
+
+
+def test_a_slot_whose_manager_is_gone_ends() -> None:
+    """Nobody would want its answers."""
+    pool: Any = Idle()
+    words: Any = Words(pack("ping"))
+    before = time.monotonic()
+    assert Remote(pool, words, 0.2).run() == 0
+    assert 0.2 <= time.monotonic() - before < 10.0
+
+
+def test_a_chunk_that_was_given_before_a_death_was_heard_of_is_lost_with_it() -> None:
+    """The manager has handed its jobs back; the ones after it are run."""
+    from eventmq.interfaces import Died
+
+    pool: Any = Idle()
+    pool.told = [Died(0, 1, 0, "signal 9")]
+    words: Any = Words()
+    remote = Remote(pool, words, 0.1)
+    remote._tell()
+    words.heard += [pack("assign", 0, 2, 1, b""), pack("assign", 1, 3, 1, b""), pack("take", 1)]
+    remote._hear()
+    assert pool.given == [3]
+    assert [said[0] for said in words.said if said[0] != "note"] == ["event", "taken"]
+
+
+def test_a_question_that_is_taken_back_is_not_answered() -> None:
+    """After a pause its answer waits for a moment: what is withdrawn now, nobody would know of."""
+    pool: Any = Idle()
+    words: Any = Words(pack("take", 1))
+    remote = Remote(pool, words, 9.0)
+    remote._heard -= 2.0
+    remote._hear()
+    words.heard += [pack("keep", 1), pack("assign", 0, 2, 1, b"")]
+    remote._hear()
+    assert (pool.given, words.said) == ([2], [])
+    remote._heard -= 2.0
+    words.heard += [pack("take", 2)]
+    until(lambda: remote._hear() or bool(words.said), "the answer")
+    words.heard += [pack("take", 3)]
+    remote._hear()
+    assert words.said == [["taken", 2, 1], ["taken", 3, 1]]
+
+
+def test_what_is_withdrawn_too_late_ends_the_slot() -> None:
+    """Its manager thinks that the slot has these jobs; they go back with it."""
+    link: Any = Silent()
+    slot = Slot(0, link)
+    identity, token = slot.begin()
+    slot.hear("hello", [token, 7])
+    for late in (0, 2):
+        slot.ask()
+        assert slot.silent
+        slot.waive()
+        assert not slot.silent
+        assert slot.ended == ""
+        slot.hear("taken", [1 + bool(late), late])
+    assert slot.ended
+    assert [words[1:] for words in link.sent] == [
+        ("take", 1), ("keep", 1), ("take", 2), ("keep", 2),
+    ]  # fmt: skip
+    assert {words[0] for words in link.sent} == {identity}
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    link = Link("127.0.0.1", lambda: None)
+    yield link
+    link.close()
+    link.close()
+
+
+def test_the_link_takes_encrypted_words_only(link: Link) -> None:
+    """One without the key is not heard; nonsense from one that has it does no harm."""
+    import zmq
+
+    with zmq.Context() as context:
+        plain, right = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+        for number, sock in enumerate((plain, right)):
+            sock.linger = 0
+            sock.routing_id = f"slot-{number}".encode()
+        right.curve_serverkey = link.public_key
+        right.curve_publickey, right.curve_secretkey = zmq.curve_keypair()
+        for sock in (plain, right):
+            sock.connect(link.endpoint)
+        plain.send(pack("hello", "t", 1))
+        right.send(b"\xc1")
+        right.send(pack("hello", "t", 2))
+        until(lambda: bool(link.inbox), "a word")
+        link.send("slot-1", "stop", 1.0)
+        link.send("nobody", "stop", 1.0)
+        assert right.poll(10_000)
+        assert unpack(right.recv()) == ["stop", 1.0]
+        assert list(link.inbox) == [("slot-1", ["hello", "t", 2])]
+        plain.close()
+        right.close()
+
+
+def test_what_spark_says_of_an_end_is_cut_to_what_was_raised() -> None:
+    trace = "An exception was thrown:\n  File x\nModuleNotFoundError: No module named 'm'\n\tat org"
+    assert _said(RuntimeError(trace)) == "ModuleNotFoundError: No module named 'm'"
+    assert _said(RuntimeError("Job aborted\norg.apache.X: y")) == "Job aborted"
+    assert _said(RuntimeError()) == "RuntimeError"

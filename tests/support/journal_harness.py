@@ -1,0 +1,108 @@
+"""A journal over the store of a broker harness, its commands, and what it has sealed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from click.testing import CliRunner, Result
+
+from eventmq.cli.program import Program
+from eventmq.errors import StoreError
+from eventmq.events import FileName
+from eventmq.store.events import ReadEvents, SealEvents
+from eventmq_contrib.journal import eventmq_add_commands
+from eventmq_contrib.journal.drain import Drain
+from eventmq_contrib.journal.folder import JournalFolder
+from eventmq_contrib.journal.parquet import read_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from eventmq.store.events import EventRow, OutboxHead
+    from eventmq_contrib.journal.redactor import Redactor
+    from tests.support.broker_harness import Broker
+
+__all__ = ["HarnessSource", "command", "drained", "failure", "hours_of", "names_of", "rows_in"]
+
+
+class HarnessSource:
+    """The store of a harness, whose broker always answers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.broker_id: str = broker.core.state.store_id
+        self.told: list[int] = []
+
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+        self.broker.store.submit([ReadEvents(after, max_bytes)])
+        [[verdict]] = self.broker.store.finished()
+        return verdict
+
+    def seal(self, journal: str, sealed: int) -> bool:
+        entry = SealEvents(journal, sealed, self.broker.clock.now(), 30.0)
+        self.broker.store.submit([entry])
+        [[(_, taken)]] = self.broker.store.finished()
+        if taken:
+            raise StoreError("another journal")
+        self.told.append(sealed)
+        return True
+
+
+def drained(
+    broker: Broker, out: Path, *, rows: int = 65_536, age: float = 60.0,
+    redactor: Redactor | None = None,
+) -> Drain:  # fmt: skip
+    """Take all that there is into a folder, as a journal that is stopped then."""
+    folder = JournalFolder(out)
+    try:
+        folder.open()
+        source = HarnessSource(broker)
+        drain = Drain(source, folder, broker.clock, rows=rows, age=age, redactor=redactor)
+        drain.start()
+        while drain.step():
+            pass
+        drain.finish()
+    finally:
+        folder.close()
+    return drain
+
+
+def rows_in(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of all sealed files by their numbers, without what is null."""
+    found = []
+    for path in out.glob("date=*/hour=*/*.parquet"):
+        name = FileName.parse(path.name)
+        if name is not None:
+            rows = read_rows(path)
+            assert [row["seq"] for row in rows] == list(range(name.first, name.last + 1))
+            found += rows
+    found.sort(key=lambda row: row["seq"])
+    return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+def names_of(out: Path) -> list[tuple[int, int]]:
+    """Return the first and last numbers of the sealed files."""
+    names = [FileName.parse(path.name) for path in out.glob("date=*/hour=*/*.parquet")]
+    return sorted((name.first, name.last) for name in names if name is not None)
+
+
+def hours_of(out: Path) -> list[str]:
+    """Return the folders that have sealed files."""
+    return sorted({path.parent.name for path in out.glob("date=*/hour=*/[!_]*.parquet")})
+
+
+def command(*arguments: str) -> Result:
+    """Run a command of the plugin as the program does."""
+    program = Program("eventmq")
+    eventmq_add_commands(program)
+    result = CliRunner().invoke(program, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def failure(*arguments: str) -> tuple[int, str]:
+    """Run a command that fails; return its exit code and what it says."""
+    result = command(*arguments)
+    assert result.stdout == ""
+    return result.exit_code, result.stderr

@@ -1,0 +1,19 @@
+"""Runs the programs of the tests, as a person does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, module: str = "tests.simulation") -> subprocess.CompletedProcess[str]:
+    """Run a module as a person does; hashes of names are the same in each run."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=290
+    )

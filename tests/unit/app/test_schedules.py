@@ -1,0 +1,331 @@
+"""Schedules of an app: declared in code, edited at any time, and fired in a ``memory://`` app."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.app.beat import BrokerGate
+from eventmq.app.schedules import ScheduleNotFound
+from eventmq.errors import SettingsError
+from eventmq.graph import Signature
+from eventmq.policies import Timing, at, cron, every
+from eventmq.scheduler.runner import Order
+from tests.support.plugin_harness import providing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Seconds that anything in these tests may take.
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def app() -> Iterator[EventMQ]:
+    with EventMQ("shop", broker="memory://", result_timeout=DEADLINE) as app:
+        yield app
+
+
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+# Signatures
+
+
+def test_a_signature_is_a_call_as_data(app: EventMQ) -> None:
+    task = app.task(name="add")(add)
+    assert task.s(1, b=2) == Signature("add", (1,), {"b": 2})
+    assert task.si(1).immutable
+    assert not task.s(1).immutable
+    assert task.options(queue="fast", priority=3).s(1) == Signature(
+        "add", (1,), {}, {"queue": "fast", "priority": 3}
+    )
+
+
+# Edits
+
+
+def test_a_schedule_is_in_the_store_when_schedule_returns(app: EventMQ) -> None:
+    task = app.task(name="add", retries=2, queue="slow")(add)
+    app.schedule("nightly", task.s(1, b=2), cron("0 3 * * *", tz="Europe/Paris"), priority=7)
+    made = app.schedules.get("nightly")
+    assert (made.task, made.queue, made.source, made.app) == ("add", "slow", "client", "shop")
+    headers = set(made.headers.split(","))
+    assert {"task:add", "content-type:msgpack", "retry-count:2", "priority:7"} == headers
+    assert made.trigger == 'cron:{"expression":"0 3 * * *","tz":"Europe/Paris"}'
+    assert abs((made.last_fire_time or 0) - app.clock.now()) < DEADLINE
+    assert app.unschedule("nightly")
+    assert not app.unschedule("nightly")
+
+
+def test_a_schedule_of_the_same_name_is_replaced_and_goes_on(app: EventMQ) -> None:
+    task = app.task(name="add")(add)
+    app.schedule("a", task.s(1), every(hours=1), run_count=5)
+    first = app.schedules.get("a")
+    app.schedule("a", task.s(1), every(hours=1), run_count=5)
+    assert app.schedules.get("a") == first
+    app.schedule("a", task.s(2), every(hours=1), run_count=5)
+    second = app.schedules.get("a")
+    assert (second.last_fire_time, second.remaining, second.version) == (first.last_fire_time, 5, 2)
+    app.schedule("a", task.s(2), every(hours=2))
+    third = app.schedules.get("a")
+    assert (third.last_fire_time or 0) > (second.last_fire_time or 0)
+    assert third.remaining is None
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_one_that_has_ended_and_is_still_there_begins_anew(app: EventMQ, number: int) -> None:
+    """The beat that removes it comes later."""
+    task = app.task(name="add")(add)
+    app.schedule("a", task.s(1), every(hours=1), run_count=5)
+    ended = replace(app.schedules.get("a"), remaining=0)
+    assert app.schedules.store.save([(ended, ended.version)]).done == [True]
+    app.schedule("a", task.s(number), every(hours=1), run_count=5)
+    found = app.schedules.get("a")
+    assert found.remaining == 5
+    assert found.created > ended.created
+
+
+def test_relative_expiry_is_kept_as_a_length_of_time(app: EventMQ) -> None:
+    task = app.task(name="add", expires=60.0)(add)
+    app.schedule("a", task.s(1), every(hours=1))
+    app.schedule("b", task.s(1), every(hours=1), expires=timedelta(minutes=5))
+    assert app.schedules.get("a").expires_in == 60.0
+    assert app.schedules.get("b").expires_in == 300.0
+    assert "expires" not in app.schedules.get("a").headers
+
+
+def test_disabling_and_enabling(app: EventMQ) -> None:
+    task = app.task(name="add")(add)
+    app.schedule("a", task.s(1), every(seconds=1e6))
+    app.schedules.disable("a")
+    app.schedules.disable("a")
+    made = app.schedules.get("a")
+    assert not made.enabled
+    assert app.schedules.next_slot(made) is None
+    app.schedules.enable("a")
+    again = app.schedules.get("a")
+    assert again.enabled
+    assert (again.last_fire_time or 0) > (made.last_fire_time or 0)
+    assert app.schedules.next_slot(again) == pytest.approx((again.last_fire_time or 0) + 1e6)
+
+
+def test_running_one_now_does_not_touch_its_slots(app: EventMQ) -> None:
+    task = app.task(name="add", expires=60.0)(add)
+    app.schedule("a", task.s(1, b=2), every(hours=1))
+    before = app.schedules.get("a")
+    assert app.schedules.run("a").get() == 3
+    assert app.schedules.get("a") == before
+
+
+def test_an_unknown_name_is_told_with_the_nearest(app: EventMQ) -> None:
+    task = app.task(name="add")(add)
+    app.schedule("nightly", task.s(1), every(hours=1))
+    for act in (app.schedules.get, app.schedules.enable, app.schedules.disable, app.schedules.run):
+        with pytest.raises(ScheduleNotFound, match="no schedule 'nigthly'; did you mean 'nightly'"):
+            act("nigthly")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"signature": "add"}, r"right is a call as data, such as task\.s\(1\)"),
+        ({"trigger": 30}, r"right is every\(seconds=30\)"),
+        ({"trigger": Timing("sunrise")}, "no trigger is called 'sunrise'"),
+        ({"trigger": Timing("every", {"minutes": 1})}, "has no option 'minutes'"),
+        ({"run_count": 0}, "run_count of a schedule is 0; allowed is: a whole number from 1"),
+        ({"misfire": "never"}, "allowed is: skip, one, all"),
+        ({"overlap": "never"}, "allowed is: allow, skip, queue"),
+        ({"jitter": -1.0}, "jitter of a schedule is -1.0"),
+        ({"window": float("nan")}, "window of a schedule is nan"),
+        ({"job_id": "x"}, "job_id is for one job"),
+        ({"eta": datetime.now(timezone.utc)}, "eta is for one job"),
+        ({"expires": datetime.now(timezone.utc)}, "expires as a datetime is for one job"),
+        ({"priority": 999}, "priority is 999"),
+        ({"colour": "red"}, "a call takes no argument 'colour'"),
+        ({"name": ""}, "name of a schedule"),
+        ({"name": "n" * 256}, "1 to 255 characters"),
+        ({"trigger": at(datetime(2020, 1, 1, tzinfo=timezone.utc))}, "would never fire"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(app: EventMQ, change: dict[str, Any], problem: str) -> None:
+    task = app.task(name="add")(add)
+    given = {"name": "a", "signature": task.s(1), "trigger": every(hours=1), **change}
+    with pytest.raises(SettingsError, match=problem):
+        app.schedule(**given)
+    assert app.schedules.list() == []
+
+
+def test_arguments_that_the_task_does_not_take_are_refused(app: EventMQ) -> None:
+    task = app.task(name="add")(add)
+    with pytest.raises(TypeError, match="task add: "):
+        app.schedule("a", task.s(1, 2, 3), every(hours=1))
+
+
+def test_a_signing_serializer_is_refused() -> None:
+    """It signs each job with its id, and a schedule's jobs have many."""
+    with EventMQ(
+        "signed", broker="memory://", serializer="dill", accept_content=("dill", "msgpack"),
+        plugin_options={"dill": {"keys": ["k" * 32]}},
+    ) as app:  # fmt: skip
+        task = app.task(name="add")(add)
+        with pytest.raises(SettingsError, match="serializer 'dill' signs each job by itself"):
+            app.schedule("a", task.s(1), every(hours=1))
+
+
+def test_a_unique_key_is_made_of_the_arguments_of_the_schedule(app: EventMQ) -> None:
+    task = app.task(name="add", unique="sum:{a}")(add)
+    app.schedule("a", task.s(5), every(hours=1))
+    assert "sum:5" in app.schedules.get("a").headers
+    gate, made = BrokerGate(app), app.schedules.get("a")
+    orders = [Order(c * 32, "add", "nobody", made.headers, made.body) for c in "12"]
+    assert list(gate.submit(orders)()) == [True, None]
+
+
+def test_a_task_by_name_needs_no_code(app: EventMQ) -> None:
+    app.schedule("far", Signature("elsewhere.work", (1,)), every(hours=1))
+    assert "task:elsewhere.work" in app.schedules.get("far").headers
+
+
+# Code
+
+MODULE = """
+from eventmq import EventMQ, cron, every
+
+app = EventMQ("coded", broker="memory://")
+
+
+@app.task(schedule=every(seconds=30))
+def tick():
+    pass
+
+
+@app.task
+def send(to):
+    pass
+
+
+app.schedule("nightly", send.s("a@b.c"), cron("0 3 * * *"), queue="mail")
+app.schedule("gone", send.s("x"), every(hours=1))
+app.unschedule("gone")
+"""
+
+
+def test_a_module_declares_and_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing it connects to nobody."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "coded.py").write_text(MODULE)
+    import coded  # type: ignore[import-not-found]  # just written
+
+    try:
+        assert not coded.app.wiring.started
+        found = coded.app.schedules.in_code()
+        assert set(found) == {"coded.tick", "nightly"}
+        assert (found["nightly"].queue, found["nightly"].source) == ("mail", "code")
+        assert found["coded.tick"].trigger == 'every:{"seconds":30.0}'
+    finally:
+        coded.app.close()
+        sys.modules.pop("coded")
+
+
+def test_two_schedules_of_the_code_with_one_name_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    more = 'app.schedule("nightly", send.s("other"), every(hours=1))\n'
+    (tmp_path / "twice.py").write_text(MODULE + more)
+    with pytest.raises(SettingsError, match="two schedules of the code have the name 'nightly'"):
+        import twice  # type: ignore[import-not-found]  # noqa: F401 - just written
+
+
+def test_a_schedule_of_a_task_must_be_one(app: EventMQ) -> None:
+    with pytest.raises(SettingsError, match=r"schedule is 'nightly'; allowed is: every"):
+        app.task(schedule="nightly")(add)  # type: ignore[arg-type]  # the point
+
+
+# All in one process
+
+
+def test_a_memory_app_fires_what_its_tasks_and_callers_say() -> None:
+    done, own = threading.Semaphore(0), threading.Event()
+    with EventMQ("shop", broker="memory://") as app:
+
+        @app.task(name="own", schedule=every(seconds=0.2))
+        def own_task() -> None:
+            own.set()
+
+        @app.task(name="called")
+        def called(number: int) -> None:
+            if number == 5:
+                done.release()
+
+        app.schedule("fast", called.s(5), every(seconds=0.1), run_count=3, nohaste=False)
+        for _ in range(3):
+            assert done.acquire(timeout=DEADLINE)
+        assert own.wait(DEADLINE)
+        assert not done.acquire(timeout=0.3)
+        assert [made.name for made in app.schedules.list()] == ["own"]
+
+
+def test_a_store_of_memory_is_shared_with_the_beat() -> None:
+    done = threading.Event()
+    with EventMQ("shop", broker="memory://", schedule_store="memory") as app:
+
+        @app.task(name="called")
+        def called() -> None:
+            done.set()
+
+        app.schedule("fast", called, every(seconds=0.1))
+        assert done.wait(DEADLINE)
+
+
+def test_a_trigger_of_a_plugin_is_chosen_by_its_name() -> None:
+    class Soon:
+        def __init__(self, after: float) -> None:
+            self.after = after
+
+        def next_after(self, slot: float) -> float | None:
+            return slot + self.after
+
+        def latest(self, slot: float, now: float) -> float | None:
+            return None
+
+    plugin = providing(eventmq_triggers={"soon": lambda context: Soon(**context.options)})
+    done = threading.Event()
+    with EventMQ("shop", broker="memory://", plugins=[plugin]) as app:
+
+        @app.task(name="called")
+        def called() -> None:
+            done.set()
+
+        app.schedule("fast", called.s(), Timing("soon", {"after": 0.1}))
+        assert done.wait(DEADLINE)
+
+
+def test_a_task_that_needs_arguments_cannot_have_a_schedule_alone(app: EventMQ) -> None:
+    app.task(name="add", schedule=every(hours=1))(add)
+    with pytest.raises(SettingsError, match="task add: missing a required argument"):
+        app.schedules.in_code()
+
+
+def test_the_gate_tells_what_passes_from_what_never_will(app: EventMQ) -> None:
+    app.task(name="add")(add)
+    gate = BrokerGate(app)
+    headers = "task:add,content-type:msgpack"
+    good = Order("1" * 32, "add", "default", headers, b"\x92\x91\x01\x80")
+    large = Order("2" * 32, "add", "default", headers, b"x" * (17 * 1024 * 1024))
+    plain = Order("3" * 32, "", "default", "", b"\xff")
+    assert list(gate.submit([good, large, plain])()) == [True, None, None]
+    assert list(gate.submit([good])()) == [True]
+    assert app.job("1" * 32).get() == 1
+    assert gate.unfinished(["1" * 32, "4" * 32]) == {"1" * 32: False, "4" * 32: False}

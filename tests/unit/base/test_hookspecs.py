@@ -1,0 +1,178 @@
+"""Hooks: each is documented, each is on the page, each has a test of its own here."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from eventmq import hookspecs
+from eventmq.hookspecs import hookimpl
+from eventmq.registry import PluginManager
+from eventmq.registry.names import KINDS
+from eventmq.settings import load_settings
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "hooks.rst"
+HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("eventmq_")}
+EVERY = pytest.mark.parametrize("name", HOOKS)
+
+
+def doc(name):
+    return inspect.getdoc(HOOKS[name])
+
+
+def example(name):
+    """Return the function of the example in a hook's docstring."""
+    block = doc(name).partition("Example::\n\n")[2].partition("\n\n")[0]
+    (function,) = ast.parse(textwrap.dedent(block)).body
+    return function
+
+
+# Documented
+
+
+@EVERY
+def test_a_hook_is_one_sentence_first(name):
+    assert re.fullmatch(r"[A-Z][^.]*\.", doc(name).splitlines()[0])
+
+
+@EVERY
+def test_a_hook_says_when_and_on_which_thread(name):
+    """In its own text, or by the rule at the top of the module for once per app."""
+    text = doc(name)
+    assert "thread" in text
+    assert re.search(r"Chosen by|Chosen, in order, by|Called|name is the content type", text)
+
+
+@EVERY
+def test_a_hook_documents_exactly_its_parameters_and_its_return(name):
+    signature = inspect.signature(HOOKS[name])
+    given = re.search(r"Args:\n((?:    .*\n)+)", doc(name) + "\n")
+    documented = re.findall(r"^    (\w+):", given[1], re.MULTILINE) if given else []
+    assert documented == list(signature.parameters)
+    assert ("Returns:" in doc(name)) == (signature.return_annotation != "None")
+
+
+@EVERY
+def test_a_hook_has_an_example_of_its_signature(name):
+    function = example(name)
+    assert [function.name, *(arg.arg for arg in function.args.args)] == [
+        name,
+        *inspect.signature(HOOKS[name]).parameters,
+    ]
+    assert [ast.unparse(mark) for mark in function.decorator_list] == ["hookimpl"]
+
+
+@EVERY
+def test_a_hook_says_since_when_it_is_there(name):
+    assert re.search(r"\.\. versionadded:: \d+\.\d+$", doc(name))
+
+
+def test_the_page_has_every_hook_with_its_exact_signature():
+    """Each is taken from the code, in the code's order; none that is gone is left."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    documented = [line.partition(":: ")[2] for line in lines if line.startswith(".. autofunction")]
+    assert documented == list(HOOKS)
+    assert ".. currentmodule:: eventmq.hookspecs" in lines
+
+
+def test_the_module_has_markers_and_specs_only():
+    defined = {
+        name
+        for name, value in vars(hookspecs).items()
+        if inspect.isfunction(value) and value.__module__ == hookspecs.__name__
+    }
+    assert defined == set(HOOKS)
+    assert all(hasattr(spec, "eventmq_spec") for spec in HOOKS.values())
+
+
+def test_every_hook_has_a_test():
+    for name in HOOKS:
+        assert any(test.startswith(f"test_{name}") for test in globals()), name
+
+
+# Tested, each by the example of its documentation in spirit
+
+
+def manage(hook, function):
+    """Return a manager with one plugin that implements one hook."""
+    plugin = type("Probe", (), {hook: staticmethod(hookimpl(function))})()
+    manager = PluginManager(load_settings({}, directory="/", environ={}))
+    manager.load([plugin], entry_points=[])
+    return manager
+
+
+def provides(hook):
+    """Say whether what a registration hook returns can be made by its name."""
+    kind = next(kind for kind in KINDS if kind.hook == hook)
+    return manage(hook, lambda: {"probe": lambda context: context.name}).make(kind, "probe")
+
+
+def test_eventmq_serializers_provides_by_name():
+    assert provides("eventmq_serializers") == "probe"
+
+
+def test_eventmq_routing_strategies_provides_by_name():
+    assert provides("eventmq_routing_strategies") == "probe"
+
+
+def test_eventmq_queue_orders_provides_by_name():
+    assert provides("eventmq_queue_orders") == "probe"
+
+
+def test_eventmq_retry_policies_provides_by_name():
+    assert provides("eventmq_retry_policies") == "probe"
+
+
+def test_eventmq_triggers_provides_by_name():
+    assert provides("eventmq_triggers") == "probe"
+
+
+def test_eventmq_schedule_stores_provides_by_name():
+    assert provides("eventmq_schedule_stores") == "probe"
+
+
+def test_eventmq_result_backends_provides_by_name():
+    assert provides("eventmq_result_backends") == "probe"
+
+
+def test_eventmq_queue_stores_provides_by_name():
+    assert provides("eventmq_queue_stores") == "probe"
+
+
+def test_eventmq_worker_pools_provides_by_name():
+    assert provides("eventmq_worker_pools") == "probe"
+
+
+def test_eventmq_gateways_provides_by_name():
+    assert provides("eventmq_gateways") == "probe"
+
+
+def test_eventmq_middleware_provides_by_name():
+    assert provides("eventmq_middleware") == "probe"
+
+
+def test_eventmq_configure_gets_the_app():
+    seen = []
+    manage("eventmq_configure", lambda app: seen.append(app + "!")).configure("app")
+    assert seen == ["app!"]
+
+
+def test_eventmq_add_commands_gets_the_group_of_commands():
+    import click
+
+    cli = click.Group()
+    manage("eventmq_add_commands", lambda cli: cli.command("hi")(print)).add_commands(cli)
+    assert list(cli.commands) == ["hi"]
+
+
+def test_eventmq_job_event_gets_each_event():
+    seen = []
+    tell = manage("eventmq_job_event", lambda event: seen.append(event["kind"])).observer()
+    tell({"kind": "enqueued"})
+    tell({"kind": "succeeded"})
+    assert seen == ["enqueued", "succeeded"]

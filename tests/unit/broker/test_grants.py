@@ -1,0 +1,197 @@
+"""Roles: which command and call is for whom, whose results are whose, what a key file may grant."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventmq.broker.core import BrokerCore
+from eventmq.broker.grants import OWN_JOBS, REMOTE, ROLES, Grant, call_roles, mark
+from eventmq.broker.limits import Limits
+from eventmq.errors import KeyFileError, ProtocolError
+from eventmq.headers import parse_headers
+from eventmq.wire import commands as c
+from eventmq.wire.calls import CALLS
+from tests.support.broker_harness import FirstQueue, FirstWorker
+
+
+def grant(*roles: str, key: str = "K", group: str = "", **more) -> Grant:
+    return Grant(key, "tom", frozenset(roles), group, **more)
+
+
+def may(check, *arguments) -> bool:
+    try:
+        check(*arguments)
+    except ProtocolError as error:
+        return {"not-allowed": False}[error.code]
+    return True
+
+
+#: Command -> roles.
+TABLE = {
+    c.Inform: "client worker scheduler gateway admin",
+    c.Heartbeat: "client worker scheduler gateway admin",
+    c.Hello: "client worker scheduler gateway admin",
+    c.Kbai: "client worker scheduler gateway admin",
+    c.Call: "client worker scheduler gateway admin",
+    c.Request: "client scheduler gateway admin",
+    c.Publish: "client scheduler gateway admin",
+    c.Schedule: "client scheduler gateway admin",
+    c.Ready: "worker gateway",
+    c.Reply: "worker gateway",
+    c.Admin: "admin",
+    c.Disconnect: "admin",
+}
+
+
+@pytest.mark.parametrize("kind", TABLE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_command_is_for_its_roles(kind: type, role: str) -> None:
+    assert (role in TABLE[kind].split()) == may(grant(role).check_command, kind)
+
+
+def test_there_is_a_rule_for_every_command_of_the_broker() -> None:
+    core = BrokerCore(Limits(), FirstWorker(), FirstQueue)
+    for kind in core._handlers:
+        grant("admin", "worker").check_command(kind)
+
+
+#: Role of INFORM -> roles of the key.
+INFORMS = {
+    "client": "client worker scheduler gateway admin",
+    "worker": "worker gateway",
+    "scheduler": "scheduler",
+}
+
+
+@pytest.mark.parametrize("said", INFORMS)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_peer_is_what_its_key_says(said: str, role: str) -> None:
+    assert (role in INFORMS[said].split()) == may(grant(role).check_inform, said, ["q"])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_act_or_show_the_jobs_of_all_are_for_admins(name: str) -> None:
+    acts = CALLS[name].role == "admin" or name in {"jobs", "failed", "workers", "status"}
+    lease = name in {"schedules.lease", "schedules.advance"}
+    held = name in {"begin", "inputs"}
+    assert (not acts and not lease and not held) == may(grant("client").check_call, name)
+    assert (not lease and not held) == may(grant("admin").check_call, name)
+    assert (name == "ping" or held) == may(grant("worker").check_call, name)
+
+
+def test_calls_about_jobs_by_id_are_those_of_the_table() -> None:
+    """A new call with ids must be checked for their owner, be for admins, or for who has a job."""
+    by_id = {n: a for n, s in CALLS.items() for a in s.arguments if a in {"id", "ids"}}
+    assert OWN_JOBS == {
+        n: a for n, a in by_id.items() if CALLS[n].role == "client" and call_roles(n) != {"admin"}
+    }
+
+
+def test_two_roles_may_what_either_may() -> None:
+    both = grant("client", "worker")
+    assert may(both.check_command, c.Request)
+    assert may(both.check_command, c.Ready)
+    assert not may(both.check_command, c.Disconnect)
+
+
+# Owners
+
+
+def test_a_key_owns_what_it_submitted() -> None:
+    text = mark("task:shop.add", grant("client", key="A").owner)
+    assert grant("client", key="A").owns(text)
+    assert not grant("client", key="B").owns(text)
+    assert grant("admin", key="B").owns(text)
+    assert REMOTE.owns(text)
+
+
+def test_a_group_owns_what_one_of_it_submitted() -> None:
+    text = mark("", grant("client", key="A", group="shop").owner)
+    assert grant("client", key="B", group="shop").owns(text)
+    assert not grant("client", key="B", group="mail").owns(text)
+    assert not grant("client", key="B").owns(text)
+
+
+def test_a_job_without_owner_is_of_admins_only() -> None:
+    """It was submitted when there were no keys."""
+    assert not grant("client").owns("task:shop.add")
+    assert grant("admin").owns("task:shop.add")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["owner:B", "task:x,owner:B", "owner:B,task:x", " owner:B,owner:C", "owner", "owner:B/shop",
+     "own%65r:B", "owner :B", "OWNER:B", "task:x,,owner:B,"],
+)  # fmt: skip
+def test_no_client_makes_itself_an_owner(text: str) -> None:
+    marked = parse_headers(mark(text, "A"))
+    assert "A" == marked.owner
+    assert "" == parse_headers(mark(text, "")).owner
+    assert not grant("client", key="B", group="shop").owns(mark(text, "A"))
+
+
+def test_other_headers_stay_as_they_are() -> None:
+    text = "task:a%2Cb,x-tenant:7,retry-count:3"
+    assert f"{text},owner:A" == mark(text, "A")
+    assert text == mark(text, "")
+
+
+# Gateways
+
+
+def test_a_gateway_has_the_queues_of_its_key_only() -> None:
+    gateway = grant("gateway", serves=frozenset({"in"}), submits=frozenset({"out"}))
+    assert may(gateway.check_inform, "worker", ["in"])
+    assert not may(gateway.check_inform, "worker", ["in", "other"])
+    assert may(gateway.check_submit, "out")
+    assert not may(gateway.check_submit, "in")
+    assert may(grant("client").check_submit, "any")
+
+
+def test_a_gateway_that_names_no_queue_has_none() -> None:
+    gateway = Grant.read("K", {"name": "g", "roles": "gateway"})
+    assert not may(gateway.check_submit, "default")
+    assert not may(gateway.check_inform, "worker", ["default"])
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        grant("client"),
+        grant("client", "worker", group="shop"),
+        grant("gateway", serves=frozenset({"a,b", "c%"}), submits=frozenset({'"quoted"'})),
+        grant("gateway", serves=frozenset(), submits=frozenset({"x"})),
+    ],
+)
+def test_a_grant_is_read_as_it_was_written(known: Grant) -> None:
+    assert known == Grant.read("K", known.metadata())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ({"name": "tom"}, "no role; known are client, worker"),
+        ({"name": "tom", "roles": "king"}, "unknown role 'king'"),
+        ({"name": "", "roles": "client"}, "the name ''"),
+        ({"name": "../x", "roles": "client"}, "the name"),
+        ({"name": "a\nb", "roles": "client"}, "the name"),
+        ({"name": "tom", "roles": "client", "group": "a/b"}, "the group"),
+        ({"name": "tom", "roles": "client", "serves": "q"}, "only a gateway's key"),
+        ({"name": "tom", "roles": "client,gateway"}, "no other role"),
+    ],
+)
+def test_a_grant_that_makes_no_sense_is_refused(metadata, problem: str) -> None:
+    with pytest.raises(KeyFileError, match=problem):
+        Grant.read("K", metadata)
+
+
+def test_without_keys_other_machines_do_not_administer() -> None:
+    for name, spec in CALLS.items():
+        assert (spec.role != "admin") == may(REMOTE.check_call, name)
+    assert may(REMOTE.check_command, c.Request)
+    assert may(REMOTE.check_command, c.Ready)
+    assert not may(REMOTE.check_command, c.Disconnect)
+    assert not may(REMOTE.check_command, c.Admin)

@@ -1,0 +1,147 @@
+"""What STATUS says: what each key of EventMQ 0.3 counts, and how the workers are called."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from eventmq.broker import status
+from eventmq.wire.commands import Admin, Inform, Kbai, Ready, Reply, Request
+from eventmq.wire.features import Features
+from tests.support.broker_harness import Broker, chunks, row
+
+BODY = b'["run", {"callable": "add", "path": "jobs"}]'
+
+
+def ask(broker: Broker, command: str = "STATUS") -> dict[str, Any]:
+    [reply] = broker.tell(b"admin", Admin("1", command), "admin")
+    assert isinstance(reply, Reply)
+    answer = json.loads(reply.result)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def submit(broker: Broker, headers: str = "guarantee") -> str:
+    job_id = broker.new_id()
+    broker.tell(b"c", Request(job_id, "default", headers, BODY))
+    return job_id
+
+
+def give(broker: Broker, identity: bytes = b"w") -> None:
+    """Let a worker without FEATURES take a job."""
+    if not any(key.identity == identity for key in broker.core.state.peers):
+        broker.tell(identity, Inform("i", "", "worker"))
+    broker.tell(identity, Ready("r"))
+
+
+def test_latency_is_the_mean_age_of_what_workers_have_in_milliseconds(broker: Broker) -> None:
+    """And the longest; a job that waits is in neither."""
+    submit(broker)
+    broker.clock.time += 2.0
+    submit(broker)
+    submit(broker)
+    give(broker)
+    give(broker)
+    broker.clock.time += 1.0
+    found = ask(broker)
+    assert found["inflight_messages_by_queue"] == {"default": 2}
+    assert found["latency_messages_by_queue"] == {"default": 2000}
+    assert found["max_latency_messages_by_queue"] == {"default": 3000}
+    assert found["waiting_messages_by_queue"] == {"default": 1}
+
+
+def test_jobs_without_guarantee_are_counted_as_well(broker: Broker) -> None:
+    for _ in range(2):
+        submit(broker, "guarantee:False,ack-requested")
+    give(broker)
+    found = ask(broker)
+    assert found["inflight_messages_by_queue"] == {"default": 1}
+    assert found["waiting_messages_by_queue"] == {"default": 1}
+    assert found["processed_messages_by_worker"] == {"w": 1}
+
+
+def test_what_is_in_flight_after_a_restart_is_counted(broker: Broker) -> None:
+    """What was handed out before it is not: that counts from the start."""
+    submit(broker)
+    give(broker)
+    broker.crash()
+    found = ask(broker)
+    assert found["inflight_messages_by_queue"] == {"default": 1}
+    assert found["processed_messages_by_queue"] == {}
+
+
+def test_a_job_that_is_given_again_counts_again_and_a_resent_chunk_does_not(
+    broker: Broker,
+) -> None:
+    broker.submit()
+    [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
+    broker.worker(b"w1", "one")  # it informs again, and has received nothing
+    assert ask(broker)["processed_messages_by_queue"] == {"default": 1}
+    broker.tell(b"w1", Kbai("k"))
+    broker.worker(b"w2", "two")
+    found = ask(broker)
+    assert found["processed_messages_by_queue"] == {"default": 2}
+    assert found["processed_messages_by_worker"] == {"one": 1, "two": 1}
+    assert chunk
+
+
+def test_a_worker_that_ends_a_job_has_processed_it(broker: Broker) -> None:
+    broker.submit()
+    [(chunk, _)] = chunks(broker.worker(b"w1", "one"))
+    broker.answer(b"w1", chunk, [row()])
+    found = ask(broker)
+    assert found["inflight_messages_by_queue"] == {}
+    assert found["processed_messages_by_worker"] == {"one": 1}
+
+
+def test_two_workers_of_one_name_are_two(broker: Broker) -> None:
+    for session in ("s1", "s2"):
+        features = Features(session=session, name="same").format()
+        broker.tell(session.encode(), Inform("i", '[[10, "default"]]', "worker", features))
+    shown = ask(broker, "ROUTER_SHOW_WORKERS")
+    assert list(shown["connected_workers"]) == ["same", "same.s2"]
+    assert shown["connected_queues"] == {"default": [[10, "same"], [10, "same.s2"]]}
+
+
+def test_a_worker_that_is_away_is_not_connected(broker: Broker) -> None:
+    """Its session waits for it a while."""
+    submit(broker)
+    give(broker)
+    broker.crash()
+    assert broker.core.state.sessions
+    assert ask(broker, "ROUTER_SHOW_WORKERS") == {"connected_workers": {}, "connected_queues": {}}
+
+
+def test_workers_that_have_gone_are_forgotten_in_the_end(broker: Broker, monkeypatch) -> None:
+    """The first ones: a broker runs for years."""
+    monkeypatch.setattr(status, "REMEMBERED", 2)
+    for n in range(4):
+        submit(broker)
+        identity = f"w{n}".encode()
+        give(broker, identity)
+        broker.tell(identity, Reply("x", b"1"))
+        broker.tell(identity, Kbai("k"))
+        broker.wait(1.0)
+    assert ask(broker)["processed_messages_by_worker"] == {"w2": 1, "w3": 1}
+    assert ask(broker)["processed_messages_by_queue"] == {"default": 4}
+
+
+def test_a_routing_id_that_is_no_text_is_hexadecimal(broker: Broker) -> None:
+    for identity in (b"\xff", b"a\nb"):
+        broker.tell(identity, Inform("i", "", "scheduler"))
+    assert set(ask(broker, "ROUTER_SHOW_SCHEDULERS")["connected_schedulers"]) == {"ff", "610a62"}
+
+
+def test_the_last_message_is_told_in_wall_time(broker: Broker) -> None:
+    """Which people read, and not the broker's own time, in which the wall clock does not step."""
+    broker.tell(b"s", Inform("i", "", "scheduler"))
+    broker.tell(b"w", Inform("i", "", "worker"))
+    heard = broker.clock.time
+    broker.clock.wrong = 30.0
+    for command, key, peer in (
+        ("ROUTER_SHOW_SCHEDULERS", "connected_schedulers", "s"),
+        ("ROUTER_SHOW_WORKERS", "connected_workers", "w"),
+    ):
+        assert ask(broker, command)[key][peer]["hb"] == pytest.approx(heard + 30.0, abs=0.1)

@@ -1,0 +1,196 @@
+"""Who waits for the ends of jobs, and what the broker still knows of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eventmq.broker.limits import Limits
+from eventmq.job import OutcomeKind
+from eventmq.wire.batches import pack, unpack
+from eventmq.wire.commands import Call, Reply, decode
+from eventmq.wire.results import RemoteError, encode_error
+from tests.support.broker_harness import Broker, chunks, row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+def run(broker: Broker, headers: str = "", **answer: Any) -> str:
+    """Submit a job, let a worker answer it, and return its id."""
+    job_id, _ = broker.submit(headers=headers)
+    broker.worker(window=1)
+    [(chunk, _)] = chunks(broker.dispatched[-1:])
+    broker.answer(b"worker", chunk, [row(**answer)])
+    return job_id
+
+
+def told(broker: Broker, peer: bytes) -> list[Any]:
+    """Return the rows of a ``get`` that a peer was told."""
+    replies = [m for m in broker.took(peer) if isinstance(m, Reply)]
+    return [row for reply in replies for row in unpack(reply.result, "rows")]
+
+
+def test_jobs_that_had_ended_are_answered_in_the_order_of_their_ends(broker: Broker) -> None:
+    """What ``as_completed`` promises."""
+    ids = []
+    for _ in range(20):
+        ids.append(run(broker))
+        broker.clock.time += 0.01
+    asked = [*ids[::2], "nobody", *ids[1::2]]
+    assert [found[0] for found in broker.call("get", ids=asked)] == ["nobody", *ids]
+
+
+def test_many_peers_and_calls_wait_for_one_job(broker: Broker) -> None:
+    """Each call is answered once; one that was forgotten is not."""
+    job_id, _ = broker.submit()
+    peers = [b"a", b"b"]
+    for peer in peers:
+        for call in range(50):
+            assert broker.tell(peer, Call(f"{call}", "get", pack({"ids": [job_id]}))) == []
+    broker.tell(b"b", Call("x", "forget", pack({"call": "7"})))
+    broker.worker()
+    [(chunk, _)] = chunks(broker.dispatched)
+    broker.answer(b"worker", chunk, [row(result=b"\x05")])
+    for peer, count in zip(peers, (50, 49), strict=True):
+        assert told(broker, peer) == [[job_id, "succeeded", "msgpack", b"\x05"]] * count
+    assert broker.core.state.waiters == {}
+
+
+def test_a_result_is_forgotten_when_its_time_is_up_and_the_job_is_not(broker: Broker) -> None:
+    """The client says `ResultUnavailable` then, not `JobNotFound`; the state stays."""
+    job_id = run(broker, "result-ttl:60", result=b"\x05")
+    broker.wait(59.0)
+    assert broker.call("get", ids=[job_id]) == [[job_id, "succeeded", "msgpack", b"\x05"]]
+    broker.wait(2.0)
+    assert broker.call("get", ids=[job_id]) == [[job_id, "succeeded", "msgpack", None]]
+    assert broker.call("state", ids=[job_id]) == [[job_id, "succeeded"]]
+    broker.crash()
+    assert broker.call("info", id=job_id)["state"] == "succeeded"
+
+
+def test_an_ignored_result_is_kept_for_nobody_and_its_end_is_pushed(broker: Broker) -> None:
+    job_id, _ = broker.submit(headers="ignore-result")
+    assert broker.tell(b"c", Call("1", "get", pack({"ids": [job_id]}))) == []
+    broker.worker()
+    [(chunk, _)] = chunks(broker.dispatched)
+    broker.answer(b"worker", chunk, [row(result=b"\x05")])
+    assert told(broker, b"c") == [[job_id, "succeeded", "msgpack", None]]
+    assert broker.call("get", ids=[job_id]) == [[job_id, "succeeded", "msgpack", None]]
+
+
+def test_the_error_of_an_ignored_result_is_kept(broker: Broker) -> None:
+    """As long as its job is among the failed ones, whatever the time to live of results."""
+    error = encode_error(RemoteError("builtins.ValueError", "no"))
+    job_id = run(
+        broker, "ignore-result,result-ttl:1", kind=OutcomeKind.FAILED, result=error,
+        content_type="error",
+    )  # fmt: skip
+    broker.wait(10.0)
+    assert broker.call("get", ids=[job_id]) == [[job_id, "failed", "error", error]]
+
+
+def asked(broker: Broker, peer: bytes, ids: list[str]) -> None:
+    """Let a peer ask for results, without a turn."""
+    broker.put(peer, Call(broker.new_id(), "get", pack({"ids": ids})))
+
+
+def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
+    tmp_path: Path,
+) -> None:
+    """A turn reads a quarter of what may wait for a peer."""
+    broker = Broker(tmp_path, Limits(max_unsent_bytes=4 * MIB))
+    ids = []
+    for _ in range(6):
+        ids.append(run(broker, result=b"r" * (MIB // 2)))
+        broker.clock.time += 0.01
+    turns = []
+    asked(broker, b"c", [*ids[::2], *ids[1::2], "nobody"])
+    while broker.core.waits.lookups.patience < 1.0 or not turns:
+        broker.core.decide(broker.clock.now())
+        entries, settle = broker.core.take_batch()
+        broker.store.submit(entries)
+        [verdicts] = broker.store.finished()
+        settle(verdicts)
+        replies = [decode(message.frames) for message in broker.core.take_outbox()]
+        turns.append(
+            [row[0] for m in replies if isinstance(m, Reply) for row in unpack(m.result, "rows")]
+        )
+    assert [found for turn in turns for found in turn] == ["nobody", *ids]
+    assert max(map(len, turns)) <= 3
+    assert broker.core.state.waiters == {}
+    broker.close()
+
+
+def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> None:
+    """Neither what it asks for nor what ends meanwhile; others are served, and it is later."""
+    done, later = run(broker, result=b"r" * MIB), broker.submit()[0]
+    waiting = {b"lazy": 40 * MIB}
+    broker.core.waits.lookups.unread = lambda key: waiting.get(key.identity, 0)
+    for peer in (b"lazy", b"c"):
+        asked(broker, peer, [done, later])
+    broker.ready(b"worker", 1, received=1)
+    broker.answer(b"worker", broker.dispatched[-1], [row(result=b"s" * MIB)])
+    assert [found[0] for found in told(broker, b"c")] == [done, later]
+    assert told(broker, b"lazy") == []
+    assert broker.core.wake_at(broker.clock.now()) < broker.clock.now() + 0.1
+    waiting.clear()
+    broker.turn()
+    assert [(found[0], len(found[3])) for found in told(broker, b"lazy")] == [
+        (done, MIB), (later, MIB),
+    ]  # fmt: skip
+    assert broker.core.state.waiters == {}
+
+
+def test_what_was_asked_for_and_forgotten_is_not_read(broker: Broker) -> None:
+    done = run(broker, result=b"r" * MIB)
+    broker.core.waits.lookups.unread = lambda _: 40 * MIB
+    broker.tell(b"lazy", Call("7", "get", pack({"ids": [done]})))
+    broker.tell(b"lazy", Call("8", "forget", pack({"call": "7"})))
+    broker.core.waits.lookups.unread = lambda _: 0
+    broker.turn()
+    assert told(broker, b"lazy") == []
+    assert broker.core.waits.lookups.patience > 1.0
+
+
+def test_a_reply_that_was_asked_for_is_not_read_for_who_has_gone(broker: Broker) -> None:
+    """Though its connection is there, and much waits in it."""
+    done = run(broker, result=b"r" * MIB)
+    lookups = broker.core.waits.lookups
+    lookups.unread = lambda _: 40 * MIB
+    broker.submit(done, headers="reply-requested", client=b"lazy")
+    assert lookups.patience < 1.0
+    [peer] = [peer for key, peer in broker.core.state.peers.items() if key.identity == b"lazy"]
+    broker.core.sessions.drop(peer)
+    assert lookups.patience > 1.0
+
+
+def test_one_result_that_is_asked_for_often_is_answered_in_several_turns(broker: Broker) -> None:
+    """It is read once a turn, but each answer is a message."""
+    done = run(broker, result=b"r" * (4 * MIB))
+    for _ in range(10):
+        asked(broker, b"c", [done])
+    broker.core.decide(broker.clock.now())
+    entries, settle = broker.core.take_batch()
+    broker.store.submit(entries)
+    settle(broker.store.finished()[0])
+    assert len(broker.core.take_outbox()) == 2
+    broker.turn()
+    assert len(told(broker, b"c")) == 8
+
+
+def test_calls_that_are_repeated_by_a_peer_that_does_not_read_take_no_memory(
+    broker: Broker,
+) -> None:
+    """One that repeats a message id takes the place of the earlier one."""
+    done = run(broker, result=b"r" * MIB)
+    broker.core.waits.lookups.unread = lambda _: 40 * MIB
+    for number in range(100):
+        ids = [f"{number}.{place}" for place in range(100)]
+        broker.tell(b"lazy", Call("7", "get", pack({"ids": [*ids, done]})))
+    broker.core.waits.lookups.unread = lambda _: 0
+    broker.turn()
+    rows = told(broker, b"lazy")
+    assert len(rows) == 101
+    assert {row[0].partition(".")[0] for row in rows if row[0] != done} == {"99"}

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventmq.app import EventMQ
+from eventmq.cli.command import FAILED
+from eventmq.cli.program import program
+from eventmq.errors import SettingsError
+from tests.support.cli_harness import Cli, open_cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from eventmq.settings import Settings
+
+COMMANDS = [
+    "demo", "broker", "worker", "beat", "dev", "gateway", "call", "ping", "status", "queues",
+    "workers", "jobs", "job", "failed", "cancel", "purge", "pause", "resume", "drain", "clock",
+    "schedules", "schedule", "unschedule", "fsck", "backup", "publish", "subscribe", "keys",
+    "plugins", "settings", "version",
+]  # fmt: skip
+
+HELLO = """
+import click
+from eventmq import hookimpl
+
+@click.command()
+def hello():
+    click.echo("hello")
+
+@hookimpl
+def eventmq_add_commands(cli):
+    cli.add_command(hello)
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return open_cli(tmp_path, monkeypatch)
+
+
+def test_the_commands_are_those_of_the_interface() -> None:
+    assert COMMANDS == list(program.commands)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_and_its_exit_codes(cli: Cli, name: str) -> None:
+    result = cli.run(name, "--help")
+    assert 0 == result.exit_code
+    assert "Exit codes: 0 done," in " ".join(result.stdout.split())
+
+
+def test_without_a_command_it_shows_help_and_says_wrong_usage(cli: Cli) -> None:
+    result = cli.run()
+    assert 2 == result.exit_code
+    assert "" == result.stdout
+    assert "Usage: " in result.stderr
+
+
+def test_an_unknown_command_names_the_nearest(cli: Cli) -> None:
+    code, message = cli.error("wrker")
+    assert 2 == code
+    assert "did you mean 'worker'?" in message
+
+
+def test_an_unknown_option_is_wrong_usage_in_one_sentence(cli: Cli) -> None:
+    code, message = cli.error("queues", "--jsn")
+    assert 2 == code
+    assert "--jsn" in message
+    assert "queues --help" in message
+
+
+def test_a_wrong_setting_in_a_file_is_wrong_usage_and_names_the_nearest(cli: Cli) -> None:
+    cli.write("eventmq.toml", 'brokr = "tcp://127.0.0.1:1"\n')
+    code, message = cli.error("settings")
+    assert 2 == code
+    assert "eventmq.toml" in message
+    assert "did you mean 'broker'?" in message
+
+
+def test_a_variable_with_an_old_name_is_wrong_usage_and_names_the_new_one(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENTMQ_GRACE", "3")
+    code, message = cli.error("settings")
+    assert 2 == code
+    assert "'grace' from EVENTMQ_GRACE" in message
+    assert "set EVENTMQ_SHUTDOWN_GRACE instead" in message
+
+
+def test_options_of_a_worker_set_its_settings_whatever_these_are_called(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Settings] = []
+
+    def make_worker(app: EventMQ, **_: object) -> None:
+        made.append(app.settings)
+        raise SettingsError("seen")
+
+    monkeypatch.setattr(EventMQ, "make_worker", make_worker)
+    cli.write("shop.py", "from eventmq import EventMQ\napp = EventMQ()\n")
+    options = ["--grace", "7", "--cancel-grace", "3", "--max-abandoned", "9", "-Q", "mail:4"]
+    assert cli.run("worker", "-A", "shop", *options).stderr.endswith("error: seen\n")
+    (settings,) = made
+    given = [
+        settings.shutdown_grace, settings.cancel_grace, settings.max_abandoned_threads,
+        settings.queues,
+    ]  # fmt: skip
+    assert [7.0, 3.0, 9, ((4, "mail"),)] == given
+
+
+def test_the_version_is_an_option_too(cli: Cli) -> None:
+    assert cli.run("version").stdout == cli.run("--version").stdout
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["settings", "--json"], ["--help"], ["wrker"]])
+def test_a_misspelt_variable_is_told_of_once_whatever_the_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("EVENTMQ_BROKRE", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("EVENTMQ_DASHBOARD_COLOUR", "red")
+    result = cli.run(*arguments)
+    lines = [line for line in result.stderr.splitlines() if "EVENTMQ_" in line]
+    assert ["warning: environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"] == lines
+
+
+# Plugins
+
+
+def test_without_memory_a_command_ends_with_a_sentence(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traceback of where it happened to be: that says nothing of the cause."""
+
+    def hog(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(program.commands["version"], "invoke", hog)
+    done = cli.run("version")
+    assert (done.exit_code, done.stdout) == (FAILED, "")
+    assert done.stderr.startswith("error: there is no memory left, so this process has ended")
+
+
+def test_a_plugin_adds_a_command(cli: Cli) -> None:
+    cli.write("greeter.py", HELLO)
+    assert "hello\n" == cli.run("-p", "greeter", "hello").stdout
+    assert "hello" in cli.run("-p", "greeter", "--help").stdout
+
+
+def test_what_a_plugin_added_is_gone_in_the_next_call(cli: Cli) -> None:
+    cli.write("greeter2.py", HELLO)
+    cli.run("-p", "greeter2", "hello")
+    assert 2 == cli.run("hello").exit_code
+
+
+def test_a_plugin_cannot_take_the_name_of_a_command(cli: Cli) -> None:
+    cli.write("taker.py", HELLO.replace("def hello", "def broker").replace("(hello)", "(broker)"))
+    code, message = cli.error("-p", "taker", "nothing")
+    assert 1 == code
+    assert "'broker'" in message
+    assert "-p no:taker" in message
+
+
+def test_a_broken_plugin_is_named_with_its_off_switch(cli: Cli) -> None:
+    cli.write("broken.py", "import no_such_library\n")
+    code, message = cli.error("-p", "broken", "plugins")
+    assert 1 == code
+    assert "no_such_library" in message
+    assert "-p no:broken" in message
+
+
+def test_a_broken_hook_is_named_with_its_off_switch(cli: Cli) -> None:
+    cli.write("crash.py", HELLO.replace("cli.add_command(hello)", "1 / 0"))
+    code, message = cli.error("-p", "crash", "hello")
+    assert 1 == code
+    assert "ZeroDivisionError" in message
+    assert "-p no:crash" in message
+
+
+def test_a_broken_plugin_does_not_keep_the_help_from_people(cli: Cli) -> None:
+    cli.write("broken2.py", "1 / 0\n")
+    result = cli.run("-p", "broken2", "--help")
+    assert 0 == result.exit_code
+    assert "Commands:" in result.stdout
+    assert "-p no:broken2" in result.stderr
+
+
+def test_a_plugin_is_left_out_with_no(cli: Cli) -> None:
+    names = [row["name"] for row in cli.json("-p", "no:serializers.dill", "plugins", "--json")]
+    assert "serializers.msgpack" in names
+    assert "serializers.dill" not in names
+
+
+def test_the_switches_add_to_what_the_files_say(cli: Cli) -> None:
+    cli.write(
+        "eventmq.toml", 'disabled_plugins = ["serializers.json"]\naccept_content = ["msgpack"]\n'
+    )
+    names = [row["name"] for row in cli.json("-p", "no:serializers.dill", "plugins", "--json")]
+    assert ["serializers.msgpack"] == [name for name in names if name.startswith("serializers")]

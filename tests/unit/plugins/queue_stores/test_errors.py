@@ -1,0 +1,302 @@
+"""A store that fails says what helps, and gives no receipt from then on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+
+from eventmq.errors import QueueFull, StoreError
+from eventmq.job import IdFactory, Job
+from eventmq.plugins.queue_stores.errors import store_error
+from eventmq.plugins.queue_stores.sqlite import checkpoint, store
+from eventmq.plugins.queue_stores.sqlite.checkpoint import Checkpointer
+from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.event_log import Outbox
+from eventmq.plugins.queue_stores.sqlite.rows import Tables
+from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
+from eventmq.plugins.queue_stores.sqlite.writes import Mismatch
+from eventmq.store.reads import Find, History
+from eventmq.store.writes import Admit
+from eventmq.testing import FakeClock
+from tests.support.pages import PAGE, leaves, overwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+#: Seconds after which what another thread should have done has failed.
+DEADLINE = 20.0
+
+SALVAGE = "ask eventmq fsck what is wrong, and eventmq fsck --salvage DEST copies what can be read"
+
+
+class Store:
+    """A store, and what it was told of the jobs that it was given."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self._clock = FakeClock()
+        self._path, self._options = path, options
+        self._new_id = IdFactory(self._clock).new
+        self.confirmed: list[str] = []
+        self._seq = 0
+        self.open()
+
+    def open(self) -> None:
+        self.store = SqliteStore(self._path, self._clock, reserve=0, **self._options)
+        self.store.open()
+
+    def submit(self, entry: Any) -> Any:
+        """Return the verdict of a commit."""
+        self.store.submit([entry])
+        [verdicts] = self.store.finished()
+        return verdicts if isinstance(verdicts, Exception) else verdicts[0]
+
+    def admit(self, queue: str = "q") -> Any:
+        """Submit a job; note its id where that was stored."""
+        self._seq += 1
+        job = Job(self._new_id(), queue, "task:t", b"x", self._seq, self._seq, created=1.0)
+        verdict = self.submit(Admit([job]))
+        if not isinstance(verdict, Exception):
+            self.confirmed.append(job.id)
+        return verdict
+
+    def found(self) -> Sequence[Any]:
+        """Return what the store has of the confirmed jobs."""
+        return list(self.submit(Find(self.confirmed)).values())
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Store]]:
+    stores: list[Store] = []
+
+    def make(**options: Any) -> Store:
+        stores.append(Store(tmp_path / "data", **options))
+        return stores[-1]
+
+    yield make
+    for each in stores:
+        each.store.close()
+
+
+def fail(*_: object) -> None:
+    raise apsw.IOError("disk I/O error")
+
+
+# A commit that cannot be undone
+
+
+def full_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk be full as a commit is nearly done."""
+
+    def flush_counts(self: Tables) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    monkeypatch.setattr(Tables, "flush_counts", flush_counts)
+
+
+@pytest.mark.parametrize("what", [Tables, Outbox])
+def test_a_commit_that_cannot_be_undone_is_the_last_one(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, what: type
+) -> None:
+    """Memory has the number of a queue that the database has not: jobs of it would be lost."""
+    store = opened()
+    store.admit()
+    with monkeypatch.context() as patched:
+        full_after_rows(patched)
+        patched.setattr(what, "reload", fail)
+        verdict = store.admit("new")
+    assert isinstance(verdict, StoreError)
+    assert str(verdict).endswith("cannot undo a commit that failed: disk I/O error")
+    assert [store.admit("new"), store.admit()] == [verdict, verdict]
+    store.store.close()
+    store.open()
+    assert [each.job.damaged for each in store.found()] == [False]
+    assert store.admit("new") == {}
+
+
+def test_a_second_try_needs_what_was_undone(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+
+    def mismatch(*_: object) -> None:
+        raise Mismatch
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tables, "flush_counts", mismatch)
+        patched.setattr(Outbox, "reload", fail)
+        verdict = store.admit()
+    assert isinstance(verdict, StoreError)
+    assert store.admit() is verdict
+
+
+def test_a_commit_that_was_undone_is_not_the_last_one(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    with monkeypatch.context() as patched:
+        full_after_rows(patched)
+        assert isinstance(store.admit("new"), QueueFull)
+    assert store.admit("new") == {}
+    store.store.close()
+    store.open()
+    assert [each.job.queue for each in store.found()] == ["new"]
+
+
+def test_ballast_that_cannot_be_given_back_is_an_error_of_the_store(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    full_after_rows(monkeypatch)
+    monkeypatch.setattr(store.store._home, "release_ballast", read_only)
+    verdict = store.admit()
+    assert isinstance(verdict, StoreError)
+    assert str(verdict).endswith("cannot be written: [Errno 30] Read-only file system")
+
+
+# What helps
+
+
+@pytest.mark.parametrize("page_checksums", [False, True], ids=["garbage", "checksum"])
+def test_a_damaged_page_that_is_met_at_work_says_what_helps(
+    opened: Callable[..., Store],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    page_checksums: bool,
+) -> None:
+    """As the start does, which looks at the small tables, and at others for a second."""
+    opened(page_checksums=page_checksums).store.close()
+    path = tmp_path / "data" / FILE_NAME
+    overwrite(path, leaves(path, "attempts_id")[0], b"\xff" * PAGE)
+    monkeypatch.setattr(store, "check_quickly", lambda *_: None)
+    verdict = opened().submit(History("some"))
+    assert isinstance(verdict, StoreError)
+    why = "its checksum is wrong" if page_checksums else "database disk image is malformed"
+    assert str(verdict).endswith(f"{why}; {SALVAGE}")
+
+
+def _error(code: int) -> apsw.Error:
+    error = apsw.IOError("disk I/O error")
+    error.result, error.extendedresult = apsw.SQLITE_IOERR, code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            apsw.NotADBError("file is not a database"),
+            f"cannot be read: file is not a database; {SALVAGE}",
+        ),
+        (_error(apsw.SQLITE_IOERR_READ), f"cannot be read: disk I/O error; {SALVAGE}"),
+        (_error(apsw.SQLITE_IOERR_WRITE), "cannot be written: disk I/O error"),
+        (KeyError(7), f"cannot be written: KeyError: 7; {SALVAGE}"),
+        (MemoryError(), "cannot be written: MemoryError"),
+    ],
+)
+def test_only_what_may_be_damage_names_salvage(error: Exception, sentence: str) -> None:
+    failure = store_error("some.sqlite", error)
+    assert (str(failure), failure.__cause__) == (f"the store some.sqlite {sentence}", error)
+
+
+# The thread that moves and syncs the log
+
+
+def _no_descriptor(*_: object, **__: object) -> int:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_log_that_cannot_be_opened_to_sync_is_an_error_of_the_store(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = SimpleNamespace(open=_no_descriptor, O_RDONLY=os.O_RDONLY)
+    monkeypatch.setattr(checkpoint, "os", fake)
+    with pytest.raises(StoreError, match=r"cannot move or sync its log: .*Too many open files"):
+        opened(durability="relaxed")
+    opened(durability="durable")
+
+
+def test_a_thread_that_cannot_be_had_is_one_too(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is synced without it; else the committing thread moves the log alone."""
+
+    class Thread:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+        def is_alive(self) -> bool:
+            return False
+
+    fake = SimpleNamespace(
+        Thread=Thread, Event=checkpoint.threading.Event, Lock=checkpoint.threading.Lock
+    )
+    monkeypatch.setattr(checkpoint, "threading", fake)
+    with pytest.raises(StoreError, match="cannot move or sync its log: can't start new thread"):
+        opened(durability="relaxed")
+    opened(durability="durable")
+
+
+def test_any_other_trouble_with_files_at_the_start_is_one(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "see_to_log", _no_descriptor)
+    with pytest.raises(StoreError, match=r"cannot open the store .*: .*Too many open files"):
+        opened()
+
+
+@pytest.mark.parametrize(("durability", "step"), [("durable", "_checkpoint"), ("relaxed", "_sync")])
+def test_a_thread_that_ended_ends_the_store_with_the_next_commit(
+    opened: Callable[..., Store],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    durability: str,
+    step: str,
+) -> None:
+    """Else nothing would be synced any more, and receipts would go on."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(Checkpointer, step, broken)
+    monkeypatch.setattr(checkpoint, "WAKE_FRAMES", 1)
+    store = opened(durability=durability, fsync_interval=0.001)
+    with suppress(StoreError):  # it may have ended by now
+        store.admit()
+    mover: Any = store.store._checkpointer
+    mover._thread.join(DEADLINE)
+    assert not mover._thread.is_alive()
+    with pytest.raises(StoreError, match="cannot move or sync its log: division by zero"):
+        store.admit()
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert record.getMessage().startswith("the thread that moves and syncs the log of ")
+
+
+def test_a_log_that_cannot_be_moved_for_any_reason_ends_the_store(
+    opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the committing thread moves it."""
+
+    def broken(*_: object) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(checkpoint, "checkpoint", broken)
+    monkeypatch.setattr(checkpoint, "WAKE_FRAMES", 1 << 30)
+    monkeypatch.setattr(checkpoint, "RESTART_FRAMES", 1)
+    store = opened()
+    with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
+        store.admit()
+    with pytest.raises(StoreError, match="cannot move or sync its log: MemoryError"):
+        store.admit()

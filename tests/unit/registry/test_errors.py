@@ -1,0 +1,125 @@
+"""The plugin manager: every way in which a plugin can be wrong, and what is said about it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from eventmq.errors import HookError, PluginCollision, PluginError
+from tests.support.plugin_harness import (
+    SHOUT,
+    Shout,
+    Shouting,
+    entry_points,  # noqa: F401 - the fixture `point`
+    implementing,
+    managing,  # noqa: F401 - the fixture `manage`
+    providing,
+    writing_modules,  # noqa: F401 - the fixture `module`
+)
+
+
+def test_an_import_error_names_plugin_distribution_and_off_switch(manage, point):
+    with pytest.raises(PluginError) as caught:
+        manage(entry_points=[point("broken", "no_such_module")])
+    assert str(caught.value) == (
+        "plugin 'broken' of the distribution 'shouting' cannot be imported: "
+        "ModuleNotFoundError: No module named 'no_such_module'; "
+        "switch it off with -p no:broken or EVENTMQ_DISABLED_PLUGINS=broken"
+    )
+
+
+def test_a_plugin_that_raises_when_imported_is_fatal(manage, module):
+    name = module("broken_module", "1 / 0")
+    with pytest.raises(PluginError, match=r"setting load_plugins, cannot be.*ZeroDivisionError"):
+        manage(load_plugins=[name])
+
+
+def test_a_library_that_a_factory_misses_is_told_only_on_use(manage, module, point):
+    module("shouting_module", SHOUT)
+    wants = "No_Such.Library>=1; extra == 'loud'"
+    manager = manage(entry_points=[point("shouting", "shouting_module", "click", wants)])
+    with pytest.raises(PluginError) as caught:
+        manager.serializer("shout")
+    assert str(caught.value).startswith(
+        "serializer 'shout' of plugin 'shouting' needs the library 'no_such_library': "
+        "pip install 'shouting[loud]'"
+    )
+
+
+def test_a_library_of_no_extra_is_named_itself(manage, module):
+    manager = manage(module("shouting_module", SHOUT))
+    with pytest.raises(PluginError, match="pip install 'no_such_library'"):
+        manager.serializer("shout")
+
+
+def test_a_misspelt_hook_is_an_error_with_the_nearest_name(manage):
+    plugin = providing(eventmq_serialisers={})
+    with pytest.raises(HookError) as caught:
+        manage(plugin)
+    assert str(caught.value) == (
+        "plugin 'Made' implements 'eventmq_serialisers', and there is no such hook; "
+        "did you mean 'eventmq_serializers'?"
+    )
+
+
+def test_an_argument_that_the_hook_does_not_have_is_an_error(manage):
+    with pytest.raises(HookError, match="application"):
+        manage(implementing(eventmq_configure=lambda application: None))
+
+
+def test_an_argument_with_a_default_is_an_error(manage):
+    """Pluggy would never fill it."""
+    with pytest.raises(HookError, match="has a default"):
+        manage(implementing(eventmq_configure=lambda app=None: None))
+
+
+def test_a_hook_without_the_marker_is_an_error(manage):
+    plugin = SimpleNamespace(eventmq_serializers=dict, __name__="forgetful")
+    with pytest.raises(HookError, match="'forgetful': eventmq_serializers is not marked"):
+        manage(plugin)
+
+
+def test_a_plugin_without_hooks_is_an_error(manage):
+    with pytest.raises(HookError, match="'int' implements no hook"):
+        manage(7)
+
+
+def test_the_same_object_twice_is_an_error(manage):
+    plugin = Shouting()
+    with pytest.raises(HookError, match="already registered"):
+        manage(plugin, plugin)
+
+
+def test_two_distributions_with_one_plugin_name_collide(manage, module, point):
+    module("shouting_module", SHOUT)
+    module("other_module", SHOUT)
+    points = [point("shouting", "shouting_module"), point("shouting", "other_module")]
+    with pytest.raises(PluginCollision, match="two plugins are called 'shouting'"):
+        manage(entry_points=points)
+
+
+def test_a_registration_hook_must_return_a_mapping(manage):
+    with pytest.raises(HookError, match="returned list"):
+        manage(providing(eventmq_serializers=[]))
+    with pytest.raises(HookError, match="name -> factory"):
+        manage(providing(eventmq_serializers={7: Shout}))
+
+
+def test_a_registration_hook_that_raises_is_named(manage):
+    def broken():
+        raise KeyError("x")
+
+    with pytest.raises(PluginError, match="of plugin 'Made' failed: KeyError"):
+        manage(implementing(eventmq_serializers=broken))
+
+
+def test_a_factory_that_raises_is_named(manage):
+    def broken(context):
+        raise TypeError("bad option")
+
+    manager = manage(providing(eventmq_serializers={"x": broken}))
+    with pytest.raises(
+        PluginError, match=r"serializer 'x' of plugin 'Made'.*TypeError: bad option"
+    ):
+        manager.serializer("x")

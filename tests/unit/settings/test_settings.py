@@ -1,0 +1,396 @@
+"""Settings: sources, validation, provenance, the reference page."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eventmq.errors import SettingsError
+from eventmq.settings import Settings, describe, document, load_settings, misspelt_variables, record
+from eventmq.settings.page import readers
+from eventmq.settings.record import FIELDS
+
+#: What settings were called -> what they are called.
+RENAMED = {
+    "accept": "accept_content",
+    "broker_key": "broker_key_file",
+    "failed_age": "failed_ttl",
+    "failed_bytes": "max_failed_bytes",
+    "grace": "shutdown_grace",
+    "key": "key_file",
+    "liveness": "heartbeat_timeout",
+    "max_abandoned": "max_abandoned_threads",
+    "max_inputs": "max_input_bytes",
+    "max_unread": "max_unsent_bytes",
+    "priority_step": "priority_seconds",
+    "queue_routing": "queue_routing_strategies",
+    "relaxed_interval": "fsync_interval",
+    "routing": "routing_strategy",
+    "unknown_queue": "legacy_queue_fallback",
+    "window": "queue_window",
+}
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.rst"
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Call it with the texts of files, variables and arguments."""
+
+    def load(*, own="", project="", environ=None, **arguments):
+        if own:
+            (tmp_path / "eventmq.toml").write_text(own, encoding="utf-8")
+        if project:
+            (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+        return load_settings(arguments, directory=tmp_path, environ=environ or {})
+
+    load.folder = tmp_path
+    return load
+
+
+def refusal(load, **sources):
+    with pytest.raises(SettingsError) as caught:
+        load(**sources)
+    return str(caught.value)
+
+
+def test_without_any_source_every_setting_has_its_default(load):
+    settings = load()
+    assert settings == Settings()
+    assert {settings.source(name) for name in FIELDS} == {"default"}
+
+
+def test_the_defaults_are_allowed_values(load):
+    """What is the default can be said aloud: as an argument, and as a variable."""
+    said = {row["env"]: row["value"] for row in describe(Settings())}
+    by_variable = load(environ={name: text for name, text in said.items() if text})
+    by_argument = load(**{name: getattr(Settings(), name) for name in FIELDS})
+    for name in FIELDS:
+        assert getattr(by_variable, name) == getattr(by_argument, name) == FIELDS[name].default
+
+
+def test_later_sources_win(load):
+    """Defaults < pyproject.toml < eventmq.toml < environment < arguments, key by key."""
+    project = "[tool.eventmq]\nshutdown_grace = 1\nqueue_window = 1\n"
+    project += "heartbeat_timeout = 101\nstore = 'a'\n"
+    own = "queue_window = 2\nheartbeat_timeout = 102\nstore = 'b'\n"
+    environ = {"EVENTMQ_HEARTBEAT_TIMEOUT": "103", "EVENTMQ_STORE": "c"}
+    settings = load(project=project, own=own, environ=environ, store="d")
+    found = [
+        (getattr(settings, n), settings.source(n))
+        for n in ("shutdown_grace", "queue_window", "heartbeat_timeout")
+    ]
+    assert found == [
+        (1.0, "pyproject.toml"),
+        (2, "eventmq.toml"),
+        (103.0, "EVENTMQ_HEARTBEAT_TIMEOUT"),
+    ]
+    assert (settings.store, settings.source("store")) == ("d", "argument")
+
+
+def test_a_file_of_another_directory_is_not_read(load, tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "eventmq.toml").write_text("shutdown_grace = 1", encoding="utf-8")
+    assert load_settings({}, directory=tmp_path / "below", environ={}).shutdown_grace == 30.0
+
+
+def test_an_argument_of_none_is_not_given(load):
+    assert load(environ={"EVENTMQ_POOL": "threads"}, pool=None).pool == "threads"
+
+
+def test_settings_cannot_be_changed(load):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load().shutdown_grace = 1.0
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "value"),
+    [
+        ({"EVENTMQ_BROKER": "tcp://a:1, ipc:///b"}, "broker", ("tcp://a:1", "ipc:///b")),
+        ({"EVENTMQ_BROKER": "memory://"}, "broker", ("memory://",)),
+        ({"EVENTMQ_BIND": "tcp://[::1]:0"}, "bind", "tcp://[::1]:0"),
+        ({"EVENTMQ_BIND": "tcp://*:47291"}, "bind", "tcp://*:47291"),
+        ({"EVENTMQ_ADMIN_BIND": ""}, "admin_bind", ""),
+        ({"EVENTMQ_QUEUES": "email:40,default"}, "queues", ((40, "email"), (10, "default"))),
+        ({"EVENTMQ_QUEUES": "a:b:3"}, "queues", ((3, "a:b"),)),
+        (
+            {"EVENTMQ_QUEUE_ROUTING_STRATEGIES": "a:sticky"},
+            "queue_routing_strategies",
+            (("a", "sticky"),),
+        ),
+        (
+            {"EVENTMQ_QUEUE_LIMITS": "a:b:rate=5/s, concurrency=2,c:max_concurrency=1"},
+            "queue_limits",
+            (("a:b", "5/s", 2), ("c", "", 1)),
+        ),
+        ({"EVENTMQ_INSECURE": "yes"}, "insecure", True),
+        ({"EVENTMQ_INSECURE": "0"}, "insecure", False),
+        ({"EVENTMQ_MAX_FRAME": "65536"}, "max_frame", 65536),
+        ({"EVENTMQ_SHUTDOWN_GRACE": "1.5"}, "shutdown_grace", 1.5),
+        ({"EVENTMQ_DISABLED_PLUGINS": "a,b"}, "disabled_plugins", ("a", "b")),
+    ],
+)
+def test_variables_are_read_by_the_type_of_the_setting(load, environ, name, value):
+    assert getattr(load(environ=environ), name) == value
+
+
+def test_a_file_may_hold_lists_and_pairs(load):
+    settings = load(own="broker = ['tcp://a:1']\nqueues = [[40, 'email'], 'default:10']")
+    assert settings.broker == ("tcp://a:1",)
+    assert settings.queues == ((40, "email"), (10, "default"))
+
+
+def test_a_table_of_a_file_is_pairs(load):
+    settings = load(own='[queue_routing_strategies]\nreports = "sticky"\n')
+    assert settings.queue_routing_strategies == (("reports", "sticky"),)
+    shown = next(row for row in describe(settings) if row["name"] == "queue_routing_strategies")
+    assert shown["value"] == "reports:sticky"
+
+
+def test_limits_of_queues_are_a_table_of_tables(load):
+    """Named as the options of tasks; ``EventMQ(queue_limits=...)`` takes the same."""
+    own = '[queue_limits]\nmail = {rate_limit = "100/m", max_concurrency = 5}\nx = {rate = "1/s"}\n'
+    settings = load(own=own)
+    assert settings.queue_limits == (("mail", "100/m", 5), ("x", "1/s", 0))
+    shown = next(row for row in describe(settings) if row["name"] == "queue_limits")
+    assert shown["value"] == "mail:rate=100/m,concurrency=5,x:rate=1/s"
+    assert load(environ={"EVENTMQ_QUEUE_LIMITS": shown["value"]}).queue_limits == (
+        settings.queue_limits
+    )
+    assert load(queue_limits={"mail": {"max_concurrency": 1}}).queue_limits == (("mail", "", 1),)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("broker", ()),
+        ("broker", "tcp://a"),
+        ("broker", "tcp://a:0"),
+        ("broker", "tcp://a:65536"),
+        ("broker", "http://a:1"),
+        ("broker", "ipc://"),
+        ("bind", "memory://"),
+        ("bind", ""),
+        ("shutdown_grace", "soon"),
+        ("shutdown_grace", float("nan")),
+        ("shutdown_grace", float("inf")),
+        ("shutdown_grace", -1),
+        ("shutdown_grace", True),
+        ("submit_timeout", 0),
+        ("queue_window", 1.5),
+        ("queue_window", 0),
+        ("concurrency", -1),
+        ("insecure", "perhaps"),
+        ("queues", ()),
+        ("queues", "a:0"),
+        ("queues", "a:b"),
+        ("queues", "a,a"),
+        ("queues", [["a", 10]]),
+        ("queues", [[1, 2, 3]]),
+        ("queues", [7]),
+        ("queue_routing_strategies", "a"),
+        ("queue_routing_strategies", "a:sticky,a:strict"),
+        ("queue_routing_strategies", {"a": 7}),
+        ("queue_routing_strategies", [7]),
+        ("queue_limits", "a"),
+        ("queue_limits", "a:5"),
+        ("queue_limits", "a:rate=often"),
+        ("queue_limits", "a:rate=0/s"),
+        ("queue_limits", "a:concurrency=0"),
+        ("queue_limits", "a:concurrency=-1"),
+        ("queue_limits", "a:speed=5/s"),
+        ("queue_limits", "rate=5/s"),
+        ("queue_limits", ":rate=5/s"),
+        ("queue_limits", "a:rate=5/s,rate=6/s"),
+        ("queue_limits", "a:rate=5/s,a:concurrency=1"),
+        ("queue_limits", {"a": {}}),
+        ("queue_limits", {"a": "5/s"}),
+        ("queue_limits", {"a": {"rate_limit": 5}}),
+        ("queue_limits", {"a": {"max_concurrency": True}}),
+        ("queue_limits", {"a": {"max_concurrency": [1]}}),
+        ("queue_limits", {"a": {"retries": 1}}),
+        ("queue_limits", [7]),
+        ("queue_limits", [["a", "5/s"]]),
+        ("imports", [""]),
+        ("imports", 7),
+        ("store", ""),
+        ("store", 7),
+        ("durability", "eternal"),
+        ("log_level", "loud"),
+        ("legacy_queue_fallback", "drop"),
+    ],
+)
+def test_a_value_that_is_not_allowed_names_key_source_value_and_what_is(load, name, value):
+    message = refusal(load, **{name: value})
+    allowed = FIELDS[name].metadata["allowed"]
+    assert message == (
+        f"setting {name!r} has the value {value!r} from argument; allowed is: {allowed}"
+    )
+
+
+def test_a_password_in_a_value_is_not_shown(load):
+    message = refusal(load, broker="tcp://user:secret@host:0")
+    assert "secret" not in message
+    rows = describe(load(result_backend="redis://user:secret@host"))
+    assert "redis://user:***@host" in {row["value"] for row in rows}
+
+
+def test_an_unknown_argument_names_the_nearest_known_one(load):
+    message = refusal(load, serialiser="json")
+    assert message == "unknown setting 'serialiser' from argument; did you mean 'serializer'?"
+
+
+def test_an_unknown_key_of_a_file_is_an_error(load):
+    assert "from pyproject.toml" in refusal(load, project="[tool.eventmq]\nbrokr = 'x'")
+    assert "from eventmq.toml" in refusal(load, own="brokr = 'x'")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_an_error_that_tells_the_new_one(load, old, new):
+    """As an argument, as a key of either file, and as a variable; whatever its value."""
+    assert new in FIELDS
+    told = f"it is called {new!r} now"
+    message = f"unknown setting {old!r} from argument: {told}"
+    assert message == refusal(load, **{old: FIELDS[new].default})
+    message = f"unknown setting {old!r} from pyproject.toml: {told}"
+    assert message == refusal(load, project=f"[tool.eventmq]\n{old} = 1")
+    (load.folder / "pyproject.toml").unlink()
+    message = f"unknown setting {old!r} from eventmq.toml: {told}"
+    assert message == refusal(load, own=f"{old} = 1")
+    (load.folder / "eventmq.toml").unlink()
+    variable, instead = f"EVENTMQ_{old.upper()}", f"EVENTMQ_{new.upper()}"
+    message = f"unknown setting {old!r} from {variable}: {told}; set {instead} instead"
+    assert message == refusal(load, environ={variable: "1"})
+
+
+def test_no_other_name_is_an_old_one():
+    assert RENAMED == record.RENAMED
+
+
+def test_a_new_name_does_not_hide_an_old_one(load):
+    """Whoever sets both would not know which one holds."""
+    message = refusal(load, environ={"EVENTMQ_GRACE": "1"}, shutdown_grace=2.0)
+    assert "'shutdown_grace'" in message
+
+
+def test_a_file_that_is_no_toml_is_named(load):
+    assert "eventmq.toml cannot be read" in refusal(load, own="broker")
+
+
+def test_a_table_where_there_must_be_one_is_checked(load):
+    assert "must be a table" in refusal(load, own="plugins = 3")
+    assert "must be a table" in refusal(load, own="eventmq = 3")
+    assert "plugin 'dill'" in refusal(load, own="[plugins]\ndill = 3")
+    assert "must be a table" in refusal(load, project="tool = 3")
+
+
+def test_the_serializer_must_be_accepted(load):
+    """Naming a serializer never widens what is decoded: dill stays out unless it is let in."""
+    message = refusal(load, serializer="dill")
+    assert "accept_content (msgpack, json)" in message
+    assert load(serializer="dill", accept_content=["dill"]).serializer == "dill"
+
+
+def test_the_heartbeat_timeout_must_be_longer_than_the_heartbeat(load):
+    assert "heartbeat_interval (3 s)" in refusal(load, heartbeat_timeout=3)
+
+
+def test_options_of_plugins_come_from_files_and_arguments(load):
+    """``[eventmq.plugins.NAME]``, also as ``[plugins.NAME]``; arguments win option by option."""
+    settings = load(
+        project="[tool.eventmq.plugins.a]\nx = 1\ny = 1",
+        own="[eventmq.plugins.a]\ny = 2\nz = 2\n[eventmq.plugins.b]\nx = 1",
+        plugin_options={"a": {"z": 3}},
+    )
+    assert settings.plugin_options == {"a": {"x": 1, "y": 2, "z": 3}, "b": {"x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("variable", "level"),
+    [
+        ("EVENTMQ_BROKRE", logging.WARNING),
+        ("EVENTMQ_BROKERS", logging.WARNING),
+        ("EVENTMQ_Shutdown_grace", logging.WARNING),
+        ("EVENTMQ_DASHBOARD_COLOUR", logging.DEBUG),
+    ],
+)
+def test_an_unknown_variable_is_told_of_and_ignored(load, caplog, variable, level):
+    """A warning within two letters of a known one, else debug: others use the prefix too."""
+    with caplog.at_level(logging.DEBUG, "eventmq"):
+        assert load(environ={variable: "x"}) == Settings()
+    assert [record.levelno for record in caplog.records] == [level]
+    assert variable in caplog.text
+
+
+def test_misspelt_variables_are_named_with_the_nearest_known_one():
+    environ = dict.fromkeys(
+        ["EVENTMQ_BROKRE", "EVENTMQ_SHUTDOWN_GRACE", "EVENTMQ_TEST_GRACEX", "X"], "1"
+    )
+    assert misspelt_variables(environ) == [
+        "environment variable EVENTMQ_BROKRE is not known; EVENTMQ_BROKER is"
+    ]
+
+
+def test_variables_of_tests_are_ignored(load, caplog):
+    with caplog.at_level(logging.DEBUG, "eventmq"):
+        load(environ={"EVENTMQ_TEST_BROKER": "x", "BROKER": "x"})
+    assert caplog.records == []
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVENTMQ_SHUTDOWN_GRACE", "7")
+    assert load_settings({}, directory=tmp_path).shutdown_grace == 7.0
+
+
+def test_the_description_tells_all_of_each_setting(load):
+    rows = {row["name"]: row for row in describe(load(environ={"EVENTMQ_SHUTDOWN_GRACE": "7"}))}
+    assert list(rows) == list(FIELDS)
+    assert rows["shutdown_grace"] == {
+        "name": "shutdown_grace",
+        "value": "7.0",
+        "source": "EVENTMQ_SHUTDOWN_GRACE",
+        "type": "float",
+        "unit": "s",
+        "default": "30.0",
+        "env": "EVENTMQ_SHUTDOWN_GRACE",
+    }
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_is_documented(name):
+    about = FIELDS[name].metadata
+    assert about["doc"].endswith((".", "?"))
+    assert about["allowed"]
+    assert FIELDS[name].type != "float" or about["unit"]
+
+
+def test_the_reference_page_is_up_to_date():
+    """Make it anew: python -c "import eventmq.settings as s; print(s.document(), end='')"."""
+    assert PAGE.read_text(encoding="utf-8") == document()
+
+
+def test_importing_settings_loads_no_parser_of_files():
+    code = "import sys, eventmq.settings; print({'tomllib', 'tomli', 'difflib'} & {*sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert shown.stdout == "set()\n"
+
+
+def test_settings_inside_a_table_of_their_own_file_are_told_where_to_stand(load):
+    """``[eventmq]`` of ``eventmq.toml`` holds options of plugins only."""
+    with pytest.raises(SettingsError, match=r"'pool' stands in the table .* at the top"):
+        load(own='[eventmq]\npool = "threads"')
+
+
+def test_the_page_says_which_process_reads_a_setting():
+    """Found in the code, so that it stays true; a setting that nobody reads is a mistake."""
+    read_by = readers()
+    assert not [name for name, processes in read_by.items() if not processes]
+    assert read_by["result_timeout"] == ["client"]
+    assert read_by["middleware"] == ["client", "worker"]
+    assert read_by["worker_bind"] == ["broker"]
+    assert read_by["heartbeat_timeout"][:3] == ["client", "worker", "broker"]

@@ -1,0 +1,198 @@
+"""What every socket of ours is told before it is bound, and what strangers may not do to it."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import ctypes.util
+import socket as plain
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from zmq.backend import zmq_poll
+
+from eventmq.wire import sockets as module
+from eventmq.wire.sockets import new_context, open_dealer, open_pub, open_router
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eventmq.wire.sockets import Link
+
+SOURCES = Path(__file__).resolve().parents[3] / "eventmq"
+
+SLACK = 64 * 1024
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    context = new_context()
+    yield context
+    context.destroy(0)
+
+
+def test_libcs_generator_is_seeded_before_a_context_is_made(monkeypatch) -> None:
+    """Routing ids come from it, and unseeded they are the same in every process."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c"))
+    libc.srand(1)
+    unseeded = libc.rand()
+    drawn = []
+
+    class Context(zmq.Context):
+        def __init__(self, *arguments: Any) -> None:
+            drawn.append(libc.rand())
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(zmq, "Context", Context)
+    for _ in range(3):
+        libc.srand(1)
+        new_context().term()
+    assert unseeded not in drawn
+    assert 3 == len(set(drawn))
+
+
+def test_every_context_is_made_there() -> None:
+    """A `zmq.Context` made elsewhere would not be seeded."""
+    for path in SOURCES.rglob("*.py"):
+        if path.relative_to(SOURCES) == Path("wire/sockets.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                called = node.func
+                named = isinstance(called.value, ast.Name) and called.value.id == "zmq"
+                assert not (named and called.attr == "Context"), path
+                assert called.attr != "instance", path
+
+
+def test_frames_handshakes_and_what_is_left_at_the_end_are_bounded(context) -> None:
+    links: list[tuple[Link, int]] = [
+        (open_router(context, max_frame=1000), 1000 + SLACK),
+        (open_dealer(context, "tcp://127.0.0.1:1", max_frame=2000), 2000 + SLACK),
+        (open_pub(context), 1 + SLACK),
+    ]
+    for link, longest in links:
+        assert longest == link.socket.get(zmq.MAXMSGSIZE)
+        assert 10_000 == link.socket.get(zmq.HANDSHAKE_IVL)
+        assert 1000 == link.socket.get(zmq.LINGER)
+        link.close(0)
+
+
+def test_a_handshake_that_is_not_ended_is_cut(context, monkeypatch) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_MS", 200)
+    link = open_router(context)
+    host, _, port = link.bind("tcp://127.0.0.1:0").removeprefix("tcp://").rpartition(":")
+    with plain.create_connection((host, int(port)), 5.0) as peer:
+        peer.sendall(b"\xff" + b"\0" * 8 + b"\x7f\x03")
+        began = time.monotonic()
+        while peer.recv(4096):
+            assert time.monotonic() - began < 5.0
+    link.close(0)
+
+
+def test_a_frame_over_the_limit_costs_its_connection(context) -> None:
+    """Of a ROUTER, and of a PUB, whose subscribers have nothing long to say."""
+    for link, kind in ((open_router(context, max_frame=10), zmq.DEALER), (open_pub(context), 0)):
+        address = link.bind("tcp://127.0.0.1:0")
+        peer = context.socket(kind or zmq.XSUB)
+        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        peer.connect(address)
+        peer.send(b"\x01" + b"x" * (2 * SLACK))
+        assert monitor.poll(5000)
+        assert link.receive() is None if kind else True
+        peer.disable_monitor()
+        monitor.close(0)
+        peer.close(0)
+        link.close(0)
+
+
+def test_a_subscriber_that_takes_nothing_is_cut_and_others_are_not(context, monkeypatch) -> None:
+    """With what waits for it, which nothing but the number of messages bounds."""
+    monkeypatch.setattr(module, "SUBSCRIBER_MS", 300)
+    link = open_pub(context)
+    cut = link.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    address = link.bind("tcp://127.0.0.1:0")
+    good, bad = peers = [context.socket(zmq.SUB) for _ in range(2)]
+    good.set(zmq.RCVTIMEO, 5000)
+    bad.set(zmq.RCVHWM, 1)
+    bad.set(zmq.RCVBUF, 65536)
+    for peer in peers:
+        peer.subscribe(b"")
+        peer.connect(address)
+    end = time.monotonic() + 10.0
+    heard = 0
+    while not cut.poll(0):
+        assert time.monotonic() < end
+        link.send([b"", b"x" * 500_000])
+        while good.poll(10):
+            heard += len(good.recv_multipart()) == 2
+    assert heard > 1
+    link.send([b"last"])
+    while good.recv_multipart() != [b"last"]:
+        pass
+    cut.recv_multipart()
+    assert not cut.poll(0), "the other one as well"
+    link.socket.disable_monitor()
+    for socket in (cut, *peers):
+        socket.close(0)
+    link.close(0)
+
+
+@pytest.mark.parametrize("kind", ["client", "worker", "scheduler"])
+def test_a_socket_that_connects_has_a_routing_id_of_ours(context, kind: str) -> None:
+    """The 0.3 router decodes every frame as UTF-8, and ends where one is not."""
+    router = open_router(context)
+    address = router.bind("tcp://127.0.0.1:0")
+    dealers = [open_dealer(context, address, kind=kind) for _ in range(2)]
+    seen = set()
+    for dealer in dealers:
+        assert dealer.socket.poll(5000, zmq.POLLOUT)
+        assert dealer.send([b"x"])
+        assert router.socket.poll(5000)
+        frames = router.receive()
+        assert frames is not None
+        assert frames[0].decode("ascii").startswith(f"eventmq1:{kind}.")
+        seen.add(frames[0])
+    assert len(seen) == 2, "each has its own"
+    for link in (router, *dealers):
+        link.close(0)
+
+
+def test_a_message_behind_the_first_one_is_received_in_the_same_turn(context) -> None:
+    """Whether one follows is asked in another way than whether there is a first."""
+    router = open_router(context)
+    dealer = open_dealer(context, router.bind("tcp://127.0.0.1:0"))
+    assert dealer.socket.poll(5000, zmq.POLLOUT)
+    for turn in (1, 2, 3):
+        texts = [str(number).encode() for number in range(turn)]
+        for text in texts:
+            assert dealer.send([text])
+        received = []
+        while len(received) < turn:
+            assert router.socket.poll(5000)
+            while (frames := router.receive()) is not None:
+                received.append(frames[1])
+        assert texts == received
+    dealer.close(0)
+    router.close(0)
+
+
+def test_the_descriptor_of_a_monitor_tells_of_a_connection_made_and_of_one_lost(context) -> None:
+    """It says so once, behind a look that found nothing."""
+    with plain.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    dealer = open_dealer(context, address)
+    dealer.watch()  # nobody listens yet: what is made before this is not told
+    router = open_router(context)
+    router.bind(address)
+    for expected in (True, False):
+        happened = dealer.connections()
+        while not happened:
+            assert zmq_poll([(dealer.monitor_fd, zmq.POLLIN)], 5000)
+            happened = dealer.connections()
+        assert [expected] == happened
+        router.close(0)
+    dealer.close(0)
+    assert dealer.monitor_fd == -1
