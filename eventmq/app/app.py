@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.execution.executor import Executor
     from eventmq.interfaces import StoreCare
-    from eventmq.registry import PluginManager
+    from eventmq.registry.manager import PluginManager
     from eventmq.settings import Settings
     from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
     from eventmq.task.options import CallKeywords, TaskKeywords

@@ -10,7 +10,7 @@ from eventmq.registry.names import TRIGGER
 
 if TYPE_CHECKING:
     from eventmq.interfaces import Trigger
-    from eventmq.registry import PluginManager
+    from eventmq.registry.manager import PluginManager
 
 __all__ = ["Triggers", "make_trigger"]
 

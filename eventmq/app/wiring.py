@@ -17,7 +17,7 @@ from eventmq.client.submit import Submitter
 from eventmq.client.topics import Topics
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.job import IdFactory
-from eventmq.registry import PluginManager
+from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import RESULT_BACKEND, scheme
 from eventmq.wire.results import ResultHome
 

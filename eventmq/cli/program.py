@@ -96,7 +96,7 @@ def _with_plugins(group: Program, ctx: click.Context) -> dict[str, click.Command
     """Return all commands, with those of plugins, for the time of one call of the program."""
     meta = ctx.find_root().meta
     if _PLUGIN_COMMANDS not in meta:
-        from eventmq.registry import PluginManager
+        from eventmq.registry.manager import PluginManager
         from eventmq.settings import load_settings
 
         if loads_plugins():
@@ -114,7 +114,7 @@ def _switch_plugins(_: click.Context, __: click.Parameter, values: tuple[str, ..
     """Add the values of ``-p`` to the settings, for this process and those that it starts."""
     if not values:
         return
-    from eventmq.registry import split_switches
+    from eventmq.registry.manager import split_switches
     from eventmq.settings import PREFIX, load_settings
 
     settings = load_settings({})

@@ -5,11 +5,3 @@ used, and registers through the same door as every other plugin. After them come
 the group ``eventmq``, modules that the settings name, and objects given to the app. An app owns
 one `PluginManager`.
 """
-
-from __future__ import annotations
-
-from eventmq.registry.built_ins import BUILT_INS
-from eventmq.registry.loader import Plugin
-from eventmq.registry.manager import PluginManager, split_switches
-
-__all__ = ["BUILT_INS", "Plugin", "PluginManager", "split_switches"]

@@ -135,7 +135,7 @@ def test_an_unknown_job_is_exit_code_4(running: Shell) -> None:
     ("command", "columns"),
     [
         ("queues", "name waiting delayed running failed paused workers"),
-        ("workers", "name session queues tasks running chunks window seen plain"),
+        ("workers", "name session queues tasks running chunks window seen legacy"),
         ("jobs", JOBS),
         ("plugins", "name version origin hooks provides in_use"),
         ("settings", "name value source type unit default env"),

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, PathDistribution
 import pytest
 
 from eventmq.hookspecs import hookimpl
-from eventmq.registry import PluginManager
+from eventmq.registry.manager import PluginManager
 from eventmq.settings import load_settings
 from eventmq.testing import FakeClock
 

@@ -15,7 +15,7 @@ from eventmq.errors import SoftTimeLimitExceeded
 from eventmq.execution.context import current_job
 from eventmq.execution.executor import Executor
 from eventmq.execution.spec import TaskSpec
-from eventmq.registry import PluginManager
+from eventmq.registry.manager import PluginManager
 from eventmq.settings import load_settings
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.registry import PluginManager
+from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import ROUTING_STRATEGY, SERIALIZER
 from eventmq.settings import load_settings
 

@@ -12,7 +12,7 @@ import pytest
 
 from eventmq import hookspecs
 from eventmq.hookspecs import hookimpl
-from eventmq.registry import PluginManager
+from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import KINDS
 from eventmq.settings import load_settings
 

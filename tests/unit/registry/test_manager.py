@@ -14,7 +14,8 @@ import pytest
 from eventmq.errors import PluginCollision, PluginError, PluginNotFound, SettingsError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import Envelope
-from eventmq.registry import BUILT_INS, PluginManager, split_switches
+from eventmq.registry.built_ins import BUILT_INS
+from eventmq.registry.manager import PluginManager, split_switches
 from eventmq.registry.names import KINDS, RESULT_BACKEND, ROUTING_STRATEGY, SERIALIZER
 from eventmq.settings import load_settings
 from eventmq.testing import FakeClock
@@ -63,7 +64,7 @@ def test_loading_imports_only_what_is_used():
     """An app that uses msgpack has neither dill nor json's plugin in memory."""
     code = """
 import sys
-from eventmq.registry import PluginManager
+from eventmq.registry.manager import PluginManager
 from eventmq.settings import load_settings
 manager = PluginManager(load_settings({}))
 manager.load()
