@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.system import ROOT
 from eventmq.clock import SystemClock
 from eventmq.events import FileName
-from eventmq.job import IdFactory, Job, JobState
+from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.events import ReadEvents, SealEvents
 from eventmq.store.writes import Admit, Finish, Finished
@@ -43,7 +43,7 @@ def _fill(data: Path, jobs: int) -> int:
     for start in range(0, jobs, _BATCH):
         now = clock.now()
         made = [
-            Job(job_id, "default", _HEADERS, b"x" * 40, start + place + 1, start, created=now)
+            JobRecord(job_id, "default", _HEADERS, b"x" * 40, start + place + 1, start, created=now)
             for place, job_id in enumerate(ids.new_many(_BATCH))
         ]
         store.submit([Admit(made)])

@@ -25,7 +25,7 @@ from benchmarks.system import ROOT, running
 from eventmq import EventMQ
 from eventmq.clock import SystemClock
 from eventmq.events import COLUMNS, FileName, partition
-from eventmq.job import IdFactory, Job, JobState
+from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.events import SealEvents
 from eventmq.store.writes import Admit, Finish, Finished
@@ -197,7 +197,9 @@ def _fail(data: Path, jobs: int) -> None:
     for start in range(1, jobs + 1, 500):
         now = clock.now()
         made = [
-            Job(i, "default", _HEADERS, b"\x92\x90\x80", start + n, start, created=now, delivery=1)
+            JobRecord(
+                i, "default", _HEADERS, b"\x92\x90\x80", start + n, start, created=now, delivery=1
+            )
             for n, i in enumerate(ids.new_many(500))
         ]
         ends = [

@@ -23,7 +23,7 @@ __all__ = [
     "TERMINAL",
     "TRANSITIONS",
     "IdFactory",
-    "Job",
+    "JobRecord",
     "JobState",
     "Outcome",
     "OutcomeKind",
@@ -135,7 +135,7 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class JobRecord:
     """One job as the broker keeps it.
 
     Attributes:

@@ -8,7 +8,7 @@ from eventmq.broker.grants import mark
 from eventmq.errors import ProtocolError
 from eventmq.graph import flags_of
 from eventmq.headers import parse_headers
-from eventmq.job import HELD, Job, JobState
+from eventmq.job import HELD, JobRecord, JobState
 from eventmq.store.reads import Find
 from eventmq.store.writes import Admit, AdmitGraph, lane_of, unique_rule
 from eventmq.wire.batches import decode_batch, encode_exceptions, is_text
@@ -39,7 +39,7 @@ class Uniqueness:
         self.state = state
         self.waits = waits
 
-    def admitted(self, job: Job, verdict: Verdict) -> bool:
+    def admitted(self, job: JobRecord, verdict: Verdict) -> bool:
         """Say whether a job is stored, and make it and those that it replaced what they are."""
         if verdict.code == "held":
             job.state = JobState.DELAYED
@@ -104,7 +104,7 @@ class _Arrival(NamedTuple):
     message_id: str
     wants_ack: bool
     batch: bool
-    jobs: list[Job]
+    jobs: list[JobRecord]
     places: list[int]
     refused: dict[int, tuple[str, str]]
     wants_reply: bool = False
@@ -150,7 +150,7 @@ class Admission:
         else:
             self._admit(arrival)
 
-    def _arrival(self, peer: Peer, message_id: str, headers: Headers, job: Job) -> _Arrival:
+    def _arrival(self, peer: Peer, message_id: str, headers: Headers, job: JobRecord) -> _Arrival:
         """Return a job by itself; note who gets a REPLY at its end."""
         replies, asks = headers.reply_requested, headers.ack_requested or bool(headers.guarantee)
         if replies:
@@ -248,7 +248,7 @@ class Admission:
 
     def _maker(
         self, peer: Peer, queue: str, text: str, headers: Headers
-    ) -> Callable[[str, bytes, int], Job]:
+    ) -> Callable[[str, bytes, int], JobRecord]:
         """Return (id, body, seq) -> job for jobs that have everything else in common."""
         limits, now = self.state.limits, self.state.now
         due = now + headers.countdown if headers.countdown else 0.0
@@ -266,10 +266,12 @@ class Admission:
         state = JobState.DELAYED if delayed else JobState.QUEUED
         expires = headers.expires
 
-        def make(job_id: str, body: bytes, seq: int) -> Job:
-            return Job(job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now, eta=eta)
+        def make(job_id: str, body: bytes, seq: int) -> JobRecord:
+            return JobRecord(
+                job_id, name, text, body, seq, rank, state, 1, 0, due, expires, now, eta=eta
+            )
 
-        def make_plain(job_id: str, body: bytes, seq: int) -> Job:
+        def make_plain(job_id: str, body: bytes, seq: int) -> JobRecord:
             if not is_text(body):
                 msg = "a job without content-type is text: plain workers read nothing else"
                 raise ProtocolError(msg, code="bad-body")
@@ -305,7 +307,7 @@ class Admission:
             self._refusal(peer, queue, n, text, known)
             for (queue, text), n, known in zip(templates, per_template, headers, strict=True)
         ]
-        jobs: list[Job] = []
+        jobs: list[JobRecord] = []
         places: list[int] = []
         refused: dict[int, tuple[str, str]] = {}
         seq = self._take_seqs(count)
@@ -412,7 +414,7 @@ class Admission:
             patient = arrival.patient and extra is None
             state.receipt(peer, arrival.message_id, extra, patient=patient)
 
-    def _not_stored(self, arrival: _Arrival, i: int, job: Job, verdict: Verdict) -> None:
+    def _not_stored(self, arrival: _Arrival, i: int, job: JobRecord, verdict: Verdict) -> None:
         state = self.state
         state.counters["admitted"] -= 1
         self._withdraw(job)
@@ -426,7 +428,7 @@ class Admission:
         else:
             arrival.refused[arrival.places[i]] = ("duplicate", verdict.detail)
 
-    def _withdraw(self, job: Job) -> None:
+    def _withdraw(self, job: JobRecord) -> None:
         """Take back the lease that an arriving job got in the commit that refused it."""
         entry = self.state.running.get(job.id)
         if entry is not None and entry[1].jobs[entry[2]] is job:
@@ -453,7 +455,7 @@ class _Graph(NamedTuple):
 
     peer: Peer
     id: str
-    jobs: list[Job]
+    jobs: list[JobRecord]
     plan: Plan
 
 
@@ -582,7 +584,7 @@ class GraphAdmission(Admission):
                     state.joined(job)
 
 
-def _block(jobs: Sequence[Job], plan: Plan) -> None:
+def _block(jobs: Sequence[JobRecord], plan: Plan) -> None:
     """Let the jobs wait that come after others, or for a failure."""
     waiting = [place for place, barrier in enumerate(plan.inputs) if barrier >= 0]
     for place in (*waiting, *(handler.place for handler in plan.handlers)):

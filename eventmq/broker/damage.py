@@ -12,7 +12,7 @@ from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 if TYPE_CHECKING:
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.state import State
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import Finished
 
 __all__ = ["Damage"]
@@ -27,9 +27,9 @@ class Damage:
         self.state = state
         self.outcomes = outcomes
         #: Those whose end could not be stored.
-        self._left: list[Job] = []
+        self._left: list[JobRecord] = []
 
-    def sort_out(self, jobs: list[Job]) -> list[Job]:
+    def sort_out(self, jobs: list[JobRecord]) -> list[JobRecord]:
         """Fail what is damaged of queued jobs that were read; return the others."""
         damaged = [job for job in jobs if job.damaged]
         if not damaged:
@@ -44,7 +44,7 @@ class Damage:
             jobs, self._left = self._left, []
             self._fail(jobs)
 
-    def _fail(self, jobs: list[Job]) -> None:
+    def _fail(self, jobs: list[JobRecord]) -> None:
         if not jobs:
             return
         rows: list[Finished] = []

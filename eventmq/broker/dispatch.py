@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eventmq.broker.subqueues import Lane, Refuses
     from eventmq.broker.transient import Volatile
     from eventmq.interfaces import RoutingStrategy
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import InputsPage
 
 __all__ = [
@@ -66,7 +66,7 @@ class Refill:
         lane.claiming = True
         entry = Claim(queue.name, lane.key, lane.edge, limit, max_bytes)
 
-        def settle(verdict: tuple[list[Job], bool]) -> None:
+        def settle(verdict: tuple[list[JobRecord], bool]) -> None:
             jobs, more = verdict
             if queue.claimed(lane, entry.after, jobs, more=more):
                 self._join(queue, lane, self.damage.sort_out(jobs))
@@ -75,7 +75,7 @@ class Refill:
         self.state.write(entry, settle, lambda: queue.failed(lane))
 
     # hot loop: benchmarks/drain.py
-    def _join(self, queue: Queue, lane: Lane, jobs: list[Job]) -> None:
+    def _join(self, queue: Queue, lane: Lane, jobs: list[JobRecord]) -> None:
         state = self.state
         state.busy[queue.name] = queue
         known, text, limited = state.jobs, "", False
@@ -180,7 +180,7 @@ logger = logging.getLogger("eventmq.broker")
 PAGE = 1024 * 1024
 
 
-def is_paged(job: Job) -> bool:
+def is_paged(job: JobRecord) -> bool:
     """Say whether the body of a job has ids for what it takes."""
     return PAGED in flags_of(job.headers)
 
@@ -240,7 +240,7 @@ class Inputs:
             for session in self.state.sessions.values()
         )
 
-    def fail(self, jobs: Sequence[Job], undo: Callable[[], None]) -> None:
+    def fail(self, jobs: Sequence[JobRecord], undo: Callable[[], None]) -> None:
         """End jobs that only workers serve which cannot read what they take."""
         what = "the results that it takes are longer than max_frame, and no worker of the queue "
         what += "knows the extension 'inputs' to read them in pages: use EventMQ 1.0 or later"
@@ -434,7 +434,7 @@ class Dispatch:
         return True
 
     @staticmethod
-    def _charge(queue: Queue, session: Session, jobs: list[Job]) -> None:
+    def _charge(queue: Queue, session: Session, jobs: list[JobRecord]) -> None:
         weight = session.weights.get(queue.name, 1)
         session.order.charge(queue.name, weight, len(jobs))
 
@@ -444,7 +444,7 @@ class Dispatch:
             share = min(share, queue.allowance(self.state.now))
         return min(self.state.limits.chunk_jobs, share)
 
-    def _take(self, queue: Queue, session: Session) -> list[Job]:
+    def _take(self, queue: Queue, session: Session) -> list[JobRecord]:
         limits = self.state.limits
         judge, refuses = self._judge(queue, session), self._refuses(session, queue)
         skill = self._skill(queue, session)
@@ -459,7 +459,7 @@ class Dispatch:
         if not suspects or not suspects.are_in(queue):
             return self._take_fresh(queue, session, (skill, judge, refuses), load)
 
-        def suits(job: Job) -> bool:
+        def suits(job: JobRecord) -> bool:
             task = parse_headers(job.headers).task or None
             return skill.admits(task) and (refuses is None or not refuses(job))
 
@@ -489,7 +489,7 @@ class Dispatch:
         session: Session,
         suits: tuple[Skill, Callable[[str], float], Refuses],
         load: Load,
-    ) -> list[Job]:
+    ) -> list[JobRecord]:
         """Take jobs of a window for a session; end those whose time is over."""
         now, wall = self.state.now, self.state.wall
         while True:
@@ -497,7 +497,7 @@ class Dispatch:
             stale = {id(job): job for job in jobs if job.expires and job.expires <= wall}
             if stale:
                 self._expire(list(stale.values()))
-            unread: list[Job] = []
+            unread: list[JobRecord] = []
             if self.inputs.blind(session):
                 unread = [job for job in jobs if is_paged(job) and id(job) not in stale]
                 self._fail_unread(unread)
@@ -512,13 +512,13 @@ class Dispatch:
         self,
         queue: Queue,
         judge: Callable[[str], float],
-        refuses: Callable[[Job], bool] | None,
+        refuses: Callable[[JobRecord], bool] | None,
         limit: int,
-    ) -> list[Job]:
+    ) -> list[JobRecord]:
         """Lease jobs in the commit that admits them; the rest joins when that is settled."""
         limits, wall = self.state.limits, self.state.wall
         budget, room = limits.chunk_seconds, limits.max_frame // 2
-        jobs: list[Job] = []
+        jobs: list[JobRecord] = []
         running = self.state.running
         queue.arriving.sort(key=lambda job: (job.rank, job.seq))
         for job in queue.arriving:
@@ -561,7 +561,7 @@ class Dispatch:
 
     def _refuses(
         self, session: Session, queue: Queue | None = None
-    ) -> Callable[[Job], bool] | None:
+    ) -> Callable[[JobRecord], bool] | None:
         """Return what says whether the session is not given a job, None where it is given any."""
         refusals = self.state.refusals
         if queue is not None and self.inputs.blind(session) and self.inputs.refuses(queue):
@@ -571,7 +571,7 @@ class Dispatch:
         return lambda job: session.id in refusals.get(job.id, ())
 
     def _open(
-        self, queue: Queue, session: Session, jobs: list[Job], *, volatile: bool = False
+        self, queue: Queue, session: Session, jobs: list[JobRecord], *, volatile: bool = False
     ) -> Lease:
         number = session.next_number
         session.next_number = number + 1
@@ -599,7 +599,7 @@ class Dispatch:
             lease.until = self.state.now + timeout + PLAIN_SLACK
         return lease
 
-    def _fail_unread(self, jobs: list[Job]) -> None:
+    def _fail_unread(self, jobs: list[JobRecord]) -> None:
         def undo() -> None:
             for job in jobs:
                 self.state.joined(job)
@@ -607,7 +607,7 @@ class Dispatch:
         if jobs:
             self.inputs.fail(jobs, undo)
 
-    def _expire(self, jobs: list[Job]) -> None:
+    def _expire(self, jobs: list[JobRecord]) -> None:
         rows = [self.outcomes.row(job, JobState.EXPIRED) for job in jobs]
 
         def undo() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.broker.operations import Operations
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import Acted, Followed, GraphPage
 
 __all__ = ["Graphs"]
@@ -90,7 +90,7 @@ class Graphs:
         self.operations.outcomes.finished(verdict.ended, {})
         logger.info("%d jobs ended, since others did that they waited for", len(verdict.ended))
 
-    def _count(self, job: Job) -> None:
+    def _count(self, job: JobRecord) -> None:
         state = self.state
         counts = state.queue(job.queue).counts
         counts.blocked -= 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.queues import Queue
     from eventmq.broker.subqueues import Lane
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.rates import Rate
 
 __all__ = ["ANY", "Limiter", "Limiters"]
@@ -190,7 +190,7 @@ class Limiters:
             limiter = self.of[lane] = Limiter(lane)
         return limiter
 
-    def leased(self, job: Job, now: float, *, again: bool = False, held: str = "") -> None:
+    def leased(self, job: JobRecord, now: float, *, again: bool = False, held: str = "") -> None:
         """Count a leased job.
 
         Args:
@@ -206,7 +206,7 @@ class Limiters:
         for limiter in limiters:
             self._count(limiter, now, again=again)
 
-    def ran_before(self, job: Job, limiter: Limiter, now: float) -> None:
+    def ran_before(self, job: JobRecord, limiter: Limiter, now: float) -> None:
         """Count a job that was leased before there was the limiter of its task."""
         self.held[job.id] = (limiter, *self.held.get(job.id, ()))
         self._count(limiter, now, again=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eventmq.broker.damage import Damage
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.state import State
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import Pruned
 
 __all__ = ["EXPIRED_AT_ONCE", "Expiry", "Promotion", "Retention"]
@@ -57,7 +57,7 @@ class Promotion:
         entry = Promote(now, _MOST, most, keeper.ahead, keeper.settled)
         state.write(entry, self._settle, self._undo)
 
-    def _settle(self, verdict: tuple[list[Job], float | None]) -> None:
+    def _settle(self, verdict: tuple[list[JobRecord], float | None]) -> None:
         self._asked = False
         state = self.state
         jobs, state.next_due = verdict
@@ -94,7 +94,7 @@ class Expiry:
         before, state.next_expiry = state.next_expiry, None
         ttl = state.limits.result_ttl
 
-        def settle(verdict: tuple[Sequence[Job], float | None]) -> None:
+        def settle(verdict: tuple[Sequence[JobRecord], float | None]) -> None:
             self._busy = False
             jobs, following = verdict
             self._expect(following)
@@ -113,7 +113,7 @@ class Expiry:
         if expiry is not None and (state.next_expiry is None or expiry < state.next_expiry):
             state.next_expiry = expiry
 
-    def _ended(self, jobs: Sequence[Job], at: float, ttl: float) -> None:
+    def _ended(self, jobs: Sequence[JobRecord], at: float, ttl: float) -> None:
         self.state.withdraw(jobs, JobState.EXPIRED)
         rows = [self.outcomes.row(job, JobState.EXPIRED)._replace(at=at, ttl=ttl) for job in jobs]
         self.outcomes.finished(rows, {})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.sessions import Sessions
     from eventmq.broker.state import State
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.reads import Found
     from eventmq.store.writes import Acted
 
@@ -213,12 +213,12 @@ class Operations:
             state.limits.priority_seconds, state.keeper.ahead,
         )  # fmt: skip
 
-    def _state_of(self, job: Job) -> str:
+    def _state_of(self, job: JobRecord) -> str:
         entry = self.state.running.get(job.id)
         leased = entry is not None and entry[1].jobs[entry[2]] is not None
         return JobState.RUNNING.value if leased else job.state.value
 
-    def cancelled(self, jobs: Sequence[Job], stamp: Stamp, reason: str) -> None:
+    def cancelled(self, jobs: Sequence[JobRecord], stamp: Stamp, reason: str) -> None:
         """Forget cancelled jobs, end their leases, tell their workers and those who wait."""
         for job in self.state.withdraw(jobs, JobState.CANCELLED):
             self._end_lease(job.id, reason)
@@ -252,7 +252,7 @@ class Operations:
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
         self.state.send(session.peer, message.frames())
 
-    def acted(self, action: str, jobs: Sequence[Job]) -> None:
+    def acted(self, action: str, jobs: Sequence[JobRecord]) -> None:
         """Keep the counts right of failed jobs that were retried or dropped."""
         state = self.state
         state.counters["failed_retried" if action == "retry" else "failed_dropped"] += len(jobs)

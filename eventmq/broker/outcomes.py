@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.suspects import Suspect
     from eventmq.broker.transient import Volatile
     from eventmq.broker.waiters import Waits
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import Verdict
     from eventmq.wire.commands import Reply
 
@@ -42,12 +42,12 @@ class Answers:
         self.lease = lease
         self.ends: list[Finished] = []
         #: Jobs that go back, and why each does.
-        self.again: list[Job] = []
+        self.again: list[JobRecord] = []
         self.causes: list[Cause] = []
         #: Attempts that failed, and when the job of each had become ready for it.
         self.attempts: list[Attempt] = []
         self.ready: list[float] = []
-        self.taken: list[tuple[int, Job]] = []
+        self.taken: list[tuple[int, JobRecord]] = []
         #: Ids of jobs that go back and were not started.
         self.unstarted: set[str] = set()
         #: Jobs that go back and may have killed their process, by their ids; ids of those to which
@@ -57,9 +57,9 @@ class Answers:
         self.given_up = False
         self.blamed: set[str] = set()
         #: What was known before of jobs as suspects.
-        self.suspects: list[tuple[Job, Suspect | None]] = []
+        self.suspects: list[tuple[JobRecord, Suspect | None]] = []
         #: What jobs that go back were like before.
-        self.before: list[tuple[Job, tuple[int, int, float, int, JobState, float]]] = []
+        self.before: list[tuple[JobRecord, tuple[int, int, float, int, JobState, float]]] = []
 
 
 #: Bytes of the error of one attempt; of a longer one only that it was there is kept.
@@ -75,7 +75,7 @@ class Failure(NamedTuple):
     content_type: str
     error: bytes
 
-    def attempt(self, job: Job, now: float) -> Attempt:
+    def attempt(self, job: JobRecord, now: float) -> Attempt:
         """Return the entry of the job's history, before its attempt is counted up."""
         content_type, error = self.content_type, self.error
         if len(error) > MAX_ERROR:
@@ -221,7 +221,7 @@ class Outcomes:
         self.state.run_time[task] = max(new, 1e-6)
 
     def _unfinished(
-        self, answers: Answers, job: Job, kind: int, countdown: float, failure: Failure
+        self, answers: Answers, job: JobRecord, kind: int, countdown: float, failure: Failure
     ) -> None:
         state, session = self.state, answers.session
         cause = _BACK
@@ -253,7 +253,7 @@ class Outcomes:
         answers.again.append(job)
         answers.causes.append(cause)
 
-    def _died(self, answers: Answers, job: Job, error: bytes, death: Death) -> bool:
+    def _died(self, answers: Answers, job: JobRecord, error: bytes, death: Death) -> bool:
         """Count a death; return whether the job ends with it.
 
         Args:
@@ -272,7 +272,7 @@ class Outcomes:
         answers.ends.append(self._killer(job, error, answers.session.name))
         return True
 
-    def _delay(self, job: Job, countdown: float) -> None:
+    def _delay(self, job: JobRecord, countdown: float) -> None:
         """Make the next attempt of a failed job."""
         state = self.state
         state.suspects.forget(job)
@@ -283,7 +283,7 @@ class Outcomes:
         job.rank = int((job.due - priority * state.limits.priority_seconds) * _MICRO)
         state.counters["retries"] += 1
 
-    def _admitted(self, job: Job) -> bool:
+    def _admitted(self, job: JobRecord) -> bool:
         """Whether some other session of the queue may still admit a plain job."""
         refused = self.state.refusals.get(job.id, ())
         return any(
@@ -292,7 +292,7 @@ class Outcomes:
             if any(name == job.queue for _, name in session.queues)
         )
 
-    def _killer(self, job: Job, result: bytes, worker: str) -> Finished:
+    def _killer(self, job: JobRecord, result: bytes, worker: str) -> Finished:
         task = parse_headers(job.headers).task or "(plain)"
         deaths = job.deaths + self.state.suspects.losses(job)
         what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
@@ -305,7 +305,7 @@ class Outcomes:
 
     def row(
         self,
-        job: Job,
+        job: JobRecord,
         state: JobState,
         content_type: str = "",
         result: bytes = b"",
@@ -341,7 +341,7 @@ class Outcomes:
 
     def _leased_for(
         self, session: Session | None, message: Reply
-    ) -> tuple[Session, Lease, Job] | None:
+    ) -> tuple[Session, Lease, JobRecord] | None:
         """The leased job of that id, else, of five frames, the oldest lease of the session."""
         job_id = message.request or message.id
         entry = self.state.running.get(job_id) or self.state.volatile.running.get(job_id)
@@ -518,7 +518,7 @@ class Outcomes:
         self.state.counters["lease_lost"] += len(answers.taken)
         self._write(answers, lambda: None)
 
-    def _killed(self, answers: Answers, job: Job, death: Death) -> bool:
+    def _killed(self, answers: Answers, job: JobRecord, death: Death) -> bool:
         """Count the death of a worker that had a job; return whether the job ends with it."""
         before = job.deaths
         was = (job.attempt, before, job.due, job.rank, job.state, job.eta)

@@ -14,7 +14,7 @@ from eventmq.broker.subqueues import NOTHING, Skill
 if TYPE_CHECKING:
     from eventmq.broker.grants import Grant
     from eventmq.interfaces import QueueOrder
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.wire.features import Features
 
 __all__ = ["PLAIN_PREFIX", "Key", "Lease", "Peer", "Session"]
@@ -122,7 +122,7 @@ class Lease:
 
     number: int
     queue: str
-    jobs: list[Job | None]
+    jobs: list[JobRecord | None]
     deliveries: list[int]
     message_id: str
     sent: float = 0.0
@@ -224,7 +224,7 @@ class Session:
         """How many jobs it has not answered."""
         return sum([lease.left for lease in self.leases.values()])
 
-    def keep(self, job: Job, now: float) -> None:
+    def keep(self, job: JobRecord, now: float) -> None:
         """Keep the worker free for a suspect, or beside it."""
         self.kept_for, self.kept_queue, self.kept_since = job.id, job.queue, now
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.limiters import Limiter
     from eventmq.broker.subqueues import Judge, Load, Place, Refuses, Skill, Turn, View
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import LaneKey
 
 __all__ = ["LEAST", "Census", "Needs", "Queue", "Room", "share"]
@@ -158,7 +158,7 @@ _EARLY = 16
 def share(
     follow: Callable[[], Lane | None],
     pick: Callable[[Lane], Picker],
-    taken: list[Job],
+    taken: list[JobRecord],
     load: Load,
     now: float,
     *,
@@ -268,9 +268,9 @@ class Queue:
         #: Of the queue as a whole, None for no limits.
         self.limiter: Limiter | None = None
         #: Jobs that every worker of the queue refused: id -> job and since when.
-        self.aside: dict[str, tuple[Job, float]] = {}
+        self.aside: dict[str, tuple[JobRecord, float]] = {}
         #: Jobs of this turn's commit, which may be leased in the same commit.
-        self.arriving: list[Job] = []
+        self.arriving: list[JobRecord] = []
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
@@ -373,12 +373,12 @@ class Queue:
 
     # Jobs that come
 
-    def takes(self, job: Job) -> bool:
+    def takes(self, job: JobRecord) -> bool:
         """Say whether a queued job belongs into memory."""
         lane = self.lanes.get(lane_of(job.headers))
         return lane is None or lane.takes(job)
 
-    def join(self, job: Job) -> list[Job]:
+    def join(self, job: JobRecord) -> list[JobRecord]:
         """Add a queued job that is on disk; return those that leave memory for it, or itself."""
         lane = self.lane(lane_of(job.headers))
         if not lane.takes(job):
@@ -395,7 +395,7 @@ class Queue:
             self._views.show(lane)
         return self._displace(lane) if room.over else []
 
-    def fill(self, lane: Lane, jobs: list[Job]) -> list[Job]:
+    def fill(self, lane: Lane, jobs: list[JobRecord]) -> list[JobRecord]:
         """Add jobs read for a lane, in order; return those that leave memory for them.
 
         The lane keeps one of them although the memory is used up.
@@ -407,7 +407,7 @@ class Queue:
             self._views.show(lane)
         return self._displace(lane) if self._room.over else []
 
-    def _displace(self, lane: Lane) -> list[Job]:
+    def _displace(self, lane: Lane) -> list[JobRecord]:
         displaced = []
         while (gives := self._room.victim(self.lanes, lane)) is not None:
             job = gives.displace()
@@ -422,7 +422,7 @@ class Queue:
         """Yield the lanes to be filled from the store, with how many jobs and bytes to read."""
         return self._needs.take(self.lanes, self._room, now)
 
-    def claimed(self, lane: Lane, after: Place, jobs: list[Job], *, more: bool) -> bool:
+    def claimed(self, lane: Lane, after: Place, jobs: list[JobRecord], *, more: bool) -> bool:
         """Take note of the verdict on a claim; say whether its jobs may join.
 
         Args:
@@ -471,7 +471,7 @@ class Queue:
     # hot loop: benchmarks/drain.py
     def take(
         self, skill: Skill, judge: Judge, refuses: Refuses, load: Load, now: float = 0.0
-    ) -> list[Job]:
+    ) -> list[JobRecord]:
         """Remove and return the best ranked jobs that suit a worker.
 
         Nothing is taken that ranks after a job which is in the store only: first come, first
@@ -487,7 +487,7 @@ class Queue:
         view = self._views.of(skill, self.lanes.values())
         if self.limited:
             return self._share(view, lambda lane: Picker(lane, judge, refuses), load, now)
-        taken: list[Job] = []
+        taken: list[JobRecord] = []
         opened: list[tuple[Picker, int, int]] = []
         heap: list[tuple[Place, int, Picker]] = []  # of opened lanes, by what comes next
         size, left = 0, load.seconds
@@ -519,9 +519,9 @@ class Queue:
 
     def _share(
         self, view: View, pick: Callable[[Lane], Picker], load: Load, now: float
-    ) -> list[Job]:
+    ) -> list[JobRecord]:
         """Take jobs where lanes have limits or keys."""
-        taken: list[Job] = []
+        taken: list[JobRecord] = []
         opened: list[tuple[Picker, int, int]] = []
         fair = bool(self._keyed)
         followed: list[Lane] = []
@@ -558,7 +558,7 @@ class Queue:
                 self._needs.demand(each)
         self._needs.note(lane)
 
-    def remove(self, job: Job) -> bool:
+    def remove(self, job: JobRecord) -> bool:
         """Remove a job that waits in memory; say whether it was there."""
         if self.aside.pop(job.id, None) is not None:
             return True
@@ -574,11 +574,11 @@ class Queue:
         for job_id in ids:
             self.aside.pop(job_id, None)
 
-    def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
+    def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of the windows for which ``leave`` is true."""
         return [job for lane in list(self.lanes.values()) for job in self.drop_from(lane, leave)]
 
-    def drop_from(self, lane: Lane, leave: Callable[[Job], bool]) -> list[Job]:
+    def drop_from(self, lane: Lane, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of one window for which ``leave`` is true."""
         left = lane.drop(leave)
         if left:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventmq.broker.limiters import Limiter
     from eventmq.broker.limits import Limits
     from eventmq.broker.peers import Key, Lease, Peer, Session
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store import Write
     from eventmq.store.writes import Finished
 
@@ -74,7 +74,7 @@ class State:
     peers: dict[Key, Peer] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     #: Jobs in memory by id: in a window, leased or parked.
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
     #: Leased jobs: id -> (session, chunk, position).
     running: dict[str, tuple[Session, Lease, int]] = field(default_factory=dict)
     #: Job id -> {(peer, message id of its get)}.
@@ -268,7 +268,7 @@ class State:
         for session in self.sessions.values():
             session.blocked.pop(queue.name, None)  # its version begins anew
 
-    def joined(self, job: Job) -> None:
+    def joined(self, job: JobRecord) -> None:
         """Put a queued job that is on disk, not leased, into its window, or leave it there."""
         self.jobs[job.id] = job
         if job.expires:
@@ -281,7 +281,7 @@ class State:
         for displaced in queue.join(job):
             self.jobs.pop(displaced.id, None)
 
-    def withdraw(self, jobs: Iterable[Job], end: JobState) -> list[Job]:
+    def withdraw(self, jobs: Iterable[JobRecord], end: JobState) -> list[JobRecord]:
         """Take jobs that the store has ended out of their queues; return the leased ones.
 
         Args:
@@ -289,7 +289,7 @@ class State:
             end: The state in which they ended.
         """
         queues: dict[str, set[str]] = {}
-        leased: list[Job] = []
+        leased: list[JobRecord] = []
         for job in jobs:
             counts = self.queue(job.queue).counts
             if job.state is JobState.DELAYED:  # who ends it takes it from the waiting ones
@@ -310,7 +310,7 @@ class State:
             self.queues[name].forget(ids)
         return leased
 
-    def expiring(self, job: Job) -> None:
+    def expiring(self, job: JobRecord) -> None:
         """Note that a job with an expiry is waiting."""
         if self.next_expiry is None or job.expires < self.next_expiry:
             self.next_expiry = job.expires
@@ -358,7 +358,9 @@ class State:
             if job is not None and lane_of(job.headers) == limiter.lane:
                 self.limiters.ran_before(job, limiter, self.now)
 
-    def leased(self, job: Job, entry: tuple[Session, Lease, int], *, again: bool = False) -> None:
+    def leased(
+        self, job: JobRecord, entry: tuple[Session, Lease, int], *, again: bool = False
+    ) -> None:
         """Note that a job is leased; ``again`` if it was so in an earlier run of the broker."""
         self.running[job.id] = entry
         self.queues[job.queue].running += 1
@@ -366,7 +368,9 @@ class State:
             self.limiters.leased(job, self.now, again=again)
 
     # hot loop: benchmarks/drain.py
-    def leased_all(self, queue: Queue, jobs: Sequence[Job], session: Session, lease: Lease) -> None:
+    def leased_all(
+        self, queue: Queue, jobs: Sequence[JobRecord], session: Session, lease: Lease
+    ) -> None:
         """Note that jobs of a queue are leased, by their places in a chunk."""
         running = self.running
         for place, job in enumerate(jobs):
@@ -381,7 +385,7 @@ class State:
         jobs = (lease.jobs[place] for _, lease, place in self.running.values())
         return frozenset(job.seq for job in jobs if job is not None)
 
-    def released(self, job: Job, *, unstarted: bool = False) -> bool:
+    def released(self, job: JobRecord, *, unstarted: bool = False) -> bool:
         """Note that a job is not leased any more, and did not start perhaps; say if it was."""
         if self.running.pop(job.id, None) is None:
             return False
@@ -390,7 +394,7 @@ class State:
             self.limiters.released(job.id, unstarted=unstarted)
         return True
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: JobRecord) -> None:
         """Remove an ended or delayed job from memory."""
         self.jobs.pop(job.id, None)
         self.refusals.pop(job.id, None)

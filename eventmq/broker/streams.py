@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer, Session
     from eventmq.broker.state import State
     from eventmq.headers import Headers
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.reads import Found
     from eventmq.store.writes import Finished
 
@@ -235,7 +235,7 @@ class Streams:
         about = {"done": done, "total": total, "note": note, "at": self.state.wall}
         self.progress[job_id] = about
 
-    def _leased(self, session: Session, job_id: str, delivery: int) -> Job | None:
+    def _leased(self, session: Session, job_id: str, delivery: int) -> JobRecord | None:
         """Return the job if the session has this delivery of it."""
         state = self.state
         entry = state.running.get(job_id) or state.volatile.running.get(job_id)
@@ -275,7 +275,7 @@ class Streams:
         stream = self.of[job_id] = Stream(job_id, self.state.now)
         return stream
 
-    def _restart(self, stream: Stream, head: PartHead, job: Job) -> None:
+    def _restart(self, stream: Stream, head: PartHead, job: JobRecord) -> None:
         """Begin with the parts of another run; readers see by their delivery that it is one."""
         headers = parse_headers(job.headers)
         self._bytes -= stream.restart(head, headers)
@@ -376,7 +376,7 @@ class Streams:
         self.state.reply(reader.peer, pack(row), reader.call, outcome)
 
     @staticmethod
-    def _without_parts(job: Job) -> ProtocolError:
+    def _without_parts(job: JobRecord) -> ProtocolError:
         """Return why there is nothing to read of a job that has succeeded."""
         headers = parse_headers(job.headers)
         if headers.stream:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from eventmq.broker.limiters import Limiter
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import LaneKey
 
     Judge = Callable[[str], float]
-    Refuses = Callable[[Job], bool] | None
+    Refuses = Callable[[JobRecord], bool] | None
 
 __all__ = [
     "ANY",
@@ -83,7 +83,7 @@ class Lane:
         self.limiter = limiter
         self.number = number
         #: The window: (rank, seq, job), of which those before ``head`` were taken.
-        self.items: list[tuple[int, int, Job]] = []
+        self.items: list[tuple[int, int, JobRecord]] = []
         self.head = 0
         self.bytes = 0
         self.edge = BEFORE_ALL
@@ -116,11 +116,11 @@ class Lane:
         """Return how many jobs may be taken now, far more than there are for any number."""
         return ANY if self.limiter is None else self.limiter.allowance(now)
 
-    def takes(self, job: Job) -> bool:
+    def takes(self, job: JobRecord) -> bool:
         """Say whether a job belongs into memory."""
         return not self.outside or (job.rank, job.seq) <= self.edge
 
-    def join(self, job: Job) -> bool:
+    def join(self, job: JobRecord) -> bool:
         """Add a queued job that `takes` said to belong here; say whether it is the first now."""
         items = self.items
         if self.head == len(items):
@@ -134,7 +134,7 @@ class Lane:
         insort(items, entry, lo=self.head)
         return items[self.head] is entry
 
-    def fill(self, jobs: list[Job], length: int) -> bool:
+    def fill(self, jobs: list[JobRecord], length: int) -> bool:
         """Add jobs of the store after all that are here; say whether their first is the first.
 
         Args:
@@ -149,7 +149,7 @@ class Lane:
         items += [(job.rank, job.seq, job) for job in jobs]
         return len(items) == len(jobs)
 
-    def displace(self) -> Job:
+    def displace(self) -> JobRecord:
         """Leave the job that ranks last to the store, and return it."""
         rank, seq, job = self.items.pop()
         self.bytes -= len(job.body)
@@ -162,7 +162,7 @@ class Lane:
         self.edge = min(self.edge, edge) if self.outside else edge
         self.outside = True
 
-    def remove(self, job: Job) -> bool:
+    def remove(self, job: JobRecord) -> bool:
         """Remove a job from the window; say whether it was there."""
         for place in range(self.head, len(self.items)):
             if self.items[place][2] is job:
@@ -171,10 +171,10 @@ class Lane:
                 return True
         return False
 
-    def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
+    def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of the window for which ``leave`` is true."""
-        kept: list[tuple[int, int, Job]] = []
-        left: list[tuple[int, int, Job]] = []
+        kept: list[tuple[int, int, JobRecord]] = []
+        left: list[tuple[int, int, JobRecord]] = []
         for entry in self.items[self.head :]:
             (left if leave(entry[2]) else kept).append(entry)
         if left:
@@ -221,7 +221,7 @@ class Picker:
         self._judge = judge
         self._refuses = refuses
         self._place = lane.head
-        self._skipped: list[tuple[int, int, Job]] = []
+        self._skipped: list[tuple[int, int, JobRecord]] = []
         self._costs: dict[str, float] = {}
 
     @property
@@ -239,7 +239,7 @@ class Picker:
     # hot loop: benchmarks/drain.py
     def take(
         self,
-        taken: list[Job],
+        taken: list[JobRecord],
         size: int,
         load: Load,
         before: Turn | None,

@@ -1,10 +1,10 @@
 """Jobs that may have killed a process or a worker, though no death proves it yet.
 
 A death is *proven* against a job that was running, or was the only one that had begun, or the only
-one that its worker had. It is counted in the job (`Job.deaths`). Where several jobs had begun, any
-of them may be the cause: each gets a *loss*, which is noted here. Whoever has either travels alone
-from then on: no other job is in its chunk. With two of them together it also goes only to a worker
-that has nothing else, which gets nothing else for a while, so that the next death is a proof.
+one that its worker had. It is counted in the job (`JobRecord.deaths`). Where several jobs had
+begun, any of them may be the cause: each gets a *loss*, which is noted here. Whoever has either
+travels alone from then on: no other job is in its chunk. With two of them it also goes to a worker
+only that has nothing else, which gets nothing else for a while, so that the next death is a proof.
 
 A job that had ended, and whose answer was not sent when another one killed its process, travels
 alone as well, in case that it left the cause behind; no loss is counted for it.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["PATIENCE", "Death", "Suspect", "Suspects"]
 
@@ -133,7 +133,7 @@ class Suspects:
         #: What is to be written: number of the job -> id.
         self._changed: dict[int, str] = {}
         #: Jobs whose deaths were taken back, by number.
-        self._cleared: dict[int, Job] = {}
+        self._cleared: dict[int, JobRecord] = {}
         #: What workers had that an earlier run of the broker gave up: (session id, number of the
         #: chunk) -> jobs and deliveries.
         self._away: dict[tuple[str, int], list[tuple[str, int]]] = {}
@@ -141,7 +141,7 @@ class Suspects:
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, job: Job) -> Suspect:
+    def add(self, job: JobRecord) -> Suspect:
         """Let a job travel alone from now on, which has come into memory or is there."""
         suspect = self._all.get(job.id)
         if suspect is not None and suspect.seq != job.seq:  # of another life of the job
@@ -175,16 +175,16 @@ class Suspects:
     def _note_change(self, suspect: Suspect) -> None:
         self._changed[suspect.seq] = suspect.id
 
-    def _clear(self, job: Job, deaths: int) -> None:
+    def _clear(self, job: JobRecord, deaths: int) -> None:
         """Take back deaths that are counted in a job."""
         job.deaths = max(0, job.deaths - deaths)
         self._cleared[job.seq] = job
 
-    def get(self, job: Job) -> Suspect | None:
+    def get(self, job: JobRecord) -> Suspect | None:
         """Return what is known of a job, None where it is no suspect."""
         return self._all.get(job.id)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: JobRecord) -> None:
         """Forget a job that has ended, or that ran without harm."""
         suspect = self._all.get(job.id)
         if suspect is not None:
@@ -246,12 +246,12 @@ class Suspects:
         deaths = [(seq, job.deaths) for seq, job in cleared.items()]
         return SaveSuspects(rows, gone, deaths), undo
 
-    def copy_of(self, job: Job) -> Suspect | None:
+    def copy_of(self, job: JobRecord) -> Suspect | None:
         """Return what is known of a job now, for `restore`."""
         suspect = self._all.get(job.id)
         return None if suspect is None else suspect.copy()
 
-    def restore(self, job: Job, was: Suspect | None) -> None:
+    def restore(self, job: JobRecord, was: Suspect | None) -> None:
         """Put back what was known of a job: the commit failed that was to change it."""
         self.forget(job)
         if was is not None:
@@ -259,12 +259,12 @@ class Suspects:
 
     # What deaths count
 
-    def losses(self, job: Job) -> int:
+    def losses(self, job: JobRecord) -> int:
         """Return how many deaths a job may have caused beside those that are counted in it."""
         suspect = self.get(job)
         return 0 if suspect is None else suspect.losses
 
-    def proves(self, job: Job, death: Death) -> bool:
+    def proves(self, job: JobRecord, death: Death) -> bool:
         """Return whether a death is to be counted in the job."""
         if death is Death.ALONE:
             return True
@@ -275,7 +275,7 @@ class Suspects:
             return suspect.unreached >= MAX_UNREACHED
         return suspect.unproven >= MAX_UNPROVEN
 
-    def lost(self, job: Job, death: Death, had: tuple[str, int] | None = None) -> None:
+    def lost(self, job: JobRecord, death: Death, had: tuple[str, int] | None = None) -> None:
         """Note the end of the last delivery of a job, which is not counted in the job.
 
         Args:
@@ -295,7 +295,7 @@ class Suspects:
         suspect.losses += death is Death.SHARED
         suspect.session, suspect.since = None, 0.0
 
-    def blame(self, job: Job, had: tuple[str, int]) -> None:
+    def blame(self, job: JobRecord, had: tuple[str, int]) -> None:
         """Note that a death was counted because the worker of the last delivery was lost.
 
         Args:
@@ -306,7 +306,7 @@ class Suspects:
         suspect.note(SuspectEnd(job.delivery, Death.ALONE, *had))
         self._note_change(suspect)
 
-    def absolve(self, job_id: str, delivery: int, job: Job | None) -> bool:
+    def absolve(self, job_id: str, delivery: int, job: JobRecord | None) -> bool:
         """Take back what was noted or counted when a worker was lost which is there again.
 
         Args:
@@ -345,9 +345,9 @@ class Suspects:
     def wait(
         self,
         queue: Queue,
-        known: Mapping[str, Job],
+        known: Mapping[str, JobRecord],
         running: Container[str],
-        suits: Callable[[Job], bool],
+        suits: Callable[[JobRecord], bool],
     ) -> bool:
         """Return whether a suspect of a queue can be leased.
 
@@ -373,7 +373,7 @@ class Suspects:
             if any(s.since and now - s.since > PATIENCE for s in queue.values())
         ]
 
-    def may_go(self, job: Job, session: Session, now: float) -> bool:
+    def may_go(self, job: JobRecord, session: Session, now: float) -> bool:
         """Return whether a session may get a job, which then travels alone.
 
         Where the job needs a worker that has nothing else, the first one that is asked is kept free
@@ -394,7 +394,7 @@ class Suspects:
             session.keep(job, now)
         return False
 
-    def leased(self, job: Job, session: Session, now: float) -> None:
+    def leased(self, job: JobRecord, session: Session, now: float) -> None:
         """Note that a session got a suspect: where it needs that, the session gets nothing else."""
         suspect = self.get(job)
         if suspect is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.broker.waiters import Waits
     from eventmq.headers import Headers
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.reads import ListJobs
     from eventmq.wire.batches import OutcomeRow
 
@@ -84,7 +84,7 @@ class Volatile:
             return "bad-header", "guarantee:False and limits exclude each other"
         return None
 
-    def admit(self, job: Job) -> tuple[str, str] | None:
+    def admit(self, job: JobRecord) -> tuple[str, str] | None:
         """Keep a job in memory; return the refusal, or None if the broker has it."""
         memory = self.memory
         if job.id in memory.jobs or memory.results.get(job.id, self.state.now):
@@ -104,10 +104,10 @@ class Volatile:
         return refusal
 
     def sift(
-        self, jobs: list[Job], places: list[int], refused: dict[int, tuple[str, str]]
-    ) -> tuple[list[Job], list[int]]:
+        self, jobs: list[JobRecord], places: list[int], refused: dict[int, tuple[str, str]]
+    ) -> tuple[list[JobRecord], list[int]]:
         """Admit the jobs of a batch that want no guarantee; return the others with their places."""
-        stored: list[Job] = []
+        stored: list[JobRecord] = []
         at: list[int] = []
         for job, place in zip(jobs, places, strict=True):
             headers = parse_headers(job.headers)
@@ -157,7 +157,7 @@ class Volatile:
         sessions = [s for s in state.sessions.values() if any(n == name for _, n in s.queues)]
         since = state.now - state.limits.unknown_task_grace
 
-        def hopeless(job: Job) -> bool:
+        def hopeless(job: JobRecord) -> bool:
             refused = state.refusals.get(job.id, ())
             known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
             return self._moved(max(job.created, job.due)) <= since and not known
@@ -167,7 +167,7 @@ class Volatile:
         if sessions:
             self._fail_unknown(window.drop(hopeless))
 
-    def _fail_unknown(self, jobs: Sequence[Job]) -> None:
+    def _fail_unknown(self, jobs: Sequence[JobRecord]) -> None:
         for job in jobs:
             task = parse_headers(job.headers).task
             msg = f"no worker of the queue {job.queue!r} knows the task {task!r}"
@@ -179,10 +179,10 @@ class Volatile:
         self,
         queue: str,
         judge: Callable[[str], float],
-        refuses: Callable[[Job], bool] | None,
+        refuses: Callable[[JobRecord], bool] | None,
         limit: int,
         stored: tuple[int, int] | None,
-    ) -> list[Job]:
+    ) -> list[JobRecord]:
         """Remove and return the jobs of a chunk.
 
         Args:
@@ -199,7 +199,7 @@ class Volatile:
         bound = float("inf") if stored is None else stored[0] + _OVERTAKE
         costs: dict[str, float] = {}
 
-        def cost(job: Job) -> float:
+        def cost(job: JobRecord) -> float:
             seconds = costs.get(job.headers)
             if seconds is None:
                 seconds = costs[job.headers] = judge(job.headers)
@@ -236,12 +236,12 @@ class Volatile:
         else:
             self._lost(jobs, session.name, "was lost")
 
-    def _back(self, job: Job) -> None:
+    def _back(self, job: JobRecord) -> None:
         self.memory.released(job, unstarted=True)
         self.memory.join(job)
         self.state.queue(job.queue).version += 1
 
-    def _lost(self, jobs: Sequence[Job], worker: str, what: str) -> None:
+    def _lost(self, jobs: Sequence[JobRecord], worker: str, what: str) -> None:
         if not jobs:
             return
         self.state.counters["volatile_lost"] += len(jobs)
@@ -275,7 +275,7 @@ class Volatile:
         self._end(ends)
         return ran
 
-    def _one(self, session: Session, job: Job, row: OutcomeRow, ends: list[Finished]) -> None:
+    def _one(self, session: Session, job: JobRecord, row: OutcomeRow, ends: list[Finished]) -> None:
         _, kind, started, seconds, content_type, result, _ = row
         if kind in _ENDS:
             state = _ENDS[kind]
@@ -293,7 +293,7 @@ class Volatile:
             self.state.counters["handed_back"] += 1
             self._back(job)
 
-    def plain(self, session: Session, lease: Lease, job: Job, result: bytes) -> None:
+    def plain(self, session: Session, lease: Lease, job: JobRecord, result: bytes) -> None:
         """Take the REPLY of a plain worker."""
         lease.jobs[0] = None
         lease.left = 0
@@ -337,14 +337,14 @@ class Volatile:
         self._end(rows)
         return was
 
-    def _fail(self, jobs: Sequence[Job], kind: str, message: str, worker: str) -> None:
+    def _fail(self, jobs: Sequence[JobRecord], kind: str, message: str, worker: str) -> None:
         error = encode_error(RemoteError(kind, message))
         rows = [self._row(job, JobState.FAILED, ERROR_TYPE, error, worker) for job in jobs]
         self._end(rows)
 
     def _row(
         self,
-        job: Job,
+        job: JobRecord,
         state: JobState,
         content_type: str = "",
         result: bytes = b"",
@@ -393,7 +393,7 @@ class Window:
     __slots__ = ("_items",)
 
     def __init__(self) -> None:
-        self._items: list[tuple[int, int, Job]] = []
+        self._items: list[tuple[int, int, JobRecord]] = []
 
     def __len__(self) -> int:
         return len(self._items)
@@ -403,13 +403,13 @@ class Window:
         """The (rank, seq) of the first job; there must be one."""
         return self._items[0][:2]
 
-    def join(self, job: Job) -> None:
+    def join(self, job: JobRecord) -> None:
         """Add a job."""
         insort(self._items, (job.rank, job.seq, job))
 
     def take(
-        self, cost: Callable[[Job], float], budget: float, limit: int, room: int, bound: float
-    ) -> list[Job]:
+        self, cost: Callable[[JobRecord], float], budget: float, limit: int, room: int, bound: float
+    ) -> list[JobRecord]:
         """Remove and return the best ranked jobs that suit a worker.
 
         Args:
@@ -419,8 +419,8 @@ class Window:
             room: Bytes of payload; the first job is taken whatever it has.
             bound: Jobs of a larger rank stay.
         """
-        taken: list[Job] = []
-        skipped: list[tuple[int, int, Job]] = []
+        taken: list[JobRecord] = []
+        skipped: list[tuple[int, int, JobRecord]] = []
         place = 0
         for entry in self._items:
             rank, _, job = entry
@@ -440,7 +440,7 @@ class Window:
             self._items[:place] = skipped
         return taken
 
-    def drop(self, leave: Callable[[Job], bool]) -> list[Job]:
+    def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs for which ``leave`` is true."""
         left = [entry[2] for entry in self._items if leave(entry[2])]
         if left:
@@ -504,20 +504,20 @@ class VolatileJobs:
         #: Their queues may be limited.
         self.limiters = limiters
         #: Unfinished jobs by id.
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, JobRecord] = {}
         #: Leased jobs: id -> (session, chunk, position).
         self.running: dict[str, tuple[Session, Lease, int]] = {}
         self.windows: dict[str, Window] = {}
         self.results = Results(limits)
         self.bytes = 0
         #: Delayed jobs by the store time at which they become ready, or by the wall time.
-        self._delayed: list[tuple[float, int, Job]] = []
-        self._by_wall: list[tuple[float, int, Job]] = []
+        self._delayed: list[tuple[float, int, JobRecord]] = []
+        self._by_wall: list[tuple[float, int, JobRecord]] = []
         self._ahead = 0.0
 
     # Life
 
-    def add(self, job: Job) -> None:
+    def add(self, job: JobRecord) -> None:
         """Keep a new job."""
         self.jobs[job.id] = job
         self.bytes += len(job.body)
@@ -526,31 +526,31 @@ class VolatileJobs:
         else:
             self.join(job)
 
-    def _delay(self, job: Job) -> None:
+    def _delay(self, job: JobRecord) -> None:
         if job.eta:
             heappush(self._by_wall, (job.eta, job.seq, job))
         else:
             heappush(self._delayed, (job.due, job.seq, job))
 
-    def join(self, job: Job) -> None:
+    def join(self, job: JobRecord) -> None:
         """Make a job of the memory one that waits for a worker."""
         window = self.windows.get(job.queue)
         if window is None:
             window = self.windows[job.queue] = Window()
         window.join(job)
 
-    def leased(self, job: Job, entry: tuple[Session, Lease, int], now: float) -> None:
+    def leased(self, job: JobRecord, entry: tuple[Session, Lease, int], now: float) -> None:
         """Note that a job is leased."""
         self.running[job.id] = entry
         if self.limiters.of_queues:
             self.limiters.leased(job, now, held=_held(job))
 
-    def released(self, job: Job, *, unstarted: bool = False) -> None:
+    def released(self, job: JobRecord, *, unstarted: bool = False) -> None:
         """Note that a job is not leased any more, and did not start perhaps."""
         if self.running.pop(job.id, None) is not None and self.limiters.held:
             self.limiters.released(_held(job), unstarted=unstarted)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: JobRecord) -> None:
         """Forget a job that has ended."""
         self.released(job)
         if self.jobs.pop(job.id, None) is not None:
@@ -577,7 +577,7 @@ class VolatileJobs:
         if window is not None and not len(window):
             del self.windows[queue]
 
-    def due(self, now: float, ahead: float) -> list[Job]:
+    def due(self, now: float, ahead: float) -> list[JobRecord]:
         """Remove and return the delayed jobs whose time has come.
 
         Args:
@@ -594,7 +594,7 @@ class VolatileJobs:
                     jobs.append(job)
         return jobs
 
-    def full(self, job: Job) -> tuple[str, str] | None:
+    def full(self, job: JobRecord) -> tuple[str, str] | None:
         """Return why there is no room for a job, or None."""
         limits = self.limits
         if len(self.jobs) >= limits.volatile_jobs:
@@ -620,7 +620,7 @@ class VolatileJobs:
                 found[job_id] = known
         return found
 
-    def _live(self, job: Job) -> Found:
+    def _live(self, job: JobRecord) -> Found:
         entry = self.running.get(job.id)
         if entry is None:
             return Found(job)
@@ -661,7 +661,7 @@ class VolatileJobs:
         return rows[: entry.limit], rows[entry.limit - 1].job.id
 
 
-def _held(job: Job) -> str:
+def _held(job: JobRecord) -> str:
     """Return under which id a job is counted: a stored one may have the same."""
     return f"\0{job.id}"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Session
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["Parking", "UnknownTasks"]
 
@@ -144,7 +144,7 @@ class Parking:
         """Take jobs out of the way that every worker which knows their lane refused."""
         refusals, now = self.state.refusals, self.state.now
 
-        def nobody(job: Job) -> bool:
+        def nobody(job: JobRecord) -> bool:
             refused = refusals.get(job.id)
             if not refused:
                 return False
@@ -174,7 +174,7 @@ class Parking:
             jobs = [job for job in late if parse_headers(job.headers).task == task]
             self._fail(queue, task, jobs)
 
-    def _fail(self, queue: Queue, task: str, jobs: Sequence[Job]) -> None:
+    def _fail(self, queue: Queue, task: str, jobs: Sequence[JobRecord]) -> None:
         if not jobs:
             return
         msg = (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Key, Peer
     from eventmq.broker.state import State
     from eventmq.broker.streams import Streams
-    from eventmq.job import Job, JobState
+    from eventmq.job import JobRecord, JobState
     from eventmq.store.reads import Found
     from eventmq.store.writes import Finished
 
@@ -336,7 +336,7 @@ class Waits:
 
     def _owed(
         self,
-        job: Job,
+        job: JobRecord,
         state: JobState,
         content_type: str,
         result: bytes | None,

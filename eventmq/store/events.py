@@ -34,7 +34,7 @@ from eventmq.store.writes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import Acted, Attempt, Finished, Followed, Kin, Sweep, Verdict
 
     FindKins = Callable[[Sequence[str]], Sequence[Kin | None]]
@@ -185,7 +185,7 @@ def _admitted(entry: Admit, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
     return _some_admitted(jobs, verdict)
 
 
-def _some_admitted(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _some_admitted(jobs: Sequence[JobRecord], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
     plain = [job for place, job in enumerate(jobs) if place not in verdict] if verdict else jobs
     if plain:
         for kind, some in _by_state(plain):
@@ -193,7 +193,7 @@ def _some_admitted(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Itera
     yield from _judged(jobs, verdict)  # behind those that they may have replaced
 
 
-def _arrival(job: Job) -> Block:
+def _arrival(job: JobRecord) -> Block:
     """Return what `_arrived` says of one job, in a quarter of its time."""
     common = {
         Field.QUEUE: job.queue, Field.LABEL: _label(job.headers), Field.KIND: _ENQUEUED,
@@ -205,7 +205,7 @@ def _arrival(job: Job) -> Block:
     return Block(common, [job.id], {})
 
 
-def _by_state(jobs: Sequence[Job]) -> Iterator[tuple[int, Sequence[Job]]]:
+def _by_state(jobs: Sequence[JobRecord]) -> Iterator[tuple[int, Sequence[JobRecord]]]:
     states = [job.state for job in jobs]
     if states.count(JobState.QUEUED) == len(states):
         yield _ENQUEUED, jobs
@@ -215,7 +215,7 @@ def _by_state(jobs: Sequence[Job]) -> Iterator[tuple[int, Sequence[Job]]]:
 
 
 # hot loop: benchmarks/enqueue_bulk.py
-def _arrived(kind: int, jobs: Sequence[Job]) -> Iterator[Block]:
+def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
     for common, some in _groups(jobs):
         common[Field.KIND] = kind
         common[Field.AT] = some[0].created
@@ -226,7 +226,7 @@ def _arrived(kind: int, jobs: Sequence[Job]) -> Iterator[Block]:
         yield block
 
 
-def _judged(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _judged(jobs: Sequence[JobRecord], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
     """Yield the events of jobs that were refused, or admitted in the place of others."""
     for place, (code, _, ended) in verdict.items():
         job = jobs[place]
@@ -243,7 +243,7 @@ def _judged(jobs: Sequence[Job], verdict: Mapping[int, Verdict]) -> Iterator[Blo
             yield from _arrived(_DUPLICATE, [job])
 
 
-def _promoted(entry: Promote, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
+def _promoted(entry: Promote, verdict: tuple[Sequence[JobRecord], float | None]) -> Iterator[Block]:
     yield from _changed(_ENQUEUED, verdict[0], entry.now)
 
 
@@ -261,20 +261,20 @@ def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
     return _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {}, entry.ahead)
 
 
-def _expired(entry: Expire, verdict: tuple[Sequence[Job], float | None]) -> Iterator[Block]:
+def _expired(entry: Expire, verdict: tuple[Sequence[JobRecord], float | None]) -> Iterator[Block]:
     for block in _changed(_EXPIRED, verdict[0], entry.now):
         _put_unready(block, verdict[0], entry.ahead)
         yield block
 
 
-def _put_unready(block: Block, jobs: Sequence[Job], ahead: float) -> None:
+def _put_unready(block: Block, jobs: Sequence[JobRecord], ahead: float) -> None:
     """Say when jobs that expired before they were ready would have become so."""
     due = {job.id: _unready(job, block.common[Field.AT], ahead) for job in jobs}
     if any(due.values()):
         block.put(Field.DUE, [due[job_id] for job_id in block.ids])
 
 
-def _unready(job: Job, at: float, ahead: float) -> float:
+def _unready(job: JobRecord, at: float, ahead: float) -> float:
     """Return when a job that expired would have become ready, 0.0 if it was before.
 
     Args:
@@ -367,7 +367,7 @@ def _requeued(entry: Requeue, verdict: Mapping[int, Verdict]) -> Iterator[Block]
             yield block
 
 
-def _put_attempt(block: Block, job: Job, attempt: Attempt, ready: float) -> None:
+def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -> None:
     """Add what is known of an attempt that failed."""
     block.common.update({
         Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.due,
@@ -424,7 +424,7 @@ def _followed(entry: Follow, verdict: Followed) -> Iterator[Block]:
 # What they share
 
 
-def _changed(kind: int, jobs: Sequence[Job], at: float) -> Iterator[Block]:
+def _changed(kind: int, jobs: Sequence[JobRecord], at: float) -> Iterator[Block]:
     """Yield the events of jobs that something happened to, with what a job itself says."""
     for common, some in _groups(jobs):
         common[Field.KIND] = kind
@@ -434,7 +434,7 @@ def _changed(kind: int, jobs: Sequence[Job], at: float) -> Iterator[Block]:
         yield block
 
 
-def _groups(jobs: Sequence[Job]) -> Iterator[tuple[dict[int, Any], Sequence[Job]]]:
+def _groups(jobs: Sequence[JobRecord]) -> Iterator[tuple[dict[int, Any], Sequence[JobRecord]]]:
     """Yield jobs by queue and label, with the beginning of what they have in common."""
     if not jobs:
         return
@@ -446,14 +446,14 @@ def _groups(jobs: Sequence[Job]) -> Iterator[tuple[dict[int, Any], Sequence[Job]
     ):
         yield {Field.QUEUE: queue, Field.LABEL: _label(headers)}, jobs
         return
-    groups: dict[tuple[str, _Label], list[Job]] = {}
+    groups: dict[tuple[str, _Label], list[JobRecord]] = {}
     for job in jobs:
         groups.setdefault((job.queue, _label(job.headers)), []).append(job)
     for (name, label), some in groups.items():
         yield {Field.QUEUE: name, Field.LABEL: label}, some
 
 
-def _put_counts(block: Block, jobs: Sequence[Job]) -> None:
+def _put_counts(block: Block, jobs: Sequence[JobRecord]) -> None:
     block.put(Field.ATTEMPT, [job.attempt for job in jobs])
     block.put(Field.DELIVERY, [job.delivery for job in jobs])
 
@@ -593,7 +593,7 @@ def _given(
     return bodies, results
 
 
-def _note_bodies(bodies: dict[str, _Value], jobs: Iterable[Job]) -> None:
+def _note_bodies(bodies: dict[str, _Value], jobs: Iterable[JobRecord]) -> None:
     for job in jobs:
         bodies[job.id] = _Value(_content_type(job.headers), job.body)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.job import Job, JobState
+    from eventmq.job import JobRecord, JobState
     from eventmq.store.writes import LaneKey
 
 __all__ = ["Claim", "Find", "Found", "History", "ListJobs"]
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     has ended. ``result`` is None when it is not kept any more.
     """
 
-    job: Job
+    job: JobRecord
     at: float = 0.0
     content_type: str = ""
     result: bytes | None = None

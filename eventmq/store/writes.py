@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from eventmq.events import Kind
     from eventmq.graph import Plan
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.reads import Found
 
 __all__ = [
@@ -96,7 +96,7 @@ class Admit(NamedTuple):
     job with the key takes that off again. The same id is never a conflict with itself.
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[JobRecord]
     #: Ids of the jobs that this broker has leased.
     running: Container[str] = ()
 
@@ -107,7 +107,7 @@ class Finished(NamedTuple):
     A failed job is kept whole, and its result is the encoded error (`eventmq.wire.results`).
     """
 
-    job: Job
+    job: JobRecord
     #: A terminal state.
     state: JobState
     #: Unix time of the end.
@@ -167,7 +167,7 @@ class Requeue(NamedTuple):
     of these, ``stale_lease``.
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[JobRecord]
     attempts: Sequence[Attempt] = ()
     #: One per job, for their events; then when, and what is known of the lease that has ended.
     causes: Sequence[Cause] = ()
@@ -182,7 +182,7 @@ class Note(NamedTuple):
     """Write an event of each job, that changes nothing else. Verdict: None."""
 
     kind: Kind
-    jobs: Sequence[Job]
+    jobs: Sequence[JobRecord]
     at: float
     worker: str = ""
     leased: float = 0.0
@@ -199,7 +199,7 @@ class Chunk(NamedTuple):
 
     session: str
     number: int
-    leases: Sequence[tuple[Job | None, int]]
+    leases: Sequence[tuple[JobRecord | None, int]]
     #: Of a chunk that was read again: the ids of all its jobs, "" where they are not known.
     ids: Sequence[str] = ()
     #: When they were leased, 0.0 if that is not known.
@@ -410,7 +410,7 @@ class AdmitGraph(NamedTuple):
     of it already, which is the detail.
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[JobRecord]
     plan: Plan
 
 
@@ -457,9 +457,9 @@ class Followed(NamedTuple):
     """What became of jobs that waited for others."""
 
     #: Queued or delayed now.
-    ready: list[Job]
+    ready: list[JobRecord]
     #: The same, without their bodies.
-    more: list[Job]
+    more: list[JobRecord]
     #: Ended now.
     ended: list[Finished]
     #: More is to be done.
@@ -597,7 +597,7 @@ class Acted(NamedTuple):
     ``others`` has the states of jobs that it could not be done to; unknown ids are in neither.
     """
 
-    jobs: list[Job]
+    jobs: list[JobRecord]
     others: dict[str, str]
 
 

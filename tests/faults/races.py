@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from eventmq.clock import SystemClock
-from eventmq.job import IdFactory, Job, JobState
+from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
@@ -58,7 +58,7 @@ class _Model:
         self.chance = random.Random(seed)
         clock = SystemClock()
         self.new_id, self.now = IdFactory(clock).new, clock.now()
-        self.alive: dict[int, Job] = {}
+        self.alive: dict[int, JobRecord] = {}
         self.made = self.ended = 0
 
     def admit(self) -> Admit:
@@ -67,7 +67,7 @@ class _Model:
             self.made += 1
             seq = self.made
             body = seq.to_bytes(8, "big") * self.chance.randint(1, 600)
-            jobs.append(Job(self.new_id(), "q", "task:t", body, seq, seq, created=self.now))
+            jobs.append(JobRecord(self.new_id(), "q", "task:t", body, seq, seq, created=self.now))
             self.alive[seq] = jobs[-1]
         return Admit(jobs)
 

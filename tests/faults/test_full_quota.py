@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from eventmq.errors import QueueFull, StoreError
-from eventmq.job import IdFactory, Job, JobState
+from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.writes import Admit, Finish, Finished, Verdict
@@ -44,16 +44,16 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def jobs(clock: FakeClock) -> list[Job]:
+def jobs(clock: FakeClock) -> list[JobRecord]:
     new_id = IdFactory(clock).new
     return [
-        Job(new_id(), "q", "task:t", bytes(SIZE), number, number, created=clock.now())
+        JobRecord(new_id(), "q", "task:t", bytes(SIZE), number, number, created=clock.now())
         for number in range(1, JOBS + 1)
     ]
 
 
 @pytest.fixture
-def crashed(tmp_path: Path, clock: FakeClock, jobs: list[Job]) -> Path:
+def crashed(tmp_path: Path, clock: FakeClock, jobs: list[JobRecord]) -> Path:
     """Return the directory of a broker that was killed: its files as they were just before."""
     with closing(SqliteStore(tmp_path / "was", clock, reserve=RESERVE)) as store:
         store.open()
@@ -79,19 +79,19 @@ def commit(store: SqliteStore, entry: Any) -> Sequence[Any]:
     return store.finished()
 
 
-def end(job: Job, now: float) -> Finish:
+def end(job: JobRecord, now: float) -> Finish:
     ended = Finished(job, JobState.SUCCEEDED, now, 60.0, "json", b"r", now - 2.0, 1.5, "worker")
     return Finish([ended])
 
 
-def work_off(store: SqliteStore, jobs: list[Job], now: float) -> None:
+def work_off(store: SqliteStore, jobs: list[JobRecord], now: float) -> None:
     """Finish all jobs; none may be refused."""
     for job in jobs:
         assert [[{}]] == commit(store, end(job, now))
 
 
 def test_it_opens_with_its_ballast_and_is_worked_off(
-    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[Job]
+    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
     """Nothing is lost, new jobs are refused, and those that are there can end."""
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
@@ -104,7 +104,7 @@ def test_it_opens_with_its_ballast_and_is_worked_off(
 
 
 def test_without_a_ballast_it_says_how_much_space_would_do(
-    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[Job]
+    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
     """And with that it opens; the refused start has lost nothing."""
     quota.limit -= (crashed / "ballast").stat().st_size
@@ -135,7 +135,7 @@ def test_an_index_that_cannot_grow_is_a_full_disk_only_where_it_is_full(
 
 
 def test_jobs_end_as_soon_as_there_is_space_again(
-    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[Job]
+    quota: Quota, crashed: Path, clock: FakeClock, jobs: list[JobRecord]
 ) -> None:
     """A commit that finds no space is refused as a whole, and the store lives on."""
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:

@@ -20,7 +20,7 @@ from eventmq.broker.limits import Limits
 from eventmq.broker.runner import BrokerRunner
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, StoreError
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
@@ -327,7 +327,7 @@ def test_what_the_thread_meets_is_known_to_the_next_commit(
         try:
             while error is None and number < 5000 and len(shim.failed) < 3:
                 number += 1
-                job = Job(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
+                job = JobRecord(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
                 try:
                     store.submit([Admit([job])])
                 except StoreError as raised:
@@ -359,7 +359,7 @@ def test_the_log_is_begun_anew_only_when_the_database_is_synced(
         new_id = IdFactory(FakeClock()).new
         try:
             for number in range(1, 3000):
-                job = Job(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
+                job = JobRecord(new_id(), "q", "task:t", bytes(5000), number, number, created=1.0)
                 store.submit([Admit([job])])
                 assert store.finished() == [[{}]]
                 if shim.begun >= 10:

@@ -12,7 +12,7 @@ import pytest
 
 from eventmq.errors import PluginError, StoreError
 from eventmq.interfaces import PluginContext
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins import database
 from eventmq.plugins.database import (
     bad_pages,
@@ -173,7 +173,7 @@ def killed(tmp_path: Path) -> Path:
     store.open()
     try:
         for some in (range(200), range(200, 250), range(250, 300)):
-            jobs = [Job(ids[n], "q", "task:t", b"x" * 300, n + 1) for n in some]
+            jobs = [JobRecord(ids[n], "q", "task:t", b"x" * 300, n + 1) for n in some]
             store.submit([Admit(jobs)])
             assert store.finished() == [[{}]]
             if not some.start:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.queue_stores.sqlite import quick_check
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     clock = FakeClock()
     ids = IdFactory(clock).new_many(200)
     headers = "task:shop.add,content-type:msgpack"
-    jobs = [Job(job_id, "q", headers, b"x" * 300, n + 1) for n, job_id in enumerate(ids)]
+    jobs = [JobRecord(job_id, "q", headers, b"x" * 300, n + 1) for n, job_id in enumerate(ids)]
     store.submit([Admit(jobs)])
     assert store.finished() == [[{}]]
     store.close()

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from eventmq.cli.program import program
 from eventmq.errors import StoreError
 from eventmq.graph import Group, Signature
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import DISK_FULL, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import buckets
@@ -48,7 +48,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     store.open()
     ids = IdFactory(clock).new_many(200)
     store.submit([Admit([
-        Job(job_id, "mail", _TASK, job_id.encode() * 9, n + 1) for n, job_id in enumerate(ids)
+        JobRecord(job_id, "mail", _TASK, job_id.encode() * 9, n + 1) for n, job_id in enumerate(ids)
     ])])  # fmt: skip
     assert store.finished() == [[{}]]
     store.close()
@@ -379,7 +379,7 @@ def test_a_full_disk_is_no_damage(folder: Path, tmp_path: Path, monkeypatch) -> 
     store.open()
     ids = IdFactory(clock).new_many(20)
     store.submit(
-        [Admit([Job(job_id, "mail", _TASK, b"x", n) for n, job_id in enumerate(ids, 500)])]
+        [Admit([JobRecord(job_id, "mail", _TASK, b"x", n) for n, job_id in enumerate(ids, 500)])]
     )
     source = shutil.copytree(folder, tmp_path / "copied")
     store.close()

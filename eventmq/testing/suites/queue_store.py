@@ -20,7 +20,7 @@ from eventmq.testing.suites.store_harness import fields
 
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["QueueStoreSuite"]
 
@@ -203,7 +203,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         *,
         task: str | None = "t",
         key: str = "",
-    ) -> tuple[list[Job], bool]:
+    ) -> tuple[list[JobRecord], bool]:
         """Commit a claim; return jobs and whether there are more."""
         jobs, more = self.commit(store, Claim(queue, LaneKey(task, key), after, limit, size))[0]
         return list(jobs), more

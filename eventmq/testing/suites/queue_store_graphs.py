@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["GraphTests"]
 
 _A, _B, _C, _D = map(Signature, "abcd")
 
 
-def _names(jobs: Sequence[Job]) -> list[str]:
+def _names(jobs: Sequence[JobRecord]) -> list[str]:
     return sorted(job.headers[5] for job in jobs)
 
 
 class GraphTests(StoreHarness):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    def graph(self, expression: Expression, **headers: str) -> tuple[list[Job], AdmitGraph]:
+    def graph(self, expression: Expression, **headers: str) -> tuple[list[JobRecord], AdmitGraph]:
         """Return the jobs of an expression, as a broker numbers them, and the entry."""
         nodes, plan, _ = build(expression)
         waiting = {handler.place for handler in plan.handlers}
@@ -62,7 +62,7 @@ class GraphTests(StoreHarness):
 
     def begun(
         self, expression: Expression, **headers: str
-    ) -> tuple[QueueStore, list[Job], AdmitGraph]:
+    ) -> tuple[QueueStore, list[JobRecord], AdmitGraph]:
         """Return an open store with a graph, its jobs and the entry."""
         store = self.begin()
         jobs, entry = self.graph(expression, **headers)
@@ -76,7 +76,7 @@ class GraphTests(StoreHarness):
         )[1]
         return followed
 
-    def states(self, store: QueueStore, jobs: Sequence[Job]) -> list[str]:
+    def states(self, store: QueueStore, jobs: Sequence[JobRecord]) -> list[str]:
         """Return the states of jobs."""
         found = self.find(store, *jobs)
         return [found[job.id].job.state.value for job in jobs]

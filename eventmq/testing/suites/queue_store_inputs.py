@@ -16,7 +16,7 @@ from eventmq.wire.results import decode_error
 
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.writes import InputsPage
 
 __all__ = ["InputTests"]
@@ -30,7 +30,9 @@ _SIZE, _BODY = 1000, 2000
 class InputTests(GraphTests):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    def chord(self, members: int = 4, takers: int = 1) -> tuple[QueueStore, list[Job], list[Job]]:
+    def chord(
+        self, members: int = 4, takers: int = 1
+    ) -> tuple[QueueStore, list[JobRecord], list[JobRecord]]:
         """Return a store in which the members of a chord have ended, these, and who takes it."""
         after = _B if takers == 1 else Group((_B,) * takers)
         store, jobs, _ = self.begun(Chain((Group((_A,) * members), after)))
@@ -42,13 +44,15 @@ class InputTests(GraphTests):
         assert [job.id for job in followed.ready] == [job.id for job in jobs[members:]]
         return store, jobs[:members], followed.ready
 
-    def page(self, store: QueueStore, job: Job, cursor: int = 0, most: int = 10**9) -> InputsPage:
+    def page(
+        self, store: QueueStore, job: JobRecord, cursor: int = 0, most: int = 10**9
+    ) -> InputsPage:
         """Return a page."""
         page = self.commit(store, ReadInputs(job.id, cursor, most))[0]
         assert page is not None
         return page  # type: ignore[no-any-return]
 
-    def keeps(self, store: QueueStore, job: Job) -> bool:
+    def keeps(self, store: QueueStore, job: JobRecord) -> bool:
         """Say whether something is kept for a job."""
         return self.commit(store, ReadInputs(job.id, 0, 1))[0] is not None
 

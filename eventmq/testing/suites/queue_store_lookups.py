@@ -12,7 +12,7 @@ from eventmq.testing.suites.queue_store_inputs import InputTests
 
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.reads import Found
 
 __all__ = ["LookupTests"]
@@ -24,12 +24,12 @@ _LONG = 10_000
 class LookupTests(InputTests):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    def look(self, store: QueueStore, jobs: list[Job], room: int) -> list[Found]:
+    def look(self, store: QueueStore, jobs: list[JobRecord], room: int) -> list[Found]:
         """Return what is known of jobs of which all are known."""
         found: dict[str, Found] = self.commit(store, Find([job.id for job in jobs], room))[0]
         return [found[job.id] for job in jobs]
 
-    def ended(self, store: QueueStore, *sizes: int) -> list[Job]:
+    def ended(self, store: QueueStore, *sizes: int) -> list[JobRecord]:
         """Return jobs that have succeeded with results of these lengths."""
         jobs = self.admitted(store, len(sizes))
         rows = [self.end(j, result=b"r" * n) for j, n in zip(jobs, sizes, strict=True)]

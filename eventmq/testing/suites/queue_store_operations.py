@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["OperationTests"]
 
@@ -53,7 +53,7 @@ class OperationTests(StoreHarness):
         acted: Acted = self.commit(store, Act(action, ids, stamp))[0]
         return acted
 
-    def broken(self, store: QueueStore, n: int, **changes: object) -> list[Job]:
+    def broken(self, store: QueueStore, n: int, **changes: object) -> list[JobRecord]:
         """Admit jobs and let them fail, a second after the other."""
         jobs = self.admitted(store, n, **changes)
         for job in jobs:
@@ -340,7 +340,7 @@ class OperationTests(StoreHarness):
 
     # Histories
 
-    def attempt(self, job: Job, number: int) -> Attempt:
+    def attempt(self, job: JobRecord, number: int) -> Attempt:
         """Return a failed attempt."""
         now = self.clock.now()
         return Attempt(job.id, number, number, now, now - 2.0, 1.5, "w", "error", b"%d" % number)

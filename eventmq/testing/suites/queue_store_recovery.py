@@ -34,7 +34,7 @@ from eventmq.testing.suites.store_harness import StoreHarness, fields
 from eventmq.timekeeping import AT_ONCE
 
 if TYPE_CHECKING:
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.store.recovery import Recovered
 
 __all__ = ["RecoveryTests"]
@@ -335,7 +335,7 @@ class RecoveryTests(StoreHarness):
     def test_counts_follow_every_change(self) -> None:
         """Compared with a plain model over a long random life; seeded, so a failure repeats."""
         store, random = self.begin(), Random(20250101)
-        alive: dict[str, Job] = {}
+        alive: dict[str, JobRecord] = {}
         failed: dict[str, int] = {}
         for step in range(120):
             fresh = [self.any_job(random) for _ in range(random.randint(0, 4))]
@@ -352,18 +352,18 @@ class RecoveryTests(StoreHarness):
                 store, recovered = self.reopen(store)
                 self.compare(recovered.counts, alive, failed)
 
-    def any_job(self, random: Random) -> Job:
+    def any_job(self, random: Random) -> JobRecord:
         """Return a job of one of three queues, delayed or not."""
         queue = random.choice("abc")
         return self.delayed(50.0, queue=queue) if random.random() < 0.3 else self.job(queue=queue)  # noqa: PLR2004
 
-    def turn(self, job: Job) -> Job:
+    def turn(self, job: JobRecord) -> JobRecord:
         """Return the job delayed if it was queued, and the other way round."""
         job.state = JobState.QUEUED if job.state is JobState.DELAYED else JobState.DELAYED
         return job
 
     def compare(
-        self, counts: dict[str, QueueCounts], alive: dict[str, Job], failed: dict[str, int]
+        self, counts: dict[str, QueueCounts], alive: dict[str, JobRecord], failed: dict[str, int]
     ) -> None:
         """Compare the store's counts with those of the model."""
         expected = {queue: QueueCounts() for queue in "abc"}

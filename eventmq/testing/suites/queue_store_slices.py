@@ -15,7 +15,7 @@ from eventmq.wire.results import decode_error
 
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["SliceTests"]
 
@@ -110,7 +110,7 @@ class SliceTests(LookupTests):
         """The last jobs first, so that none is cancelled for another reason."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
         stamp = Stamp(self.clock.now(), 60.0, content_type="error", result=b"enough")
-        touched: list[Job] = []
+        touched: list[JobRecord] = []
         for count in (4, 2, 0):
             entry = CancelGraph(jobs[2].id, stamp, 4)
             [(root, acted), told] = self.commit(store, entry, Follow(self.clock.now()))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from eventmq.interfaces import QueueStore
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
 
 __all__ = ["UniqueTests"]
 
@@ -37,13 +37,13 @@ _PLAIN = "task:t,content-type:json"
 class UniqueTests(StoreHarness):
     """What a store does with unique keys."""
 
-    def keyed(self, mode: str = "", *, key: str = "k", more: str = "", **changes: Any) -> Job:
+    def keyed(self, mode: str = "", *, key: str = "k", more: str = "", **changes: Any) -> JobRecord:
         """Return a new job with a unique key."""
         said = [_PLAIN, f"unique:{key}", f"unique-mode:{mode}" if mode else "", more]
         return self.job(headers=",".join(filter(None, said)), **changes)
 
     def try_admit(
-        self, store: QueueStore, job: Job, running: Container[str] = ()
+        self, store: QueueStore, job: JobRecord, running: Container[str] = ()
     ) -> tuple[str, str]:
         """Admit a job; return code and detail of its verdict."""
         (verdicts,) = self.commit(store, Admit([job], running))

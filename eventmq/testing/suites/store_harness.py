@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.job import IdFactory, Job, JobState
+from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.store.reads import Find
 from eventmq.store.writes import Admit, Finish, Finished
 from eventmq.testing.clock import FakeClock
@@ -114,7 +114,7 @@ class StoreHarness:
 
     # Jobs
 
-    def job(self, **changes: Any) -> Job:
+    def job(self, **changes: Any) -> JobRecord:
         """Return a new job; numbers and ids ascend."""
         number = next(self.numbers)
         values: dict[str, Any] = {
@@ -126,13 +126,13 @@ class StoreHarness:
             "rank": number,
             "created": self.clock.now(),
         }
-        return Job(**(values | changes))
+        return JobRecord(**(values | changes))
 
-    def delayed(self, due: float, **changes: Any) -> Job:
+    def delayed(self, due: float, **changes: Any) -> JobRecord:
         """Return a job that is ready ``due`` seconds from now."""
         return self.job(state=JobState.DELAYED, due=self.clock.now() + due, **changes)
 
-    def admitted(self, store: QueueStore, n: int, **changes: Any) -> list[Job]:
+    def admitted(self, store: QueueStore, n: int, **changes: Any) -> list[JobRecord]:
         """Admit ``n`` jobs and return them."""
         jobs = [self.job(**changes) for _ in range(n)]
         assert self.commit(store, Admit(jobs)) == [{}]
@@ -140,7 +140,7 @@ class StoreHarness:
 
     def end(
         self,
-        job: Job,
+        job: JobRecord,
         state: JobState = JobState.SUCCEEDED,
         *,
         ttl: float = 60.0,
@@ -154,17 +154,17 @@ class StoreHarness:
         """Commit ends of jobs and return the verdict."""
         return self.commit(store, Finish(rows))[0]
 
-    def find(self, store: QueueStore, *jobs: Job) -> dict[str, Found]:
+    def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, Found]:
         """Return what the store knows of jobs."""
         found: dict[str, Found] = self.commit(store, Find([job.id for job in jobs]))[0]
         return found
 
-    def state(self, store: QueueStore, job: Job) -> JobState | None:
+    def state(self, store: QueueStore, job: JobRecord) -> JobState | None:
         """Return the state of a job, None where it is unknown."""
         found = self.find(store, job)
         return found[job.id].job.state if found else None
 
 
-def fields(job: Job) -> dict[str, Any]:
+def fields(job: JobRecord) -> dict[str, Any]:
     """Return a job's fields, for comparison."""
     return {name: getattr(job, name) for name in _JOB_FIELDS}

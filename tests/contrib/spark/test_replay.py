@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from eventmq.cli.program import Program
 from eventmq.clock import SystemClock
-from eventmq.job import IdFactory, Job, JobState
+from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.events import SealEvents
 from eventmq.store.writes import Admit, Finish, Finished
@@ -51,7 +51,9 @@ def fill(data: Path) -> dict[tuple[str, str, str], list[str]]:
         ids = found[queue, task, error] = factory.new_many(n)
         headers = f"task:{task},content-type:msgpack"
         jobs = [
-            Job(i, queue, headers, b"\x92\x90\x80", first + k, first + k, created=now, delivery=1)
+            JobRecord(
+                i, queue, headers, b"\x92\x90\x80", first + k, first + k, created=now, delivery=1
+            )
             for k, i in enumerate(ids)
         ]
         result = encode_error(RemoteError(error, "it broke"))

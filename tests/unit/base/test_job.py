@@ -14,7 +14,7 @@ from eventmq.job import (
     TERMINAL,
     TRANSITIONS,
     IdFactory,
-    Job,
+    JobRecord,
     JobState,
     Outcome,
     OutcomeKind,
@@ -103,13 +103,13 @@ def test_codes_of_states_and_outcomes_never_change() -> None:
 
 
 def test_a_new_job_is_queued_for_its_first_attempt_and_was_never_delivered() -> None:
-    job = Job("1", "q", "", b"")
+    job = JobRecord("1", "q", "", b"")
     assert (job.state, job.attempt, job.delivery, job.deaths) == (JobState.QUEUED, 1, 0, 0)
 
 
 def test_jobs_are_compared_by_identity() -> None:
     """Two records of one job are a fault, not the same."""
-    assert Job("1", "q", "", b"") != Job("1", "q", "", b"")
+    assert JobRecord("1", "q", "", b"") != JobRecord("1", "q", "", b"")
     assert Outcome(OutcomeKind.SUCCEEDED) == Outcome(OutcomeKind.SUCCEEDED)
 
 

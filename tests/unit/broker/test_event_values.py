@@ -12,7 +12,7 @@ from eventmq.events import EventColumns, rows_of
 from eventmq.events.packed import Field, unpack_blocks
 from eventmq.graph import Signature
 from eventmq.interfaces import PluginContext
-from eventmq.job import Job, OutcomeKind
+from eventmq.job import JobRecord, OutcomeKind
 from eventmq.plugins.queue_stores import memory
 from eventmq.plugins.queue_stores.sqlite import store
 from eventmq.store.events import ReadEvents
@@ -275,7 +275,7 @@ def test_both_stores_take_the_option(tmp_path: Path, module: Any) -> None:
     options = {"directory": str(tmp_path), "reserve": 0, "events_values": MOST}
     store = module.make_store(PluginContext("store", options, FakeClock()))
     store.open()
-    store.submit([Admit([Job("i", "q", TASK, b"in", seq=1)]), ReadEvents(0, 1)])
+    store.submit([Admit([JobRecord("i", "q", TASK, b"in", seq=1)]), ReadEvents(0, 1)])
     store.finished()
     store.submit([ReadEvents(0, 1)])
     [[(rows, _)]] = store.finished()

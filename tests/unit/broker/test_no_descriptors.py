@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.store.writes import Admit
@@ -64,7 +64,9 @@ def test_the_log_is_moved_and_synced_without_a_descriptor(tmp_path: Path, durabi
     begun = _times_begun(log)
     with no_descriptor_left():
         for number in range(WRITTEN):
-            job = Job(new_id(), "q", "task:t", bytes(MIB), number, number, created=clock.now())
+            job = JobRecord(
+                new_id(), "q", "task:t", bytes(MIB), number, number, created=clock.now()
+            )
             store.submit([Admit([job])])
             assert store.finished() == [[{}]]
             if _times_begun(log) > begun:

@@ -9,7 +9,7 @@ import pytest
 from eventmq.broker.limits import Limits
 from eventmq.broker.queues import Queue
 from eventmq.broker.subqueues import Lane, Load, Skill
-from eventmq.job import Job, JobState
+from eventmq.job import JobRecord, JobState
 from eventmq.store.writes import LaneKey
 from eventmq.wire.batches import decode_exceptions, encode_batch
 from eventmq.wire.commands import Ack, Error, Request
@@ -32,8 +32,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     broker.close()
 
 
-def job(seq: int, headers: str = _A, rank: int | None = None) -> Job:
-    return Job(f"j{seq}", "q", headers, b"x", seq, seq if rank is None else rank, JobState.QUEUED)
+def job(seq: int, headers: str = _A, rank: int | None = None) -> JobRecord:
+    return JobRecord(
+        f"j{seq}", "q", headers, b"x", seq, seq if rank is None else rank, JobState.QUEUED
+    )
 
 
 def submit(broker: Broker, task: str) -> str:

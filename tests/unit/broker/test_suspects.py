@@ -8,7 +8,7 @@ import pytest
 
 from eventmq.broker.suspects import MAX_UNPROVEN, MAX_UNREACHED, MOST, PATIENCE, Death, Suspects
 from eventmq.errors import QueueFull
-from eventmq.job import Job, OutcomeKind
+from eventmq.job import JobRecord, OutcomeKind
 from eventmq.wire.batches import encode_outcomes, pack
 from eventmq.wire.commands import Call, Cancel, Inform, Kbai, Ready, Reply, Request
 from tests.support.broker_harness import Broker, chunks, row
@@ -381,7 +381,7 @@ def test_where_no_worker_is_ever_idle_it_goes_beside_others_in_the_end(broker: B
 
 def judged(broker: Broker, job_id: str) -> tuple[int, int, int, int, int]:
     """Return its deaths in the store, and what is known of it beside them."""
-    known = broker.core.state.suspects.get(Job(job_id, "default", "", b""))
+    known = broker.core.state.suspects.get(JobRecord(job_id, "default", "", b""))
     stored = broker.store._db.execute("SELECT deaths FROM jobs WHERE id = ?", (job_id,)).fetchall()
     [(counted,)] = stored
     if known is None:
@@ -532,7 +532,7 @@ def known(broker: Broker, jobs: list[str]) -> list[object]:
         [stored] = broker.store._db.execute(
             "SELECT count(*), max(deaths) FROM jobs WHERE id = ?", (job_id,)
         ).fetchall()
-        suspect = suspects.get(Job(job_id, "default", "", b""))
+        suspect = suspects.get(JobRecord(job_id, "default", "", b""))
         found.append((stored, suspect and suspect.row))
         if job_id in state.jobs and not (suspect and suspect.owed):
             assert state.jobs[job_id].deaths == stored[1]
@@ -593,7 +593,7 @@ def test_a_row_of_a_suspect_that_is_damaged_is_forgotten(broker: Broker, caplog)
 def test_the_number_of_suspects_is_bounded() -> None:
     suspects = Suspects()
     for n in range(MOST + 10):
-        suspects.lost(Job(str(n), f"q{n % 3}", "", b""), Death.SHARED)
+        suspects.lost(JobRecord(str(n), f"q{n % 3}", "", b""), Death.SHARED)
     assert len(suspects) == MOST
 
 

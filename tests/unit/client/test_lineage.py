@@ -109,10 +109,10 @@ def test_plain_jobs_cost_no_look_up() -> None:
 
 
 def test_without_a_store_that_knows_graphs_events_are_as_their_headers_say(broker: Broker) -> None:
-    from eventmq.job import Job as Record
+    from eventmq.job import JobRecord
     from eventmq.store.writes import Admit
 
-    job = Record("j", "q", "task:t,graph:n,root-id:r", b"", created=1.0)
+    job = JobRecord("j", "q", "task:t,graph:n,root-id:r", b"", created=1.0)
     blocks = events_of([Admit([job])], [{}])
     [event] = rows_of("b", 1, pack_blocks(blocks))
     assert (event["task"], event["root_id"]) == ("t", "r")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from eventmq import schedule
-from eventmq.job import Job, JobState
+from eventmq.job import JobRecord, JobState
 from eventmq.store import Write, events, reads, writes
 from eventmq.store.reads import Found
 from eventmq.store.recovery import QueueCounts, Recovered
@@ -25,7 +25,7 @@ def test_every_entry_is_public() -> None:
 
 def test_entries_are_tuples_of_what_their_names_say() -> None:
     """Made in hot loops, so nothing heavier."""
-    job = Job("1", "q", "", b"")
+    job = JobRecord("1", "q", "", b"")
     assert Admit([job]) == ([job], ())
     assert OpenChunk(Chunk("s", 1, [(job, 2), (None, 0)])).chunk.leases[0] == (job, 2)
     assert Verdict("full") == ("full", "", ())
@@ -33,7 +33,7 @@ def test_entries_are_tuples_of_what_their_names_say() -> None:
 
 def test_an_end_without_a_start_is_possible() -> None:
     """A job can expire or be cancelled before any worker saw it."""
-    job = Job("1", "q", "", b"")
+    job = JobRecord("1", "q", "", b"")
     ended = Finished(job, JobState.EXPIRED, 1.0, 60.0, "", b"")
     assert (ended.started, ended.ran, ended.worker) == (0.0, 0.0, "")
     assert Found(job).result is None

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from eventmq.graph import COLLECTED, PAGED, TAKES, flags_of, refs_of
 from eventmq.headers import parse_headers
-from eventmq.job import STATE_CODES, Job, JobState
+from eventmq.job import STATE_CODES, JobRecord, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import data_crc
 from eventmq.plugins.queue_stores.sqlite.joins import Barriers, Inputs, unfinished
@@ -116,7 +116,9 @@ class Graphs:
         row = first_row(self.tables.db, sql, (job_id,))
         return row[0] if row else 0
 
-    def admit(self, entry: AdmitGraph, taken: Callable[[Sequence[Job]], str]) -> Verdict | None:
+    def admit(
+        self, entry: AdmitGraph, taken: Callable[[Sequence[JobRecord]], str]
+    ) -> Verdict | None:
         """Insert the jobs of a graph, all or none.
 
         Args:
@@ -143,7 +145,7 @@ class Graphs:
         self._insert(jobs, entry.plan)
         return None
 
-    def _insert(self, jobs: Sequence[Job], plan: Plan) -> None:
+    def _insert(self, jobs: Sequence[JobRecord], plan: Plan) -> None:
         db, graph, now = self.tables.db, jobs[0].seq, jobs[0].created
         joins, outputs = _joins(graph, plan)
         watched = {handler.place: graph + handler.first for handler in plan.handlers}
@@ -249,20 +251,20 @@ class Graphs:
             db.execute("DELETE FROM deadlines WHERE graph = ?", (graph,))
             db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
 
-    def _handler(self, key: int) -> list[Job]:
+    def _handler(self, key: int) -> list[JobRecord]:
         """Return the job of this number, if it is blocked."""
         where = f"seq = ? AND state = {_BLOCKED}"
         return self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where}", (key,))
 
     # What waits
 
-    def cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: Follow) -> None:
         """End jobs for what they waited for did not succeed."""
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         self._caused.update(job.seq for job in jobs)
         self._end(jobs, JobState.CANCELLED, error, entry)
 
-    def _end(self, jobs: Sequence[Job], state: JobState, error: bytes, entry: Follow) -> None:
+    def _end(self, jobs: Sequence[JobRecord], state: JobState, error: bytes, entry: Follow) -> None:
         rows = [Finished(job, state, entry.at, entry.ttl, ERROR_TYPE, error) for job in jobs]
         self._finish(Finish(rows))
         self._news.ended.extend(rows)
@@ -276,7 +278,7 @@ class Graphs:
             leaf = [row.job.id, row.state.value, row.content_type, row.result]
             self.ready(self._handler(key), pack(leaf), entry)
 
-    def ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: Follow) -> None:
         """Queue jobs, those that take it with an input."""
         db, tables = self.tables.db, self.tables
         for job in jobs:
@@ -298,7 +300,7 @@ class Graphs:
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
             self._tell(job, entry)
 
-    def _tell(self, job: Job, entry: Follow) -> None:
+    def _tell(self, job: JobRecord, entry: Follow) -> None:
         self._told += len(job.body)
         if self._told > entry.max_bytes or len(self._news.ready) >= _TOLD:
             job.body = b""
@@ -306,13 +308,13 @@ class Graphs:
         else:
             self._news.ready.append(job)
 
-    def damaged(self, jobs: Sequence[Job], text: str, entry: Follow) -> None:
+    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: Follow) -> None:
         """End jobs that cannot run, for their records or what they take are not what they were."""
         error = encode_error(RemoteError("eventmq.errors.StoreError", text))
         logger.error("jobs of a graph failed: %s", text)
         self._end(jobs, JobState.FAILED, error, entry)
 
-    def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
+    def too_large(self, jobs: Sequence[JobRecord], size: int, limit: str, entry: Follow) -> None:
         """End jobs that would take too much."""
         text = f"what it takes has {size} bytes; {limit}: return references to large data"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
@@ -358,7 +360,7 @@ def _reason(row: Finished, *, caused: bool) -> str:
     return f"{text}: {kind}: {error.message}"[:_REASON]
 
 
-def _start(job: Job, entry: Follow) -> None:
+def _start(job: JobRecord, entry: Follow) -> None:
     """Give a job that waits no more its time and its place in the queue."""
     headers = parse_headers(job.headers)
     due = entry.at + headers.countdown if headers.countdown else 0.0
@@ -434,7 +436,10 @@ class GraphReads:
     """
 
     def __init__(
-        self, graphs: Graphs, reads: Reads, cancel: Callable[[list[Job], Stamp], list[Job]]
+        self,
+        graphs: Graphs,
+        reads: Reads,
+        cancel: Callable[[list[JobRecord], Stamp], list[JobRecord]],
     ) -> None:
         self.graphs = graphs
         self.tables = graphs.tables
@@ -453,7 +458,7 @@ class GraphReads:
 
     # Ends
 
-    def _end(self, first: int, end: int, stamp: Stamp, limit: int) -> list[Job]:
+    def _end(self, first: int, end: int, stamp: Stamp, limit: int) -> list[JobRecord]:
         """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
         sql = (
             f"SELECT {BARE_COLUMNS} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
@@ -472,7 +477,7 @@ class GraphReads:
         """Cancel what is past its deadline, part by part."""
         db = self.tables.db
         sql = "SELECT key, first, end FROM deadlines WHERE at <= ? ORDER BY at LIMIT 20"
-        jobs: list[Job] = []
+        jobs: list[JobRecord] = []
         for key, first, end in all_rows(db, sql, (entry.now,)):
             jobs += self._end(first, end, entry.stamp, entry.limit - len(jobs))
             if len(jobs) >= entry.limit:
@@ -518,8 +523,8 @@ class GraphReads:
         return False
 
 
-def _forgotten(job_id: str) -> Job:
-    return Job(job_id, "", "", b"", state=JobState.SUCCEEDED)
+def _forgotten(job_id: str) -> JobRecord:
+    return JobRecord(job_id, "", "", b"", state=JobState.SUCCEEDED)
 
 
 def next_deadline(db: Any) -> float | None:

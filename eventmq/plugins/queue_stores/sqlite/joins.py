@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.store.writes import Follow, ReadInputs
 
@@ -213,16 +213,16 @@ class Work(NamedTuple):
 class Ends(Protocol):
     """What is done with jobs that wait no more."""
 
-    def cancel(self, jobs: Sequence[Job], reason: str, entry: Follow) -> None:
+    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: Follow) -> None:
         """End jobs for what they waited for did not succeed."""
 
-    def ready(self, jobs: Sequence[Job], value: bytes, entry: Follow) -> None:
+    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: Follow) -> None:
         """Queue jobs, those that take it with an input."""
 
-    def damaged(self, jobs: Sequence[Job], text: str, entry: Follow) -> None:
+    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: Follow) -> None:
         """End jobs whose records, or what they take, are not what they were."""
 
-    def too_large(self, jobs: Sequence[Job], size: int, limit: str, entry: Follow) -> None:
+    def too_large(self, jobs: Sequence[JobRecord], size: int, limit: str, entry: Follow) -> None:
         """End jobs that would take too much."""
 
 
@@ -301,7 +301,7 @@ class Barriers:
             self._forget(span, held=work.reason is None)
         return max(1, len(jobs))
 
-    def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[Job]:
+    def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[JobRecord]:
         """Return the first of the blocked jobs of a join in a range."""
         where, values = f"seq BETWEEN ? AND ? AND state = {_BLOCKED}", [first, last]
         if first != last:
@@ -310,7 +310,7 @@ class Barriers:
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY seq LIMIT ?"
         return self.tables.jobs(sql, (*values, limit))
 
-    def _count(self, jobs: Sequence[Job], last: int, join_key: int) -> int:
+    def _count(self, jobs: Sequence[JobRecord], last: int, join_key: int) -> int:
         """Return how many jobs wait at a join, of which these are the first."""
         sql = f"""SELECT count(*) FROM jobs WHERE seq BETWEEN ? AND ? AND state = {_BLOCKED}
                   AND (SELECT input FROM nodes WHERE key = seq) = ?"""
@@ -332,7 +332,7 @@ class Barriers:
     # Ready
 
     def _open(
-        self, graph: int, span: Span, jobs: Sequence[Job], copies: int, entry: Follow
+        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: Follow
     ) -> None:
         takers = _takers(jobs)
         if not takers:
@@ -345,7 +345,7 @@ class Barriers:
             self._let_go(jobs, takers, entry)
 
     def _fill(
-        self, graph: int, span: Span, jobs: Sequence[Job], copies: int, entry: Follow
+        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: Follow
     ) -> None:
         """Make jobs ready, and give the takers among them their input."""
         takers = _takers(jobs)
@@ -371,12 +371,14 @@ class Barriers:
         self._ends.too_large(takers, size, limit, entry)
         self._let_go(jobs, takers, entry)
 
-    def _let_go(self, jobs: Sequence[Job], takers: Sequence[Job], entry: Follow) -> None:
+    def _let_go(
+        self, jobs: Sequence[JobRecord], takers: Sequence[JobRecord], entry: Follow
+    ) -> None:
         """Make those ready that only wait."""
         taking = {job.seq for job in takers}
         self._ends.ready([job for job in jobs if job.seq not in taking], b"", entry)
 
-    def _keep(self, takers: Sequence[Job], span: Span, size: int) -> None:
+    def _keep(self, takers: Sequence[JobRecord], span: Span, size: int) -> None:
         """Keep results for jobs that get ids, and mark these."""
         self.inputs.keep([job.id for job in takers], span, size)
         for job in takers:
@@ -386,7 +388,7 @@ class Barriers:
         self.tables.db.executemany(sql, rows)
 
 
-def _takers(jobs: Sequence[Job]) -> list[Job]:
+def _takers(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """Return the jobs that take an input."""
     return [job for job in jobs if TAKES in flags_of(job.headers) and not job.damaged]
 

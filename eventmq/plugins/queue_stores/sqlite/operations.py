@@ -23,7 +23,7 @@ from eventmq.wire.results import decode_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.reads import Reads
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.plugins.queue_stores.sqlite.writes import Writes
@@ -53,7 +53,7 @@ class Operations:
         self.tables = tables
         self.writes = writes
         self.reads = reads
-        self._actions: dict[str, Callable[[list[Job], Stamp], list[Job]]] = {
+        self._actions: dict[str, Callable[[list[JobRecord], Stamp], list[JobRecord]]] = {
             "cancel": self.cancel,
             "retry": self._retry,
             "drop": self._drop,
@@ -64,7 +64,7 @@ class Operations:
     def act(self, entry: Act) -> Acted:
         """Do something with jobs by id."""
         others: dict[str, str] = {}
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, JobRecord] = {}
         for job_id, attempt in zip_longest(entry.ids, entry.attempts):
             found = self.reads.find_one(job_id)
             if found is None:
@@ -77,7 +77,7 @@ class Operations:
                 others[job_id] = state.value
         return Acted(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
 
-    def cancel(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+    def cancel(self, jobs: list[JobRecord], stamp: Stamp) -> list[JobRecord]:
         """End jobs as cancelled."""
         end = transition(JobState.QUEUED, JobState.CANCELLED)
         rows = [
@@ -87,7 +87,7 @@ class Operations:
         self.writes.finish(Finish(rows))
         return jobs
 
-    def expire(self, entry: Expire) -> tuple[list[Job], float | None]:
+    def expire(self, entry: Expire) -> tuple[list[JobRecord], float | None]:
         """End jobs that have waited for too long."""
         tables, now, wall = self.tables, entry.now, entry.now + entry.ahead
         sql = f"""SELECT {BARE_COLUMNS} FROM jobs WHERE expires > 0 AND expires <= ?
@@ -101,7 +101,7 @@ class Operations:
             return jobs, wall
         return jobs, next_expiry(tables, wall)
 
-    def _retry(self, jobs: list[Job], stamp: Stamp) -> list[Job]:
+    def _retry(self, jobs: list[JobRecord], stamp: Stamp) -> list[JobRecord]:
         """Queue failed jobs again; their bodies stay in the database."""
         sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
@@ -122,13 +122,13 @@ class Operations:
             retried.append(job)
         return retried
 
-    def _sound(self, jobs: list[Job]) -> list[Job]:
+    def _sound(self, jobs: list[JobRecord]) -> list[JobRecord]:
         """Return the failed jobs whose records are what was written; the others must not run."""
         sql = f"SELECT {JOB_COLUMNS} FROM failed WHERE seq = ?"
         read = [self.tables.jobs(sql, (job.seq,)) for job in jobs]
         return [job for job, there in zip(jobs, read, strict=True) if not there[0].damaged]
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: JobRecord) -> None:
         """Make the error of a failed job a part of its history."""
         sql = f"SELECT {BARE_FAILED} FROM failed WHERE seq = ?"
         [row] = self.tables.rows(sql, (job.seq,))
@@ -139,7 +139,7 @@ class Operations:
         )  # fmt: skip
         self.writes.attempts.add(attempt)
 
-    def _drop(self, jobs: list[Job], _: Stamp) -> list[Job]:
+    def _drop(self, jobs: list[JobRecord], _: Stamp) -> list[JobRecord]:
         for job in jobs:
             self._forget_failed(job)
         ids = [job.id for job in jobs]
@@ -147,7 +147,7 @@ class Operations:
         self.writes.graphs.inputs.release(ids)
         return jobs
 
-    def _forget_failed(self, job: Job) -> None:
+    def _forget_failed(self, job: JobRecord) -> None:
         db = self.tables.db
         (size,) = first_row(db, "SELECT size FROM failed WHERE seq = ?", (job.seq,))
         db.execute("DELETE FROM failed WHERE seq = ?", (job.seq,))
@@ -190,7 +190,7 @@ class Operations:
         db.execute(sql, (sweep.cursor, sweep.touched, sweep.done, sweep.id))
         return acted, sweep
 
-    def _select(self, sweep: Sweep, end: int, limit: int) -> tuple[list[int], list[Job]]:
+    def _select(self, sweep: Sweep, end: int, limit: int) -> tuple[list[int], list[JobRecord]]:
         """Return the numbers of the rows that were looked at, and the jobs that fit."""
         operation, tables = sweep.operation, self.tables
         table = _table(operation)
@@ -257,12 +257,12 @@ def sweeps(tables: Tables) -> list[Sweep]:
     return [_sweep(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
 
 
-def priority_of(job: Job) -> int:
+def priority_of(job: JobRecord) -> int:
     """Return the priority in the headers of a job."""
     return parse_headers(job.headers).priority
 
 
-def fits_job(job: Job, operation: Operation) -> bool:
+def fits_job(job: JobRecord, operation: Operation) -> bool:
     """Say whether the filters take an unfinished job."""
     return (
         (not operation.queue or job.queue == operation.queue)

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from eventmq.job import STATE_CODES, Job, JobState
+from eventmq.job import STATE_CODES, JobRecord, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import begin
 from eventmq.plugins.queue_stores.sqlite.rows import (
@@ -63,7 +63,7 @@ class Reads:
         self.tables = tables
         self.keeper = keeper
 
-    def claim(self, entry: Claim) -> tuple[list[Job], bool]:
+    def claim(self, entry: Claim) -> tuple[list[JobRecord], bool]:
         """Read the next queued jobs of a lane in rank order."""
         key = self.tables.known_lane(entry.queue, entry.lane)
         values = (key, *entry.after, entry.limit + 1)
@@ -73,9 +73,9 @@ class Reads:
             return self._claim_carefully(values, entry)
 
     # hot loop: benchmarks/rows.py, drain
-    def _claim(self, values: tuple[int, ...], entry: Claim) -> tuple[list[Job], bool]:
+    def _claim(self, values: tuple[int, ...], entry: Claim) -> tuple[list[JobRecord], bool]:
         """Read jobs as they should be: what the lane says of them is not read again."""
-        jobs: list[Job] = []
+        jobs: list[JobRecord] = []
         size, limit, most, queue = 0, entry.limit, entry.max_bytes, entry.queue
         text, data, state = "", b"", JobState.QUEUED
         begun = common = begin(queue, "")
@@ -104,7 +104,7 @@ class Reads:
                 data = body
                 common = crc32(body, begun)
             if crc32(job_id.encode(), common) == crc:
-                job = Job(
+                job = JobRecord(
                     job_id, queue, text, body, seq, rank, state, attempt, delivery, due, expires,
                     created, deaths,
                 )  # fmt: skip
@@ -115,9 +115,11 @@ class Reads:
             jobs.append(job)
         return jobs, False
 
-    def _claim_carefully(self, values: tuple[int, ...], entry: Claim) -> tuple[list[Job], bool]:
+    def _claim_carefully(
+        self, values: tuple[int, ...], entry: Claim
+    ) -> tuple[list[JobRecord], bool]:
         """Do the same where something is damaged; such a job counts where its lane is."""
-        jobs: list[Job] = []
+        jobs: list[JobRecord] = []
         size = 0
         for row in self.tables.db.execute(readable(_CLAIM_ALL), values):
             if len(jobs) == entry.limit or size > entry.max_bytes:
@@ -281,7 +283,7 @@ def recover_chunks(tables: Tables) -> list[Chunk]:
     sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = ? AND state = {STATE_CODES[JobState.QUEUED]}"
     chunk_rows = "SELECT session, number, leases, leased FROM chunks ORDER BY session, number"
     for session, number, packed, leased in all_rows(tables.db, chunk_rows):
-        leases: list[tuple[Job | None, int]] = []
+        leases: list[tuple[JobRecord | None, int]] = []
         ids: list[str] = []
         for seq, delivery, job_id in unpack(packed, "a chunk row"):
             found = tables.jobs(sql, (seq,))

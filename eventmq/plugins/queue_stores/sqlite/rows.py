@@ -11,7 +11,7 @@ from zlib import crc32
 
 from eventmq.errors import EventMQError
 from eventmq.headers import Headers, format_headers, parse_headers
-from eventmq.job import STATE_CODES, Job, JobState
+from eventmq.job import STATE_CODES, JobRecord, JobState
 from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import (
     begin,
@@ -287,7 +287,7 @@ class Tables:
 
     # Rows
 
-    def row(self, job: Job) -> tuple[Any, ...]:
+    def row(self, job: JobRecord) -> tuple[Any, ...]:
         """Return the row of a job in ``jobs``, as of `INSERT_COLUMNS`."""
         begun, job_id = begin(job.queue, job.headers), job.id.encode()
         return (
@@ -297,7 +297,7 @@ class Tables:
             crc32(job_id, crc32(job.body, begun)), crc32(job_id, begun),
         )  # fmt: skip
 
-    def job(self, row: tuple[Any, ...]) -> Job:
+    def job(self, row: tuple[Any, ...]) -> JobRecord:
         """Return the job of a row of `JOB_COLUMNS`; it says of itself whether it is damaged."""
         headers, queue = row[11], row[2]
         try:
@@ -307,7 +307,7 @@ class Tables:
             begun, body = self._begun[2], row[12]
             begun, body = (begun, b"") if body is None else (crc32(body, begun), body)
             if crc32(row[1].encode(), begun) == row[14]:
-                return Job(
+                return JobRecord(
                     row[1], name, headers, body, row[0], row[3], _STATES[row[4]],
                     row[5], row[6], row[8], row[9], row[10], row[7], eta=row[13],
                 )  # fmt: skip
@@ -315,7 +315,7 @@ class Tables:
             pass
         return self._damaged(row)
 
-    def _damaged(self, row: tuple[Any, ...]) -> Job:
+    def _damaged(self, row: tuple[Any, ...]) -> JobRecord:
         """Return what can be read of a row that is not what was written."""
         headers, body = _as_text(row[11]), row[12] if isinstance(row[12], bytes) else b""
         try:
@@ -323,7 +323,7 @@ class Tables:
             unique_rule(headers)
         except (EventMQError, ValueError, AttributeError):
             headers = ""
-        job = Job(
+        job = JobRecord(
             _as_text(row[1]), self._queue_names.get(_whole(row[2]), _NO_QUEUE), headers, body,
             row[0], _whole(row[3]), _STATES.get(_whole(row[4]), JobState.QUEUED), _whole(row[5]),
             _whole(row[6]), damaged=True,
@@ -333,7 +333,7 @@ class Tables:
         )
         return job
 
-    def jobs(self, sql: str, arguments: Iterable[Any] = ()) -> list[Job]:
+    def jobs(self, sql: str, arguments: Iterable[Any] = ()) -> list[JobRecord]:
         """Return the jobs that a SELECT of `JOB_COLUMNS` finds."""
         return [self.job(row) for row in self.rows(sql, arguments)]
 
@@ -371,7 +371,7 @@ class Tables:
             name = self.queue_name(queue)
             begun = begin_outcome(begin(name, label), state, content_type)
             if crc is None or crc == outcome_crc(begun, job_id, result):
-                job = Job(
+                job = JobRecord(
                     job_id, name, _headers(label), b"", 0, 0, _STATES[state],
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
@@ -386,7 +386,7 @@ class Tables:
         text = damage_of(job_id)
         logger.error("%s: ask eventmq fsck", text)
         name = self._queue_names.get(_whole(queue), _NO_QUEUE)
-        job = Job(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
+        job = JobRecord(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
         return Found(job, 0.0, ERROR_TYPE, _error(text))
 
     # Buckets
@@ -473,7 +473,7 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def label_of(job: Job) -> str:
+def label_of(job: JobRecord) -> str:
     """Return what is kept of the headers of an ended job: its task and, after a tab, its owner."""
     headers = parse_headers(job.headers)
     if not headers.owner and "\t" not in headers.task:
@@ -488,6 +488,6 @@ def _headers(label: str) -> str:
     return format_headers(Headers(task=task, owner=owner) if tab else Headers(task=label))
 
 
-def task_of(job: Job) -> str:
+def task_of(job: JobRecord) -> str:
     """Return the task's name in the headers of a job."""
     return parse_headers(job.headers).task

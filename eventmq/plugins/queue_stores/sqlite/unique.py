@@ -18,7 +18,7 @@ from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.timekeeping import Timekeeper
 
@@ -61,7 +61,7 @@ class Uniqueness:
 
     # Admission
 
-    def admit(self, job: Job, running: Container[str]) -> Verdict | None:
+    def admit(self, job: JobRecord, running: Container[str]) -> Verdict | None:
         """Insert a job with a key, unless its id or its key is taken.
 
         Args:
@@ -89,7 +89,11 @@ class Uniqueness:
         return self._against(job, rule, holders, running)
 
     def _against(
-        self, job: Job, rule: UniqueRule, holders: Sequence[Job], running: Container[str]
+        self,
+        job: JobRecord,
+        rule: UniqueRule,
+        holders: Sequence[JobRecord],
+        running: Container[str],
     ) -> Verdict:
         leased = [holder for holder in holders if holder.id in running]
         waiting = [holder for holder in holders if holder.id not in running]
@@ -102,7 +106,11 @@ class Uniqueness:
         return Verdict("replaced", waiting[0].id, ended)
 
     def _keep_last(
-        self, job: Job, rule: UniqueRule, leased: Sequence[Job], waiting: Sequence[Job]
+        self,
+        job: JobRecord,
+        rule: UniqueRule,
+        leased: Sequence[JobRecord],
+        waiting: Sequence[JobRecord],
     ) -> Verdict:
         held = [holder for holder in waiting if holder.due >= HELD]
         if leased and not waiting:
@@ -113,7 +121,9 @@ class Uniqueness:
         self._insert(job, rule, place)
         return Verdict("replaced", place.id, ended)
 
-    def _insert(self, job: Job, rule: UniqueRule, place: Job, *, hold: bool = False) -> None:
+    def _insert(
+        self, job: JobRecord, rule: UniqueRule, place: JobRecord, *, hold: bool = False
+    ) -> None:
         """Insert a job with state, rank and due time of ``place``."""
         row = list(self.tables.row(job))
         state = JobState.DELAYED if hold else place.state
@@ -124,7 +134,7 @@ class Uniqueness:
         delayed = state is JobState.DELAYED
         self.tables.count(self.tables.queue_id(job.queue), not delayed, delayed)
 
-    def _replace(self, holders: Sequence[Job], job: Job) -> tuple[Finished, ...]:
+    def _replace(self, holders: Sequence[JobRecord], job: JobRecord) -> tuple[Finished, ...]:
         text = f"replaced by job {job.id}, which has the same unique key"
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", text))
         rows = tuple(
@@ -182,6 +192,6 @@ class Uniqueness:
         self.tables.db.execute(LONELY, (HELD, HELD))
 
 
-def _state(job: Job, running: Container[str]) -> JobState:
+def _state(job: JobRecord, running: Container[str]) -> JobState:
     leased = job.state is JobState.QUEUED and job.id in running
     return JobState.RUNNING if leased else job.state

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.job import Job
+    from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.joins import Inputs
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.store.reads import Found, History
@@ -269,7 +269,7 @@ class Writes:
             return Verdict("full", "the disk is nearly full")
         return self.graphs.admit(entry, self._taken)
 
-    def _taken(self, jobs: Sequence[Job]) -> str:
+    def _taken(self, jobs: Sequence[JobRecord]) -> str:
         """Return the id of a job that is there or was, "" for none; note what is the highest."""
         high = self.high
         sane, far = id_horizon(self.wall), id_horizon(self.wall + self.dedupe_window)
@@ -288,13 +288,13 @@ class Writes:
         sql = "SELECT 1 FROM jobs WHERE id = ?"
         return first_row(self.tables.db, sql, (job_id,)) is not None
 
-    def _place(self, job: Job) -> tuple[int, int, int]:
+    def _place(self, job: JobRecord) -> tuple[int, int, int]:
         """Return the numbers of the queue and the lane of a job, and how its checksum begins."""
         tables, begun = self.tables, begin(job.queue, job.headers)
         return tables.queue_id(job.queue), tables.lane_id(job.queue, job.headers), begun
 
     def _count_admitted(
-        self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
+        self, jobs: Sequence[JobRecord], refused: dict[int, Verdict], keyed: Sequence[int]
     ) -> None:
         there = jobs
         if refused or keyed:
@@ -319,7 +319,7 @@ class Writes:
         return None
 
     def _find_ignored(
-        self, jobs: Sequence[Job], refused: dict[int, Verdict], keyed: Sequence[int]
+        self, jobs: Sequence[JobRecord], refused: dict[int, Verdict], keyed: Sequence[int]
     ) -> None:
         sql = "SELECT seq, state FROM jobs WHERE id = ?"
         for i, job in enumerate(jobs):
@@ -496,10 +496,10 @@ class Writes:
         self.tables.db.execute(sql, (entry.session, entry.number))
         return {}
 
-    def promote(self, entry: Promote) -> tuple[list[Job], float | None]:
+    def promote(self, entry: Promote) -> tuple[list[JobRecord], float | None]:
         """Queue delayed jobs whose time has come."""
         db = self.tables.db
-        jobs: list[Job] = []
+        jobs: list[JobRecord] = []
         size = 0
         with closing(self._due(entry)) as rows:
             for row in rows:

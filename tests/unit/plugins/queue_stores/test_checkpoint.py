@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
@@ -48,7 +48,7 @@ class Filled:
     def commit(self, size: int = MIB) -> None:
         self._written += 1
         number, now = self._written, self.clock.now()
-        job = Job(self._new_id(), "q", "task:t", bytes(size), number, number, created=now)
+        job = JobRecord(self._new_id(), "q", "task:t", bytes(size), number, number, created=now)
         self.store.submit([Admit([job])])
         assert self.store.finished() == [[{}]]
 

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from eventmq.errors import QueueFull, StoreError
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.queue_stores.errors import store_error
 from eventmq.plugins.queue_stores.sqlite import checkpoint, store
 from eventmq.plugins.queue_stores.sqlite.checkpoint import Checkpointer
@@ -60,7 +60,7 @@ class Store:
     def admit(self, queue: str = "q") -> Any:
         """Submit a job; note its id where that was stored."""
         self._seq += 1
-        job = Job(self._new_id(), queue, "task:t", b"x", self._seq, self._seq, created=1.0)
+        job = JobRecord(self._new_id(), queue, "task:t", b"x", self._seq, self._seq, created=1.0)
         verdict = self.submit(Admit([job]))
         if not isinstance(verdict, Exception):
             self.confirmed.append(job.id)

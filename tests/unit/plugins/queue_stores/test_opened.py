@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.errors import StoreError
-from eventmq.job import IdFactory, Job
+from eventmq.job import IdFactory, JobRecord
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
@@ -156,7 +156,7 @@ def test_the_log_of_a_store_that_was_taken_away_is_left_alone(
     """At its name may be the log of another store whose file has the same number elsewhere."""
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
-    store.submit([Admit([Job(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
+    store.submit([Admit([JobRecord(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
     log = tmp_path / "data" / "queue.sqlite-wal"
     before = log.read_bytes()
     assert before
@@ -172,7 +172,7 @@ def test_the_log_of_a_store_that_was_taken_away_is_left_alone(
 def test_a_store_that_is_there_is_closed_without_a_log(tmp_path: Path, clock: FakeClock) -> None:
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
-    store.submit([Admit([Job(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
+    store.submit([Admit([JobRecord(IdFactory(clock).new(), "q", "task:t", b"x", 1)])])
     store.close()
     assert not (tmp_path / "data" / "queue.sqlite-wal").exists()
 
@@ -187,7 +187,7 @@ def test_an_altered_value_ends_a_start_with_a_sentence(
     store = SqliteStore(tmp_path / "data", clock, reserve=0)
     store.open()
     headers = "task:t,limit-running:1,limit-key:a"
-    store.submit([Admit([Job(IdFactory(clock).new(), "q", headers, b"x", 1)])])
+    store.submit([Admit([JobRecord(IdFactory(clock).new(), "q", headers, b"x", 1)])])
     store.close()
     with closing(connect(tmp_path / "data" / "queue.sqlite", busy=1.0)) as db:
         assert change(db, alter)

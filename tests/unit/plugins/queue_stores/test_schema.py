@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from eventmq.cli.program import program
 from eventmq.errors import StoreError
-from eventmq.job import Job
+from eventmq.job import JobRecord
 from eventmq.plugins.database import all_rows, connect, first_row
 from eventmq.plugins.queue_stores.sqlite import schema
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
@@ -42,7 +42,7 @@ def make_store(folder: Path, *statements: str, logged: bool = False) -> None:
     work = folder.with_name("work")
     store = SqliteStore(work, FakeClock(), reserve=0)
     store.open()
-    store.submit([Admit([Job("waiting", "q", "task:t", b"\x01", 1)])])
+    store.submit([Admit([JobRecord("waiting", "q", "task:t", b"\x01", 1)])])
     store.close()
     db = connect(work / FILE_NAME, busy=0.0)
     for statement in statements:
