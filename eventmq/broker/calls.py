@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.peers import Key
@@ -15,7 +14,7 @@ from eventmq.job import HELD, JobState
 from eventmq.store.reads import Find, History, ListJobs
 from eventmq.store.writes import Attempt, FindKin, Kin
 from eventmq.wire.batches import pack, unpack
-from eventmq.wire.calls import CALLS, MAX_IDS, MAX_ROWS
+from eventmq.wire.calls import CALLS, read_limit, read_text, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,86 +25,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import Found
     from eventmq.wire.commands import Admin, Call, Publish
 
-__all__ = [
-    "Calls",
-    "Topics",
-    "answer",
-    "flag",
-    "limit",
-    "number",
-    "numbers",
-    "text",
-    "texts",
-    "time",
-]
-
-
-def text(arguments: Mapping[str, Any], name: str) -> str:
-    """Return a text, "" where it was left out."""
-    value = arguments.get(name, "")
-    if not isinstance(value, str):
-        raise ProtocolError(f"argument {name!r} is a str", code="bad-arguments")
-    return value
-
-
-def texts(arguments: Mapping[str, Any], name: str) -> list[str]:
-    """Return a list of texts."""
-    value = arguments.get(name)
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_IDS
-        or not all(isinstance(item, str) for item in value)
-    ):
-        msg = f"argument {name!r} is a list of at most {MAX_IDS} str"
-        raise ProtocolError(msg, code="bad-arguments")
-    return value
-
-
-def flag(arguments: Mapping[str, Any], name: str) -> bool:
-    """Return a bool, false where it was left out."""
-    value = arguments.get(name, False)
-    if not isinstance(value, bool):
-        raise ProtocolError(f"argument {name!r} is a bool", code="bad-arguments")
-    return value
-
-
-def number(arguments: Mapping[str, Any], name: str) -> int:
-    """Return a whole number from 0, 0 where it was left out."""
-    value = arguments.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ProtocolError(f"argument {name!r} is a whole number from 0", code="bad-arguments")
-    return value
-
-
-def numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
-    """Return a list of whole numbers, an empty one where it was left out."""
-    value = arguments.get(name)
-    if value is None:
-        return []
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_IDS
-        or not all(type(item) is int and 0 <= item < 1 << 63 for item in value)
-    ):
-        msg = f"argument {name!r} is a list of at most {MAX_IDS} whole numbers from 0"
-        raise ProtocolError(msg, code="bad-arguments")
-    return value
-
-
-def time(arguments: Mapping[str, Any], name: str) -> float:
-    """Return a Unix time in seconds, 0.0 where it was left out."""
-    value = arguments.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ProtocolError(f"argument {name!r} is a Unix time in seconds", code="bad-arguments")
-    return float(value)
-
-
-def limit(arguments: Mapping[str, Any]) -> int:
-    """Return how many rows are wanted, as many as are allowed where it was left out."""
-    value = arguments.get("limit", MAX_ROWS)
-    if not isinstance(value, int) or not 0 < value <= MAX_ROWS:
-        raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
-    return value
+__all__ = ["Calls", "Topics", "answer"]
 
 
 #: States of jobs that have an error, or the reason why they were cancelled.
@@ -157,18 +77,18 @@ class Calls:
     # Jobs
 
     def _get(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        ids = texts(arguments, "ids")
+        ids = read_texts(arguments, "ids")
         if peer.waiting + len(ids) > self.state.limits.max_waits:
             msg = f"this peer waits for {peer.waiting} jobs already"
             raise ProtocolError(msg, code="too-many")
         self.waits.get(peer, call, ids)
 
     def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        self.waits.forget(peer, text(arguments, "call"))
+        self.waits.forget(peer, read_text(arguments, "call"))
         self._answer(peer, call, None)
 
     def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        ids = texts(arguments, "ids")
+        ids = read_texts(arguments, "ids")
 
         def settle(found: Mapping[str, Found]) -> None:
             found = {**self.state.volatile.find(ids, self.state.now), **found}
@@ -184,7 +104,7 @@ class Calls:
         return state.value
 
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        job_id = text(arguments, "id")
+        job_id = read_text(arguments, "id")
         known: dict[str, Found] = {}
         kin: list[Kin | None] = []
 
@@ -223,7 +143,7 @@ class Calls:
         }  # fmt: skip
 
     def _jobs(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        name = text(arguments, "state")
+        name = read_text(arguments, "state")
         try:
             wanted = JobState(name) if name else None
         except ValueError:
@@ -231,8 +151,8 @@ class Calls:
             msg = f"state is one of {states}, not {name[:40]!r}"
             raise ProtocolError(msg, code="bad-arguments") from None
         entry = ListJobs(
-            wanted, text(arguments, "queue") or None, text(arguments, "task") or None,
-            text(arguments, "cursor"), limit(arguments),
+            wanted, read_text(arguments, "queue") or None, read_text(arguments, "task") or None,
+            read_text(arguments, "cursor"), read_limit(arguments),
         )  # fmt: skip
 
         def settle(verdict: tuple[list[Found], str]) -> None:
@@ -316,7 +236,7 @@ class Calls:
     # Topics
 
     def _subscribe(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        topics = tuple(texts(arguments, "topics"))
+        topics = tuple(read_texts(arguments, "topics"))
         if len(peer.topics) >= self.state.limits.max_subscriptions:
             msg = f"this peer has its {len(peer.topics)} subscriptions"
             raise ProtocolError(msg, code="too-many")

@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.affinity import Affinity
-from eventmq.broker.calls import number, text
 from eventmq.broker.damage import Damage
 from eventmq.broker.peers import Lease
 from eventmq.broker.state import Outgoing
@@ -19,6 +18,7 @@ from eventmq.job import JobState
 from eventmq.store.reads import Claim
 from eventmq.store.writes import Chunk, Finish, OpenChunk, ReadInputs, SaveLimits, lane_of
 from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
+from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Request
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
@@ -198,7 +198,7 @@ class Inputs:
 
     def read(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Answer the CALL ``inputs``."""
-        job_id, delivery = text(arguments, "id"), number(arguments, "delivery")
+        job_id, delivery = read_text(arguments, "id"), read_number(arguments, "delivery")
         self._check(peer.session, job_id, delivery)
         most = min(PAGE, self.state.limits.max_frame // 2)
 
@@ -209,11 +209,11 @@ class Inputs:
             else:
                 self.state.reply(peer, pack({"rows": page.rows, "next": page.next}), call)
 
-        self.state.write(ReadInputs(job_id, number(arguments, "cursor"), most), settle)
+        self.state.write(ReadInputs(job_id, read_number(arguments, "cursor"), most), settle)
 
     def begin(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Answer the CALL ``begin``: the worker has a suspect, and is about to start it."""
-        job_id, delivery = text(arguments, "id"), number(arguments, "delivery")
+        job_id, delivery = read_text(arguments, "id"), read_number(arguments, "delivery")
         self._check(peer.session, job_id, delivery).begun = True
         self.state.reply(peer, pack(None), call)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.calls import number, text
 from eventmq.errors import ProtocolError
 from eventmq.events import Kind
 from eventmq.store.events import ReadEvents, SealEvents
 from eventmq.store.writes import Note, NoteEnds
 from eventmq.wire.batches import pack
+from eventmq.wire.calls import read_number, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,17 +103,19 @@ class Events:
     # Journals
 
     def _read(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        most = min(number(arguments, "bytes") or _BYTES, _BYTES, self.state.limits.max_frame // 2)
+        most = min(
+            read_number(arguments, "bytes") or _BYTES, _BYTES, self.state.limits.max_frame // 2
+        )
 
         def settle(verdict: tuple[list[EventRow], OutboxHead]) -> None:
             rows, head = verdict
             answer = {**self._head(head), "rows": [list(row) for row in rows]}
             self.state.reply(peer, pack(answer), call)
 
-        self.state.write(ReadEvents(number(arguments, "after"), most), settle)
+        self.state.write(ReadEvents(read_number(arguments, "after"), most), settle)
 
     def _seal(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        journal, sealed = text(arguments, "journal"), number(arguments, "sealed")
+        journal, sealed = read_text(arguments, "journal"), read_number(arguments, "sealed")
         if not 0 < len(journal) <= self.state.limits.max_id:
             msg = f"a journal has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")

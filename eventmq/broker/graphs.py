@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.calls import limit, text
 from eventmq.broker.operations import NO_REASON
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, ListGraph, lane_of
 from eventmq.wire.batches import pack
+from eventmq.wire.calls import read_limit, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,8 +126,8 @@ class Graphs:
     # Calls
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        job_id = text(arguments, "id")
-        reason = text(arguments, "reason")[:_REASON] or NO_REASON
+        job_id = read_text(arguments, "id")
+        reason = read_text(arguments, "reason")[:_REASON] or NO_REASON
         stamp = self.operations.stamp(reason=reason)
         limit, count = self.state.limits.graph_slice, 0
 
@@ -152,7 +152,7 @@ class Graphs:
         self.state.write(CancelGraph(job_id, stamp, limit), settle, undo)
 
     def _look(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        job_id = text(arguments, "id")
+        job_id = read_text(arguments, "id")
         first = arguments.get("first", 0)
         if type(first) is not int or not 0 <= first < 1 << 40:
             raise ProtocolError("argument 'first' is a whole number", code="bad-arguments")
@@ -171,7 +171,7 @@ class Graphs:
             ]  # fmt: skip
             self.state.reply(peer, pack({"id": page.root, "size": page.size, "jobs": rows}), call)
 
-        self.state.write(ListGraph(job_id, first, limit(arguments)), settle)
+        self.state.write(ListGraph(job_id, first, read_limit(arguments)), settle)
 
     def _unknown(self, peer: Peer, call: str, job_id: str) -> None:
         self.state.error(peer, call, "job-not-found", f"no graph has a job {job_id!r}")

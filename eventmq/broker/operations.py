@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.calls import flag, limit, numbers, text, texts, time
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.writes import (
@@ -27,6 +26,7 @@ from eventmq.store.writes import (
     lane_of,
 )
 from eventmq.wire.batches import pack
+from eventmq.wire.calls import read_flag, read_limit, read_numbers, read_text, read_texts, read_time
 from eventmq.wire.commands import Cancel
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
@@ -63,12 +63,12 @@ def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
         arguments: Of the call; its times are wall times.
         ahead: Seconds by which wall time is ahead of store time, which the filters are in.
     """
-    since, until = time(arguments, "since"), time(arguments, "until")
+    since, until = read_time(arguments, "since"), read_time(arguments, "until")
     return Operation(
         "",
-        queue=text(arguments, "queue"),
-        task=text(arguments, "task"),
-        error=text(arguments, "error"),
+        queue=read_text(arguments, "queue"),
+        task=read_text(arguments, "task"),
+        error=read_text(arguments, "error"),
         since=since - ahead if since else 0.0,
         until=until - ahead if until else 0.0,
     )
@@ -95,8 +95,8 @@ class Operations:
     # Calls
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        reason = text(arguments, "reason")[:_REASON] or NO_REASON
-        ids = list(dict.fromkeys(texts(arguments, "ids")))
+        reason = read_text(arguments, "reason")[:_REASON] or NO_REASON
+        ids = list(dict.fromkeys(read_texts(arguments, "ids")))
         entry, done = self._cancelling(ids, reason)
 
         def settle(acted: Acted) -> None:
@@ -136,8 +136,8 @@ class Operations:
         return Act("cancel", list(ids), stamp), settle
 
     def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
-        ids = list(dict.fromkeys(texts(arguments, "ids")))
-        attempts = numbers(arguments, "attempts") if action == "retry" else []
+        ids = list(dict.fromkeys(read_texts(arguments, "ids")))
+        attempts = read_numbers(arguments, "attempts") if action == "retry" else []
         if attempts and len(attempts) != len(ids):
             msg = f"{len(attempts)} attempts for {len(ids)} ids: one for each, and no id twice"
             raise ProtocolError(msg, code="bad-arguments")
@@ -161,11 +161,11 @@ class Operations:
             answer = {"failed": [self.calls.row(found) for found in rows], "cursor": cursor}
             self.state.reply(peer, pack(answer), call)
 
-        entry = ListFailed(filters, text(arguments, "cursor"), limit(arguments))
+        entry = ListFailed(filters, read_text(arguments, "cursor"), read_limit(arguments))
         self.state.write(entry, settle)
 
     def _pause(self, peer: Peer, call: str, arguments: Mapping[str, Any], *, paused: bool) -> None:
-        queue = self.known_queue(text(arguments, "queue"))
+        queue = self.known_queue(read_text(arguments, "queue"))
 
         def settle(_: None) -> None:
             counts = self.state.queue(queue).counts
@@ -314,7 +314,7 @@ class Sweeps:
     # Asking
 
     def _call(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        sweep_id = text(arguments, "id")
+        sweep_id = read_text(arguments, "id")
         if sweep_id in self._sweeps:
             self._answer(peer, call, self._sweeps[sweep_id])
             return
@@ -337,7 +337,7 @@ class Sweeps:
         self.state.write(BeginSweep(mark), settle, undo)
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:
-        action = text(arguments, "action")
+        action = read_text(arguments, "action")
         filters = failed_filter(arguments, self.state.keeper.ahead)
         if action not in {"cancel", "retry", "drop"}:
             msg = f"action is cancel, retry or drop, not {action[:40]!r}"
@@ -349,7 +349,7 @@ class Sweeps:
         if filters.error or filters.since or filters.until:
             msg = "error, since and until choose among failed jobs; cancel is about unfinished ones"
             raise ProtocolError(msg, code="bad-arguments")
-        name = text(arguments, "state")
+        name = read_text(arguments, "state")
         if name and name not in _STATES:
             msg = f"state is one of {', '.join(_STATES)}, not {name[:40]!r}"
             raise ProtocolError(msg, code="bad-arguments")
@@ -359,8 +359,8 @@ class Sweeps:
         return filters._replace(
             action=action,
             state=_STATES.get(name),
-            running=flag(arguments, "running"),
-            reason=text(arguments, "reason")[:500] or "cancelled with others",
+            running=read_flag(arguments, "running"),
+            reason=read_text(arguments, "reason")[:500] or "cancelled with others",
         )
 
     def _answer(self, peer: Peer, call: str, sweep: Sweep) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.broker.limiters import Limiters
 from eventmq.broker.queues import Census, Queue
 from eventmq.broker.suspects import Suspects
-from eventmq.broker.transient import VolatileJobs
+from eventmq.broker.transient_jobs import VolatileJobs
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.store.writes import lane_of

@@ -11,12 +11,12 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from eventmq.broker.calls import number, text
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, JobState
 from eventmq.store.reads import Find
 from eventmq.wire.batches import pack
+from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Credit, Reply
 from eventmq.wire.streams import (
     NO_READER,
@@ -316,8 +316,10 @@ class Streams:
 
     def open(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Let a peer read: the call ``stream``."""
-        job_id = text(arguments, "id")
-        reader = Reader(peer, call, number(arguments, "delivery"), number(arguments, "taken"))
+        job_id = read_text(arguments, "id")
+        reader = Reader(
+            peer, call, read_number(arguments, "delivery"), read_number(arguments, "taken")
+        )
         if len(peer.streams) >= self.state.limits.max_subscriptions:
             msg = f"this peer reads {len(peer.streams)} streams already"
             raise ProtocolError(msg, code="too-many")

@@ -1,4 +1,4 @@
-"""The operations of extension ``call``: one table of names with role, arguments and result.
+"""The operations of extension ``call``: a table with role, arguments and result; their arguments.
 
 ``CALL id name arguments`` is answered by ``REPLY new-id result id`` or by ERROR; arguments and
 result are MessagePack, arguments always a map. The table in ``docs/protocol.rst`` is made from
@@ -7,9 +7,29 @@ this one. A REPLY whose OUTCOME frame is ``part`` is followed by more.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CALLS", "MAX_IDS", "MAX_ROWS", "CallSpec", "document"]
+from eventmq.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "CALLS",
+    "MAX_IDS",
+    "MAX_ROWS",
+    "CallSpec",
+    "document",
+    "read_flag",
+    "read_limit",
+    "read_number",
+    "read_numbers",
+    "read_text",
+    "read_texts",
+    "read_time",
+]
 
 #: Most ids in one call.
 MAX_IDS = 1000
@@ -278,3 +298,74 @@ def document() -> str:
     for first, *rest in rows:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
     return "\n".join(lines) + "\n"
+
+
+# Arguments of one call
+
+
+def read_text(arguments: Mapping[str, Any], name: str) -> str:
+    """Return a text, "" where it was left out."""
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise ProtocolError(f"argument {name!r} is a str", code="bad-arguments")
+    return value
+
+
+def read_texts(arguments: Mapping[str, Any], name: str) -> list[str]:
+    """Return a list of texts."""
+    value = arguments.get(name)
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IDS
+        or not all(isinstance(item, str) for item in value)
+    ):
+        msg = f"argument {name!r} is a list of at most {MAX_IDS} str"
+        raise ProtocolError(msg, code="bad-arguments")
+    return value
+
+
+def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
+    """Return a bool, false where it was left out."""
+    value = arguments.get(name, False)
+    if not isinstance(value, bool):
+        raise ProtocolError(f"argument {name!r} is a bool", code="bad-arguments")
+    return value
+
+
+def read_number(arguments: Mapping[str, Any], name: str) -> int:
+    """Return a whole number from 0, 0 where it was left out."""
+    value = arguments.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ProtocolError(f"argument {name!r} is a whole number from 0", code="bad-arguments")
+    return value
+
+
+def read_numbers(arguments: Mapping[str, Any], name: str) -> list[int]:
+    """Return a list of whole numbers, an empty one where it was left out."""
+    value = arguments.get(name)
+    if value is None:
+        return []
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IDS
+        or not all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    ):
+        msg = f"argument {name!r} is a list of at most {MAX_IDS} whole numbers from 0"
+        raise ProtocolError(msg, code="bad-arguments")
+    return value
+
+
+def read_time(arguments: Mapping[str, Any], name: str) -> float:
+    """Return a Unix time in seconds, 0.0 where it was left out."""
+    value = arguments.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ProtocolError(f"argument {name!r} is a Unix time in seconds", code="bad-arguments")
+    return float(value)
+
+
+def read_limit(arguments: Mapping[str, Any]) -> int:
+    """Return how many rows are wanted, as many as are allowed where it was left out."""
+    value = arguments.get("limit", MAX_ROWS)
+    if not isinstance(value, int) or not 0 < value <= MAX_ROWS:
+        raise ProtocolError(f"limit is 1 to {MAX_ROWS}", code="bad-arguments")
+    return value
