@@ -10,7 +10,7 @@ from eventmq.graph import flags_of
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobRecord, JobState
 from eventmq.store.reads import Find
-from eventmq.store.writes import Admit, AdmitGraph, lane_of, unique_rule
+from eventmq.store.writes import Admit, AdmitGraph, subqueue_of, unique_rule
 from eventmq.wire.batches import decode_batch, encode_exceptions, is_text
 from eventmq.wire.graphs import decode_graph
 from eventmq.wire.results import NO_REPLY
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from eventmq.graph import Plan
     from eventmq.headers import Headers
     from eventmq.store.reads import Found
-    from eventmq.store.writes import Finished, LaneKey, Verdict
+    from eventmq.store.writes import Finished, SubqueueKey, Verdict
     from eventmq.wire.commands import Request
 
 __all__ = ["Admission", "GraphAdmission", "Uniqueness"]
@@ -88,12 +88,12 @@ class Uniqueness:
 _MICRO = 1_000_000
 
 
-def _waits(headers: str, limited: Container[LaneKey]) -> bool:
+def _waits(headers: str, limited: Container[SubqueueKey]) -> bool:
     """Say whether a job cannot be leased in the commit that admits it: it is under limits."""
     return (
         "unique:" in headers
         or "limit-" in headers
-        or (bool(limited) and lane_of(headers) in limited)
+        or (bool(limited) and subqueue_of(headers) in limited)
     )
 
 
@@ -189,7 +189,7 @@ class Admission:
     ) -> tuple[str, str] | None:
         return (
             self._queue_refusal(peer, queue, n)
-            or self._lane_refusal(queue, text)
+            or self._subqueue_refusal(queue, text)
             or self._learn(text, headers)
         )
 
@@ -214,21 +214,21 @@ class Admission:
             return "queue-full", f"the queue {name!r} has its {limits.max_queue_length} jobs"
         return None
 
-    def _lane_refusal(self, name: str, text: str) -> tuple[str, str] | None:
-        """Refuse a job that would begin one lane too many."""
+    def _subqueue_refusal(self, name: str, text: str) -> tuple[str, str] | None:
+        """Refuse a job that would begin one subqueue too many."""
         state, limits = self.state, self.state.limits
-        name, lane = name or limits.default_queue, lane_of(text)
+        name, subqueue = name or limits.default_queue, subqueue_of(text)
         queue = state.queues.get(name)
-        if queue is not None and lane in queue.lanes:
+        if queue is not None and subqueue in queue.subqueues:
             return None
-        coming = state.census.coming
-        if (name, lane) not in coming:
-            if state.census.lanes + len(coming) >= limits.max_lanes:
+        coming = state.subqueue_counts.coming
+        if (name, subqueue) not in coming:
+            if state.subqueue_counts.subqueues + len(coming) >= limits.max_subqueues:
                 msg = (
-                    f"jobs of {limits.max_lanes} tasks wait already, and none of {lane.task!r} does"
+                    f"jobs of {limits.max_subqueues} tasks wait already, none of {subqueue.task!r}"
                 )
                 return "too-many-lanes", f"{msg}; their workers have to go on first"
-            coming.add((name, lane))
+            coming.add((name, subqueue))
         return None
 
     def _learn(self, text: str, headers: Headers) -> tuple[str, str] | None:
@@ -238,7 +238,7 @@ class Admission:
         if headers.guarantee is False:
             return None
         of = state.limiters.of
-        if headers.limit_key and len(of) >= most and lane_of(text) not in of:
+        if headers.limit_key and len(of) >= most and subqueue_of(text) not in of:
             state.prune_limiters()
             if len(of) >= most:
                 text = f"this broker has its {most} keys of limits; a limit_key is for fewer values"

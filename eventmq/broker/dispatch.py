@@ -9,14 +9,14 @@ from eventmq.broker.affinity import Affinity
 from eventmq.broker.damage import Damage
 from eventmq.broker.peers import Lease
 from eventmq.broker.state import Outgoing
-from eventmq.broker.subqueues import PLAIN_ONLY, Load, Skill
+from eventmq.broker.subqueues import PLAIN_ONLY, Eligibility, Load
 from eventmq.errors import ProtocolError
 from eventmq.graph import PAGED, flags_of
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
 from eventmq.store.reads import Claim
-from eventmq.store.writes import Chunk, Finish, OpenChunk, ReadInputs, SaveLimits, lane_of
+from eventmq.store.writes import Chunk, Finish, OpenChunk, ReadInputs, SaveLimits, subqueue_of
 from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
 from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Request
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer, Session
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
-    from eventmq.broker.subqueues import Lane, Refuses
+    from eventmq.broker.subqueues import Refuses, Subqueue
     from eventmq.broker.transient import Volatile
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import JobRecord
@@ -58,24 +58,24 @@ class Refill:
         self.damage = damage
 
     def run(self, queue: Queue) -> None:
-        """Claim what the lanes of a queue lack."""
-        for lane, jobs, size in queue.hungry(self.state.now):
-            self._claim(queue, lane, jobs, size)
+        """Claim what the subqueues of a queue lack."""
+        for subqueue, jobs, size in queue.take_refills(self.state.now):
+            self._claim(queue, subqueue, jobs, size)
 
-    def _claim(self, queue: Queue, lane: Lane, limit: int, max_bytes: int) -> None:
-        lane.claiming = True
-        entry = Claim(queue.name, lane.key, lane.edge, limit, max_bytes)
+    def _claim(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
+        subqueue.claiming = True
+        entry = Claim(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
 
         def settle(verdict: tuple[list[JobRecord], bool]) -> None:
             jobs, more = verdict
-            if queue.claimed(lane, entry.after, jobs, more=more):
-                self._join(queue, lane, self.damage.sort_out(jobs))
-                queue.rest(lane)
+            if queue.claimed(subqueue, entry.after, jobs, more=more):
+                self._join(queue, subqueue, self.damage.sort_out(jobs))
+                queue.rest(subqueue)
 
-        self.state.write(entry, settle, lambda: queue.failed(lane))
+        self.state.write(entry, settle, lambda: queue.failed(subqueue))
 
     # hot loop: benchmarks/drain.py
-    def _join(self, queue: Queue, lane: Lane, jobs: list[JobRecord]) -> None:
+    def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
         state = self.state
         state.busy[queue.name] = queue
         known, text, limited = state.jobs, "", False
@@ -89,7 +89,7 @@ class Refill:
                 state.learn(text, job.seq)
             if job.deaths:
                 state.suspects.add(job)
-        for displaced in queue.fill(lane, new):
+        for displaced in queue.fill(subqueue, new):
             known.pop(displaced.id, None)
 
 
@@ -103,8 +103,8 @@ class Throttle:
         """Let sessions look again where a limit may let more jobs start."""
         state = self.state
         if state.limiters.blocking:
-            for lane, queue in state.limiters.unblock(state.now):
-                queue.unblock(lane)
+            for subqueue, queue in state.limiters.unblock(state.now):
+                queue.unblock(subqueue)
 
     def end(self) -> None:
         """Write what the leases of this turn took of rates."""
@@ -257,13 +257,13 @@ PLAIN_DEFAULT = 300.0
 
 
 def knows(session: Session, task: str | None) -> bool:
-    """Say whether a session may be offered the jobs of a lane, by its task."""
-    return session.skill.admits(task)
+    """Say whether a session may be offered the jobs of a subqueue, by its task."""
+    return session.eligibility.admits(task)
 
 
 def admits(session: Session, text: str) -> bool:
     """Say whether a session may be offered a job with this header text."""
-    return knows(session, lane_of(text).task)
+    return knows(session, subqueue_of(text).task)
 
 
 class Dispatch:
@@ -290,7 +290,7 @@ class Dispatch:
         self.damage.run()
         if state.busy or state.volatile.windows:
             self._dispatch()
-        state.census.coming.clear()
+        state.subqueue_counts.coming.clear()
         self.throttle.end()
 
     def _dispatch(self) -> None:
@@ -306,7 +306,7 @@ class Dispatch:
             queue.arriving.clear()
             if not held:
                 self.refill.run(queue)
-            if not queue.lanes:
+            if not queue.subqueues:
                 del state.busy[queue.name]
 
     # Choice
@@ -447,7 +447,7 @@ class Dispatch:
     def _take(self, queue: Queue, session: Session) -> list[JobRecord]:
         limits = self.state.limits
         judge, refuses = self._judge(queue, session), self._refuses(session, queue)
-        skill = self._skill(queue, session)
+        eligibility = self._eligibility(queue, session)
         if self.affinity is not None:
             judge = self.affinity.narrow(queue, session, judge)
         arriving = not len(queue) and not queue.outside
@@ -457,21 +457,21 @@ class Dispatch:
         load = Load(limits.chunk_seconds, limit, limits.max_frame // 2)
         suspects = self.state.suspects
         if not suspects or not suspects.are_in(queue):
-            return self._take_fresh(queue, session, (skill, judge, refuses), load)
+            return self._take_fresh(queue, session, (eligibility, judge, refuses), load)
 
         def suits(job: JobRecord) -> bool:
             task = parse_headers(job.headers).task or None
-            return skill.admits(task) and (refuses is None or not refuses(job))
+            return eligibility.admits(task) and (refuses is None or not refuses(job))
 
         if suspects.wait(queue, self.state.jobs, self.state.running, suits):
             alone = self._only_suspects(session, refuses)
             one = load._replace(jobs=1)
-            if jobs := self._take_fresh(queue, session, (skill, judge, alone), one):
+            if jobs := self._take_fresh(queue, session, (eligibility, judge, alone), one):
                 return jobs
             if session.room <= 0:  # it is kept free for one of them
                 return []
         others = self._no_suspects(refuses)
-        return self._take_fresh(queue, session, (skill, judge, others), load)
+        return self._take_fresh(queue, session, (eligibility, judge, others), load)
 
     def _only_suspects(self, session: Session, refuses: Refuses) -> Refuses:
         """Return what refuses all jobs but the suspects that a session may get now."""
@@ -487,7 +487,7 @@ class Dispatch:
         self,
         queue: Queue,
         session: Session,
-        suits: tuple[Skill, Callable[[str], float], Refuses],
+        suits: tuple[Eligibility, Callable[[str], float], Refuses],
         load: Load,
     ) -> list[JobRecord]:
         """Take jobs of a window for a session; end those whose time is over."""
@@ -537,22 +537,22 @@ class Dispatch:
         return jobs
 
     @staticmethod
-    def _skill(queue: Queue, session: Session) -> Skill:
-        """Return which lanes of a queue a session may get jobs of."""
+    def _eligibility(queue: Queue, session: Session) -> Eligibility:
+        """Return which subqueues of a queue a session may get jobs of."""
         if queue.name in session.weights:
-            return session.skill
-        return PLAIN_ONLY._replace(plain=session.skill.plain)  # its own workers are away
+            return session.eligibility
+        return PLAIN_ONLY._replace(plain=session.eligibility.plain)  # its own workers are away
 
     def _judge(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
         run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
-        suits = self._skill(queue, session).admits
+        suits = self._eligibility(queue, session).admits
 
         if session.jobs:  # slots share a chunk: it may have any number of long jobs
-            return lambda text: _paging(text, unmeasured) if suits(lane_of(text).task) else -1.0
+            return lambda text: _paging(text, unmeasured) if suits(subqueue_of(text).task) else -1.0
 
         def judge(text: str) -> float:
-            task = lane_of(text).task
+            task = subqueue_of(text).task
             if not suits(task):
                 return -1.0
             return _paging(text, unmeasured) or run_time.get(task or "", unmeasured)

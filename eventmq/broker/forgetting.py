@@ -82,7 +82,7 @@ class Forgetting:
             or queue.running
             or queue.arriving
             or queue.aside
-            or queue.lanes
+            or queue.subqueues
             or queue.limiter is not None
             or queue.name in state.busy
             or queue.name in state.volatile.windows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.operations import NO_REASON
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, ListGraph, lane_of
+from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, ListGraph, subqueue_of
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_limit, read_text
 
@@ -78,8 +78,8 @@ class Graphs:
         for job in verdict.ready:
             if job.state is JobState.QUEUED:
                 state.joined(job)
-        for name, lane in {(job.queue, lane_of(job.headers)) for job in verdict.more}:
-            state.queues[name].rewind(lane)
+        for name, subqueue in {(job.queue, subqueue_of(job.headers)) for job in verdict.more}:
+            state.queues[name].rewind(subqueue)
             state.busy[name] = state.queues[name]
         if not verdict.ended:
             return

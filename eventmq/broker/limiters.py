@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from eventmq.headers import parse_headers
 from eventmq.rates import parse_rate, show_limits
-from eventmq.store.writes import LaneKey, LimitRow, lane_of
+from eventmq.store.writes import LimitRow, SubqueueKey, subqueue_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from eventmq.broker.queues import Queue
-    from eventmq.broker.subqueues import Lane
+    from eventmq.broker.subqueues import Subqueue
     from eventmq.job import JobRecord
     from eventmq.rates import Rate
 
@@ -43,25 +43,25 @@ class Limiter:
     """The bounds of one task and key, or of one queue, and what is left of them.
 
     Args:
-        lane: Task and key.
+        subqueue: Task and key.
     """
 
     __slots__ = (
         "due",
         "headers",
-        "lane",
         "most",
         "rate",
         "running",
         "seq",
+        "subqueue",
         "tokens",
         "updated",
         "used",
         "waiting",
     )
 
-    def __init__(self, lane: LaneKey) -> None:
-        self.lane = lane
+    def __init__(self, subqueue: SubqueueKey) -> None:
+        self.subqueue = subqueue
         self.rate: Rate | None = None
         #: Jobs that may run at a time, 0 for any number.
         self.most = 0
@@ -75,8 +75,8 @@ class Limiter:
         self.headers: str | None = None
         #: When it was last asked for by a new job.
         self.used = 0.0
-        #: Lanes that it blocks, with their queues, and when they are looked at at the latest.
-        self.waiting: dict[Lane, Queue] = {}
+        #: Subqueues that it blocks, with their queues, and when they are looked at at the latest.
+        self.waiting: dict[Subqueue, Queue] = {}
         self.due = float("inf")
 
     def set(self, text: str, now: float) -> None:
@@ -151,7 +151,7 @@ class Limiters:
     """All limiters of a broker."""
 
     def __init__(self) -> None:
-        self.of: dict[LaneKey, Limiter] = {}
+        self.of: dict[SubqueueKey, Limiter] = {}
         #: Of the queues that are limited, by name.
         self.of_queues: dict[str, Limiter] = {}
         #: Leased jobs that are counted: id -> by whom.
@@ -160,7 +160,7 @@ class Limiters:
         self.changed: set[Limiter] = set()
         #: Limiters that may let jobs start that had to wait.
         self._freed: dict[Limiter, None] = {}
-        #: When tokens come that lanes wait for.
+        #: When tokens come that subqueues wait for.
         self._dues: list[tuple[float, int, Limiter]] = []
         self._pushed = 0
         self._pruned = 0.0
@@ -168,26 +168,26 @@ class Limiters:
     def limit_queues(self, limits: Iterable[tuple[str, str, int]]) -> None:
         """Make the limiters of queues: name, rate or "", jobs at a time or 0."""
         for queue, rate, most in limits:
-            limiter = self.of_queues[queue] = Limiter(LaneKey(_QUEUE, queue))
+            limiter = self.of_queues[queue] = Limiter(SubqueueKey(_QUEUE, queue))
             limiter.bound(rate, most)
 
     def recover(self, rows: Iterable[LimitRow]) -> None:
         """Take over the buckets that were written; the bounds come with the jobs."""
         for row in rows:
-            if row.lane.task == _QUEUE:
-                if row.lane.key in self.of_queues:
-                    self.of_queues[row.lane.key].restore(row)
+            if row.subqueue.task == _QUEUE:
+                if row.subqueue.key in self.of_queues:
+                    self.of_queues[row.subqueue.key].restore(row)
                 continue
-            limiter = self.make(row.lane)
+            limiter = self.make(row.subqueue)
             limiter.tokens, limiter.updated = row.tokens, row.updated
             limiter.rate = None
             limiter.used = row.updated + row.period
 
-    def make(self, lane: LaneKey) -> Limiter:
-        """Return the limiter of a lane, making it if it is new."""
-        limiter = self.of.get(lane)
+    def make(self, subqueue: SubqueueKey) -> Limiter:
+        """Return the limiter of a subqueue, making it if it is new."""
+        limiter = self.of.get(subqueue)
         if limiter is None:
-            limiter = self.of[lane] = Limiter(lane)
+            limiter = self.of[subqueue] = Limiter(subqueue)
         return limiter
 
     def leased(self, job: JobRecord, now: float, *, again: bool = False, held: str = "") -> None:
@@ -199,7 +199,7 @@ class Limiters:
             again: Its tokens were taken in an earlier run of the broker.
             held: Under which id it is counted, if not under its own.
         """
-        both = (self.of.get(lane_of(job.headers)), self.of_queues.get(job.queue))
+        both = (self.of.get(subqueue_of(job.headers)), self.of_queues.get(job.queue))
         limiters = tuple(limiter for limiter in both if limiter is not None)
         if limiters:
             self.held[held or job.id] = limiters
@@ -230,13 +230,13 @@ class Limiters:
                 self.changed.add(limiter)
                 self.free(limiter)
 
-    # Lanes that wait
+    # Subqueues that wait
 
-    def block(self, lane: Lane, queue: Queue, now: float) -> None:
-        """Note that a lane may not start jobs now; `unblock` returns it when it may again."""
-        limiter = lane.limiter
+    def block(self, subqueue: Subqueue, queue: Queue, now: float) -> None:
+        """Note that a subqueue may not start jobs now; `unblock` returns it when it may again."""
+        limiter = subqueue.limiter
         assert limiter is not None, "without limits nothing is blocked"  # noqa: S101
-        limiter.waiting[lane] = queue
+        limiter.waiting[subqueue] = queue
         due = limiter.wake_at(now)
         if due is not None and due < limiter.due:
             limiter.due = due
@@ -250,25 +250,25 @@ class Limiters:
 
     @property
     def blocking(self) -> bool:
-        """Whether a lane is blocked, or may go on again."""
+        """Whether a subqueue is blocked, or may go on again."""
         return bool(self._dues or self._freed)
 
-    def unblock(self, now: float) -> list[tuple[Lane, Queue]]:
-        """Return and forget the blocked lanes that may start jobs now."""
+    def unblock(self, now: float) -> list[tuple[Subqueue, Queue]]:
+        """Return and forget the blocked subqueues that may start jobs now."""
         while (due := self.due) is not None and due <= now:
             limiter = heappop(self._dues)[2]
             limiter.due = float("inf")
             self.free(limiter)
-        lanes: list[tuple[Lane, Queue]] = []
+        subqueues: list[tuple[Subqueue, Queue]] = []
         for limiter in self._freed:
-            lanes += limiter.waiting.items()
+            subqueues += limiter.waiting.items()
             limiter.waiting.clear()
         self._freed.clear()
-        return lanes
+        return subqueues
 
     @property
     def due(self) -> float | None:
-        """When the first token comes that a lane waits for, None where none does."""
+        """When the first token comes that a subqueue waits for, None where none does."""
         dues = self._dues
         while dues and (dues[0][0] != dues[0][2].due or not dues[0][2].waiting):
             due, _, limiter = heappop(dues)
@@ -294,19 +294,19 @@ class Limiters:
     def take_rows(self) -> list[LimitRow]:
         """Return what is to be written, once."""
         rows = [
-            LimitRow(limiter.lane, limiter.tokens, limiter.updated, limiter.rate.seconds)
+            LimitRow(limiter.subqueue, limiter.tokens, limiter.updated, limiter.rate.seconds)
             for limiter in self.changed
             if limiter.rate is not None
         ]
         self.changed.clear()
         return rows
 
-    def prune(self, now: float, waiting: Container[LaneKey]) -> None:
+    def prune(self, now: float, waiting: Container[SubqueueKey]) -> None:
         """Forget limiters that nobody needs: no job waits or runs, and the bucket is full."""
         if 0.0 <= now - self._pruned < 1.0:
             return
         self._pruned = now
-        for lane, limiter in list(self.of.items()):
+        for subqueue, limiter in list(self.of.items()):
             idle = limiter.used + _IDLE < now and limiter.full(now)
-            if idle and lane not in waiting and limiter not in self.changed:
-                del self.of[lane]
+            if idle and subqueue not in waiting and limiter not in self.changed:
+                del self.of[subqueue]

@@ -30,7 +30,7 @@ class Limits:
             ``queue-full``.
         empty_queue_ttl: A queue that is empty and not served by a worker is forgotten after this
             time; not one that is paused or has limits.
-        max_lanes: Tasks by queue of which jobs wait; a job of a further one is refused with
+        max_subqueues: Tasks by queue of which jobs wait; a job of a further one is refused with
             ``too-many-lanes``. What waits already is not counted again.
         max_peers: Peers at a time; a further one is answered with ERROR ``too-many-peers``.
         max_message_rate: Requests, calls and publications of one peer per second, 0.0 for any
@@ -94,7 +94,7 @@ class Limits:
     max_queues: int = 10_000
     max_new_queues: int = 1000
     empty_queue_ttl: float = 600.0
-    max_lanes: int = 100_000
+    max_subqueues: int = 100_000
     max_peers: int = 10_000
     max_message_rate: float = 0.0
     max_unsent_bytes: int = 64 * 1024 * 1024

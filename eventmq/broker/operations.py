@@ -23,7 +23,7 @@ from eventmq.store.writes import (
     Stamp,
     Sweep,
     SweepSlice,
-    lane_of,
+    subqueue_of,
 )
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_flag, read_limit, read_numbers, read_text, read_texts, read_time
@@ -264,8 +264,8 @@ class Operations:
                 if job.expires:
                     state.expiring(job)
         if action == "retry":
-            for name, lane in {(job.queue, lane_of(job.headers)) for job in jobs}:
-                state.queues[name].rewind(lane)
+            for name, subqueue in {(job.queue, subqueue_of(job.headers)) for job in jobs}:
+                state.queues[name].rewind(subqueue)
                 state.busy[name] = state.queues[name]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.broker.subqueues import NOTHING, Skill
+from eventmq.broker.subqueues import NOTHING, Eligibility
 
 if TYPE_CHECKING:
     from eventmq.broker.grants import Grant
@@ -147,7 +147,7 @@ class Session:
         queues: (weight, name) pairs.
         weights: The same by name.
         tasks: Names of the tasks it knows; empty means any.
-        skill: What that and ``callables`` and ``plain`` mean for jobs.
+        eligibility: What that and ``callables`` and ``plain`` mean for jobs.
         callables: Whether it takes plain jobs.
         inputs: Whether it can read what a job takes in pages.
         plain: It has no FEATURES: one job per message, one READY per slot.
@@ -185,7 +185,7 @@ class Session:
     callables: bool = False
     inputs: bool = False
     plain: bool = False
-    skill: Skill = NOTHING
+    eligibility: Eligibility = NOTHING
     window: int = 0
     jobs: int = 0
     told: float = 0.0

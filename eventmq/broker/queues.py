@@ -1,10 +1,11 @@
-"""One queue of the broker: its lanes, of which each worker takes what it knows, in rank order.
+"""One queue of the broker: its subqueues, what they hold in memory, and who is served next.
 
-The lanes share the memory of the queue. What it does not hold is in the store, and is read from
-there before it runs low, or when a worker asks for it.
+A worker takes the jobs that it knows, in rank order over all of its subqueues. The subqueues share
+the memory of the queue; what it does not hold is in the store, and is read from there before memory
+runs low, or when a worker asks for it.
 
-Where jobs have a ``limit-key``, lanes share the queue fairly: the one that was served least comes
-first, and the rank counts inside of it.
+Where jobs have a ``limit-key``, the subqueues share the queue by weighted fair queueing: the one
+with the least virtual time comes first, and the rank counts inside of it.
 """
 
 from __future__ import annotations
@@ -13,42 +14,43 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from eventmq.broker.limiters import Limiters
-from eventmq.broker.subqueues import ANY, BEFORE_ALL, Lane, Picker, Views
+from eventmq.broker.subqueues import ANY, BEFORE_ALL, ReadyIndex, Selector, Subqueue
 from eventmq.store.recovery import QueueCounts
-from eventmq.store.writes import lane_of
+from eventmq.store.writes import subqueue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from eventmq.broker.limiters import Limiter
-    from eventmq.broker.subqueues import Judge, Load, Place, Refuses, Skill, Turn, View
+    from eventmq.broker.subqueues import Eligibility, Judge, Load, Place, ReadyHeap, Refuses, Turn
     from eventmq.job import JobRecord
-    from eventmq.store.writes import LaneKey
+    from eventmq.store.writes import SubqueueKey
 
-__all__ = ["LEAST", "Census", "Needs", "Queue", "Room", "share"]
+__all__ = ["LEAST", "MemoryBudget", "Queue", "RefillRequests", "SubqueueCounts", "share"]
 
 
-#: Jobs that a lane may have in memory, however many lanes share it, while there is room.
+#: Jobs that a subqueue may have in memory, however many subqueues share it, as long
+#: as the queue's memory lasts.
 LEAST = 16
 
 
-class Census:
-    """Counts the lanes of all queues of a broker, and knows which are limited."""
+class SubqueueCounts:
+    """Counts the subqueues of all queues of a broker, and knows which are limited."""
 
-    __slots__ = ("coming", "lanes", "limiters")
+    __slots__ = ("coming", "limiters", "subqueues")
 
     def __init__(self) -> None:
-        self.lanes = 0
+        self.subqueues = 0
         self.limiters = Limiters()
-        #: Queue and key of lanes that may begin with what this turn admits.
-        self.coming: set[tuple[str, LaneKey]] = set()
+        #: Queue and key of subqueues that may begin with what this turn admits.
+        self.coming: set[tuple[str, SubqueueKey]] = set()
 
 
-class Room:
-    """The memory of one queue, which its lanes share.
+class MemoryBudget:
+    """The memory of one queue, which its subqueues share.
 
     Args:
-        size_limit: Jobs that lanes have in memory together.
+        size_limit: Jobs that subqueues have in memory together.
         bytes_limit: Bytes of their bodies.
     """
 
@@ -60,136 +62,140 @@ class Room:
 
     @property
     def over(self) -> bool:
-        """Whether lanes have more than they may."""
+        """Whether subqueues have more than they may."""
         return self.size > self.size_limit or self.bytes > self.bytes_limit
 
-    def crowded(self, lanes: int) -> bool:
-        """Say whether so many lanes have used it up that none can give way."""
+    def crowded(self, subqueues: int) -> bool:
+        """Say whether so many subqueues have used it up that none can give way."""
         full = self.size >= self.size_limit or self.bytes >= self.bytes_limit
-        return full and lanes * LEAST > self.size_limit
+        return full and subqueues * LEAST > self.size_limit
 
     def left(self, size: int, length: int) -> None:
         """Count jobs that left, and the bytes of their bodies."""
         self.size -= size
         self.bytes -= length
 
-    def victim(self, lanes: Mapping[LaneKey, Lane], lane: Lane) -> Lane | None:
-        """Return which lane leaves a job to the store, None if all may stay.
+    def victim(
+        self, subqueues: Mapping[SubqueueKey, Subqueue], subqueue: Subqueue
+    ) -> Subqueue | None:
+        """Return which subqueue leaves a job to the store, None if all may stay.
 
         Args:
-            lanes: Of the queue.
-            lane: That has a new job: it gives way if it has more than its share.
+            subqueues: Of the queue.
+            subqueue: That has a new job: it gives way if it has more than its share.
         """
         spent = self.bytes > self.bytes_limit
         if not spent and self.size <= self.size_limit:
             return None
-        gives = self._choose(lanes, lane, spent=spent)
+        gives = self._choose(subqueues, subqueue, spent=spent)
         return gives if len(gives) > 1 else None
 
-    def _choose(self, lanes: Mapping[LaneKey, Lane], lane: Lane, *, spent: bool) -> Lane:
-        n = len(lanes)
-        if len(lane) * n > self.size_limit or lane.bytes * n > self.bytes_limit:
-            return lane
-        if n * LEAST > self.size_limit and len(lane) > 1:
-            return lane
+    def _choose(
+        self, subqueues: Mapping[SubqueueKey, Subqueue], subqueue: Subqueue, *, spent: bool
+    ) -> Subqueue:
+        n = len(subqueues)
+        if len(subqueue) * n > self.size_limit or subqueue.bytes * n > self.bytes_limit:
+            return subqueue
+        if n * LEAST > self.size_limit and len(subqueue) > 1:
+            return subqueue
         if not spent:
-            return max(lanes.values(), key=len)
-        several = [each for each in lanes.values() if len(each) > 1]
-        return max(several, key=lambda each: each.bytes, default=lane)
+            return max(subqueues.values(), key=len)
+        several = [each for each in subqueues.values() if len(each) > 1]
+        return max(several, key=lambda each: each.bytes, default=subqueue)
 
 
-class Needs:
-    """Lanes to be looked at for what they lack, and those of them that a worker waits for."""
+class RefillRequests:
+    """Subqueues to be looked at for what they lack, and those of them that a worker waits for."""
 
-    __slots__ = ("_demanded", "_lanes")
+    __slots__ = ("_demanded", "_subqueues")
 
     def __init__(self) -> None:
-        self._lanes: dict[Lane, None] = {}
-        self._demanded: set[Lane] = set()
+        self._subqueues: dict[Subqueue, None] = {}
+        self._demanded: set[Subqueue] = set()
 
-    def note(self, lane: Lane) -> None:
-        """Look at a lane: something was taken from it, or is in the store now."""
-        self._lanes[lane] = None
+    def note(self, subqueue: Subqueue) -> None:
+        """Look at a subqueue: something was taken from it, or is in the store now."""
+        self._subqueues[subqueue] = None
 
-    def demand(self, lane: Lane) -> None:
-        """Note that somebody waits for what a lane has in the store."""
-        self._demanded.add(lane)
-        self._lanes[lane] = None
+    def demand(self, subqueue: Subqueue) -> None:
+        """Note that somebody waits for what a subqueue has in the store."""
+        self._demanded.add(subqueue)
+        self._subqueues[subqueue] = None
 
-    def forget(self, lane: Lane) -> None:
-        """Look at a lane no more."""
-        self._lanes.pop(lane, None)
+    def forget(self, subqueue: Subqueue) -> None:
+        """Look at a subqueue no more."""
+        self._subqueues.pop(subqueue, None)
 
     def take(
-        self, lanes: Mapping[LaneKey, Lane], room: Room, now: float
-    ) -> Iterator[tuple[Lane, int, int]]:
-        """Yield the lanes to be filled, with how many jobs and bytes to read.
+        self, subqueues: Mapping[SubqueueKey, Subqueue], memory: MemoryBudget, now: float
+    ) -> Iterator[tuple[Subqueue, int, int]]:
+        """Yield the subqueues to be filled, with how many jobs and bytes to read.
 
         Args:
-            lanes: Of the queue; others are forgotten.
-            room: The memory that they share.
+            subqueues: Of the queue; others are forgotten.
+            memory: The memory that they share.
             now: Unix time.
         """
-        n = max(1, len(lanes))
-        size = max(min(LEAST, room.size_limit), room.size_limit // n)
-        length = room.bytes_limit // n
-        left, demanded = room.size_limit - room.size, self._demanded
-        for lane in list(self._lanes):
-            wanted = lane in demanded and not len(lane)
-            most = size if lane.limiter is None or lane.allowance(now) else min(size, LEAST)
-            half = len(lane) * 2 < most and lane.bytes * 2 < length and left > 0
-            if lane.claiming or lanes.get(lane.key) is not lane:
-                del self._lanes[lane]
-            elif lane.outside and (wanted or half):
-                del self._lanes[lane]
-                many = 1 if wanted and room.crowded(len(lanes)) else most - len(lane)
+        n = max(1, len(subqueues))
+        size = max(min(LEAST, memory.size_limit), memory.size_limit // n)
+        length = memory.bytes_limit // n
+        left, demanded = memory.size_limit - memory.size, self._demanded
+        for subqueue in list(self._subqueues):
+            wanted = subqueue in demanded and not len(subqueue)
+            most = size if subqueue.limiter is None or subqueue.allowance(now) else min(size, LEAST)
+            half = len(subqueue) * 2 < most and subqueue.bytes * 2 < length and left > 0
+            if subqueue.claiming or subqueues.get(subqueue.key) is not subqueue:
+                del self._subqueues[subqueue]
+            elif subqueue.outside and (wanted or half):
+                del self._subqueues[subqueue]
+                many = 1 if wanted and memory.crowded(len(subqueues)) else most - len(subqueue)
                 left -= many
-                yield lane, many, max(1, length // 2)
-            elif not half or not lane.outside:
-                del self._lanes[lane]  # until something is taken from it
+                yield subqueue, many, max(1, length // 2)
+            elif not half or not subqueue.outside:
+                del self._subqueues[subqueue]  # until something is taken from it
         demanded.clear()
 
 
-#: Lanes that are asked of the store at a time.
+#: Subqueues that are asked of the store at a time.
 _EARLY = 16
 
 
 # hot loop: benchmarks/drain.py
 def share(
-    follow: Callable[[], Lane | None],
-    pick: Callable[[Lane], Picker],
+    follow: Callable[[], Subqueue | None],
+    pick: Callable[[Subqueue], Selector],
     taken: list[JobRecord],
     load: Load,
     now: float,
     *,
     fair: bool,
-) -> list[Lane]:
-    """Take jobs of lanes, of each what its limits allow; return those to be read from the store.
+) -> list[Subqueue]:
+    """Take jobs of subqueues within their limits; return the subqueues to be read from the store.
 
     Args:
-        follow: Returns the next lane that may be taken from, the one whose turn it is first.
-        pick: Makes the picker of a lane.
+        follow: Returns the next subqueue that may be taken from, the one whose turn it is first.
+        pick: Makes the selector of a subqueue.
         taken: Where the jobs go.
         load: What the chunk may hold.
         now: Unix time.
-        fair: The lane that was served least comes first, job by job; else ranks decide, and
+        fair: The subqueue that was served least comes first, job by job; else ranks decide, and
             nothing is taken after a job that is in the store only.
     """
-    heap: list[tuple[Turn, int, Picker]] = []  # of opened lanes, by whose turn it is
-    quota: dict[Lane, int] = {}
-    dry: list[Lane] = []
+    heap: list[tuple[Turn, int, Selector]] = []  # of opened subqueues, by whose turn it is
+    quota: dict[Subqueue, int] = {}
+    dry: list[Subqueue] = []
     size, left = 0, load.seconds
-    lane = follow()
-    turn = None if lane is None else lane.turn if fair else lane.first
+    subqueue = follow()
+    turn = None if subqueue is None else subqueue.turn if fair else subqueue.first
     while len(taken) < load.jobs and (turn is not None or heap):
-        if lane is not None and turn is not None and (not heap or turn < heap[0][0]):
-            picker, quota[lane] = pick(lane), lane.allowance(now)
-            lane = follow()
-            turn = None if lane is None else lane.turn if fair else lane.first
+        if subqueue is not None and turn is not None and (not heap or turn < heap[0][0]):
+            selector, quota[subqueue] = pick(subqueue), subqueue.allowance(now)
+            subqueue = follow()
+            turn = None if subqueue is None else subqueue.turn if fair else subqueue.first
         else:
-            picker = heappop(heap)[2]
-        mine = picker.lane
-        if picker.dry:  # what comes next is in the store
+            selector = heappop(heap)[2]
+        mine = selector.subqueue
+        if selector.dry:  # what comes next is in the store
             dry.append(mine)
             if fair and len(dry) < _EARLY:
                 continue
@@ -197,22 +203,24 @@ def share(
         rival = heap[0][0] if heap else None
         if turn is not None and (rival is None or turn < rival):
             rival = turn
-        start, before = len(taken), picker.spent
+        start, before = len(taken), selector.spent
         most = quota[mine]
         if fair and rival is not None:
             most = min(most, max(1, rival[0] - mine.served))
         most = min(load.jobs, start + most)
         part = load._replace(seconds=before + left, jobs=most)
-        full = picker.take(taken, size, part, None if fair else rival) < 0
+        full = selector.take(taken, size, part, None if fair else rival) < 0
         got = len(taken) - start
         size += sum(len(job.body) for job in taken[start:])
-        left -= picker.spent - before
+        left -= selector.spent - before
         quota[mine] -= got
         mine.served += got
         if full and len(taken) < most:
             break  # no more seconds or bytes
-        if quota[mine] > 0 and (following := picker.next) is not None:
-            heappush(heap, ((mine.served, *following) if fair else following, mine.number, picker))
+        if quota[mine] > 0 and (following := selector.next) is not None:
+            heappush(
+                heap, ((mine.served, *following) if fair else following, mine.number, selector)
+            )
     return dry
 
 
@@ -221,49 +229,54 @@ class Queue:
 
     Args:
         name: Its name.
-        size_limit: Jobs that its lanes have in memory together.
+        size_limit: Jobs that its subqueues have in memory together.
         bytes_limit: Bytes of their bodies.
         now: Unix time.
-        census: Of the broker.
+        subqueue_counts: Of the broker.
     """
 
     __slots__ = (
         "_blocked",
-        "_census",
         "_keyed",
         "_made",
-        "_needs",
-        "_room",
-        "_views",
+        "_memory",
+        "_ready",
+        "_refills",
+        "_totals",
         "arriving",
         "aside",
         "counts",
         "given",
         "idle_since",
-        "lanes",
         "limited",
         "limiter",
         "maker",
         "name",
         "running",
         "served_at",
+        "subqueues",
         "version",
     )
 
     def __init__(
-        self, name: str, size_limit: int, bytes_limit: int, now: float, census: Census | None = None
+        self,
+        name: str,
+        size_limit: int,
+        bytes_limit: int,
+        now: float,
+        subqueue_counts: SubqueueCounts | None = None,
     ) -> None:
         self.name = name
-        self._census = census or Census()
-        #: Lanes made so far; those with a key; those that a limit blocks.
+        self._totals = subqueue_counts or SubqueueCounts()
+        #: Subqueues made so far; those with a key; those that a limit blocks.
         self._made = self._keyed = 0
-        self._blocked: set[Lane] = set()
-        self._views = Views()
-        self._room = Room(size_limit, bytes_limit)
-        self._needs = Needs()
-        #: A lane that is not here has no queued job, neither in memory nor in the store.
-        self.lanes: dict[LaneKey, Lane] = {}
-        #: Whether a lane may have limits or a key.
+        self._blocked: set[Subqueue] = set()
+        self._ready = ReadyIndex()
+        self._memory = MemoryBudget(size_limit, bytes_limit)
+        self._refills = RefillRequests()
+        #: A subqueue that is not here has no queued job, neither in memory nor in the store.
+        self.subqueues: dict[SubqueueKey, Subqueue] = {}
+        #: Whether a subqueue may have limits or a key.
         self.limited = False
         #: Of the queue as a whole, None for no limits.
         self.limiter: Limiter | None = None
@@ -286,7 +299,7 @@ class Queue:
         self.version = 0
 
     def __len__(self) -> int:
-        return self._room.size
+        return self._memory.size
 
     def allowance(self, now: float) -> int:
         """Return how many jobs of the whole queue may be taken now."""
@@ -296,276 +309,288 @@ class Queue:
         """Say whether there may be a job to dispatch now, or to be read for a worker that asks."""
         if self.limiter is not None and not self.limiter.allowance(now):
             return False
-        return len(self.lanes) > len(self._blocked) or bool(self.arriving)
+        return len(self.subqueues) > len(self._blocked) or bool(self.arriving)
 
     @property
     def outside(self) -> bool:
         """Whether queued jobs may be in the store only."""
-        return any(lane.outside for lane in self.lanes.values())
+        return any(subqueue.outside for subqueue in self.subqueues.values())
 
     @property
     def head(self) -> Place | None:
         """The (rank, seq) of the best ranked job in memory, None for none."""
-        firsts = (lane.items[lane.head][:2] for lane in self.lanes.values() if len(lane))
+        firsts = (
+            subqueue.items[subqueue.head][:2]
+            for subqueue in self.subqueues.values()
+            if len(subqueue)
+        )
         arriving = ((job.rank, job.seq) for job in self.arriving)
         return min(firsts, default=min(arriving, default=None))
 
-    # Lanes
+    # Subqueues
 
-    def lane(self, key: LaneKey) -> Lane:
-        """Return a lane, making it if it is new."""
-        lane = self.lanes.get(key)
-        if lane is None:
+    def subqueue(self, key: SubqueueKey) -> Subqueue:
+        """Return a subqueue, making it if it is new."""
+        subqueue = self.subqueues.get(key)
+        if subqueue is None:
             self._made += 1
-            self._census.lanes += 1
-            limiter = self._census.limiters.of.get(key)
-            lane = self.lanes[key] = Lane(key, self._made, limiter)
+            self._totals.subqueues += 1
+            limiter = self._totals.limiters.of.get(key)
+            subqueue = self.subqueues[key] = Subqueue(key, self._made, limiter)
             self.limited |= limiter is not None or bool(key.key)
             if key.key:
                 self._keyed += 1
-                self._views.order(fair=True)
-        return lane
+                self._ready.order(fair=True)
+        return subqueue
 
     def limit(self, limiter: Limiter) -> None:
         """Let a new limiter count for the jobs that wait already."""
-        lane = self.lanes.get(limiter.lane)
-        if lane is not None:
-            lane.limiter = limiter
+        subqueue = self.subqueues.get(limiter.subqueue)
+        if subqueue is not None:
+            subqueue.limiter = limiter
             self.limited = True
 
-    def unblock(self, lane: Lane) -> None:
-        """Let workers take from a lane again that a limit had blocked."""
-        self._blocked.discard(lane)
-        if self.lanes.get(lane.key) is lane:
+    def unblock(self, subqueue: Subqueue) -> None:
+        """Let workers take from a subqueue again that a limit had blocked."""
+        self._blocked.discard(subqueue)
+        if self.subqueues.get(subqueue.key) is subqueue:
             self.version += 1
-            self._views.show(lane)
+            self._ready.show(subqueue)
 
-    def _follow(self, view: View, now: float) -> Lane | None:
-        """Take the first lane out of a view that no limit blocks; the blocked ones leave it."""
-        while (lane := view.first()) is not None:
-            view.pop()
-            if lane.limiter is None or lane.limiter.allowance(now):
-                return lane
-            self._blocked.add(lane)
-            lane.fresh = True
-            self._census.limiters.block(lane, self, now)
+    def _follow(self, ready: ReadyHeap, now: float) -> Subqueue | None:
+        """Pop the first subqueue that no limit blocks; those that one blocks are popped too."""
+        while (subqueue := ready.first()) is not None:
+            ready.pop()
+            if subqueue.limiter is None or subqueue.limiter.allowance(now):
+                return subqueue
+            self._blocked.add(subqueue)
+            subqueue.fresh = True
+            self._totals.limiters.block(subqueue, self, now)
         return None
 
-    def _left(self, lane: Lane, size: int, length: int) -> None:
-        """Count what left the window of a lane; forget the lane if that was all."""
-        self._room.left(size, length)
-        if lane.outside:
-            self._needs.note(lane)
-        elif not len(lane) and not lane.claiming and self.lanes.get(lane.key) is lane:
-            self._forget(lane)
+    def _left(self, subqueue: Subqueue, size: int, length: int) -> None:
+        """Count what left the window of a subqueue; forget the subqueue if that was all."""
+        self._memory.left(size, length)
+        if subqueue.outside:
+            self._refills.note(subqueue)
+        elif (
+            not len(subqueue)
+            and not subqueue.claiming
+            and self.subqueues.get(subqueue.key) is subqueue
+        ):
+            self._forget(subqueue)
 
-    def _forget(self, lane: Lane) -> None:
-        del self.lanes[lane.key]
-        self.limited &= bool(self.lanes)
-        self._needs.forget(lane)
-        self._census.lanes -= 1
-        self._blocked.discard(lane)
-        if lane.limiter is not None:
-            lane.limiter.waiting.pop(lane, None)
-        if lane.key.key:
+    def _forget(self, subqueue: Subqueue) -> None:
+        del self.subqueues[subqueue.key]
+        self.limited &= bool(self.subqueues)
+        self._refills.forget(subqueue)
+        self._totals.subqueues -= 1
+        self._blocked.discard(subqueue)
+        if subqueue.limiter is not None:
+            subqueue.limiter.waiting.pop(subqueue, None)
+        if subqueue.key.key:
             self._keyed -= 1
-            self._views.order(fair=bool(self._keyed))
+            self._ready.order(fair=bool(self._keyed))
 
     # Jobs that come
 
     def takes(self, job: JobRecord) -> bool:
         """Say whether a queued job belongs into memory."""
-        lane = self.lanes.get(lane_of(job.headers))
-        return lane is None or lane.takes(job)
+        subqueue = self.subqueues.get(subqueue_of(job.headers))
+        return subqueue is None or subqueue.takes(job)
 
     def join(self, job: JobRecord) -> list[JobRecord]:
         """Add a queued job that is on disk; return those that leave memory for it, or itself."""
-        lane = self.lane(lane_of(job.headers))
-        if not lane.takes(job):
+        subqueue = self.subqueue(subqueue_of(job.headers))
+        if not subqueue.takes(job):
             return [job]
         self.version += 1
-        room = self._room
-        if not len(lane) and room.crowded(len(self.lanes)):
-            lane.leave(job.rank, job.seq)
-            self._views.show(lane)
+        memory = self._memory
+        if not len(subqueue) and memory.crowded(len(self.subqueues)):
+            subqueue.leave(job.rank, job.seq)
+            self._ready.show(subqueue)
             return [job]
-        room.size += 1
-        room.bytes += len(job.body)
-        if lane.join(job):
-            self._views.show(lane)
-        return self._displace(lane) if room.over else []
+        memory.size += 1
+        memory.bytes += len(job.body)
+        if subqueue.join(job):
+            self._ready.show(subqueue)
+        return self._displace(subqueue) if memory.over else []
 
-    def fill(self, lane: Lane, jobs: list[JobRecord]) -> list[JobRecord]:
-        """Add jobs read for a lane, in order; return those that leave memory for them.
+    def fill(self, subqueue: Subqueue, jobs: list[JobRecord]) -> list[JobRecord]:
+        """Add jobs read for a subqueue, in order; return those that leave memory for them.
 
-        The lane keeps one of them although the memory is used up.
+        The subqueue keeps one of them although the memory is used up.
         """
         length = sum([len(job.body) for job in jobs])
-        self._room.size += len(jobs)
-        self._room.bytes += length
-        if jobs and lane.fill(jobs, length):
-            self._views.show(lane)
-        return self._displace(lane) if self._room.over else []
+        self._memory.size += len(jobs)
+        self._memory.bytes += length
+        if jobs and subqueue.fill(jobs, length):
+            self._ready.show(subqueue)
+        return self._displace(subqueue) if self._memory.over else []
 
-    def _displace(self, lane: Lane) -> list[JobRecord]:
+    def _displace(self, subqueue: Subqueue) -> list[JobRecord]:
         displaced = []
-        while (gives := self._room.victim(self.lanes, lane)) is not None:
+        while (gives := self._memory.victim(self.subqueues, subqueue)) is not None:
             job = gives.displace()
-            self._room.left(1, len(job.body))
-            self._needs.note(gives)
+            self._memory.left(1, len(job.body))
+            self._refills.note(gives)
             displaced.append(job)
         return displaced
 
     # The store
 
-    def hungry(self, now: float = 0.0) -> Iterator[tuple[Lane, int, int]]:
-        """Yield the lanes to be filled from the store, with how many jobs and bytes to read."""
-        return self._needs.take(self.lanes, self._room, now)
+    def take_refills(self, now: float = 0.0) -> Iterator[tuple[Subqueue, int, int]]:
+        """Yield the subqueues to be filled from the store, with how many jobs and bytes to read."""
+        return self._refills.take(self.subqueues, self._memory, now)
 
-    def claimed(self, lane: Lane, after: Place, jobs: list[JobRecord], *, more: bool) -> bool:
+    def claimed(
+        self, subqueue: Subqueue, after: Place, jobs: list[JobRecord], *, more: bool
+    ) -> bool:
         """Take note of the verdict on a claim; say whether its jobs may join.
 
         Args:
-            lane: For which it was.
+            subqueue: For which it was.
             after: Where it began.
             jobs: What it found.
             more: Whether there are others after them.
         """
-        lane.claiming = False
-        self.version += 1  # others may have waited for what this lane has
-        if lane.edge != after:  # something was displaced meanwhile: claim again, from there
-            self._needs.note(lane)
+        subqueue.claiming = False
+        self.version += 1  # others may have waited for what this subqueue has
+        if subqueue.edge != after:  # something was displaced meanwhile: claim again, from there
+            self._refills.note(subqueue)
             return False
-        lane.outside = more
+        subqueue.outside = more
         if jobs:
-            lane.edge = (jobs[-1].rank, jobs[-1].seq)
+            subqueue.edge = (jobs[-1].rank, jobs[-1].seq)
         if more:
-            self._needs.note(lane)
+            self._refills.note(subqueue)
         return True
 
-    def failed(self, lane: Lane) -> None:
+    def failed(self, subqueue: Subqueue) -> None:
         """Note that a claim could not be made."""
-        lane.claiming = False
+        subqueue.claiming = False
         self.version += 1
-        self._needs.note(lane)
+        self._refills.note(subqueue)
 
-    def rest(self, lane: Lane) -> None:
-        """Forget a lane if it has nothing."""
-        self._left(lane, 0, 0)
+    def rest(self, subqueue: Subqueue) -> None:
+        """Forget a subqueue if it has nothing."""
+        self._left(subqueue, 0, 0)
 
-    def rewind(self, key: LaneKey, before: Place = BEFORE_ALL) -> None:
-        """Look into the store for the best ranked jobs of a lane.
+    def rewind(self, key: SubqueueKey, before: Place = BEFORE_ALL) -> None:
+        """Look into the store for the best ranked jobs of a subqueue.
 
         Args:
-            key: Of the lane.
-            before: No job of the lane in the store stands before this place.
+            key: Of the subqueue.
+            before: No job of the subqueue in the store stands before this place.
         """
-        lane = self.lane(key)
-        lane.rewind(before)
-        self._needs.note(lane)
+        subqueue = self.subqueue(key)
+        subqueue.rewind(before)
+        self._refills.note(subqueue)
         self.version += 1
-        self._views.show(lane)
+        self._ready.show(subqueue)
 
     # Jobs that go
 
     # hot loop: benchmarks/drain.py
     def take(
-        self, skill: Skill, judge: Judge, refuses: Refuses, load: Load, now: float = 0.0
+        self, eligibility: Eligibility, judge: Judge, refuses: Refuses, load: Load, now: float = 0.0
     ) -> list[JobRecord]:
         """Remove and return the best ranked jobs that suit a worker.
 
         Nothing is taken that ranks after a job which is in the store only: first come, first
-        served. Where lanes have keys, this holds inside of each lane.
+        served. Where subqueues have keys, this holds inside of each subqueue.
 
         Args:
-            skill: Of which lanes the worker may get jobs.
-            judge: See `eventmq.broker.subqueues.Picker`, as ``refuses``.
+            eligibility: Of which subqueues the worker may get jobs.
+            judge: See `eventmq.broker.subqueues.Selector`, as ``refuses``.
             refuses: Asked for each job, or None.
             load: What the chunk may hold.
             now: Unix time.
         """
-        view = self._views.of(skill, self.lanes.values())
+        ready = self._ready.of(eligibility, self.subqueues.values())
         if self.limited:
-            return self._share(view, lambda lane: Picker(lane, judge, refuses), load, now)
+            return self._share(
+                ready, lambda subqueue: Selector(subqueue, judge, refuses), load, now
+            )
         taken: list[JobRecord] = []
-        opened: list[tuple[Picker, int, int]] = []
-        heap: list[tuple[Place, int, Picker]] = []  # of opened lanes, by what comes next
+        opened: list[tuple[Selector, int, int]] = []
+        heap: list[tuple[Place, int, Selector]] = []  # of opened subqueues, by what comes next
         size, left = 0, load.seconds
-        lane = view.first()
-        while size >= 0 and (lane is not None or heap):
-            if lane is not None and (not heap or lane.first < heap[0][0]):  # type: ignore[operator]
-                view.pop()
-                picker = Picker(lane, judge, refuses)
-                opened.append((picker, len(lane), lane.bytes))
-                lane = view.first()
+        subqueue = ready.first()
+        while size >= 0 and (subqueue is not None or heap):
+            if subqueue is not None and (not heap or subqueue.first < heap[0][0]):  # type: ignore[operator]
+                ready.pop()
+                selector = Selector(subqueue, judge, refuses)
+                opened.append((selector, len(subqueue), subqueue.bytes))
+                subqueue = ready.first()
             else:
-                picker = heappop(heap)[2]
-            if picker.dry:  # what comes next is in the store
-                self._demand(picker.lane, view)
+                selector = heappop(heap)[2]
+            if selector.dry:  # what comes next is in the store
+                self._demand(selector.subqueue, ready)
                 break
             bound = heap[0][0] if heap else None
-            if lane is not None and (bound is None or lane.first < bound):  # type: ignore[operator]
-                bound = lane.first
-            before = picker.spent
-            size = picker.take(taken, size, load._replace(seconds=before + left), bound)
-            left -= picker.spent - before
-            following = picker.next
+            if subqueue is not None and (bound is None or subqueue.first < bound):  # type: ignore[operator]
+                bound = subqueue.first
+            before = selector.spent
+            size = selector.take(taken, size, load._replace(seconds=before + left), bound)
+            left -= selector.spent - before
+            following = selector.next
             if following is not None:
-                heappush(heap, (following, picker.lane.number, picker))
+                heappush(heap, (following, selector.subqueue.number, selector))
         self._close(opened)
-        for picker, _, _ in opened:
-            view.add(picker.lane)
+        for selector, _, _ in opened:
+            ready.add(selector.subqueue)
         return taken
 
     def _share(
-        self, view: View, pick: Callable[[Lane], Picker], load: Load, now: float
+        self, ready: ReadyHeap, pick: Callable[[Subqueue], Selector], load: Load, now: float
     ) -> list[JobRecord]:
-        """Take jobs where lanes have limits or keys."""
+        """Take jobs where subqueues have limits or keys."""
         taken: list[JobRecord] = []
-        opened: list[tuple[Picker, int, int]] = []
+        opened: list[tuple[Selector, int, int]] = []
         fair = bool(self._keyed)
-        followed: list[Lane] = []
+        followed: list[Subqueue] = []
 
-        def follow() -> Lane | None:
-            lane = self._follow(view, now)
-            if lane is not None:
+        def follow() -> Subqueue | None:
+            subqueue = self._follow(ready, now)
+            if subqueue is not None:
                 if not followed:  # nobody who may be taken from was served less
-                    view.rise(lane.served)
-                followed.append(lane)
-            return lane
+                    ready.rise(subqueue.served)
+                followed.append(subqueue)
+            return subqueue
 
-        def opening(lane: Lane) -> Picker:
-            opened.append((pick(lane), len(lane), lane.bytes))
+        def opening(subqueue: Subqueue) -> Selector:
+            opened.append((pick(subqueue), len(subqueue), subqueue.bytes))
             return opened[-1][0]
 
-        for lane in share(follow, opening, taken, load, now, fair=fair):
-            self._needs.demand(lane)
+        for subqueue in share(follow, opening, taken, load, now, fair=fair):
+            self._refills.demand(subqueue)
         self._close(opened)
-        for lane in followed:
-            view.add(lane)
+        for subqueue in followed:
+            ready.add(subqueue)
         return taken
 
-    def _close(self, opened: list[tuple[Picker, int, int]]) -> None:
-        for picker, jobs, length in opened:
-            picker.close()
-            lane = picker.lane
-            self._left(lane, jobs - len(lane), length - lane.bytes)
+    def _close(self, opened: list[tuple[Selector, int, int]]) -> None:
+        for selector, jobs, length in opened:
+            selector.close()
+            subqueue = selector.subqueue
+            self._left(subqueue, jobs - len(subqueue), length - subqueue.bytes)
 
-    def _demand(self, lane: Lane, view: View) -> None:
+    def _demand(self, subqueue: Subqueue, ready: ReadyHeap) -> None:
         """Read what a worker waits for, and what it will want after that."""
-        for each in (lane, *view.following()):
+        for each in (subqueue, *ready.following()):
             if each.outside and not len(each):
-                self._needs.demand(each)
-        self._needs.note(lane)
+                self._refills.demand(each)
+        self._refills.note(subqueue)
 
     def remove(self, job: JobRecord) -> bool:
         """Remove a job that waits in memory; say whether it was there."""
         if self.aside.pop(job.id, None) is not None:
             return True
-        lane = self.lanes.get(lane_of(job.headers))
-        found = lane is not None and lane.remove(job)
-        if lane is not None and found:
-            self._left(lane, 1, len(job.body))
+        subqueue = self.subqueues.get(subqueue_of(job.headers))
+        found = subqueue is not None and subqueue.remove(job)
+        if subqueue is not None and found:
+            self._left(subqueue, 1, len(job.body))
         return found
 
     def forget(self, ids: Collection[str]) -> None:
@@ -576,16 +601,20 @@ class Queue:
 
     def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of the windows for which ``leave`` is true."""
-        return [job for lane in list(self.lanes.values()) for job in self.drop_from(lane, leave)]
+        return [
+            job
+            for subqueue in list(self.subqueues.values())
+            for job in self.drop_from(subqueue, leave)
+        ]
 
-    def drop_from(self, lane: Lane, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
+    def drop_from(self, subqueue: Subqueue, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of one window for which ``leave`` is true."""
-        left = lane.drop(leave)
+        left = subqueue.drop(leave)
         if left:
-            self._left(lane, len(left), sum(len(job.body) for job in left))
+            self._left(subqueue, len(left), sum(len(job.body) for job in left))
         return left
 
-    def want(self, lane: Lane) -> None:
-        """Read jobs of a lane that nobody takes, because they are to end."""
-        if lane.outside and not len(lane):
-            self._needs.demand(lane)
+    def want(self, subqueue: Subqueue) -> None:
+        """Read jobs of a subqueue that nobody takes, because they are to end."""
+        if subqueue.outside and not len(subqueue):
+            self._refills.demand(subqueue)

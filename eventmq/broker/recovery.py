@@ -1,4 +1,4 @@
-"""What the broker makes of a store that it opened: counts, lanes, and the chunks of its past."""
+"""What the broker takes over from a store that it opened: counts, subqueues and open chunks."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Recovery:
             state.queue(name)  # the operator named it, so it is listed
         for name, counts in recovered.counts.items():
             state.queue(name).counts = counts
-        for name, lane, first in recovered.lanes:
+        for name, subqueue, first in recovered.subqueues:
             queue = state.busy[name] = state.queue(name)
-            queue.rewind(lane, first)
+            queue.rewind(subqueue, first)
         for chunk in recovered.chunks:
             session = self._session(chunk)
             self._lease(session, chunk)

@@ -8,7 +8,7 @@ from eventmq.broker.heartbeats import Heartbeats
 from eventmq.broker.peers import PLAIN_PREFIX, Session
 from eventmq.broker.revoked import Revoked
 from eventmq.broker.status import forget_worker
-from eventmq.broker.subqueues import Skill
+from eventmq.broker.subqueues import Eligibility
 from eventmq.broker.suspects import PATIENCE, Death
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
@@ -153,7 +153,7 @@ class Sessions:
         session.inputs = bool(features and "inputs" in features.extensions)
         session.plain = plain
         tasks = None if not plain and not session.tasks else session.tasks
-        session.skill = Skill(tasks, plain or session.callables)
+        session.eligibility = Eligibility(tasks, plain or session.callables)
         if features:  # a broker that was restarted goes on above what the worker has seen
             session.next_number = max(session.next_number, features.received + 1)
         session.gone_at = session.patience = 0.0

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.limiters import Limiters
-from eventmq.broker.queues import Census, Queue
+from eventmq.broker.queues import Queue, SubqueueCounts
 from eventmq.broker.suspects import Suspects
 from eventmq.broker.transient_jobs import VolatileJobs
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
-from eventmq.store.writes import lane_of
+from eventmq.store.writes import subqueue_of
 from eventmq.timekeeping import Timekeeper
 from eventmq.wire.commands import Ack, Error, Reply
 
@@ -68,7 +68,7 @@ class State:
     queues: dict[str, Queue] = field(default_factory=dict)
     #: How many of them who has named first, and nothing else has shown to be wanted.
     made: Counter[object] = field(default_factory=Counter)
-    census: Census = field(default_factory=Census)
+    subqueue_counts: SubqueueCounts = field(default_factory=SubqueueCounts)
     #: Queues that may have something to dispatch or to claim.
     busy: dict[str, Queue] = field(default_factory=dict)
     peers: dict[Key, Peer] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class State:
     def __post_init__(self) -> None:
         self.volatile = VolatileJobs(self.limits, self.limiters)
         self.limiters.limit_queues(self.limits.queue_limits)
-        self.census.limiters = self.limiters
+        self.subqueue_counts.limiters = self.limiters
 
     @property
     def wall(self) -> float:
@@ -215,7 +215,7 @@ class State:
         if queue is None:
             limits = self.limits
             size, length = limits.queue_window, limits.window_bytes
-            queue = Queue(name, size, length, self.now, self.census)
+            queue = Queue(name, size, length, self.now, self.subqueue_counts)
             queue.limiter = self.limiters.of_queues.get(name)
             self.queues[name] = queue
         return queue
@@ -320,7 +320,7 @@ class State:
     def prune_limiters(self) -> None:
         """Forget limiters that nobody needs."""
         if self.limiters.of:
-            waiting = {key for queue in self.queues.values() for key in queue.lanes}
+            waiting = {key for queue in self.queues.values() for key in queue.subqueues}
             self.limiters.prune(self.now, waiting)
 
     def learn(self, headers: str, seq: int) -> None:
@@ -330,13 +330,13 @@ class State:
         """
         if "limit-" not in headers:
             return
-        known, lane = parse_headers(headers), lane_of(headers)
-        if lane.task is None or not (lane.key or known.limit_rate or known.limit_running):
+        known, subqueue = parse_headers(headers), subqueue_of(headers)
+        if subqueue.task is None or not (subqueue.key or known.limit_rate or known.limit_running):
             return
         limiters = self.limiters
-        limiter = limiters.of.get(lane)
+        limiter = limiters.of.get(subqueue)
         if limiter is None:
-            limiter = limiters.make(lane)
+            limiter = limiters.make(subqueue)
             self._count_running(limiter)
             for queue in self.queues.values():
                 queue.limit(limiter)
@@ -351,11 +351,11 @@ class State:
 
         Those with a key never were: each of them says it.
         """
-        if limiter.lane.key:
+        if limiter.subqueue.key:
             return
         for _, lease, place in self.running.values():
             job = lease.jobs[place]
-            if job is not None and lane_of(job.headers) == limiter.lane:
+            if job is not None and subqueue_of(job.headers) == limiter.subqueue:
                 self.limiters.ran_before(job, limiter, self.now)
 
     def leased(

@@ -1,7 +1,9 @@
-"""One lane: the jobs of a queue with the same task and key, of which the best ranked are in memory.
+"""Subqueues: the jobs of a queue with the same task and key, and which of them a worker may take.
 
-Every queued job of the lane whose (rank, seq) is at or below ``edge`` is in memory: in the window,
-leased, or put aside. Those above are in the store only, as long as ``outside`` is true.
+The best ranked jobs of a `Subqueue` are in memory: every queued job whose (rank, seq) is at or
+below ``edge`` is in the window, leased, or put aside. Those above are in the store only, as long as
+``outside`` is true. A `Selector` takes jobs of one subqueue for a chunk; a `ReadyHeap` orders the
+subqueues that suit the sessions of one `Eligibility`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.limiters import Limiter
     from eventmq.job import JobRecord
-    from eventmq.store.writes import LaneKey
+    from eventmq.store.writes import SubqueueKey
 
     Judge = Callable[[str], float]
     Refuses = Callable[[JobRecord], bool] | None
@@ -28,21 +30,21 @@ __all__ = [
     "BEFORE_ALL",
     "NOTHING",
     "PLAIN_ONLY",
-    "Lane",
+    "Eligibility",
     "Load",
-    "Picker",
     "Place",
-    "Skill",
+    "ReadyHeap",
+    "ReadyIndex",
+    "Selector",
+    "Subqueue",
     "Turn",
-    "View",
-    "Views",
 ]
 
 
 #: (rank, seq) of a job, or something at or before it.
 Place = tuple[int, int]
 
-#: What orders lanes: a `Place`, or before it how much was served where they share fairly.
+#: What orders subqueues: a `Place`, or before it how much was served where they share fairly.
 Turn = tuple[int, ...]
 
 #: A key below that of every job.
@@ -52,12 +54,12 @@ BEFORE_ALL: Place = (-(1 << 62), 0)
 _CUT = 4096
 
 
-class Lane:
-    """A lane of a queue.
+class Subqueue:
+    """A subqueue of a queue.
 
     Args:
-        key: As `eventmq.store.lane_of` says.
-        number: Of the lane in its queue: orders lanes whose first jobs stand at one place.
+        key: As `eventmq.store.subqueue_of` says.
+        number: Of the subqueue in its queue: orders subqueues whose first jobs stand at one place.
         limiter: Of this task and key, None for no limits.
     """
 
@@ -77,7 +79,7 @@ class Lane:
         "unknown_since",
     )
 
-    def __init__(self, key: LaneKey, number: int = 0, limiter: Limiter | None = None) -> None:
+    def __init__(self, key: SubqueueKey, number: int = 0, limiter: Limiter | None = None) -> None:
         self.key = key
         self.task = key.task
         self.limiter = limiter
@@ -91,8 +93,8 @@ class Lane:
         self.claiming = False
         #: Since when there are workers of the queue, of which none knows the task.
         self.unknown_since: float | None = None
-        #: Jobs taken so far, where lanes share fairly; with a head start of what others had taken
-        #: when this one, being ``fresh``, began to take part, or did so again.
+        #: Virtual time of fair sharing: jobs taken so far, and what others had taken when this
+        #: subqueue, being ``fresh``, began to compete, or did so again.
         self.served = 0
         self.fresh = True
 
@@ -101,14 +103,14 @@ class Lane:
 
     @property
     def first(self) -> Place | None:
-        """The (rank, seq) before which no job of the lane waits, None where none waits at all."""
+        """The (rank, seq) before which no job waits here, None where none waits at all."""
         if len(self.items) > self.head:
             return self.items[self.head][:2]
         return self.edge if self.outside else None
 
     @property
     def turn(self) -> Turn | None:
-        """What orders lanes that share fairly: how much was served, then `first`."""
+        """What orders subqueues that share fairly: how much was served, then `first`."""
         first = self.first
         return None if first is None else (self.served, *first)
 
@@ -186,7 +188,7 @@ class Lane:
         """Forget the edge: the next claim starts at the best ranked job of the store.
 
         Args:
-            before: No job of the lane in the store stands before this place.
+            before: No job of the subqueue in the store stands before this place.
         """
         self.outside = True
         self.edge = (before[0], before[1] - 1)
@@ -202,39 +204,39 @@ class Load(NamedTuple):
     bytes: int
 
 
-class Picker:
-    """Takes jobs of one lane, in rank order, for one chunk.
+class Selector:
+    """Takes jobs of one subqueue, in rank order, for one chunk.
 
     Args:
-        lane: The lane.
+        subqueue: The subqueue.
         judge: Header text -> seconds that such a job costs, below 0 if it does not suit; asked
             once per text.
         refuses: Asked for each job in addition, or None.
     """
 
-    __slots__ = ("_costs", "_judge", "_place", "_refuses", "_skipped", "lane", "spent")
+    __slots__ = ("_costs", "_judge", "_place", "_refuses", "_skipped", "spent", "subqueue")
 
-    def __init__(self, lane: Lane, judge: Judge, refuses: Refuses) -> None:
-        self.lane = lane
+    def __init__(self, subqueue: Subqueue, judge: Judge, refuses: Refuses) -> None:
+        self.subqueue = subqueue
         #: Seconds that the jobs taken so far cost.
         self.spent = 0.0
         self._judge = judge
         self._refuses = refuses
-        self._place = lane.head
+        self._place = subqueue.head
         self._skipped: list[tuple[int, int, JobRecord]] = []
         self._costs: dict[str, float] = {}
 
     @property
     def next(self) -> Place | None:
         """The (rank, seq) of what comes next: a lower bound where that is in the store only."""
-        if self._place < len(self.lane.items):
-            return self.lane.items[self._place][:2]
-        return self.lane.edge if self.lane.outside else None
+        if self._place < len(self.subqueue.items):
+            return self.subqueue.items[self._place][:2]
+        return self.subqueue.edge if self.subqueue.outside else None
 
     @property
     def dry(self) -> bool:
         """Whether nothing more is in memory."""
-        return self._place >= len(self.lane.items)
+        return self._place >= len(self.subqueue.items)
 
     # hot loop: benchmarks/drain.py
     def take(
@@ -249,11 +251,11 @@ class Picker:
         Args:
             taken: The jobs of the chunk so far.
             size: Bytes of their bodies.
-            load: What the chunk may hold; its seconds are for the jobs of this lane.
+            load: What the chunk may hold; its seconds are for the jobs of this subqueue.
             before: Stop at a job that ranks after this, None for no bound.
         """
         budget, limit, max_bytes = load
-        items, place, end = self.lane.items, self._place, len(self.lane.items)
+        items, place, end = self.subqueue.items, self._place, len(self.subqueue.items)
         costs, judge, refuses, spent = self._costs, self._judge, self._refuses, self.spent
         full = False
         while place < end:
@@ -278,7 +280,7 @@ class Picker:
                 break
             place += 1
             size += length
-            self.lane.bytes -= length
+            self.subqueue.bytes -= length
             taken.append(job)
             spent += cost
         self._place, self.spent = place, spent
@@ -286,34 +288,34 @@ class Picker:
 
     def close(self) -> None:
         """Remove what was taken from the window."""
-        lane, place = self.lane, self._place
+        subqueue, place = self.subqueue, self._place
         skipped = self._skipped
-        if place - lane.head == len(skipped):
+        if place - subqueue.head == len(skipped):
             return
         place -= len(skipped)
-        lane.items[place : place + len(skipped)] = skipped
-        lane.head = place
+        subqueue.items[place : place + len(skipped)] = skipped
+        subqueue.head = place
         if place > _CUT:
-            del lane.items[:place]
-            lane.head = 0
+            del subqueue.items[:place]
+            subqueue.head = 0
 
 
-#: What orders the lanes of a view.
-_FIRST: Callable[[Lane], Turn | None] = attrgetter("first")
+#: What orders the subqueues of a heap.
+_FIRST: Callable[[Subqueue], Turn | None] = attrgetter("first")
 
-_TURN: Callable[[Lane], Turn | None] = attrgetter("turn")
+_TURN: Callable[[Subqueue], Turn | None] = attrgetter("turn")
 
-#: Views of a queue: the one made first goes, and is made again when a session looks.
+#: ReadyIndex of a queue: the one made first goes, and is made again when a session looks.
 _MOST = 100
 
-#: Lanes that are looked at together when the first of them has to be read from the store.
+#: Subqueues that are looked at together when the first of them has to be read from the store.
 _EARLY = 16
 
 #: A heap of at most so many entries is not looked through for those that are out of date.
 _SMALL = 64
 
 
-class Skill(NamedTuple):
+class Eligibility(NamedTuple):
     """Which jobs a session takes."""
 
     #: Names of tasks; None means any.
@@ -328,131 +330,135 @@ class Skill(NamedTuple):
         return self.tasks is None or task in self.tasks
 
 
-#: The skill of a session that did not say yet what it knows.
-NOTHING = Skill(frozenset(), plain=False)
+#: The eligibility of a session that did not say yet what it knows.
+NOTHING = Eligibility(frozenset(), plain=False)
 
-#: The skill of a session that takes plain jobs only.
-PLAIN_ONLY = Skill(frozenset(), plain=True)
+#: The eligibility of a session that takes plain jobs only.
+PLAIN_ONLY = Eligibility(frozenset(), plain=True)
 
 
-class View:
-    """The lanes of a queue that suit a skill.
+class ReadyHeap:
+    """The subqueues of a queue that suit an eligibility.
 
     Args:
-        skill: Of the sessions that look.
-        key: Lane -> what orders it, None where it has nothing.
+        eligibility: Of the sessions that look.
+        key: Subqueue -> what orders it, None where it has nothing.
     """
 
-    __slots__ = ("_floor", "_heap", "_limit", "_placed", "key", "skill")
+    __slots__ = ("_floor", "_heap", "_limit", "_placed", "eligibility", "key")
 
-    def __init__(self, skill: Skill, key: Callable[[Lane], Turn | None]) -> None:
-        self.skill = skill
+    def __init__(self, eligibility: Eligibility, key: Callable[[Subqueue], Turn | None]) -> None:
+        self.eligibility = eligibility
         self.key = key
-        self._heap: list[tuple[Turn, int, Lane]] = []
+        self._heap: list[tuple[Turn, int, Subqueue]] = []
         self._limit = _SMALL
-        #: The key with which a lane stands in the heap; its other entries are out of date.
-        self._placed: dict[Lane, Turn] = {}
+        #: The key with which a subqueue stands in the heap; its other entries are out of date.
+        self._placed: dict[Subqueue, Turn] = {}
         self._floor = 0
 
-    def add(self, lane: Lane) -> None:
-        """Note that a lane has something to lease, or something better than before."""
-        place = self.key(lane)
-        old = self._placed.get(lane)
+    def add(self, subqueue: Subqueue) -> None:
+        """Note that a subqueue has something to lease, or something better than before."""
+        place = self.key(subqueue)
+        old = self._placed.get(subqueue)
         if place is not None and (old is None or place < old):
-            self._placed[lane] = place
+            self._placed[subqueue] = place
             heap = self._heap
-            heappush(heap, (place, lane.number, lane))
+            heappush(heap, (place, subqueue.number, subqueue))
             if len(heap) > self._limit:
                 self._rebuild()
 
     def _rebuild(self) -> None:
         key = self.key
-        places = [(lane, key(lane)) for lane in self._placed]
-        self._placed = {lane: place for lane, place in places if place is not None}
-        self._heap = [(place, lane.number, lane) for lane, place in self._placed.items()]
+        places = [(subqueue, key(subqueue)) for subqueue in self._placed]
+        self._placed = {subqueue: place for subqueue, place in places if place is not None}
+        self._heap = [
+            (place, subqueue.number, subqueue) for subqueue, place in self._placed.items()
+        ]
         heapify(self._heap)
         self._limit = max(_SMALL, 2 * len(self._heap))
 
     # hot loop: benchmarks/drain.py
-    def first(self) -> Lane | None:
-        """Return the lane with the best job, or perhaps: its best may be in the store only."""
+    def first(self) -> Subqueue | None:
+        """Return the subqueue with the best job, or perhaps: its best may be in the store only."""
         heap, placed, key = self._heap, self._placed, self.key
         while heap:
-            place, number, lane = heap[0]
-            if placed.get(lane) != place:
+            place, number, subqueue = heap[0]
+            if placed.get(subqueue) != place:
                 heappop(heap)
                 continue
-            now = key(lane)
+            now = key(subqueue)
             if now == place:
-                return lane
+                return subqueue
             if now is None:
                 heappop(heap)
-                del placed[lane]
+                del placed[subqueue]
             else:
-                placed[lane] = now
-                heapreplace(heap, (now, number, lane))
+                placed[subqueue] = now
+                heapreplace(heap, (now, number, subqueue))
         return None
 
     def pop(self) -> None:
-        """Take the lane out that `first` just returned, until it is added again."""
-        _, _, lane = heappop(self._heap)
-        del self._placed[lane]
+        """Take the subqueue out that `first` just returned, until it is added again."""
+        _, _, subqueue = heappop(self._heap)
+        del self._placed[subqueue]
 
     @property
     def floor(self) -> int:
-        """What the lane was served that was served least, of those that may be taken from."""
-        lane = self.first()
-        return self._floor if lane is None else max(self._floor, lane.served)
+        """What the subqueue was served that was served least, of those that may be taken from."""
+        subqueue = self.first()
+        return self._floor if subqueue is None else max(self._floor, subqueue.served)
 
     def rise(self, served: int) -> None:
-        """Note that no lane that may be taken from was served less."""
+        """Note that no subqueue that may be taken from was served less."""
         self._floor = max(self._floor, served)
 
-    def following(self) -> list[Lane]:
-        """Return some lanes that come early."""
-        return [lane for _, _, lane in self._heap[:_EARLY]]
+    def following(self) -> list[Subqueue]:
+        """Return some subqueues that come early."""
+        return [subqueue for _, _, subqueue in self._heap[:_EARLY]]
 
 
-class Views:
-    """The views of a queue, by skill."""
+class ReadyIndex:
+    """The heaps of a queue, by eligibility."""
 
     __slots__ = ("_fair", "_of")
 
     def __init__(self) -> None:
-        self._of: dict[Skill, View] = {}
+        self._of: dict[Eligibility, ReadyHeap] = {}
         self._fair = False
 
     def order(self, *, fair: bool) -> None:
-        """Order lanes by who was served least, or by their ranks."""
+        """Order subqueues by who was served least, or by their ranks."""
         if fair != self._fair:
             self._fair = fair
             self._of.clear()
 
-    def of(self, skill: Skill, lanes: Iterable[Lane]) -> View:
-        """Return the view of a skill, making it from the lanes of the queue if it is new."""
-        view = self._of.get(skill)
-        if view is None:
+    def of(self, eligibility: Eligibility, subqueues: Iterable[Subqueue]) -> ReadyHeap:
+        """Return the heap of an eligibility, making it from the queue's subqueues if it is new."""
+        heap = self._of.get(eligibility)
+        if heap is None:
             if len(self._of) >= _MOST:
                 del self._of[next(iter(self._of))]
-            suits = [lane for lane in lanes if skill.admits(lane.task)]
-            view = self._of[skill] = View(skill, _TURN if self._fair else _FIRST)
-            view.rise(min((lane.served for lane in suits if not lane.fresh), default=0))
-            for lane in suits:
-                self._join(lane, view.floor)
-                view.add(lane)
-        return view
+            suits = [subqueue for subqueue in subqueues if eligibility.admits(subqueue.task)]
+            heap = self._of[eligibility] = ReadyHeap(eligibility, _TURN if self._fair else _FIRST)
+            heap.rise(min((subqueue.served for subqueue in suits if not subqueue.fresh), default=0))
+            for subqueue in suits:
+                self._join(subqueue, heap.floor)
+                heap.add(subqueue)
+        return heap
 
-    def show(self, lane: Lane) -> None:
-        """Let workers see that a lane has something, or something better than before."""
-        views = [view for skill, view in self._of.items() if skill.admits(lane.task)]
-        if views and lane.fresh:
-            self._join(lane, max(view.floor for view in views))
-        for view in views:
-            view.add(lane)
+    def show(self, subqueue: Subqueue) -> None:
+        """Let workers see that a subqueue has something, or something better than before."""
+        heaps = [
+            heap for eligibility, heap in self._of.items() if eligibility.admits(subqueue.task)
+        ]
+        if heaps and subqueue.fresh:
+            self._join(subqueue, max(heap.floor for heap in heaps))
+        for heap in heaps:
+            heap.add(subqueue)
 
     @staticmethod
-    def _join(lane: Lane, floor: int) -> None:
-        """Let a lane take part: what it did not ask for, or was not given, is no credit."""
-        if lane.fresh:
-            lane.fresh = False
-            lane.served = max(lane.served, floor)
+    def _join(subqueue: Subqueue, floor: int) -> None:
+        """Let a subqueue take part: what it did not ask for, or was not given, is no credit."""
+        if subqueue.fresh:
+            subqueue.fresh = False
+            subqueue.served = max(subqueue.served, floor)

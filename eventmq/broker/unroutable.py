@@ -1,7 +1,7 @@
 """Jobs whose task no connected worker knows: they stop nobody, and fail after a grace.
 
-A worker knows the task of a lane or does not, so a lane that nobody knows just waits. A job that
-each worker of its queue refused by itself is put aside, out of the window.
+A worker knows the task of a subqueue or does not, so a subqueue that no worker knows just waits. A
+job that each worker of its queue refused by itself is put aside, out of the window.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from eventmq.broker.dispatch import knows
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
-from eventmq.store.writes import Finish, lane_of
+from eventmq.store.writes import Finish, subqueue_of
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class UnknownTasks:
 
 
 class Parking:
-    """Watches lanes that nobody knows and jobs that everybody refused."""
+    """Watches subqueues that nobody knows and jobs that everybody refused."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
@@ -91,7 +91,7 @@ class Parking:
     def tick(self) -> None:
         """Look who knows what; fail what waited too long."""
         for queue in list(self.state.queues.values()):
-            if queue.lanes:
+            if queue.subqueues:
                 self._look(queue)
             if queue.aside:
                 self._fail_aside(queue)
@@ -99,9 +99,9 @@ class Parking:
     def shift(self, seconds: float) -> None:
         """Let jobs wait longer: the broker itself was away, or store time went on at once."""
         for queue in self.state.queues.values():
-            for lane in queue.lanes.values():
-                if lane.unknown_since is not None:
-                    lane.unknown_since += seconds
+            for subqueue in queue.subqueues.values():
+                if subqueue.unknown_since is not None:
+                    subqueue.unknown_since += seconds
             for job_id, (job, since) in queue.aside.items():
                 queue.aside[job_id] = (job, since + seconds)
 
@@ -112,26 +112,26 @@ class Parking:
             if any(name == queue.name for _, name in session.queues)
         ]
 
-    # Lanes
+    # Subqueues
 
     def _look(self, queue: Queue) -> None:
-        """Note since when nobody knows a lane; fail its jobs when that is too long."""
+        """Note since when nobody knows a subqueue; fail its jobs when that is too long."""
         sessions = self._serving(queue)
-        skills = {session.skill for session in sessions}
-        known: dict[str | None, bool] = {}  # lanes are many where jobs have keys, tasks are not
-        for lane in list(queue.lanes.values()):
-            task = lane.task
+        eligibilities = {session.eligibility for session in sessions}
+        known: dict[str | None, bool] = {}  # subqueues are many where jobs have keys, tasks are not
+        for subqueue in list(queue.subqueues.values()):
+            task = subqueue.task
             if task not in known:
-                known[task] = any(skill.admits(task) for skill in skills)
+                known[task] = any(eligibility.admits(task) for eligibility in eligibilities)
             if known[task]:
-                lane.unknown_since = None
-            elif sessions and lane.unknown_since is None and lane.first is not None:
-                lane.unknown_since = self.state.now
+                subqueue.unknown_since = None
+            elif sessions and subqueue.unknown_since is None and subqueue.first is not None:
+                subqueue.unknown_since = self.state.now
                 grace = self.state.limits.unknown_task_grace
-                self._unknown.note(queue.name, lane.task or "", sessions, grace)
-            if lane.unknown_since is not None and self._too_long(lane.unknown_since):
-                self._fail(queue, lane.task or "", queue.drop_from(lane, lambda _: True))
-                queue.want(lane)
+                self._unknown.note(queue.name, subqueue.task or "", sessions, grace)
+            if subqueue.unknown_since is not None and self._too_long(subqueue.unknown_since):
+                self._fail(queue, subqueue.task or "", queue.drop_from(subqueue, lambda _: True))
+                queue.want(subqueue)
         if self.state.refusals and sessions:
             self._put_aside(queue, sessions)
 
@@ -141,14 +141,14 @@ class Parking:
     # Single jobs
 
     def _put_aside(self, queue: Queue, sessions: Sequence[Session]) -> None:
-        """Take jobs out of the way that every worker which knows their lane refused."""
+        """Take jobs out of the way that every worker which knows their subqueue refused."""
         refusals, now = self.state.refusals, self.state.now
 
         def nobody(job: JobRecord) -> bool:
             refused = refusals.get(job.id)
             if not refused:
                 return False
-            task = lane_of(job.headers).task
+            task = subqueue_of(job.headers).task
             return not any(knows(s, task) and s.id not in refused for s in sessions)
 
         for job in queue.drop(nobody):
@@ -161,7 +161,7 @@ class Parking:
         sessions = self._serving(queue)
         for job, _ in list(queue.aside.values()):
             refused = self.state.refusals.get(job.id, ())
-            task = lane_of(job.headers).task
+            task = subqueue_of(job.headers).task
             if any(knows(s, task) and s.id not in refused for s in sessions):
                 del queue.aside[job.id]
                 self.state.joined(job)

@@ -8,20 +8,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.job import JobRecord, JobState
-    from eventmq.store.writes import LaneKey
+    from eventmq.store.writes import SubqueueKey
 
 __all__ = ["Claim", "Find", "Found", "History", "ListJobs"]
 
 
 class Claim(NamedTuple):
-    """Read the queued jobs of a lane that rank after (rank, seq).
+    """Read the queued jobs of a subqueue that rank after (rank, seq).
 
     Verdict: (jobs in order, whether more). At most ``limit`` jobs, and no more after their bodies
     exceed ``max_bytes``.
     """
 
     queue: str
-    lane: LaneKey
+    subqueue: SubqueueKey
     after: tuple[int, int]
     limit: int
     max_bytes: int

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
-    from eventmq.store.writes import Chunk, LaneKey, LimitRow, SuspectRow, Sweep
+    from eventmq.store.writes import Chunk, LimitRow, SubqueueKey, SuspectRow, Sweep
 
-__all__ = ["LaneHead", "QueueCounts", "Recovered"]
+__all__ = ["QueueCounts", "Recovered", "SubqueueHead"]
 
 
 @dataclass(slots=True)
@@ -24,11 +24,11 @@ class QueueCounts:
     blocked: int = 0
 
 
-class LaneHead(NamedTuple):
-    """A lane, and where the first of its queued jobs stands."""
+class SubqueueHead(NamedTuple):
+    """A subqueue, and where the first of its queued jobs stands."""
 
     queue: str
-    lane: LaneKey
+    subqueue: SubqueueKey
     #: Its rank and number.
     first: tuple[int, int]
 
@@ -46,7 +46,7 @@ class Recovered:
         next_due: Store time of the first delayed job, or None.
         next_expiry: Unix time of the first expiry of a job, or None.
         sweeps: The marks that are kept, oldest first.
-        lanes: Those with queued jobs.
+        subqueues: Those with queued jobs.
         limiters: The token buckets that may not be full yet.
         next_event: Number of the next event.
         graphs: Whether there are graphs that have not ended.
@@ -64,7 +64,7 @@ class Recovered:
     next_due: float | None = None
     next_expiry: float | None = None
     sweeps: list[Sweep] = field(default_factory=list)
-    lanes: list[LaneHead] = field(default_factory=list)
+    subqueues: list[SubqueueHead] = field(default_factory=list)
     limiters: list[LimitRow] = field(default_factory=list)
     next_event: int = 1
     graphs: bool = False

@@ -41,7 +41,6 @@ __all__ = [
     "InputsPage",
     "KeepTime",
     "Kin",
-    "LaneKey",
     "LimitRow",
     "ListFailed",
     "ListGraph",
@@ -58,13 +57,14 @@ __all__ = [
     "SaveLimits",
     "SaveSuspects",
     "Stamp",
+    "SubqueueKey",
     "SuspectEnd",
     "SuspectRow",
     "Sweep",
     "SweepSlice",
     "UniqueRule",
     "Verdict",
-    "lane_of",
+    "subqueue_of",
     "unique_rule",
 ]
 
@@ -243,7 +243,7 @@ class Expire(NamedTuple):
 class LimitRow(NamedTuple):
     """The token bucket of a rate limit."""
 
-    lane: LaneKey
+    subqueue: SubqueueKey
     tokens: float
     #: Unix time at which there were so many.
     updated: float
@@ -336,8 +336,8 @@ class KeepTime(NamedTuple):
     """
 
 
-class LaneKey(NamedTuple):
-    """What tells the jobs of a queue apart: those with the same key are a *lane*.
+class SubqueueKey(NamedTuple):
+    """What tells the jobs of a queue apart: those with the same key are a *subqueue*.
 
     What a worker takes, or does not know, it takes or does not know as a whole; what is limited
     is limited as a whole.
@@ -350,10 +350,10 @@ class LaneKey(NamedTuple):
 
 
 @lru_cache(maxsize=16_384)
-def lane_of(headers: str) -> LaneKey:
-    """Return the lane of a job in its queue."""
+def subqueue_of(headers: str) -> SubqueueKey:
+    """Return the subqueue of a job in its queue."""
     known = parse_headers(headers)
-    return LaneKey(known.task, known.limit_key) if known.content_type else LaneKey(None)
+    return SubqueueKey(known.task, known.limit_key) if known.content_type else SubqueueKey(None)
 
 
 class UniqueRule(NamedTuple):

@@ -171,7 +171,7 @@ def test_an_altered_job_that_is_in_memory_runs_as_it_was(broker: Broker) -> None
     job_id, _ = broker.submit(body=b"1---")
     broker.store._db.execute("UPDATE jobs SET body = x'00'")
     queue = broker.core.state.queues["default"]
-    queue.rewind(next(iter(queue.lanes)))
+    queue.rewind(next(iter(queue.subqueues)))
     assert run(broker) == [b"1---"]
     assert states(broker, job_id) == ["succeeded"]
 

@@ -26,7 +26,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore, make_store
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
 from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
-from eventmq.store.writes import Admit, LaneKey, LimitRow, SaveLimits
+from eventmq.store.writes import Admit, LimitRow, SaveLimits, SubqueueKey
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
 from tests.support.pages import PAGE, leaves
@@ -178,7 +178,9 @@ def killed(tmp_path: Path) -> Path:
             assert store.finished() == [[{}]]
             if not some.start:
                 begin_anew(store._db)
-        store.submit([SaveLimits([LimitRow(LaneKey("t", ""), 1.0, 2.0, 3.0)])])  # a page of its own
+        store.submit(
+            [SaveLimits([LimitRow(SubqueueKey("t", ""), 1.0, 2.0, 3.0)])]
+        )  # a page of its own
         assert store.finished() == [[None]]
         return shutil.copytree(folder, tmp_path / "killed")
     finally:

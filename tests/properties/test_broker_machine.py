@@ -306,14 +306,16 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_the_queues_count_is_there(self) -> None:
-        """The memory of a queue is that of its lanes, each with something to give."""
+        """The memory of a queue is that of its subqueues, each with something to give."""
         state = self.broker.core.state
         for queue in state.queues.values():
-            windows = [lane.items[lane.head :] for lane in queue.lanes.values()]
+            windows = [subqueue.items[subqueue.head :] for subqueue in queue.subqueues.values()]
             assert len(queue) == sum(map(len, windows))
             assert len(queue) <= max(self.broker.limits.queue_window, len(TASKS))
-            assert all(lane.first is not None for lane in queue.lanes.values())
-        assert state.census.lanes == sum(len(queue.lanes) for queue in state.queues.values())
+            assert all(subqueue.first is not None for subqueue in queue.subqueues.values())
+        assert state.subqueue_counts.subqueues == sum(
+            len(queue.subqueues) for queue in state.queues.values()
+        )
 
     def the_events_tell_the_same(self, states: dict[str, str]) -> None:
         """Without a gap in their numbers; a lease that ends soon makes no event of its own."""

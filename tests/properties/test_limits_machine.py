@@ -306,12 +306,12 @@ class LimitsMachine(RuleBasedStateMachine):
             assert limiter.running == counted[f"{str(task)[2:]}:{key}"], task
 
     @invariant()
-    def first_deliveries_of_a_lane_are_in_order(self) -> None:
+    def first_deliveries_of_a_subqueue_are_in_order(self) -> None:
         places = {job_id: place for place, job_id in enumerate(self.order)}
-        for lane, seen in self.first_seen.items():
+        for subqueue, seen in self.first_seen.items():
             order = [places[job_id] for job_id in seen]
             # Without guarantee one goes out at once, and one behind a commit to another worker.
-            assert order == sorted(order) or lane[1] == "v", lane
+            assert order == sorted(order) or subqueue[1] == "v", subqueue
 
     @invariant()
     def every_job_is_known_and_what_ended_stays_so(self) -> None:
@@ -327,14 +327,14 @@ class LimitsMachine(RuleBasedStateMachine):
                 assert queue["waiting" if name == "queued" else name] == mine.count(name), name
 
     @invariant()
-    def memory_is_what_the_lanes_have(self) -> None:
+    def memory_is_what_the_subqueues_have(self) -> None:
         for queue in self.broker.core.state.queues.values():
-            lanes = queue.lanes.values()
-            assert len(queue) == sum(map(len, lanes))
-            assert all(lane.first is not None for lane in lanes)
-            assert queue._keyed == sum(bool(lane.key.key) for lane in lanes)
-            assert queue._blocked <= set(lanes)
-            assert all(lane in lane.limiter.waiting for lane in queue._blocked)
+            subqueues = queue.subqueues.values()
+            assert len(queue) == sum(map(len, subqueues))
+            assert all(subqueue.first is not None for subqueue in subqueues)
+            assert queue._keyed == sum(bool(subqueue.key.key) for subqueue in subqueues)
+            assert queue._blocked <= set(subqueues)
+            assert all(subqueue in subqueue.limiter.waiting for subqueue in queue._blocked)
 
     def everything_ends(self) -> None:
         """Once faults stop, no job waits for ever."""

@@ -10,7 +10,7 @@ import pytest
 
 from eventmq.job import JobState
 from eventmq.store.reads import Claim, ListJobs
-from eventmq.store.writes import Admit, Expire, Finish, LaneKey, Promote, Requeue, Verdict
+from eventmq.store.writes import Admit, Expire, Finish, Promote, Requeue, SubqueueKey, Verdict
 from eventmq.testing.suites.queue_store_events import EventTests
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
@@ -205,7 +205,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         key: str = "",
     ) -> tuple[list[JobRecord], bool]:
         """Commit a claim; return jobs and whether there are more."""
-        jobs, more = self.commit(store, Claim(queue, LaneKey(task, key), after, limit, size))[0]
+        jobs, more = self.commit(store, Claim(queue, SubqueueKey(task, key), after, limit, size))[0]
         return list(jobs), more
 
     def test_claim_gives_queued_jobs_by_rank_and_number(self) -> None:

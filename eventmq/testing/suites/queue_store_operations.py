@@ -19,13 +19,13 @@ from eventmq.store.writes import (
     BeginSweep,
     Finish,
     ForgetQueues,
-    LaneKey,
     ListFailed,
     Operation,
     Pause,
     PruneFailed,
     Requeue,
     Stamp,
+    SubqueueKey,
     Sweep,
     SweepSlice,
     Verdict,
@@ -100,7 +100,7 @@ class OperationTests(StoreHarness):
         found = self.find(store, queued, delayed)
         assert {f.job.state for f in found.values()} == {JobState.CANCELLED}
         assert {(f.content_type, f.result) for f in found.values()} == {("error", b"why")}
-        assert self.commit(store, Claim("q", LaneKey("t"), _FIRST, 9, 999))[0] == ([], False)
+        assert self.commit(store, Claim("q", SubqueueKey("t"), _FIRST, 9, 999))[0] == ([], False)
         _, recovered = self.reopen(store)
         assert recovered.counts == {"q": QueueCounts()}
 
@@ -136,7 +136,7 @@ class OperationTests(StoreHarness):
         assert [(j.id, j.seq, j.attempt, j.deaths) for j in acted.jobs] == [(job.id, 77, 2, 0)]
         found = self.find(store, job)[job.id].job
         assert (found.state, found.body, found.attempt) == (JobState.QUEUED, b"body", 2)
-        (claimed,), _ = self.commit(store, Claim("q", LaneKey("t"), _FIRST, 9, 999))[0]
+        (claimed,), _ = self.commit(store, Claim("q", SubqueueKey("t"), _FIRST, 9, 999))[0]
         assert (claimed.id, claimed.seq) == (job.id, 77)
         (attempt,) = self.commit(store, History(job.id))[0]
         assert (attempt.attempt, attempt.error, attempt.worker) == (1, b"error", "worker-1")

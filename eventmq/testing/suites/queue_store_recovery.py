@@ -19,13 +19,13 @@ from eventmq.store.writes import (
     CloseChunk,
     Finish,
     KeepTime,
-    LaneKey,
     LimitRow,
     OpenChunk,
     Promote,
     Requeue,
     SaveLimits,
     SaveSuspects,
+    SubqueueKey,
     SuspectEnd,
     SuspectRow,
     Verdict,
@@ -68,8 +68,8 @@ class RecoveryTests(StoreHarness):
         store, recovered = self.open()
         assert recovered.limiters == []
         now = self.clock.now()
-        first = LimitRow(LaneKey("t"), 2.5, now, 60.0)
-        second = LimitRow(LaneKey("t", "key,:%"), 0.25, now, 3600.0)
+        first = LimitRow(SubqueueKey("t"), 2.5, now, 60.0)
+        second = LimitRow(SubqueueKey("t", "key,:%"), 0.25, now, 3600.0)
         verdicts = self.commit(store, SaveLimits([first, second._replace(tokens=9.0)]))
         assert verdicts[0] is None
         self.commit(store, SaveLimits([second]), SaveLimits([]))
@@ -98,16 +98,16 @@ class RecoveryTests(StoreHarness):
         found = self.find(store, first, second)
         assert [found[job.id].job.deaths for job in (first, second)] == [0, 2]
 
-    def test_lanes_with_queued_jobs_are_there_after_opening_again(self) -> None:
-        """Queue, task and key of each; a lane of ended jobs is none."""
+    def test_subqueues_with_queued_jobs_are_there_after_opening_again(self) -> None:
+        """Queue, task and key of each; a subqueue of ended jobs is none."""
         store = self.begin()
         self.admitted(store, 2, headers="content-type:json,task:t,limit-key:k%2C")
         self.admitted(store, 2, headers="task:plain")
         [ended] = self.admitted(store, 1, headers="content-type:json,task:t,limit-key:gone")
         self.finish(store, self.end(ended))
         _, recovered = self.reopen(store)
-        found = [(queue, lane) for queue, lane, _ in recovered.lanes]
-        assert sorted(found, key=str) == [("q", LaneKey("t", "k,")), ("q", LaneKey(None))]
+        found = [(queue, subqueue) for queue, subqueue, _ in recovered.subqueues]
+        assert sorted(found, key=str) == [("q", SubqueueKey("t", "k,")), ("q", SubqueueKey(None))]
 
     def test_an_epoch_is_larger_than_any_before(self) -> None:
         """While the id of the store stays, and no number is given twice."""

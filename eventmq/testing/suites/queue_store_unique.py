@@ -14,9 +14,9 @@ from eventmq.store.writes import (
     Admit,
     Chunk,
     Finish,
-    LaneKey,
     OpenChunk,
     Promote,
+    SubqueueKey,
     UniqueRule,
     Verdict,
     unique_rule,
@@ -52,7 +52,7 @@ class UniqueTests(StoreHarness):
 
     def waiting(self, store: QueueStore) -> list[str]:
         """Return the ids of the queued jobs in order."""
-        jobs, _ = self.commit(store, Claim("q", LaneKey("t"), (-(1 << 60), 0), 100, 1 << 30))[0]
+        jobs, _ = self.commit(store, Claim("q", SubqueueKey("t"), (-(1 << 60), 0), 100, 1 << 30))[0]
         return [job.id for job in jobs]
 
     def test_a_rule_is_read_from_the_headers(self) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from eventmq.broker.limits import Limits
 from eventmq.broker.queues import Queue
-from eventmq.broker.subqueues import Lane, Load, Skill
+from eventmq.broker.subqueues import Eligibility, Load, Subqueue
 from eventmq.job import JobRecord, JobState
-from eventmq.store.writes import LaneKey
+from eventmq.store.writes import SubqueueKey
 from eventmq.wire.batches import decode_exceptions, encode_batch
 from eventmq.wire.commands import Ack, Error, Request
 from tests.support.broker_harness import Broker, chunks, row
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _A = "task:a.work,content-type:msgpack"
 _B = "task:b.work,content-type:msgpack"
-_ALL = Skill(None, plain=True)
+_ALL = Eligibility(None, plain=True)
 _ANY = Load(float("inf"), 1000, 1 << 30)
 
 
@@ -77,7 +77,7 @@ def test_a_worker_gets_its_jobs_from_behind_a_flood_of_others(broker: Broker) ->
 
 
 def test_it_gets_them_also_after_a_restart(broker: Broker) -> None:
-    """The store knows which lanes have jobs."""
+    """The store knows which subqueues have jobs."""
     flood(broker, 2000)
     mine = [submit(broker, "b.work") for _ in range(30)]
     broker.crash()
@@ -115,14 +115,14 @@ def wait_with(broker: Broker, worker: bytes, seconds: float) -> None:
         broker.ready(worker, 1, received=1)
 
 
-def test_a_lane_without_jobs_leaves_memory(broker: Broker) -> None:
+def test_a_subqueue_without_jobs_leaves_memory(broker: Broker) -> None:
     for i in range(50):
         submit(broker, f"task{i}")
     queue = broker.core.state.queues["default"]
-    assert len(queue.lanes) == 50
+    assert len(queue.subqueues) == 50
     broker.worker()
     assert len(worked_off(broker, b"worker", 50)) == 50
-    assert queue.lanes == {}
+    assert queue.subqueues == {}
     assert "default" not in broker.core.state.busy
 
 
@@ -146,11 +146,11 @@ def test_a_thousand_tasks_do_not_use_more_memory_than_one(
 
 
 def test_a_worker_of_everything_gets_a_thousand_tasks_as_they_came(broker: Broker) -> None:
-    """First come, first served, whether a lane is in memory or not."""
+    """First come, first served, whether a subqueue is in memory or not."""
     sent = [job_id for _ in range(2) for job_id in batch(broker, [f"t{i}" for i in range(300)])]
     broker.worker(b"w", "w")
     assert worked_off(broker, b"w", len(sent)) == sent
-    assert broker.core.state.census.lanes == 0
+    assert broker.core.state.subqueue_counts.subqueues == 0
 
 
 def batch(broker: Broker, tasks: list[str]) -> list[str]:
@@ -165,8 +165,8 @@ def batch(broker: Broker, tasks: list[str]) -> list[str]:
 
 
 def test_a_job_of_one_task_too_many_is_refused_with_a_clear_error(tmp_path: Path) -> None:
-    """What waits for a task that is known is taken; when a lane has ended there is room."""
-    broker = Broker(tmp_path, Limits(max_lanes=2))
+    """What waits for a task that is known is taken; when a subqueue has ended there is room."""
+    broker = Broker(tmp_path, Limits(max_subqueues=2))
     submit(broker, "a.work")
     submit(broker, "b.work")
     headers = "task:c.work,content-type:msgpack,ack-requested"
@@ -184,9 +184,9 @@ def test_a_job_of_one_task_too_many_is_refused_with_a_clear_error(tmp_path: Path
     broker.close()
 
 
-def test_one_message_cannot_begin_more_lanes_than_allowed(tmp_path: Path) -> None:
+def test_one_message_cannot_begin_more_subqueues_than_allowed(tmp_path: Path) -> None:
     """Its receipt names the jobs that were refused."""
-    broker = Broker(tmp_path, Limits(max_lanes=2))
+    broker = Broker(tmp_path, Limits(max_subqueues=2))
     templates = [("default", f"task:t{i},content-type:msgpack") for i in range(4)]
     body = encode_batch(templates, [(broker.new_id(), i, b"x") for i in range(4)])
     [ack] = broker.tell(b"client", Request(broker.new_id(), "", "batch:4", body))
@@ -221,18 +221,21 @@ def commit(broker: Broker) -> None:
 # The pure part
 
 
-def test_lanes_share_the_window() -> None:
+def test_subqueues_share_the_window() -> None:
     """One may use what others leave, and gives it back when they want it."""
     queue = Queue("q", 64, 1 << 20, 0.0)
     assert queue.join(job(1)) == []
     assert queue.join(job(2, _B)) == []
     for seq in range(3, 203):
         queue.join(job(seq))
-    assert (len(queue.lane(LaneKey("a.work"))), len(queue)) == (63, 64)
-    assert queue.lane(LaneKey("a.work")).outside
+    assert (len(queue.subqueue(SubqueueKey("a.work"))), len(queue)) == (63, 64)
+    assert queue.subqueue(SubqueueKey("a.work")).outside
     for seq in range(203, 303):
         queue.join(job(seq, _B))
-    assert (len(queue.lane(LaneKey("a.work"))), len(queue.lane(LaneKey("b.work")))) == (32, 32)
+    assert (
+        len(queue.subqueue(SubqueueKey("a.work"))),
+        len(queue.subqueue(SubqueueKey("b.work"))),
+    ) == (32, 32)
 
 
 def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
@@ -240,16 +243,16 @@ def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
     queue = Queue("q", 64, 1 << 20, 0.0)
     for seq in (1, 5, 6):
         queue.join(job(seq))
-    other = queue.lane(LaneKey("b.work"))
+    other = queue.subqueue(SubqueueKey("b.work"))
     other.outside, other.edge = True, (3, 3)
     taken = queue.take(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [1]
     assert queue.take(_ALL, lambda _: 0.0, None, _ANY) == []
-    taken = queue.take(Skill(frozenset({"a.work"}), plain=False), lambda _: 0.0, None, _ANY)
+    taken = queue.take(Eligibility(frozenset({"a.work"}), plain=False), lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [5, 6]
 
 
-def test_the_load_is_for_all_lanes_together() -> None:
+def test_the_load_is_for_all_subqueues_together() -> None:
     queue = Queue("q", 64, 1 << 20, 0.0)
     for seq in range(1, 31):
         queue.join(job(seq, _A if seq % 2 else _B))
@@ -263,10 +266,10 @@ def test_the_load_is_for_all_lanes_together() -> None:
 
 def test_a_displaced_job_never_raises_the_edge() -> None:
     """What is in the store only ranks above it, whatever joins and leaves."""
-    lane = Lane(LaneKey("a.work"))
+    subqueue = Subqueue(SubqueueKey("a.work"))
     for seq in (1, 2, 3, 4):
-        lane.join(job(seq))
-    assert lane.displace().seq == 4
-    lane.edge = (2, 2)  # as a claim would leave it that read no further
-    assert lane.displace().seq == 3
-    assert lane.edge == (2, 2)
+        subqueue.join(job(seq))
+    assert subqueue.displace().seq == 4
+    subqueue.edge = (2, 2)  # as a claim would leave it that read no further
+    assert subqueue.displace().seq == 3
+    assert subqueue.edge == (2, 2)

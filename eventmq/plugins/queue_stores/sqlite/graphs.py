@@ -134,10 +134,12 @@ class Graphs:
         tables, places = self.tables, dict[tuple[str, str], int]()
         rows = []
         for job in jobs:
-            lane = places.get((job.queue, job.headers))
-            if lane is None:
-                lane = places[job.queue, job.headers] = tables.lane_id(job.queue, job.headers)
-            rows.append((*tables.row(job), lane))
+            subqueue = places.get((job.queue, job.headers))
+            if subqueue is None:
+                subqueue = places[job.queue, job.headers] = tables.subqueue_id(
+                    job.queue, job.headers
+                )
+            rows.append((*tables.row(job), subqueue))
         tables.db.executemany(_INSERT, rows)
         for (queue, state), n in Counter((job.queue, job.state) for job in jobs).items():
             name = "waiting" if state is JobState.QUEUED else state.value

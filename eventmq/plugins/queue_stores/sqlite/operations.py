@@ -113,8 +113,10 @@ class Operations:
             rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
             expires = job.expires if job.expires > stamp.at + stamp.ahead else 0.0
             number, attempt = stamp.seq + place, job.attempt + 1
-            lane = self.tables.lane_id(job.queue, job.headers)
-            self.tables.db.execute(sql, (number, rank, attempt, stamp.at, expires, lane, job.seq))
+            subqueue = self.tables.subqueue_id(job.queue, job.headers)
+            self.tables.db.execute(
+                sql, (number, rank, attempt, stamp.at, expires, subqueue, job.seq)
+            )
             self._forget_failed(job)
             self.tables.count(self.tables.queue_id(job.queue), waiting=1)
             job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires

@@ -64,8 +64,8 @@ class Reads:
         self.keeper = keeper
 
     def claim(self, entry: Claim) -> tuple[list[JobRecord], bool]:
-        """Read the next queued jobs of a lane in rank order."""
-        key = self.tables.known_lane(entry.queue, entry.lane)
+        """Read the next queued jobs of a subqueue in rank order."""
+        key = self.tables.known_subqueue(entry.queue, entry.subqueue)
         values = (key, *entry.after, entry.limit + 1)
         try:
             return self._claim(values, entry)
@@ -74,7 +74,7 @@ class Reads:
 
     # hot loop: benchmarks/rows.py, drain
     def _claim(self, values: tuple[int, ...], entry: Claim) -> tuple[list[JobRecord], bool]:
-        """Read jobs as they should be: what the lane says of them is not read again."""
+        """Read jobs as they should be: what the subqueue says of them is not read again."""
         jobs: list[JobRecord] = []
         size, limit, most, queue = 0, entry.limit, entry.max_bytes, entry.queue
         text, data, state = "", b"", JobState.QUEUED
@@ -118,7 +118,7 @@ class Reads:
     def _claim_carefully(
         self, values: tuple[int, ...], entry: Claim
     ) -> tuple[list[JobRecord], bool]:
-        """Do the same where something is damaged; such a job counts where its lane is."""
+        """Do the same where something is damaged; such a job counts where its subqueue is."""
         jobs: list[JobRecord] = []
         size = 0
         for row in self.tables.db.execute(readable(_CLAIM_ALL), values):

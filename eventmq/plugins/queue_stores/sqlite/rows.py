@@ -26,8 +26,8 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     buckets,
 )
 from eventmq.store.reads import Found
-from eventmq.store.recovery import LaneHead, QueueCounts
-from eventmq.store.writes import LaneKey, lane_of, unique_rule
+from eventmq.store.recovery import QueueCounts, SubqueueHead
+from eventmq.store.writes import SubqueueKey, subqueue_of, unique_rule
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ _BYTES = re.compile(r"(?<![\w.])(body|result|error)(?=,| END)")
 #: Queue of a job whose own is not known any more.
 _NO_QUEUE = "damaged"
 
-#: Names and lanes whose numbers are remembered.
+#: Names and subqueues whose numbers are remembered.
 _CACHED = 10_000
 
 #: Rows of forgotten queues that are kept, and that one commit drops.
@@ -91,7 +91,7 @@ class Tables:
         self._queues: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         self._names: dict[str, int] = {}
-        self._lanes: dict[tuple[int, LaneKey], int] = {}
+        self._subqueues: dict[tuple[int, SubqueueKey], int] = {}
         self._deltas: dict[int, list[int]] = {}
         #: Headers and number of a queue, and what their checksums begin with: of the last job.
         self._begun = ("", 0, 0)
@@ -106,7 +106,7 @@ class Tables:
         self._queue_names = dict(live)
         self._queues = {name: key for key, name in self._queue_names.items()}
         self._names.clear()
-        self._lanes.clear()
+        self._subqueues.clear()
         self._deltas.clear()
         self._ends.clear()
         self._begun = ("", 0, 0)
@@ -168,7 +168,7 @@ class Tables:
                 continue
             gone += key is not None
             forgotten.append(name)
-        self._lanes.clear()
+        self._subqueues.clear()
         self._begun = ("", 0, 0)
         return forgotten
 
@@ -197,41 +197,41 @@ class Tables:
                  AND id < (SELECT max(id) FROM queues) ORDER BY removed_at LIMIT ?)"""
         self.db.execute(sql, (at, GONE_SLICE))
 
-    def lane_id(self, queue: str, headers: str) -> int:
-        """Return the number of the lane of a job, making it if it is new."""
-        key = (self.queue_id(queue), lane_of(headers))
-        found = self._lanes.get(key)
+    def subqueue_id(self, queue: str, headers: str) -> int:
+        """Return the number of the subqueue of a job, making it if it is new."""
+        key = (self.queue_id(queue), subqueue_of(headers))
+        found = self._subqueues.get(key)
         if found is None:
-            found = self.known_lane(queue, key[1])
+            found = self.known_subqueue(queue, key[1])
             if found < 0:
                 sql = "INSERT INTO subqueues (queue, task, key) VALUES (?, ?, ?)"
                 self.db.execute(sql, (key[0], *key[1]))
                 found = self.db.last_insert_rowid()
-            if len(self._lanes) > _CACHED:
-                self._lanes.clear()
-            self._lanes[key] = found
+            if len(self._subqueues) > _CACHED:
+                self._subqueues.clear()
+            self._subqueues[key] = found
         return found
 
-    def known_lane(self, queue: str, lane: LaneKey) -> int:
-        """Return the number of a lane, or -1 if it was never used."""
+    def known_subqueue(self, queue: str, subqueue: SubqueueKey) -> int:
+        """Return the number of a subqueue, or -1 if it was never used."""
         sql = "SELECT id FROM subqueues WHERE queue = ? AND task IS ? AND key = ?"
-        row = first_row(self.db, sql, (self.known_queue(queue), *lane))
+        row = first_row(self.db, sql, (self.known_queue(queue), *subqueue))
         return row[0] if row else -1
 
-    def lanes(self) -> list[LaneHead]:
-        """Return the lanes with queued jobs."""
+    def subqueues(self) -> list[SubqueueHead]:
+        """Return the subqueues with queued jobs."""
         (known,) = first_row(self.db, "SELECT count(*) FROM subqueues")
         if known > _CACHED:  # it reads all jobs
             self.db.execute("DELETE FROM subqueues WHERE id NOT IN (SELECT subqueue FROM jobs)")
         sql = """SELECT rank, seq FROM jobs WHERE subqueue = ? AND state = 2
                  ORDER BY rank, seq LIMIT 1"""
         found = []
-        lanes = self.db.execute("SELECT id, queue, task, key FROM subqueues")
-        for number, queue, task, key in lanes:
+        subqueues = self.db.execute("SELECT id, queue, task, key FROM subqueues")
+        for number, queue, task, key in subqueues:
             first = first_row(self.db, sql, (number,))
             if first is not None:
-                lane = LaneKey(task, key)
-                found.append(LaneHead(self.queue_name(queue), lane, first))
+                subqueue = SubqueueKey(task, key)
+                found.append(SubqueueHead(self.queue_name(queue), subqueue, first))
         return found
 
     def name_id(self, name: str) -> int:

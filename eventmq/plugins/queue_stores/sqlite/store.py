@@ -324,7 +324,7 @@ class SqliteStore:
         self._limits.prune(self._keeper.now)
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
-            next_expiry(tables, 0.0), sweeps(tables), tables.lanes(), self._limits.rows(),
+            next_expiry(tables, 0.0), sweeps(tables), tables.subqueues(), self._limits.rows(),
             self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db),
             self._suspects.rows(), self._keeper,
         )  # fmt: skip

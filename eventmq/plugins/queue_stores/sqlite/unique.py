@@ -129,8 +129,8 @@ class Uniqueness:
         state = JobState.DELAYED if hold else place.state
         row[3], row[4] = place.rank, STATE_CODES[state]
         row[8], row[13] = place.due + HELD if hold else place.due, place.eta
-        lane = self.tables.lane_id(job.queue, job.headers)
-        self.tables.db.execute(_INSERT, (*row, rule.key, lane))
+        subqueue = self.tables.subqueue_id(job.queue, job.headers)
+        self.tables.db.execute(_INSERT, (*row, rule.key, subqueue))
         delayed = state is JobState.DELAYED
         self.tables.count(self.tables.queue_id(job.queue), not delayed, delayed)
 

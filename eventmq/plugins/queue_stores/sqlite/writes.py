@@ -36,7 +36,7 @@ from eventmq.schedule import (
     RemoveSchedule,
     SaveSchedules,
 )
-from eventmq.store.writes import Attempt, LaneKey, LimitRow, Pruned, Verdict, unique_rule
+from eventmq.store.writes import Attempt, LimitRow, Pruned, SubqueueKey, Verdict, unique_rule
 from eventmq.wire.batches import pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
@@ -221,7 +221,7 @@ class Writes:
         keyed: list[int] = []
         text = name = None
         data, unique = b"", False
-        queue = lane = begun = common = 0
+        queue = subqueue = begun = common = 0
         for i, j in enumerate(jobs):
             job_id = j.id
             if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
@@ -237,7 +237,7 @@ class Writes:
                 place = None if unique else places.get((name, text))
                 if place is None and not unique:
                     place = places[name, text] = self._place(j)
-                queue, lane, begun = place or (0, 0, 0)
+                queue, subqueue, begun = place or (0, 0, 0)
                 data, common = b"", begun
             if unique:
                 keyed.append(i)
@@ -250,7 +250,7 @@ class Writes:
             rows.append((
                 j.seq, job_id, queue, j.rank, _CODES[j.state], j.attempt, 0, j.deaths, j.due,
                 j.expires, j.created, text, body, j.eta, crc32(coded, common),
-                crc32(coded, begun), lane,
+                crc32(coded, begun), subqueue,
             ))  # fmt: skip
         self.high = high
         count = change_many(self.tables.db, _INSERT, rows) if rows else 0
@@ -289,9 +289,9 @@ class Writes:
         return first_row(self.tables.db, sql, (job_id,)) is not None
 
     def _place(self, job: JobRecord) -> tuple[int, int, int]:
-        """Return the numbers of the queue and the lane of a job, and how its checksum begins."""
+        """Return the numbers of a job's queue and subqueue, and how its checksum begins."""
         tables, begun = self.tables, begin(job.queue, job.headers)
-        return tables.queue_id(job.queue), tables.lane_id(job.queue, job.headers), begun
+        return tables.queue_id(job.queue), tables.subqueue_id(job.queue, job.headers), begun
 
     def _count_admitted(
         self, jobs: Sequence[JobRecord], refused: dict[int, Verdict], keyed: Sequence[int]
@@ -649,8 +649,8 @@ class LimitRows:
         """Write token buckets."""
         sql = "INSERT OR REPLACE INTO limiters VALUES (?, ?, ?, ?, ?)"
         rows = [
-            (lane.task or "", lane.key, tokens, updated, period)
-            for lane, tokens, updated, period in entry.rows
+            (subqueue.task or "", subqueue.key, tokens, updated, period)
+            for subqueue, tokens, updated, period in entry.rows
         ]
         self.tables.db.executemany(sql, rows)
 
@@ -658,7 +658,7 @@ class LimitRows:
         """Return all token buckets."""
         sql = "SELECT task, key, tokens, updated, period FROM limiters"
         found = self.tables.db.execute(sql)
-        return [LimitRow(LaneKey(task, key), *rest) for task, key, *rest in found]
+        return [LimitRow(SubqueueKey(task, key), *rest) for task, key, *rest in found]
 
     def prune(self, now: float) -> None:
         """Forget the buckets that are full."""

@@ -1,4 +1,4 @@
-"""Checks of jobs: waiting, failed and ended ones, their lanes, their histories, and the counts."""
+"""Checks of jobs: waiting, failed and ended ones, their subqueues, histories and counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventmq.headers import parse_headers
 from eventmq.plugins.database import add_function, all_rows
 from eventmq.plugins.queue_stores.sqlite.schema import add_checksums, bucket_name, buckets
 from eventmq.plugins.queue_stores.sqlite.tools.check import Check, text_of
-from eventmq.store.writes import lane_of, unique_rule
+from eventmq.store.writes import subqueue_of, unique_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,16 +30,16 @@ _SUBQUEUE = """(SELECT id FROM subqueues WHERE queue = jobs.queue AND task IS ta
 
 
 def add_functions(db: apsw.Connection) -> None:
-    """Give a connection what the checks of lanes call."""
+    """Give a connection what the checks of subqueues call."""
     add_checksums(db)
     add_function(db, "reads", _reads)
-    add_function(db, "task_of", lambda text: _lane(text)[0])
-    add_function(db, "key_of", lambda text: _lane(text)[1])
+    add_function(db, "task_of", lambda text: _subqueue(text)[0])
+    add_function(db, "key_of", lambda text: _subqueue(text)[1])
 
 
 @lru_cache(maxsize=4096)
-def _lane(headers: str) -> tuple[str | None, str]:
-    return (*lane_of(headers),) if _reads(headers) else (None, "")
+def _subqueue(headers: str) -> tuple[str | None, str]:
+    return (*subqueue_of(headers),) if _reads(headers) else (None, "")
 
 
 @lru_cache(maxsize=4096)
@@ -49,7 +49,7 @@ def _reads(headers: str) -> bool:
         headers.encode()
         parse_headers(headers)
         unique_rule(headers)
-        lane_of(headers)
+        subqueue_of(headers)
     except (EventMQError, ValueError, AttributeError):
         return False
     return True
@@ -157,7 +157,7 @@ def _add_up(db: apsw.Connection) -> None:
     db.execute(f"INSERT OR REPLACE INTO meta VALUES ('failed_bytes', {_BYTES})")
 
 
-def _relane(db: apsw.Connection) -> None:
+def _repair_subqueues(db: apsw.Connection) -> None:
     db.execute(f"""INSERT INTO subqueues (queue, task, key) SELECT DISTINCT queue, task_of(headers),
                    key_of(headers) FROM jobs WHERE {_SUBQUEUE} IS NULL AND reads(headers)""")
     db.execute(f"""UPDATE jobs SET subqueue = {_SUBQUEUE}
@@ -214,7 +214,7 @@ CHECKS = (
     Check(
         "subqueues", "subqueues", "{n} jobs stand in a subqueue that is not theirs: {some}",
         f"SELECT id FROM jobs WHERE subqueue IS NOT {_SUBQUEUE} AND reads(headers)",
-        "no worker is given them, or one that does not know their task", mend=_relane,
+        "no worker is given them, or one that does not know their task", mend=_repair_subqueues,
     ),
     Check(
         "keys", "jobs", "{n} jobs are indexed under another unique key, by number: {some}",
