@@ -21,7 +21,7 @@ import msgpack
 from eventmq.clock import SystemClock
 from eventmq.execution.executor import Executor
 from eventmq.execution.spec import TaskSpec
-from eventmq.interfaces import Answered
+from eventmq.interfaces import JobsEnded
 from eventmq.job import IdFactory
 from eventmq.plugins.pools.prefork.pool import PreforkPool
 from eventmq.wire.batches import encode_chunk
@@ -90,7 +90,7 @@ def drain(pool: PreforkPool, chunks: list[tuple[bytes, int]]) -> float:
                 open_jobs[slot] += count
         poller.poll(1000)
         for event in pool.poll():
-            assert isinstance(event, Answered)
+            assert isinstance(event, JobsEnded)
             open_jobs[event.slot] -= event.count
             left -= event.count
     return total / (time.perf_counter() - started)

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from eventmq.store.recovery import Recovered
 
 __all__ = [
-    "Answered",
     "BackedUp",
-    "Died",
     "Envelope",
     "Factory",
     "Finding",
     "Gateway",
     "JobContext",
+    "JobsEnded",
     "KeyedRouting",
     "Lost",
     "Middleware",
+    "PartsYielded",
     "PluginContext",
     "PoolEvent",
-    "Progressed",
+    "ProgressReported",
     "QueueOrder",
     "QueueStore",
     "Repaired",
@@ -49,8 +49,8 @@ __all__ = [
     "ScheduleStore",
     "Serializer",
     "SharedPool",
+    "SlotDied",
     "StoreCare",
-    "Streamed",
     "Submission",
     "Trigger",
     "WorkerPool",
@@ -221,7 +221,7 @@ current: ContextVar[JobContext] = ContextVar("eventmq_current_job")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class JobsEnded:
     """Pool event: the next ``count`` jobs of a chunk have outcomes, in their order.
 
     From a `eventmq.interfaces.SharedPool` it is jobs of any ``positions``; the slot says nothing.
@@ -231,14 +231,14 @@ class Answered:
     chunk: int
     count: int
     #: Seconds that these jobs ran together.
-    ran: float
+    run_time: float
     #: `eventmq.wire.batches.encode_outcomes` of them.
     outcomes: bytes
     positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class SlotDied:
     """Pool event: a slot lost all that it was given and has not answered; it goes on anew.
 
     In a `eventmq.interfaces.SharedPool` that is the one job that it ran.
@@ -255,15 +255,15 @@ class Died:
     #: Bytes of memory that the process had at the last look, and at most; 0 for unknown.
     rss: int = 0
     peak: int = 0
-    #: Jobs that it had begun and not answered, the one that was running among them: the oldest of
+    #: Jobs that it had started and not answered, the one that was running among them: the oldest of
     #: those that it was given. 0 also where the pool does not know.
-    begun: int = 0
+    started: int = 0
     #: Other slots died at the same moment of the same cause: which job it was is not known.
     together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class PartsYielded:
     """Pool event: the job that runs has yielded parts."""
 
     slot: int
@@ -277,7 +277,7 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class ProgressReported:
     """Pool event: the job that runs has told how far it is."""
 
     slot: int
@@ -287,7 +287,7 @@ class Progressed:
     body: bytes
 
 
-PoolEvent = Answered | Died | Streamed | Progressed
+PoolEvent = JobsEnded | SlotDied | PartsYielded | ProgressReported
 
 
 class Running(NamedTuple):
@@ -563,7 +563,7 @@ class WorkerPool(Protocol):
     def kill(self, slot: int) -> None:
         """End what runs in the slot at once, or give it up where it cannot be ended.
 
-        `Died` follows, also for an idle slot, and no answer to what it had been given after that.
+        `SlotDied` follows, also for an idle slot, and after it no answer to what was assigned.
         """
 
     def poll(self) -> list[PoolEvent]:
@@ -581,7 +581,7 @@ class SharedPool(WorkerPool, Protocol):
     """
 
     def slot_of(self, chunk: int, position: int) -> int | None:
-        """Return the slot that has begun a job, None if none has, or it has ended."""
+        """Return the slot that has started a job, None if none has, or it has ended."""
 
 
 # Storage

@@ -160,7 +160,7 @@ def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
         context=options.context,
         clock=app.clock,
         on_ready=options.on_ready,
-        judge=executor.for_slot().timed_out,
+        timeout_policy=executor.for_slot().timed_out,
     )
     runner.spool = SpoolDirectory(spool)
     runner.around = app.callbacks.worker

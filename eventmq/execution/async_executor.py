@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import PluginError
 from eventmq.execution.context import current
 from eventmq.execution.executor import Executor, compose
-from eventmq.execution.streaming import StopSign, adrive, past_soft_limit
+from eventmq.execution.streaming import Cancellation, adrive, past_soft_limit
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
@@ -74,13 +74,13 @@ class AsyncExecutor(Executor):
         other._awaits = compose(calls)  # noqa: SLF001
         return other
 
-    def new_stop(self) -> StopSign:
+    def new_stop(self) -> Cancellation:
         """Return the stop sign of one job."""
-        return StopSign(self._monotonic)
+        return Cancellation(self._monotonic)
 
     # hot loop: benchmarks/life.py
     async def arun(
-        self, route: Route, position: int, entry: ChunkEntry, payload: bytes, stop: StopSign
+        self, route: Route, position: int, entry: ChunkEntry, payload: bytes, stop: Cancellation
     ) -> OutcomeRow:
         """Run one job to its end, in a task of its own. Raises nothing, whatever the job does.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine
 
-    from eventmq.execution.streaming import StopSign
+    from eventmq.execution.streaming import Cancellation
 
 __all__ = ["CoroutineRunner", "Interruptible"]
 
@@ -85,7 +85,10 @@ class CoroutineRunner:
         self._task: Task[Any] | None = None
 
     def run(
-        self, coroutine: Coroutine[Any, Any, Any], soft: float = 0.0, stop: StopSign | None = None
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        soft: float = 0.0,
+        stop: Cancellation | None = None,
     ) -> Any:
         """Return what the coroutine returns; what it left running is cancelled.
 

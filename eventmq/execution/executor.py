@@ -20,8 +20,8 @@ from eventmq.execution.failures import Retry, describe, error_text, reason_of, r
 from eventmq.execution.legacy import encode_plain, parse_plain, resolve
 from eventmq.execution.routes import RouteTable, nothing_fetched, part_encoder
 from eventmq.execution.streaming import (
+    Cancellation,
     PartError,
-    StopSign,
     adrive,
     cancelled,
     drive,
@@ -64,7 +64,7 @@ class Caller:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._coroutines = CoroutineRunner()
-        self.stop = StopSign(monotonic)
+        self.stop = Cancellation(monotonic)
         self.alarm: Alarm | None = None
         self.sink: Sink | None = None
 

@@ -170,19 +170,19 @@ def died(reason: str, index: ChunkIndex, position: int, others: int) -> None:
         )  # fmt: skip
 
 
-def lost(reason: str, begun: int, others: int) -> None:
-    """A process ended with jobs that it had begun, and which of them was the cause is not known.
+def lost(reason: str, started: int, others: int) -> None:
+    """A process ended with jobs that it had started, and which of them was the cause is not known.
 
     Args:
         reason: How it ended.
-        begun: How many jobs these are.
-        others: Jobs that it had not begun.
+        started: How many jobs these are.
+        others: Jobs that it had not started.
     """
     with suppress(Exception):
         _log.error(
-            "a process of the worker ended with %d jobs that it had begun: %s; they run again one "
-            "by one, so that the next death says which job it was; %d others go back",
-            begun, reason, others,
+            "a process of the worker ended with %d jobs that it had started: %s; they run again "
+            "one by one, so that the next death says which job it was; %d others go back",
+            started, reason, others,
         )  # fmt: skip
 
 

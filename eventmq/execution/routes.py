@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     #: Job id -> the results that it takes, as lists of id, content type and bytes.
     Fetched = Callable[[str], Iterable[Any]]
 
-__all__ = ["Route", "RouteTable", "Splicer", "nothing_fetched", "part_encoder"]
+__all__ = ["ResultPrepender", "Route", "RouteTable", "nothing_fetched", "part_encoder"]
 
 
 #: Fields of a result, and of the end of a job that failed.
@@ -56,7 +56,7 @@ def nothing_fetched(job_id: str) -> Iterable[Any]:
     raise ResultUnavailable(f"this worker has fetched nothing that job {job_id} takes")
 
 
-class Splicer:
+class ResultPrepender:
     """Reads the inputs of jobs.
 
     Args:
@@ -248,7 +248,7 @@ class RouteTable:
         self.tasks = tasks
         self._home = home or ResultHome()
         self._fetched = fetched
-        self._splicer = Splicer(serializer, accept_content, self._home, fetched)
+        self._prepender = ResultPrepender(serializer, accept_content, self._home, fetched)
         self._serializer = serializer
         self._retry_policy = retry_policy
         self._accept_content = accept_content
@@ -280,7 +280,7 @@ class RouteTable:
                 self._bind(route)
                 if TAKES in headers.graph:
                     paged = PAGED in headers.graph
-                    route.decode = self._splicer.around(route.decode, paged=paged)
+                    route.decode = self._prepender.around(route.decode, paged=paged)
                     route.fetches = paged or not self._home.inline
         except UnknownTask as error:
             route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))

@@ -23,10 +23,10 @@ __all__ = [
     "BATCH_AFTER",
     "Alarm",
     "Batch",
+    "Cancellation",
+    "FlowControl",
     "PartError",
-    "PartFlow",
     "Sink",
-    "StopSign",
     "adrive",
     "cancelled",
     "drive",
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     body: bytes
 
 
-class PartFlow:
+class FlowControl:
     """What a job has yielded and its readers have not taken.
 
     Attributes:
@@ -154,7 +154,7 @@ def past_soft_limit(seconds: float) -> SoftTimeLimitExceeded:
     return SoftTimeLimitExceeded(f"the job has run for its soft_timeout of {seconds:g} s")
 
 
-class StopSign:
+class Cancellation:
     """One per slot, or per job where jobs share a thread.
 
     Args:
@@ -244,7 +244,9 @@ class Sink(Protocol):
 
 
 # hot loop: benchmarks/stream.py
-def drive(generator: Generator[Any, Any, Any], sink: Sink, encode: Encode, stop: StopSign) -> Any:
+def drive(
+    generator: Generator[Any, Any, Any], sink: Sink, encode: Encode, stop: Cancellation
+) -> Any:
     """Send what a generator yields; return its return value.
 
     It is closed in any case. A cancelled job hears of it as GeneratorExit where it yielded, and the

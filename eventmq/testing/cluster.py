@@ -21,9 +21,9 @@ from eventmq.app.worker import make_executor
 from eventmq.broker.core import BrokerCore
 from eventmq.client.machine import ClientMachine
 from eventmq.execution.coroutines import CoroutineRunner
-from eventmq.execution.streaming import PartFlow
+from eventmq.execution.streaming import FlowControl
 from eventmq.headers import parse_headers
-from eventmq.interfaces import Answered, Envelope, PluginContext, Progressed, Streamed
+from eventmq.interfaces import Envelope, JobsEnded, PartsYielded, PluginContext, ProgressReported
 from eventmq.job import OutcomeKind
 from eventmq.plugins.queue_stores.memory import make_store
 from eventmq.registry.names import QUEUE_ORDER
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from eventmq.app import EventMQ
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch, StopSign
+    from eventmq.execution.streaming import Batch, Cancellation
     from eventmq.interfaces import PoolEvent, QueueOrder
     from eventmq.testing.clock import FakeClock
 
@@ -81,7 +81,10 @@ class _Coroutines(CoroutineRunner):
     __slots__ = ()
 
     def run(
-        self, coroutine: Coroutine[Any, Any, Any], soft: float = 0.0, stop: StopSign | None = None
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        soft: float = 0.0,
+        stop: Cancellation | None = None,
     ) -> Any:
         """Return what the coroutine returns."""
         return _aside(partial(super().run, coroutine, soft, stop))
@@ -98,12 +101,12 @@ class InlineSink:
 
     def __init__(self) -> None:
         self.place = (0, -1)
-        self._flow = PartFlow()
+        self._flow = FlowControl()
         self._events: list[PoolEvent] = []
 
     def begin(self) -> None:
         """Begin the stream of the job that runs now."""
-        self._flow = PartFlow()
+        self._flow = FlowControl()
 
     def put(self, content_type: str, payload: bytes) -> bool:
         """Take a part."""
@@ -111,7 +114,7 @@ class InlineSink:
 
     def _send(self, batches: Sequence[Batch]) -> bool:
         for batch in batches:
-            self._events.append(Streamed(0, *self.place, batch.first, batch.parts, batch.body))
+            self._events.append(PartsYielded(0, *self.place, batch.first, batch.parts, batch.body))
             self._flow.credit(batch.first + batch.parts)
         return bool(batches)
 
@@ -129,7 +132,7 @@ class InlineSink:
 
     def progress(self, done: float, total: float | None, note: str) -> None:
         """Take how far the job is."""
-        self._events.append(Progressed(0, *self.place, encode_progress(done, total, note)))
+        self._events.append(ProgressReported(0, *self.place, encode_progress(done, total, note)))
 
     def take(self) -> list[PoolEvent]:
         """Return what jobs said, and forget it."""
@@ -219,7 +222,7 @@ class InlinePool:
         self.ran += sum(row.kind in _RAN for row in rows)
         # As if it had been long: then the manager looks ahead no further than the next job.
         ran = len(rows) * LONG_JOB
-        return [*events, Answered(0, number, len(rows), ran, encode_outcomes(rows))]
+        return [*events, JobsEnded(0, number, len(rows), ran, encode_outcomes(rows))]
 
 
 #: Turns without a job in which everything must have come to rest.

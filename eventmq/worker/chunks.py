@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.interfaces import Died
+    from eventmq.interfaces import SlotDied
     from eventmq.wire.batches import ChunkIndex
 
 __all__ = ["HeldChunk", "Ledger"]
@@ -117,13 +117,13 @@ class Ledger:
         """Note that a slot has lost everything; return what that is."""
         return self.take(slot, self.jobs[slot])
 
-    def begun(
+    def started(
         self, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
     ) -> list[tuple[HeldChunk, int]]:
         """Return which of what `take_all` gave of a slot was next to be answered."""
         return [(chunk, positions[0]) for chunk, positions in taken[-1:]]
 
-    def lose(self, event: Died) -> list[tuple[HeldChunk, Sequence[int]]]:
+    def lose(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
         """Note what a slot has lost, and return it."""
         return self.take_all(event.slot)
 

@@ -2,8 +2,9 @@
 
 A job with the letter `eventmq.graph.PAGED` has ids in its body. The manager asks the broker for the
 results with the CALL ``inputs``, one page after the other and for one job at a time, and keeps each
-page in a spool, outside of its memory; the job's process reads it there (`Splicer`). Meanwhile the
-chunk is held as any other: it has not started, so it can be handed back, and no limit of time runs.
+page in a spool, outside of its memory; the job's process reads it there (`ResultPrepender`).
+Meanwhile the chunk is held as any other: it has not started, so it can be handed back, and no time
+limit runs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Spool(Protocol):
         """Begin the pages of a job, those of an earlier try forgotten."""
 
     def add(self, page: bytes) -> None:
-        """Add a page of the job that was begun last."""
+        """Add a page of the job that was started last."""
 
     def end(self) -> None:
         """Let the job find its pages: they are complete."""
@@ -365,8 +366,8 @@ class SpoolDirectory:
         return self.path / "part"
 
     def add(self, page: bytes) -> None:
-        """Add a page of the job that was begun last."""
-        assert self._file is not None, "no job was begun"  # noqa: S101 - a mistake of ours
+        """Add a page of the job that was started last."""
+        assert self._file is not None, "no job was started"  # noqa: S101 - a mistake of ours
         self._file.write(len(page).to_bytes(_LENGTH, "big"))
         self._file.write(page)
 

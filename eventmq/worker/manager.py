@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from eventmq.errors import ProtocolError
 from eventmq.execution import joblog
 from eventmq.headers import parse_headers
-from eventmq.interfaces import Answered, Died, Streamed
+from eventmq.interfaces import JobsEnded, PartsYielded, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.timekeeping import SETTLED, STEP, say_seconds
 from eventmq.wire import commands
@@ -30,7 +30,7 @@ from eventmq.worker.session import Session
 from eventmq.worker.slots import Autoscaler, SharedLedger, SharedSlots, Slots, Wanted
 from eventmq.worker.streams import Streams
 from eventmq.worker.suspects import Suspects
-from eventmq.worker.watchdog import Overseer, fail
+from eventmq.worker.watchdog import Watchdog, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import PoolEvent, WorkerPool
     from eventmq.worker.inputs import Spool
     from eventmq.worker.session import SessionInfo
-    from eventmq.worker.watchdog import Judge
+    from eventmq.worker.watchdog import TimeoutPolicy
 
 __all__ = ["JobManager"]
 
@@ -79,7 +79,7 @@ def _sent_at(headers: str) -> float:
         return 0.0
 
 
-def _last_words(event: Died) -> str:
+def _last_words(event: SlotDied) -> str:
     """Return how a process ended, for people."""
     last, most = (f"{size / 2**20:.0f} MiB" for size in (event.rss, event.peak))
     if event.rss:
@@ -92,24 +92,24 @@ def _last_words(event: Died) -> str:
 
 
 def _suspects(
-    event: Died, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
+    event: SlotDied, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
 ) -> tuple[tuple[int, int] | None, set[tuple[int, int]]]:
-    """Return which job killed a slot, None where that is not certain, and all that had begun.
+    """Return which job killed a slot, None where that is not certain, and all that had started.
 
     Args:
         event: The slot's end.
         taken: What was lost with it, the last chunk first.
     """
     lost = [(chunk.number, place) for chunk, places in reversed(taken) for place in places]
-    begun = set(lost[: event.begun])
+    started = set(lost[: event.started])
     running = (event.chunk, event.position)
     if running in lost:
-        begun.add(running)
-    elif len(begun) != 1:
-        return None, begun
+        started.add(running)
+    elif len(started) != 1:
+        return None, started
     if event.together:
-        return None, begun
-    return (running if running in lost else next(iter(begun))), begun
+        return None, started
+    return (running if running in lost else next(iter(started))), started
 
 
 class JobManager:
@@ -120,9 +120,9 @@ class JobManager:
         pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt``,
             ``credit``, ``kill`` and ``scale`` are used.
         clock: For the text of a HEARTBEAT, and to tell the broker's time from this machine's.
-        judge: Says what becomes of a job that was stopped at its hard limit; without it such a
-            job fails.
-        spool: Keeps what jobs take that is too much for a REQUEST; without it such a job fails.
+        timeout_policy: Decides the outcome of a job that was stopped at its hard limit; by default
+            it fails.
+        spool: Keeps inputs that are too large for a REQUEST; without it such a job fails.
 
     Attributes:
         overdue: The grace has passed: kill what runs, then call `interrupted`.
@@ -135,7 +135,7 @@ class JobManager:
         *,
         pool: WorkerPool,
         clock: Clock,
-        judge: Judge = fail,
+        timeout_policy: TimeoutPolicy = fail,
         spool: Spool | None = None,
     ) -> None:
         self.overdue = False
@@ -147,9 +147,9 @@ class JobManager:
         self._streams = Streams(self._session, self._ledger, pool)
         self._inputs = Inputs(self._session, self._ledger, spool, self._start, self._not_started)
         self._asking = Suspects(self._session, self._ledger, self._begin, self._back)
-        self._overseer = Overseer(pool, self._ledger, judge, info.cancel_grace)
+        self._watchdog = Watchdog(pool, self._ledger, timeout_policy, info.cancel_grace)
         kind = SharedSlots if pool.shared else Slots
-        self._slots = kind(pool, self._ledger, self._overseer, info.slots or pool.slots)
+        self._slots = kind(pool, self._ledger, self._watchdog, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
         self._clock = clock
         #: How far the broker's time is behind the monotonic one, and when that was found.
@@ -218,11 +218,11 @@ class JobManager:
     def pool_events(self, events: Sequence[PoolEvent], now: float) -> None:
         """Take what happened in the pool."""
         for event in events:
-            if isinstance(event, Answered):
+            if isinstance(event, JobsEnded):
                 self._answered(event, now)
-            elif isinstance(event, Died):
+            elif isinstance(event, SlotDied):
                 self._died(event, now)
-            elif isinstance(event, Streamed):
+            elif isinstance(event, PartsYielded):
                 self._streams.streamed(event)
             else:
                 self._streams.progressed(event)
@@ -267,7 +267,9 @@ class JobManager:
         ran = []
         for slot in range(len(self._ledger.jobs)):
             taken = self._ledger.take_all(slot)
-            ran += [joblog.named(chunk.index, place) for chunk, place in self._ledger.begun(taken)]
+            ran += [
+                joblog.named(chunk.index, place) for chunk, place in self._ledger.started(taken)
+            ]
             self._hand_back(taken, now)
         return ran
 
@@ -280,7 +282,7 @@ class JobManager:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
-        due = min(self._session.due(), self._overseer.due(), self._inputs.due())
+        due = min(self._session.due(), self._watchdog.due(), self._inputs.due())
         due = min(due, self._asking.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
@@ -363,7 +365,7 @@ class JobManager:
         for chunk in (*self._asking.take_all(), *self._inputs.take_all()):
             self._back(chunk, now)
 
-    def _answered(self, event: Answered, now: float) -> None:
+    def _answered(self, event: JobsEnded, now: float) -> None:
         chunk = self._ledger.answer(event.slot, event.chunk, event.count, event.positions)
         if chunk is None:
             _log.error("slot %d answers chunk %d, which it has not", event.slot, event.chunk)
@@ -371,48 +373,48 @@ class JobManager:
         self._slots.answered(event, now)
         self._session.reply(chunk, event.outcomes, now)
 
-    def _died(self, event: Died, now: float) -> None:
+    def _died(self, event: SlotDied, now: float) -> None:
         """Answer for what a slot has lost.
 
         One job may have killed its process, or was to be stopped. Which one it was is certain where
-        it was running, or was the only one that had begun. Others that had begun had ended before
-        it. Where it is not certain, each that had begun may be it. What had not begun goes back.
+        it was running, or was the only one that had started: others that had started ended before
+        it. Where it is not certain, it may be each that had started. What had not goes back.
         """
         slot = event.slot
         self._slots.died(slot)
-        ours = self._overseer.ended(slot)
+        ours = self._watchdog.ended(slot)
         taken = self._ledger.lose(event)
         others = sum(len(part) for _, part in taken) - 1
-        culprit, begun = _suspects(event, taken)
+        culprit, started = _suspects(event, taken)
         known = ours or culprit is not None
         for chunk, positions in taken:
             rows = [
-                self._overseer.outcome(slot, chunk, position, now, killed=ours)
+                self._watchdog.outcome(slot, chunk, position, now, killed=ours)
                 or self._loss(
                     event,
                     chunk,
                     position,
                     culprit=None if ours else culprit,
                     known=known,
-                    begun=begun,
+                    started=started,
                     others=others,
                 )
                 for position in positions
             ]
             self._session.reply(chunk, encode_outcomes(rows), now)
-        if not known and begun:
-            joblog.lost(_last_words(event), len(begun), others + 1 - len(begun))
-        self._overseer.forget(slot)
+        if not known and started:
+            joblog.lost(_last_words(event), len(started), others + 1 - len(started))
+        self._watchdog.forget(slot)
 
     def _loss(
         self,
-        event: Died,
+        event: SlotDied,
         chunk: HeldChunk,
         position: int,
         *,
         culprit: tuple[int, int] | None,
         known: bool,
-        begun: set[tuple[int, int]],
+        started: set[tuple[int, int]],
         others: int,
     ) -> OutcomeRow:
         """Return the outcome of a job whose slot died.
@@ -423,11 +425,11 @@ class JobManager:
             position: The job's, in the chunk.
             culprit: The job that is charged, None where none is.
             known: Whether the cause is known: the culprit, or that the slot was stopped.
-            begun: What had begun, and was not answered.
+            started: What had started, and was not answered.
             others: How many the slot had beside the job.
         """
         place = chunk.number, position
-        if place != culprit and place not in begun:
+        if place != culprit and place not in started:
             return _row(position, _HANDED_BACK)
         reason = _last_words(event)
         error = encode_error(RemoteError("eventmq.errors.WorkerLost", reason))
@@ -457,7 +459,7 @@ class JobManager:
             if (entry.id, entry.delivery) == (job, number):
                 slot = self._slots.slot_of(chunk, position)
                 if slot is not None:
-                    self._overseer.cancel(slot, chunk, position, now)
+                    self._watchdog.cancel(slot, chunk, position, now)
 
     def _take_back(self, slot: int, now: float) -> None:
         if self._ledger.jobs[slot]:
@@ -470,10 +472,10 @@ class JobManager:
 
     def _enforce(self, now: float) -> None:
         """Stop what has run into its limit, or was cancelled and did not obey."""
-        for slot in self._overseer.tick(now):
+        for slot in self._watchdog.tick(now):
             if self._slots.doomed(slot):
                 self._take_back(slot, now)
-            self._overseer.kill(slot)
+            self._watchdog.kill(slot)
 
     def _scale(self, now: float, scaler: Autoscaler) -> None:
         """Use more slots, or fewer: the last of them, when it is idle."""

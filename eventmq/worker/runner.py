@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from eventmq.wire.sockets import Link
     from eventmq.worker.inputs import SpoolDirectory
     from eventmq.worker.session import SessionInfo
-    from eventmq.worker.watchdog import Judge
+    from eventmq.worker.watchdog import TimeoutPolicy
 
-__all__ = ["Contact", "WorkerRunner"]
+__all__ = ["ConnectionLog", "WorkerRunner"]
 
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def _hint(address: str) -> str:
     return "eventmq broker" + (f" --bind {address}" if other else "")
 
 
-class Contact:
+class ConnectionLog:
     """Logs that a broker is absent, there, lost, and back."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class WorkerRunner:
         context: Of the process, where there is one; needed for ``inproc://`` addresses.
         clock: Reads time.
         on_ready: Called once in the runner's thread when a broker first knows the worker.
-        judge: Says what becomes of jobs that were stopped at their hard limit.
+        timeout_policy: Says what becomes of jobs that were stopped at their hard limit.
 
     Attributes:
         worn_out: It ended because too many threads were given up: start another one.
@@ -198,7 +198,7 @@ class WorkerRunner:
         context: zmq.Context[Any] | None = None,
         clock: Clock | None = None,
         on_ready: Callable[[], None] | None = None,
-        judge: Judge = fail,
+        timeout_policy: TimeoutPolicy = fail,
     ) -> None:
         self._pool = pool
         self._brokers = deque(brokers)
@@ -207,14 +207,14 @@ class WorkerRunner:
         self._context = context
         self._clock = clock or SystemClock()
         self._on_ready = on_ready
-        self._judge = judge
+        self._timeout_policy = timeout_policy
         self.worn_out = False
         self._asked = self._obeyed = GO_ON
         self._pool_runs = self._broken = False
         #: When the pool is asked without having called: it has answers that wait for others.
         self._pool_due = 0.0
         self._pool_fds: Sequence[int] = ()
-        self._contact = Contact()
+        self._connection_log = ConnectionLog()
         self._backlog: deque[list[bytes]] = deque()
         self._woken, self._wake = _pair()
 
@@ -270,7 +270,7 @@ class WorkerRunner:
         wait = min(LONGEST_WAIT, self._manager.wait(now))
         if self._retry_at:
             wait = min(wait, max(0.0, self._retry_at - now))
-        assert self._link is not None  # noqa: S101 - begun
+        assert self._link is not None  # noqa: S101 - started
         return self._poll_items(self._link), wait
 
     def look(self) -> None:
@@ -279,7 +279,7 @@ class WorkerRunner:
 
     def step(self, ready: AbstractSet[Any]) -> bool:
         """Do what there is to do; return False when all is said: then call `end`."""
-        assert self._link is not None  # noqa: S101 - begun
+        assert self._link is not None  # noqa: S101 - started
         self._link = self._turn(self._link, ready)
         return not self._manager.done
 
@@ -309,7 +309,7 @@ class WorkerRunner:
         manager.tick(now)
         broken = self._broken or manager.lost
         if not manager.done:
-            self._contact.note(
+            self._connection_log.note(
                 now, self._brokers[0], online=manager.online, broken=broken, heard=heard
             )
         if manager.overdue:
@@ -335,7 +335,7 @@ class WorkerRunner:
     def _refused(self, link: Link, now: float) -> bool:
         """Tell of a failed handshake; say whether it is time for another one."""
         if link.trouble:
-            self._contact.trouble(self._brokers[0], link.trouble)
+            self._connection_log.trouble(self._brokers[0], link.trouble)
             self._retry_at = self._retry_at or now + RETRY
             link.trouble = ""
         return bool(self._retry_at) and now >= self._retry_at
@@ -425,14 +425,18 @@ class WorkerRunner:
     def _new_manager(self) -> JobManager:
         info = replace(self._info, session=uuid.uuid4().hex)
         return JobManager(
-            info, pool=self._pool, clock=self._clock, judge=self._judge, spool=self.spool
+            info,
+            pool=self._pool,
+            clock=self._clock,
+            timeout_policy=self._timeout_policy,
+            spool=self.spool,
         )
 
     def _connect(self) -> Link:
         """Open a socket, which has a routing id of its own."""
         address = self._brokers[0]
         _log.debug("connecting to %s", address)
-        assert self._context is not None  # noqa: S101 - begun
+        assert self._context is not None  # noqa: S101 - started
         link = open_dealer(
             self._context, address, kind="worker", max_frame=self._max_frame, keys=self.keys
         )

@@ -14,9 +14,9 @@ from eventmq.worker.chunks import Ledger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventmq.interfaces import Answered, Died, SharedPool, WorkerPool
+    from eventmq.interfaces import JobsEnded, SharedPool, SlotDied, WorkerPool
     from eventmq.worker.chunks import HeldChunk
-    from eventmq.worker.watchdog import Overseer
+    from eventmq.worker.watchdog import Watchdog
 
 __all__ = [
     "LONG_JOB",
@@ -81,15 +81,15 @@ class Slots:
     Args:
         pool: Says what runs.
         ledger: What is held.
-        overseer: Is told what runs, and knows what is killed.
+        watchdog: Is told what runs, and knows what is killed.
         active: How many slots are used: the first so many.
     """
 
-    def __init__(self, pool: WorkerPool, ledger: Ledger, overseer: Overseer, active: int) -> None:
+    def __init__(self, pool: WorkerPool, ledger: Ledger, watchdog: Watchdog, active: int) -> None:
         self.active = active
         self._pool = pool
         self._ledger = ledger
-        self._overseer = overseer
+        self._watchdog = watchdog
         self._look_ahead = LookAhead()
         #: Slots whose job has run longer than `LONG_JOB`.
         self._long: set[int] = set()
@@ -118,12 +118,12 @@ class Slots:
         return min(range(len(jobs)), key=lambda slot: (slot in long, jobs[slot]))
 
     def slot_of(self, chunk: HeldChunk, position: int) -> int | None:
-        """Return the slot that has begun a job, None if none has."""
+        """Return the slot that has started a job, None if none has."""
         return chunk.slot
 
-    def answered(self, event: Answered, now: float) -> None:
+    def answered(self, event: JobsEnded, now: float) -> None:
         """Take note of what jobs took."""
-        self._look_ahead.note(event.count, event.ran)
+        self._look_ahead.note(event.count, event.run_time)
         if event.slot in self._long:
             self._look_due = now
 
@@ -158,8 +158,8 @@ class Slots:
         for slot, jobs in enumerate(self._ledger.jobs):
             running = self._pool.running(slot) if jobs else None
             if running is not None:
-                self._overseer.watch(slot, running)
-            if slot in self._overseer.killed:  # no new job for it until it is there again
+                self._watchdog.watch(slot, running)
+            if slot in self._watchdog.killed:  # no new job for it until it is there again
                 self._long.add(slot)
             elif running is None or now - running.since <= LONG_JOB:
                 self._long.discard(slot)
@@ -293,7 +293,7 @@ class SharedLedger(Ledger):
         self._close(0)
         return taken
 
-    def begun(
+    def started(
         self, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
     ) -> list[tuple[HeldChunk, int]]:
         """Return all of what `take_all` gave, the oldest first: each may have a slot of its own."""
@@ -310,7 +310,7 @@ class SharedLedger(Ledger):
         self._close(0)
         return taken
 
-    def lose(self, event: Died) -> list[tuple[HeldChunk, Sequence[int]]]:
+    def lose(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
         """Note that a slot has lost its job; return which it is."""
         chunk = self.answer(0, event.chunk, 1, (event.position,))
         return [] if chunk is None else [(chunk, (event.position,))]
@@ -365,13 +365,13 @@ class SharedSlots(Slots):
         return 0
 
     def slot_of(self, chunk: HeldChunk, position: int) -> int | None:
-        """Return the slot that has begun a job, None if none has."""
+        """Return the slot that has started a job, None if none has."""
         return self._pool.slot_of(chunk.number, position)
 
-    def answered(self, event: Answered, now: float) -> None:
+    def answered(self, event: JobsEnded, now: float) -> None:
         """Take note of what jobs took."""
         self._moved = now
-        each = max(event.ran / event.count, 1e-6)
+        each = max(event.run_time / event.count, 1e-6)
         average = self._average
         self._average = each if average is None else average + WEIGHT * (each - average)
         ahead = min(MOST, int(self.active * LONG_JOB / self._average))
@@ -407,7 +407,7 @@ class SharedSlots(Slots):
         if self._ledger.timed:
             for slot in range(self._pool.slots):
                 if (running := self._pool.running(slot)) is not None:
-                    self._overseer.watch(slot, running)
+                    self._watchdog.watch(slot, running)
         if self._waiting and now - self._moved > LONG_JOB + (self._average or 0.0):
             self._ahead = 0
             yield 0

@@ -13,7 +13,7 @@ from eventmq.wire import commands
 from eventmq.wire.streams import NO_READER, PROGRESS, PartHead
 
 if TYPE_CHECKING:
-    from eventmq.interfaces import Progressed, Streamed, WorkerPool
+    from eventmq.interfaces import PartsYielded, ProgressReported, WorkerPool
     from eventmq.wire.batches import ChunkEntry
     from eventmq.worker.chunks import HeldChunk, Ledger
     from eventmq.worker.session import Session
@@ -73,7 +73,7 @@ class Streams:
 
     # From the pool
 
-    def streamed(self, event: Streamed) -> None:
+    def streamed(self, event: PartsYielded) -> None:
         """Send a batch of parts, and keep it until it was taken."""
         chunk = self._ledger.chunks.get(event.chunk)
         if chunk is None or not self._ledger.is_open(chunk.slot, chunk.number, event.position):
@@ -96,7 +96,7 @@ class Streams:
         if session.online:
             self._send(entry.id, head, event.body)
 
-    def progressed(self, event: Progressed) -> None:
+    def progressed(self, event: ProgressReported) -> None:
         """Tell how far a job is, if there is somebody to tell."""
         chunk = self._ledger.chunks.get(event.chunk)
         session = self._session

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from eventmq.wire.batches import ChunkEntry
     from eventmq.worker.chunks import HeldChunk, Ledger
 
-__all__ = ["Judge", "Overseer"]
+__all__ = ["TimeoutPolicy", "Watchdog"]
 
-#: Least time in seconds after which a job that has not begun is cancelled once more.
+#: Least time in seconds after which a job that has not started is cancelled once more.
 AGAIN = 1.0
 
 _CANCELLED = int(OutcomeKind.CANCELLED)
 
 
-class Judge(Protocol):
+class TimeoutPolicy(Protocol):
     """Says what becomes of a job that was stopped at its limit: another attempt, or failure."""
 
     def __call__(
@@ -38,13 +38,13 @@ class Judge(Protocol):
 
 
 def fail(_queue: str, _text: str, position: int, entry: ChunkEntry, ran: float, /) -> OutcomeRow:
-    """Judge that every such job has failed for good."""
+    """TimeoutPolicy that every such job has failed for good."""
     error = describe(past_hard_limit(entry.timeout))
     failed = int(OutcomeKind.FAILED)
     return OutcomeRow(position, failed, 0.0, ran, ERROR_TYPE, encode_error(error))
 
 
-class _Sentence(NamedTuple):
+class _Deadline(NamedTuple):
     """What is to happen in a slot: the job, when it is killed, and whether it was cancelled."""
 
     chunk: int
@@ -54,22 +54,24 @@ class _Sentence(NamedTuple):
     cancelled: bool
 
 
-class Overseer:
+class Watchdog:
     """Of one session.
 
     Args:
         pool: Kills.
         ledger: What is held.
-        judge: Says what becomes of a job that ran into its limit.
+        timeout_policy: Says what becomes of a job that ran into its limit.
         grace: Seconds that a cancelled job has before it is killed.
     """
 
-    def __init__(self, pool: WorkerPool, ledger: Ledger, judge: Judge, grace: float) -> None:
+    def __init__(
+        self, pool: WorkerPool, ledger: Ledger, timeout_policy: TimeoutPolicy, grace: float
+    ) -> None:
         self._pool = pool
         self._ledger = ledger
-        self._judge = judge
+        self._timeout_policy = timeout_policy
         self._grace = grace
-        self._sentences: dict[int, _Sentence] = {}
+        self._deadlines: dict[int, _Deadline] = {}
         #: Slots that the pool was told to kill and has not reported.
         self.killed: set[int] = set()
 
@@ -79,59 +81,59 @@ class Overseer:
         if chunk is None or slot in self.killed:
             return
         timeout = chunk.index.entries[running.position].timeout
-        old = self._sentences.get(slot)
+        old = self._deadlines.get(slot)
         if not timeout or (old is not None and old[:2] == running[:2]):
             return
         due = running.since + timeout
-        self._sentences[slot] = _Sentence(*running[:2], due, running.since, cancelled=False)
+        self._deadlines[slot] = _Deadline(*running[:2], due, running.since, cancelled=False)
 
     def cancel(self, slot: int, chunk: HeldChunk, position: int, now: float) -> None:
         """Ask a job that has started in a slot to end, and kill it after the grace."""
         if slot in self.killed:
             return
         due = now + self._grace
-        old = self._sentences.get(slot)
+        old = self._deadlines.get(slot)
         if old is not None and old[:2] == (chunk.number, position):
             if old.cancelled:
                 return
             due = min(due, old.due)
-        self._sentences[slot] = _Sentence(chunk.number, position, due, now, cancelled=True)
+        self._deadlines[slot] = _Deadline(chunk.number, position, due, now, cancelled=True)
         self._pool.interrupt(slot, chunk.number, position)
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        if not self._sentences:
+        if not self._deadlines:
             return float("inf")
         return min(
-            (s.due for slot, s in self._sentences.items() if slot not in self.killed),
+            (s.due for slot, s in self._deadlines.items() if slot not in self.killed),
             default=float("inf"),
         )
 
     def tick(self, now: float) -> list[int]:
         """Return the slots that must be killed now: empty each first, then call `kill`."""
         late: list[int] = []
-        for slot, sentence in list(self._sentences.items()):
-            if now < sentence.due or slot in self.killed:
+        for slot, deadline in list(self._deadlines.items()):
+            if now < deadline.due or slot in self.killed:
                 continue
             running = self._pool.running(slot)
-            if running is not None and running[:2] == sentence[:2]:
+            if running is not None and running[:2] == deadline[:2]:
                 late.append(slot)
-            elif sentence.cancelled and self._ledger.is_open(slot, *sentence[:2]):
-                self._sentences[slot] = sentence._replace(due=now + max(self._grace, AGAIN))
-                self._pool.interrupt(slot, *sentence[:2])
+            elif deadline.cancelled and self._ledger.is_open(slot, *deadline[:2]):
+                self._deadlines[slot] = deadline._replace(due=now + max(self._grace, AGAIN))
+                self._pool.interrupt(slot, *deadline[:2])
             else:
-                del self._sentences[slot]
+                del self._deadlines[slot]
         return late
 
     def kill(self, slot: int) -> None:
         """End what runs in a slot."""
-        sentence = self._sentences[slot]
-        index = self._ledger.chunks[sentence.chunk].index
-        if sentence.cancelled:
+        deadline = self._deadlines[slot]
+        index = self._ledger.chunks[deadline.chunk].index
+        if deadline.cancelled:
             why = f"it was cancelled and did not end within {self._grace:g} s"
         else:
-            why = f"its timeout of {index.entries[sentence.position].timeout:g} s has passed"
-        joblog.overdue(index, sentence.position, why)
+            why = f"its timeout of {index.entries[deadline.position].timeout:g} s has passed"
+        joblog.overdue(index, deadline.position, why)
         self.killed.add(slot)
         self._pool.kill(slot)
 
@@ -148,18 +150,20 @@ class Overseer:
 
         ``killed`` says that the slot was lost by `kill`.
         """
-        sentence = self._sentences.get(slot)
-        if sentence is None or sentence[:2] != (chunk.number, position):
+        deadline = self._deadlines.get(slot)
+        if deadline is None or deadline[:2] != (chunk.number, position):
             return None
-        if sentence.cancelled:
+        if deadline.cancelled:
             return OutcomeRow(position, _CANCELLED, 0.0, 0.0, "", b"")
         if not killed:  # it died by itself
             return None
         index = chunk.index
         entry = index.entries[position]
         text = index.templates[entry.template]
-        return self._judge(index.queue, text, position, entry, max(0.0, now - sentence.since))
+        return self._timeout_policy(
+            index.queue, text, position, entry, max(0.0, now - deadline.since)
+        )
 
     def forget(self, slot: int) -> None:
         """Forget what was to happen in a slot."""
-        self._sentences.pop(slot, None)
+        self._deadlines.pop(slot, None)

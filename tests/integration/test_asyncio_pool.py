@@ -172,7 +172,7 @@ def test_no_more_functions_run_at_once_than_there_are_threads(start, tmp_path):
     driver.assign(2, call("noop"), slot=1)
     driver.assign(3, call("nap", 0.0), slot=2)
     driver.until_answered(3, 1)
-    assert driver.pool.running(1) is None, "its time has not begun"
+    assert driver.pool.running(1) is None, "its time has not started"
     gate.touch()
     driver.until_answered(2, 1)
 
@@ -240,7 +240,7 @@ def test_what_is_broken_off_at_the_end_is_no_failure(start, caplog):
     with caplog.at_level(logging.WARNING):
         driver.pool.stop(0.0)
     assert [record.getMessage() for record in caplog.records] == []
-    assert [event for event in driver.pool.poll() if type(event).__name__ == "Answered"] == []
+    assert [event for event in driver.pool.poll() if type(event).__name__ == "JobsEnded"] == []
 
 
 def test_a_coroutine_that_will_not_end_is_counted_as_abandoned(start, tmp_path):

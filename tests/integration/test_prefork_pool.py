@@ -207,14 +207,14 @@ def test_a_job_that_closes_the_pipes_is_named_although_it_had_returned(driver):
     assert (death.chunk, death.position, death.signal) == (4, 2, 0)
     assert "closed the pipes" in death.reason
     assert [row.position for row in driver.rows[4]] == [0, 1], "what was answered before counts"
-    assert death.begun == 1
+    assert death.started == 1
     assert run(driver, 5, call("echo", 1)) == [1]
 
 
 def test_the_last_job_of_a_chunk_that_closes_the_pipes_is_named(driver):
     driver.assign(4, NOOP, NOOP, call("close_all"))
     death = only_death(driver)
-    assert (death.chunk, death.position, death.begun) == (4, 2, 3)
+    assert (death.chunk, death.position, death.started) == (4, 2, 3)
 
 
 def test_no_outcome_is_written_into_a_file_in_the_place_of_a_pipe(driver, tmp_path):
@@ -228,14 +228,14 @@ def test_no_outcome_is_written_into_a_file_in_the_place_of_a_pipe(driver, tmp_pa
 def test_whoever_closes_only_the_pipe_of_results_is_named_if_nothing_else_had_begun(driver):
     driver.assign(4, call("close_results"))
     death = only_death(driver)
-    assert (death.chunk, death.position, death.begun) == (4, 0, 1)
+    assert (death.chunk, death.position, death.started) == (4, 0, 1)
     driver.deaths.clear()
     driver.assign(5, NOOP, call("close_results"), NOOP)
     death = only_death(driver)
     if 5 in driver.rows:  # a slow machine: the first one was answered before
         assert (death.chunk, death.position) == (5, 1)
     else:
-        assert (death.chunk, death.position, death.begun) == (0, -1, 3), "it can be any of them"
+        assert (death.chunk, death.position, death.started) == (0, -1, 3), "it can be any of them"
 
 
 @pytest.mark.parametrize("status", [0, 9])
@@ -243,17 +243,17 @@ def test_a_child_that_ends_before_its_answer_says_how_many_had_begun(driver, sta
     driver.assign(4, NOOP, call("end_before_the_answer", status), NOOP)
     driver.assign(5, NOOP)
     death = only_death(driver)
-    assert (death.chunk, death.position, death.begun) == (0, -1, 3)
+    assert (death.chunk, death.position, death.started) == (0, -1, 3)
     driver.deaths.clear()
     driver.assign(6, call("end_before_the_answer", status))
-    assert only_death(driver).begun == 1
+    assert only_death(driver).started == 1
 
 
 def test_jobs_never_end_the_pool_however_often_they_end_their_process(driver):
     """More often in a row than children may fail that were given nothing."""
     for chunk in range(1, pool_module.MAX_EARLY_DEATHS + 3):
         driver.assign(chunk, call("end_before_the_answer", 1))
-        assert only_death(driver).begun == 1
+        assert only_death(driver).started == 1
         driver.deaths.clear()
     assert run(driver, 100, call("echo", 1)) == [1]
 
@@ -294,7 +294,7 @@ def test_a_lost_fork_server_names_no_job_where_several_ran(driver, tmp_path):
     pid = str(driver.pool.pids()[0])
     os.kill(int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid])), signal.SIGKILL)
     driver.until(lambda: len(driver.deaths) == 2)
-    assert {(d.chunk, d.begun, d.together) for d in driver.deaths} == {(1, 1, True), (2, 1, True)}
+    assert {(d.chunk, d.started, d.together) for d in driver.deaths} == {(1, 1, True), (2, 1, True)}
 
 
 def test_chunks_of_a_dead_child_do_not_run_in_the_next(driver):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from eventmq.headers import parse_headers
-from eventmq.interfaces import Answered, Died, Running, Streamed
+from eventmq.interfaces import JobsEnded, PartsYielded, Running, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import ChunkEntry, ChunkIndex, OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.auditor import Auditor
     from tests.simulation.world import Process
 
-__all__ = ["SimPool", "judge", "make_body"]
+__all__ = ["SimPool", "make_body", "timeout_policy"]
 
 _ERROR = encode_error(RemoteError("ValueError", "as the plan says"))
 
@@ -115,7 +115,7 @@ class SimPool:
         """Do nothing: all slots are there."""
 
     def kill(self, slot: int) -> None:
-        """Do as the overseer says, who answers for the job."""
+        """Do as the watchdog says, who answers for the job."""
         self._lose(slot, "it was killed", OutcomeKind.FAILED)
 
     def poll(self) -> list[PoolEvent]:
@@ -173,7 +173,7 @@ class SimPool:
             return
         task = slot.runs
         body = encode_parts("msgpack", [part_of(task.entry.id, task.entry.delivery, part)])
-        self._events.append(Streamed(number, task.chunk, task.position, part, 1, body))
+        self._events.append(PartsYielded(number, task.chunk, task.position, part, 1, body))
         self._owner.wake()
 
     def _over(self, number: int, run: int) -> None:
@@ -196,7 +196,7 @@ class SimPool:
 
     def _answer(self, number: int, task: Task, row: OutcomeRow) -> None:
         body = encode_outcomes([row])
-        self._events.append(Answered(number, task.chunk, 1, row.ran, body))
+        self._events.append(JobsEnded(number, task.chunk, 1, row.ran, body))
         self._owner.wake()
         self._next(number)
 
@@ -208,7 +208,7 @@ class SimPool:
         chunk, position = (task.chunk, task.position) if task else (0, -1)
         if task is not None:
             self._auditor.ended(slot.execution, kind)
-        self._events.append(Died(number, chunk, position, reason))
+        self._events.append(SlotDied(number, chunk, position, reason))
         self._owner.wake()
 
 
@@ -217,7 +217,9 @@ def part_of(job_id: str, delivery: int, index: int) -> bytes:
     return f"{job_id}/{delivery}/{index}".encode()
 
 
-def judge(queue: str, text: str, position: int, entry: ChunkEntry, ran: float) -> OutcomeRow:
+def timeout_policy(
+    queue: str, text: str, position: int, entry: ChunkEntry, ran: float
+) -> OutcomeRow:
     """Return the outcome of a job that ran into its limit: another attempt, or failure."""
     return outcome(Task(0, position, entry, text, b""), "fail", 1.0, ran)
 

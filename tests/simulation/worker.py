@@ -9,7 +9,7 @@ from eventmq.worker.manager import JobManager
 from eventmq.worker.runner import LONGEST_WAIT
 from eventmq.worker.session import SessionInfo
 from tests.simulation.network import Socket
-from tests.simulation.pool import SimPool, judge
+from tests.simulation.pool import SimPool, timeout_policy
 from tests.simulation.world import Process
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class WorkerProcess(Process):
             cancel_grace=1.0,
         )
         self.pool = SimPool(self, self.auditor, self.slots)
-        self.manager = JobManager(info, pool=self.pool, clock=self.clock, judge=judge)
+        self.manager = JobManager(
+            info, pool=self.pool, clock=self.clock, timeout_policy=timeout_policy
+        )
         self.world.tell(self.name, "starts")
         self._backlog: list[list[bytes]] = []
         self._open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.interfaces import Answered, Running
+from eventmq.interfaces import JobsEnded, Running
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.batches import (
@@ -87,7 +87,7 @@ class NotingPool:
 class World:
     """A manager, its pool, and a broker that is the test."""
 
-    def __init__(self, slots=2, judge=fail, least=0, **info):
+    def __init__(self, slots=2, timeout_policy=fail, least=0, **info):
         self.pool = self.make_pool(slots)
         info = {
             "slots": least,
@@ -97,7 +97,7 @@ class World:
             **info,
         }
         self.manager = JobManager(
-            SessionInfo(**info), pool=self.pool, clock=StillClock(), judge=judge
+            SessionInfo(**info), pool=self.pool, clock=StillClock(), timeout_policy=timeout_policy
         )
         self.clock = self.manager._clock
         self.now = 100.0
@@ -150,7 +150,7 @@ class World:
             OutcomeRow(first + n, int(SUCCEEDED), 1.0, ran, "msgpack", b"x" * size)
             for n in range(count)
         ]
-        event = Answered(slot, chunk, count, ran * count, encode_outcomes(rows))
+        event = JobsEnded(slot, chunk, count, ran * count, encode_outcomes(rows))
         self.manager.pool_events([event], self.now)
         return self.out()
 

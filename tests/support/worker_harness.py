@@ -24,7 +24,7 @@ from eventmq.errors import AppNotFound, JobCancelled, PluginError, Serialization
 from eventmq.execution.context import current_job
 from eventmq.execution.executor import Executor
 from eventmq.execution.spec import TaskSpec
-from eventmq.interfaces import Answered, Died
+from eventmq.interfaces import JobsEnded, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_chunk
 from eventmq.wire.results import ResultHome
@@ -250,7 +250,7 @@ class Driver:
     def __init__(self, pool: Any) -> None:
         self.pool = pool
         self.rows: dict[int, list[OutcomeRow]] = {}
-        self.deaths: list[Died] = []
+        self.deaths: list[SlotDied] = []
 
     def assign(self, chunk: int, *calls: tuple[str, bytes], slot: int = 0) -> None:
         body, count = make_chunk(*calls)
@@ -260,9 +260,9 @@ class Driver:
         select.select(list(self.pool.filenos()), [], [], seconds)
         self.take(self.pool.poll())
 
-    def take(self, events: Sequence[Answered | Died]) -> None:
+    def take(self, events: Sequence[JobsEnded | SlotDied]) -> None:
         for event in events:
-            if isinstance(event, Died):
+            if isinstance(event, SlotDied):
                 self.deaths.append(event)
                 continue
             rows = [OutcomeRow(*row) for row in decode_outcomes(event.outcomes)]

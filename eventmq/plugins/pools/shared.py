@@ -10,8 +10,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.execution.streaming import BATCH_AFTER, PartFlow
-from eventmq.interfaces import Answered
+from eventmq.execution.streaming import BATCH_AFTER, FlowControl
+from eventmq.interfaces import JobsEnded
 from eventmq.plugins.options import read_options
 from eventmq.wire.batches import decode_chunk, encode_outcomes
 from eventmq.wire.streams import encode_progress
@@ -84,7 +84,7 @@ class Outcomes:
         return rows
 
 
-def answered(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = True) -> Answered:
+def answered(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = True) -> JobsEnded:
     """Return the event that tells of outcomes of one chunk.
 
     Args:
@@ -95,7 +95,7 @@ def answered(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = T
     """
     positions = () if ordered else tuple([row.position for row in rows])
     ran = sum([row.ran for row in rows])
-    return Answered(slot, chunk, len(rows), ran, encode_outcomes(rows), positions)
+    return JobsEnded(slot, chunk, len(rows), ran, encode_outcomes(rows), positions)
 
 
 #: Seconds between two values of the progress of one slot that are sent.
@@ -162,7 +162,7 @@ class PartSink:
         self._later = later
         self._lock = threading.Lock()
         self._room = threading.Event()
-        self._flow = PartFlow()
+        self._flow = FlowControl()
         self._place: Place = (0, -1)
         self._armed = False
         self._on_room: Callable[[], None] | None = None
@@ -174,7 +174,7 @@ class PartSink:
     def begin(self) -> None:
         """Begin the stream of the job that runs now."""
         with self._lock:
-            self._flow = PartFlow()
+            self._flow = FlowControl()
             self._place = self._where()
 
     # hot loop: benchmarks/stream.py

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
-from eventmq.interfaces import Died, Progressed, Running, Streamed
+from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
 from eventmq.plugins.pools.shared import (
     GivenChunk,
     Outcomes,
@@ -152,10 +152,10 @@ class _Thread:
         return (0, -1) if current is None else current[:2]
 
     def _send_parts(self, place: tuple[int, int], batch: Batch) -> None:
-        self._say(Streamed(self.number, *place, batch.first, batch.parts, batch.body))
+        self._say(PartsYielded(self.number, *place, batch.first, batch.parts, batch.body))
 
     def _send_progress(self, place: tuple[int, int], body: bytes) -> None:
-        self._say(Progressed(self.number, *place, body))
+        self._say(ProgressReported(self.number, *place, body))
 
     def _say(self, event: PoolEvent) -> None:
         if not self._abandoned:
@@ -252,7 +252,7 @@ class ThreadsPool:
         self._events += thread.answers()
         chunk, position = running[:2] if running is not None else (0, -1)
         reason = "its thread was given up"
-        self._events.append(Died(slot, chunk, position, reason))
+        self._events.append(SlotDied(slot, chunk, position, reason))
         self._abandoned.append(thread)
         self._threads[slot] = self._begin(slot)
         with suppress(OSError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from eventmq.interfaces import Answered, Died, Progressed, Streamed
+from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_chunk
 from eventmq.wire.results import decode_error
@@ -104,7 +104,7 @@ class PoolHarness:
         return [
             OutcomeRow(*row)
             for event in self.events
-            if isinstance(event, Answered) and (event.slot, event.chunk) == (slot, chunk)
+            if isinstance(event, JobsEnded) and (event.slot, event.chunk) == (slot, chunk)
             for row in decode_outcomes(event.outcomes)
         ]
 
@@ -127,9 +127,9 @@ class PoolHarness:
         with open(pipe, "w", encoding="utf-8") as writer:  # noqa: PTH123 - a pipe, not a file
             writer.write("released")
 
-    def died(self) -> list[Died]:
+    def died(self) -> list[SlotDied]:
         """Return the ends of slots that were told so far."""
-        return [event for event in self.events if isinstance(event, Died)]
+        return [event for event in self.events if isinstance(event, SlotDied)]
 
 
 class WorkerPoolLimits(PoolHarness):
@@ -160,7 +160,7 @@ class WorkerPoolLimits(PoolHarness):
 
     @pytest.mark.parametrize("task", ["spin", "linger", "block"])
     def test_a_running_job_can_be_killed(self, task: str) -> None:
-        """The manager kills at the hard limit: one `Died`, no answer, and the slot goes on."""
+        """The manager kills at the hard limit: one `SlotDied`, no answer, and the slot goes on."""
         pool = self.begin()
         self.begin_job(pool, task, *([3.0] if task == "block" else []))
         pool.kill(0)
@@ -271,12 +271,13 @@ GENERATORS = pytest.mark.parametrize("task", ["count_up", "acount_up"])
 class WorkerPoolStreams(PoolHarness):
     """A part of `eventmq.testing.WorkerPoolSuite`."""
 
-    def batches(self, chunk: int, position: int = 0) -> list[Streamed]:
+    def batches(self, chunk: int, position: int = 0) -> list[PartsYielded]:
         """Return the parts of a job that came so far."""
         return [
             event
             for event in self.events
-            if isinstance(event, Streamed) and (event.chunk, event.position) == (chunk, position)
+            if isinstance(event, PartsYielded)
+            and (event.chunk, event.position) == (chunk, position)
         ]
 
     def parts(self, chunk: int, position: int = 0) -> list[object]:
@@ -297,7 +298,7 @@ class WorkerPoolStreams(PoolHarness):
         assert batches[0].count == 1  # the first one at once
         assert all(a.first + a.count == b.first for a, b in pairwise(batches))
         assert len(batches) < 600  # noqa: PLR2004 - as many as there are parts
-        answered = next(n for n, e in enumerate(self.events) if isinstance(e, Answered))
+        answered = next(n for n, e in enumerate(self.events) if isinstance(e, JobsEnded))
         assert max(self.events.index(batch) for batch in batches) < answered
 
     @GENERATORS
@@ -374,7 +375,7 @@ class WorkerPoolStreams(PoolHarness):
         self.give(pool, 0, 1, ("endless", (str(self.path / "closed"),)))
         self.pump(pool, lambda: len(self.parts(1)) >= WINDOW)
         pool.kill(0)
-        self.pump(pool, lambda: any(isinstance(event, Died) for event in self.events))
+        self.pump(pool, lambda: any(isinstance(event, SlotDied) for event in self.events))
         self.run(pool, 0, 2, ("count_up", (3,)))
         assert self.parts(2) == [0, 1, 2]
         assert len(self.parts(1)) == WINDOW
@@ -405,7 +406,7 @@ class WorkerPoolStreams(PoolHarness):
         self.give(pool, 0, 1, (task, (500, str(path))))
 
         def told() -> list[tuple[float, float | None, str]]:
-            events = [event for event in self.events if isinstance(event, Progressed)]
+            events = [event for event in self.events if isinstance(event, ProgressReported)]
             assert all((event.chunk, event.position) == (1, 0) for event in events)
             return [decode_progress(event.body) for event in events]
 
@@ -449,7 +450,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         for chunk in (1, 2, 3):
             self.give(pool, 0, chunk, *(("add", (chunk, i)) for i in range(300)))
         self.pump(pool, lambda: sum(self.counts()) == 900)  # noqa: PLR2004 - three times 300
-        answered = [event for event in self.events if isinstance(event, Answered)]
+        answered = [event for event in self.events if isinstance(event, JobsEnded)]
         assert [event.chunk for event in answered] == sorted(event.chunk for event in answered)
         for chunk in (1, 2, 3):
             rows = self.rows(0, chunk)
@@ -459,7 +460,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
 
     def counts(self) -> list[int]:
         """Return how many jobs each answer has."""
-        return [event.count for event in self.events if isinstance(event, Answered)]
+        return [event.count for event in self.events if isinstance(event, JobsEnded)]
 
     def test_slots_do_not_wait_for_each_other(self) -> None:
         """One that is busy keeps nothing back."""
@@ -553,8 +554,8 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
             pytest.skip("the slots of this pool cannot die alone")
         pool = self.begin()
         self.give(pool, 0, 1, ("add", (1, 1)), ("die", ()), ("add", (2, 2)))
-        self.pump(pool, lambda: any(isinstance(event, Died) for event in self.events))
-        (died,) = [event for event in self.events if isinstance(event, Died)]
+        self.pump(pool, lambda: any(isinstance(event, SlotDied) for event in self.events))
+        (died,) = [event for event in self.events if isinstance(event, SlotDied)]
         assert (died.slot, died.chunk, died.position) == (0, 1, 1)
         assert died.reason
         assert [row.position for row in self.rows(0, 1)] in ([], [0])
@@ -567,7 +568,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         pool = self.begin(2)
         pipe = self.block(pool, 1, 1)
         self.give(pool, 0, 1, ("die", ()))
-        self.pump(pool, lambda: any(isinstance(event, Died) for event in self.events))
+        self.pump(pool, lambda: any(isinstance(event, SlotDied) for event in self.events))
         self.release(pipe)
         self.pump(pool, lambda: len(self.rows(1, 1)) == 1)
         assert self.rows(1, 1)[0].kind == OutcomeKind.SUCCEEDED

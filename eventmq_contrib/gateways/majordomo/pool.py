@@ -12,8 +12,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import EventMQError
-from eventmq.execution.streaming import PartFlow
-from eventmq.interfaces import Answered, Died, Running, Streamed
+from eventmq.execution.streaming import FlowControl
+from eventmq.interfaces import JobsEnded, PartsYielded, Running, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import ChunkEntry, OutcomeRow, decode_chunk, encode_outcomes
 from eventmq.wire.results import (
@@ -54,7 +54,7 @@ class _Parts:
     """The PARTIALs of one job on their way to the readers of its stream."""
 
     def __init__(self) -> None:
-        self._flow = PartFlow()
+        self._flow = FlowControl()
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._overrun = False
@@ -166,7 +166,7 @@ class ForeignPool:
     def _end(self, work: _Work, kind: OutcomeKind, content_type: str, result: bytes) -> None:
         ran = time.monotonic() - self._since
         row = OutcomeRow(work.position, int(kind), self._started, ran, content_type, result)
-        self._events.append(Answered(0, work.chunk, 1, ran, encode_outcomes([row])))
+        self._events.append(JobsEnded(0, work.chunk, 1, ran, encode_outcomes([row])))
 
     # What the worker says
 
@@ -186,7 +186,7 @@ class ForeignPool:
 
     def _stream(self, work: _Work, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            self._events.append(Streamed(0, work.chunk, work.position, *batch))
+            self._events.append(PartsYielded(0, work.chunk, work.position, *batch))
 
     def _finish(self, work: _Work) -> None:
         """Answer for a job of which nothing is waited for any more."""
@@ -205,7 +205,7 @@ class ForeignPool:
         chunk, position = (0, -1) if work is None else (work.chunk, work.position)
         if not self._stopped:
             self._stopped = True
-            self._events.append(Died(0, chunk, position, reason))
+            self._events.append(SlotDied(0, chunk, position, reason))
 
     # What the job manager says
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.interfaces import Answered, Died, Progressed, Streamed
+from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported, SlotDied
 from eventmq.wire import batches
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Ticket", "pack", "pack_event", "read_event", "unpack"]
 
 _EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (
-    Answered, Died, Progressed, Streamed,
+    JobsEnded, SlotDied, ProgressReported, PartsYielded,
 )}  # fmt: skip
 
 _FIELDS = {name: [field.name for field in fields(kind)] for name, kind in _EVENTS.items()}

@@ -42,7 +42,7 @@ CONFIG = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 #: lives says something each second.
 SILENCE = 3.0
 
-#: Seconds: a slot that answered nothing and ended earlier than this is begun anew so much later.
+#: Seconds: a slot that answered nothing and ended earlier than this is started anew so much later.
 EARLY_END = 1.0
 
 #: So many early ends in a row mean that no slot can live.
@@ -249,7 +249,7 @@ class SparkPool:
                 self._vacant[slot.number] = 0.0
 
     def kill(self, slot: int) -> None:
-        """Kill the process that runs the slot's job; `Died` follows."""
+        """Kill the process that runs the slot's job; `SlotDied` follows."""
         killed = self._slots[slot]
         if killed.up:
             killed.send("kill")
@@ -263,7 +263,7 @@ class SparkPool:
         """Return what happened since the last call, per slot in order.
 
         Raises:
-            PluginError: Slots end as soon as they are begun, again and again.
+            PluginError: Slots end as soon as they are started, again and again.
         """
         events, self._events = self._events, []
         if self._state != "running":
@@ -316,13 +316,13 @@ class SparkPool:
         return [self._lose(slot, slot.ended)] if self._state == "running" else []
 
     def _lose(self, slot: Slot, reason: str) -> PoolEvent:
-        """Return the end of a slot, which is begun anew."""
+        """Return the end of a slot, which is started anew."""
         now = time.monotonic()
         early = not slot.served and now - slot.started < EARLY_END
         self._early_ends = self._early_ends + 1 if early else 0
         if self._early_ends >= MAX_EARLY_ENDS:
             raise PluginError(f"the slots of the pool 'spark' end as soon as they begin: {reason}")
-        logger.warning("slot %d: %s; it is begun anew", slot.number, reason)
+        logger.warning("slot %d: %s; it is started anew", slot.number, reason)
         died = slot.death(reason)
         self._cancel(slot)
         slot.quit()

@@ -148,7 +148,7 @@ class Remote:
 
     def _event(self, event: Any) -> None:
         self._changed = time.monotonic()
-        if type(event).__name__ == "Died":
+        if type(event).__name__ == "SlotDied":
             self._deaths += 1
         self._sock.send(pack_event(event))
 

@@ -7,7 +7,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.interfaces import Answered, Died, Running
+from eventmq.interfaces import JobsEnded, Running, SlotDied
 from eventmq_contrib.spark.pool.frames import read_event
 
 if TYPE_CHECKING:
@@ -158,11 +158,11 @@ class Slot:
             self.assign(given.chunk, given.body, given.jobs)
 
     def _event(self, event: PoolEvent) -> PoolEvent:
-        if isinstance(event, Answered):
+        if isinstance(event, JobsEnded):
             self.served = True
             chunk, before = self._answered
             self._answered = (event.chunk, event.count + (before if chunk == event.chunk else -1))
-        elif isinstance(event, Died):
+        elif isinstance(event, SlotDied):
             self._deaths += 1
             self._running = None
         return event
@@ -172,8 +172,8 @@ class Slot:
         running = self._running
         return None if running is not None and running[:2] <= self._answered else running
 
-    def death(self, reason: str) -> Died:
+    def death(self, reason: str) -> SlotDied:
         """Return the end of the slot's task, with the job that ran for all that is known."""
         running = self.running()
         chunk, position = (0, -1) if running is None else running[:2]
-        return Died(self.number, chunk, position, reason)
+        return SlotDied(self.number, chunk, position, reason)

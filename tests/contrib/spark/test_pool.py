@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.errors import PluginError
-from eventmq.interfaces import Answered, PluginContext
+from eventmq.interfaces import JobsEnded, PluginContext
 from eventmq.job import OutcomeKind
 from eventmq.testing import FakeClock, WorkerPoolSuite
 from eventmq.testing.suites.pool_tasks import LOADER
@@ -72,7 +72,7 @@ class TestSparkPool(WorkerPoolSuite):
         assert Path(pipe).exists()
 
     def test_the_end_of_a_task_is_the_death_of_the_job_that_ran(self) -> None:
-        """Nothing that was given before is answered; the slot is begun anew."""
+        """Nothing that was given before is answered; the slot is started anew."""
         self.lost(spark_pool(1), signal.SIGKILL)
 
     def test_silence_is_as_good_as_an_end(self) -> None:
@@ -185,8 +185,8 @@ def test_what_a_slot_said_last_does_not_hide_what_it_answered_since() -> None:
     running = slot.running()
     assert running is not None
     assert running[:2] == (1, 0)
-    name, *about = unpack(pack_event(Answered(0, 1, 2, 0.1, b"x")))
-    assert slot.hear(name, about) == Answered(3, 1, 2, 0.1, b"x")
+    name, *about = unpack(pack_event(JobsEnded(0, 1, 2, 0.1, b"x")))
+    assert slot.hear(name, about) == JobsEnded(3, 1, 2, 0.1, b"x")
     assert slot.running() is None
     slot.hear("note", [1, 2, 0.5])
     assert slot.death("gone").position == 2
@@ -252,10 +252,10 @@ def test_a_slot_whose_manager_is_gone_ends() -> None:
 
 def test_a_chunk_that_was_given_before_a_death_was_heard_of_is_lost_with_it() -> None:
     """The manager has handed its jobs back; the ones after it are run."""
-    from eventmq.interfaces import Died
+    from eventmq.interfaces import SlotDied
 
     pool: Any = Idle()
-    pool.told = [Died(0, 1, 0, "signal 9")]
+    pool.told = [SlotDied(0, 1, 0, "signal 9")]
     words: Any = Words()
     remote = Remote(pool, words, 0.1)
     remote._tell()

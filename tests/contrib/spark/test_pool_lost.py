@@ -61,7 +61,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventMQ]:
 
 
 def starts(folder: Path, number: int) -> list[int]:
-    """Return the processes in which a job was begun."""
+    """Return the processes in which a job was started."""
     path = folder / f"starts-{number}"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -97,7 +97,7 @@ def test_the_job_of_a_lost_executor_is_run_again_and_no_other(
 
     client = threading.Thread(target=go)
     client.start()
-    worker.run()  # here: a session of Spark is of the thread that has begun it
+    worker.run()  # here: a session of Spark is of the thread that has started it
     client.join(DEADLINE)
     assert [value for value, _ in told.values()] == list(range(6))
     assert len(set(starts(tmp_path, 0))) == 2

@@ -11,8 +11,8 @@ from eventmq.execution.streaming import (
     BATCH_AFTER,
     BATCH_BYTES,
     BATCH_PARTS,
-    PartFlow,
-    StopSign,
+    Cancellation,
+    FlowControl,
     adrive,
     drive,
 )
@@ -72,7 +72,7 @@ def test_progress_is_numbers_and_a_note():
 
 
 def test_the_first_part_goes_at_once_and_others_together():
-    flow = PartFlow()
+    flow = FlowControl()
     assert sizes(flow.add("x", b"0", 1.0)) == [(0, 1)]
     assert flow.add("x", b"1", 1.001) == []
     assert flow.add("x", b"2", 1.002) == []
@@ -82,7 +82,7 @@ def test_the_first_part_goes_at_once_and_others_together():
 
 
 def test_a_batch_is_bounded_in_number_and_bytes():
-    flow = PartFlow()
+    flow = FlowControl()
     flow.add("x", b"0", 1.0)
     sent = [batch for n in range(BATCH_PARTS) for batch in flow.add("x", b"1", 1.0)]
     assert sizes(sent) == [(1, BATCH_PARTS)]
@@ -91,7 +91,7 @@ def test_a_batch_is_bounded_in_number_and_bytes():
 
 def test_parts_of_two_content_types_are_two_batches():
     """Such as those that are signed, each by itself."""
-    flow = PartFlow()
+    flow = FlowControl()
     flow.add("a", b"0", 1.0)
     flow.add("a;s1", b"1", 1.0)
     assert sizes(flow.add("a;s2", b"2", 1.0)) == [(1, 1)]
@@ -99,8 +99,8 @@ def test_parts_of_two_content_types_are_two_batches():
 
 
 def test_a_stream_without_parts_says_so_at_its_end():
-    assert sizes(PartFlow().end(1.0)) == [(0, 0)]
-    flow = PartFlow()
+    assert sizes(FlowControl().end(1.0)) == [(0, 0)]
+    flow = FlowControl()
     flow.add("x", b"0", 1.0)
     assert flow.end(1.0) == []
 
@@ -109,7 +109,7 @@ def test_a_stream_without_parts_says_so_at_its_end():
 
 
 def test_the_window_closes_by_number_and_what_waits_is_sent():
-    flow = PartFlow()
+    flow = FlowControl()
     sent = [batch for n in range(WINDOW) for batch in flow.add("x", b"0", 1.0)]
     assert sum(batch.parts for batch in sent) == WINDOW
     assert not flow.room
@@ -118,7 +118,7 @@ def test_the_window_closes_by_number_and_what_waits_is_sent():
 
 
 def test_the_window_closes_by_bytes_and_opens_with_whole_batches():
-    flow = PartFlow()
+    flow = FlowControl()
     for _ in range(2):
         flow.add("x", b"x" * (WINDOW_BYTES // 2), 1.0)
     assert not flow.room
@@ -127,14 +127,14 @@ def test_the_window_closes_by_bytes_and_opens_with_whole_batches():
 
 
 def test_one_part_larger_than_the_window_goes_alone():
-    flow = PartFlow()
+    flow = FlowControl()
     assert flow.room
     assert sizes(flow.add("x", b"x" * (2 * WINDOW_BYTES), 1.0)) == [(0, 1)]
     assert not flow.room
 
 
 def test_credit_for_what_was_not_sent_opens_nothing_more():
-    flow = PartFlow()
+    flow = FlowControl()
     flow.add("x", b"0", 1.0)
     flow.credit(WINDOW)
     for _ in range(WINDOW):
@@ -143,7 +143,7 @@ def test_credit_for_what_was_not_sent_opens_nothing_more():
 
 
 def test_what_nobody_reads_is_not_sent_and_waits_for_nobody():
-    flow = PartFlow()
+    flow = FlowControl()
     flow.add("x", b"0", 1.0)
     flow.add("x", b"1", 1.0)
     flow.credit(NO_READER)
@@ -201,7 +201,7 @@ async def turns(sink, got):
 
 
 def stop_sign(now=lambda: 0.0):
-    return StopSign(now)
+    return Cancellation(now)
 
 
 def told(log, parts=3):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from eventmq.worker.runner import Contact
+from eventmq.worker.runner import ConnectionLog
 
 HERE = "tcp://127.0.0.1:47291"
 
@@ -15,7 +15,7 @@ class Story:
     """A contact that is told how things stand, and the lines that it logged since last asked."""
 
     def __init__(self, caplog):
-        self.contact, self.caplog, self.now = Contact(), caplog, 0.0
+        self.contact, self.caplog, self.now = ConnectionLog(), caplog, 0.0
         self.address = HERE
         caplog.set_level(logging.INFO, "eventmq.worker.runner")
 

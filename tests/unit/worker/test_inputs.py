@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from eventmq.errors import ResultUnavailable
-from eventmq.interfaces import Answered
+from eventmq.interfaces import JobsEnded
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.batches import (
@@ -112,7 +112,7 @@ def test_what_was_fetched_goes_when_the_broker_knows_the_end(world):
     world.page(call, [["a", "x", b"1"]])
     world.start(0)
     outcome = encode_outcomes([OutcomeRow(0, 0, 1.0, 0.1, "x", b"")])
-    world.manager.pool_events([Answered(0, 1, 1, 0.1, outcome)], world.now)
+    world.manager.pool_events([JobsEnded(0, 1, 1, 0.1, outcome)], world.now)
     world.tick()
     assert list(world.spool.files) == ["j1.0"]
     world.ack_all()
@@ -142,7 +142,7 @@ def test_a_full_spool_waits_until_a_job_has_ended(world, monkeypatch):
     assert calls(world.page(first, [["a", "x", b"1"]])) == []
     world.start(0)
     outcome = encode_outcomes([OutcomeRow(0, 0, 1.0, 0.1, "x", b"")])
-    world.manager.pool_events([Answered(0, 1, 1, 0.1, outcome)], world.now)
+    world.manager.pool_events([JobsEnded(0, 1, 1, 0.1, outcome)], world.now)
     world.out()
     world.ack_all()
     [second] = calls(world.tick())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eventmq.errors import JobCancelled, SoftTimeLimitExceeded
-from eventmq.execution.streaming import StopSign
-from eventmq.interfaces import Answered, Died, JobContext
+from eventmq.execution.streaming import Cancellation
+from eventmq.interfaces import JobContext, JobsEnded, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, encode_chunk, encode_outcomes
@@ -39,7 +39,7 @@ class Limited(World):
     def die(self, slot, chunk, position):
         """Let a slot lose all it had; return the kinds of outcome of each answer."""
         self.pool.since[slot] = None
-        self.manager.pool_events([Died(slot, chunk, position, "it was killed")], self.now)
+        self.manager.pool_events([SlotDied(slot, chunk, position, "it was killed")], self.now)
         return [kinds(reply) for reply in replies(self.out())]
 
     def cancel(self, job):
@@ -63,7 +63,7 @@ def test_a_job_past_its_timeout_is_killed_and_fails(world):
     assert world.pool.killed == []
     world.tick(0.2)
     assert world.pool.killed == [0]
-    world.manager.pool_events([Died(0, 1, 0, "killed")], world.now)
+    world.manager.pool_events([SlotDied(0, 1, 0, "killed")], world.now)
     (reply,) = replies(world.out())
     (row,) = rows_of(reply)
     error = decode_error(row.result)
@@ -80,7 +80,7 @@ def test_what_had_ended_beside_a_job_that_is_killed_is_not_said_to_be_unstarted(
     world.run(0, 1, 2)
     sent = [kinds(r) for r in replies(world.tick(2.5))]
     assert sent == [[(3, BACK)]], "what had not started is taken back before"
-    world.manager.pool_events([Died(0, 1, 2, "killed", begun=3)], world.now)
+    world.manager.pool_events([SlotDied(0, 1, 2, "killed", started=3)], world.now)
     unanswered = OutcomeKind.UNANSWERED
     assert [kinds(r) for r in replies(world.out())] == [
         [(0, unanswered), (1, unanswered), (2, FAILED)]
@@ -111,16 +111,16 @@ def test_the_next_attempt_is_decided_by_whoever_judges():
     again = OutcomeRow(0, int(OutcomeKind.RETRY), 5.0, 1.0, "error", b"e", 7.0)
     asked = []
 
-    def judge(queue, text, position, entry, ran):
+    def timeout_policy(queue, text, position, entry, ran):
         asked.append((queue, text, position, entry.id, round(ran, 3)))
         return again
 
-    world = Limited(slots=1, judge=judge)
+    world = Limited(slots=1, timeout_policy=timeout_policy)
     world.connect()
     world.chunk(1, 1, timeout=1.0)
     world.run(0, 1, 0)
     world.tick(1.1)
-    world.manager.pool_events([Died(0, 1, 0, "killed")], world.now)
+    world.manager.pool_events([SlotDied(0, 1, 0, "killed")], world.now)
     assert rows_of(replies(world.out())[0]) == [again]
     assert asked == [("default", "task:t", 0, "j1.0", 1.106)]
 
@@ -130,20 +130,20 @@ def test_a_job_that_ends_before_the_kill_arrives_keeps_its_outcome(world):
     world.run(0, 1, 0)
     world.tick(1.1)
     rows = [OutcomeRow(0, int(SUCCEEDED), 1.0, 1.1, "msgpack", b"x")]
-    world.manager.pool_events([Answered(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
+    world.manager.pool_events([JobsEnded(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
     assert [kinds(r) for r in replies(world.out())] == [[(0, SUCCEEDED)]]
     assert world.die(0, 0, -1) == []
 
 
 def test_a_job_that_the_kill_hits_instead_goes_back_uncounted(world):
-    """The late one was answered; the next one had begun, and did nothing wrong."""
+    """The late one was answered; the next one had started, and did nothing wrong."""
     world.chunk(1, 1, timeout=1.0)
     world.run(0, 1, 0)
     world.chunk(2, 1, timeout=1.0)
     world.tick(0.015)
     world.tick(1.1)
     rows = [OutcomeRow(0, int(SUCCEEDED), 1.0, 1.1, "msgpack", b"x")]
-    world.manager.pool_events([Answered(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
+    world.manager.pool_events([JobsEnded(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
     world.chunk(3, 1)
     world.out()
     assert world.die(0, 3, 0) == [[(0, OutcomeKind.UNANSWERED)]]
@@ -203,7 +203,7 @@ def test_a_slot_that_is_being_killed_is_killed_once_and_gets_the_next_job_later(
 def test_the_memory_and_the_signal_of_a_dead_process_are_told(world, rss, peak, told):
     world.chunk(1, 1)
     world.run(0, 1, 0)
-    death = Died(0, 1, 0, "the process was killed by SIGSEGV", 11, rss * 2**20, peak * 2**20)
+    death = SlotDied(0, 1, 0, "the process was killed by SIGSEGV", 11, rss * 2**20, peak * 2**20)
     world.manager.pool_events([death], world.now)
     error = decode_error(rows_of(replies(world.out())[0])[0].result)
     assert error.message == f"the process was killed by SIGSEGV{told}"
@@ -256,7 +256,7 @@ def test_one_that_obeys_leaves_the_slot_alone(world):
     world.cancel("j1.0")
     world.pool.since[0] = None
     rows = [OutcomeRow(0, int(CANCELLED), 1.0, 1.1, "", b"")]
-    world.manager.pool_events([Answered(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
+    world.manager.pool_events([JobsEnded(0, 1, 1, 1.1, encode_outcomes(rows))], world.now)
     assert [kinds(r) for r in replies(world.out())] == [[(0, CANCELLED)]]
     world.tick(9.0)
     assert world.pool.killed == []
@@ -284,7 +284,7 @@ def test_a_cancel_that_came_before_the_job_had_begun_is_said_again(world):
 
 def test_a_task_that_asks_hears_of_a_cancel_every_time_and_of_the_limit_once():
     now = [10.0]
-    stop = StopSign(lambda: now[0])
+    stop = Cancellation(lambda: now[0])
     job = JobContext("j", "t", "q", 1, 1, "", stop)
     job.check()
     stop.limit(2.0)

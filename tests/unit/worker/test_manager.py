@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from eventmq.interfaces import Died
+from eventmq.interfaces import SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire import commands
 from eventmq.wire.batches import (
@@ -334,7 +334,7 @@ def test_a_death_is_charged_to_the_job_that_ran(world):
     world.chunk(2, 1)
     world.chunk(3, 2)
     world.answer(0, 1, 0, 1)
-    world.manager.pool_events([Died(0, 1, 2, "the process was killed by SIGKILL")], world.now)
+    world.manager.pool_events([SlotDied(0, 1, 2, "the process was killed by SIGKILL")], world.now)
     (one,) = replies(world.out())
     assert kinds(one) == [(1, BACK), (2, DIED), (3, BACK)]
     error = decode_error(rows_of(one)[1].result)
@@ -348,7 +348,7 @@ def test_an_idle_process_that_dies_costs_nobody_anything():
     world.connect()
     world.chunk(1, 1)
     world.chunk(2, 1)
-    world.manager.pool_events([Died(0, 0, -1, "it ended")], world.now)
+    world.manager.pool_events([SlotDied(0, 0, -1, "it ended")], world.now)
     assert [kinds(r) for r in replies(world.out())] == [[(0, BACK)], [(0, BACK)]]
 
 
@@ -357,7 +357,7 @@ def test_what_had_begun_and_was_not_answered_is_lost_and_the_rest_goes_back():
     world.connect()
     world.chunk(1, 4)
     world.chunk(2, 2)
-    world.manager.pool_events([Died(0, 0, -1, "it ended", begun=3)], world.now)
+    world.manager.pool_events([SlotDied(0, 0, -1, "it ended", started=3)], world.now)
     assert [kinds(r) for r in replies(world.out())] == [
         [(0, BACK), (1, BACK)],
         [(0, LOST), (1, LOST), (2, LOST), (3, BACK)],
@@ -368,7 +368,7 @@ def test_beside_the_job_that_ran_the_others_that_had_begun_are_not_suspected(wor
     """They had ended before it began: only their answers are missing."""
     world.chunk(1, 4)
     world.answer(0, 1, 0, 1)
-    world.manager.pool_events([Died(0, 1, 2, "killed", begun=2)], world.now)
+    world.manager.pool_events([SlotDied(0, 1, 2, "killed", started=2)], world.now)
     (one,) = replies(world.out())
     assert kinds(one) == [(1, UNANSWERED), (2, DIED), (3, BACK)]
     assert decode_error(rows_of(one)[0].result).type == "eventmq.errors.WorkerLost"
@@ -377,13 +377,13 @@ def test_beside_the_job_that_ran_the_others_that_had_begun_are_not_suspected(wor
 def test_the_only_one_that_had_begun_is_charged_although_nothing_ran_any_more(world):
     world.chunk(1, 3)
     world.answer(0, 1, 0, 1)
-    world.manager.pool_events([Died(0, 0, -1, "it ended", begun=1)], world.now)
+    world.manager.pool_events([SlotDied(0, 0, -1, "it ended", started=1)], world.now)
     assert [kinds(r) for r in replies(world.out())] == [[(1, DIED), (2, BACK)]]
 
 
 def test_where_slots_die_together_no_job_is_charged(world):
     world.chunk(1, 2)
-    died = Died(0, 1, 0, "the fork server had ended", begun=1, together=True)
+    died = SlotDied(0, 1, 0, "the fork server had ended", started=1, together=True)
     world.manager.pool_events([died], world.now)
     assert [kinds(r) for r in replies(world.out())] == [[(0, LOST), (1, BACK)]]
 
@@ -479,7 +479,7 @@ def logged(caplog):
 def test_a_process_that_died_is_logged_with_its_job_and_what_happens_to_the_others(world, caplog):
     world.chunk(1, 4)
     world.answer(0, 1, 0, 1)
-    world.manager.pool_events([Died(0, 1, 2, "the process was killed by SIGKILL")], world.now)
+    world.manager.pool_events([SlotDied(0, 1, 2, "the process was killed by SIGKILL")], world.now)
     ((level, text),) = logged(caplog)
     assert level == "ERROR"
     assert (
@@ -491,16 +491,18 @@ def test_a_process_that_died_is_logged_with_its_job_and_what_happens_to_the_othe
 
 def test_a_process_that_died_in_hiding_is_logged_with_what_it_had_begun(world, caplog):
     world.chunk(1, 4)
-    world.manager.pool_events([Died(0, 0, -1, "it ended", begun=3)], world.now)
+    world.manager.pool_events([SlotDied(0, 0, -1, "it ended", started=3)], world.now)
     ((level, text),) = logged(caplog)
     assert level == "ERROR"
-    assert text.startswith("a process of the worker ended with 3 jobs that it had begun: it ended;")
+    assert text.startswith(
+        "a process of the worker ended with 3 jobs that it had started: it ended;"
+    )
     assert text.endswith("; 1 others go back")
 
 
 def test_an_idle_process_that_died_is_not_logged_as_a_job(world, caplog):
     world.chunk(1, 1)
-    world.manager.pool_events([Died(0, 0, -1, "it ended")], world.now)
+    world.manager.pool_events([SlotDied(0, 0, -1, "it ended")], world.now)
     assert logged(caplog) == []
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from eventmq.interfaces import Answered, Died, Running
+from eventmq.interfaces import JobsEnded, Running, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, encode_outcomes
 from tests.support.manager_harness import NotingPool, kinds, replies, rows_of
@@ -72,7 +72,7 @@ class SharedWorld(Limited):
         for chunk, rows in by_chunk.items():
             count, places = len(rows), tuple(row.position for row in rows)
             events.append(
-                Answered(0, chunk, count, ran * count, encode_outcomes(rows), positions=places)
+                JobsEnded(0, chunk, count, ran * count, encode_outcomes(rows), positions=places)
             )
         self.manager.pool_events(events, self.now)
         return replies(self.out())
@@ -80,7 +80,7 @@ class SharedWorld(Limited):
     def give_up(self, slot):
         """Let the pool report that it has given up what a slot ran."""
         chunk, position, _ = self.pool.runs.pop(slot)
-        self.manager.pool_events([Died(slot, chunk, position, "given up")], self.now)
+        self.manager.pool_events([SlotDied(slot, chunk, position, "given up")], self.now)
         return replies(self.out())
 
 

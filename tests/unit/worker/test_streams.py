@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.interfaces import Progressed, Streamed
+from eventmq.interfaces import PartsYielded, ProgressReported
 from eventmq.wire import commands
 from eventmq.wire.streams import NO_READER, encode_parts, encode_progress
 from tests.support.manager_harness import NotingPool, World
@@ -31,7 +31,7 @@ class Streaming(World):
 
     def yields(self, first, parts=1, chunk=1, position=0):
         body = encode_parts("x", [b"y"] * parts)
-        event = Streamed(0, chunk, position, first, parts, body)
+        event = PartsYielded(0, chunk, position, first, parts, body)
         self.manager.pool_events([event], self.now)
         return self.out()
 
@@ -104,14 +104,14 @@ def test_a_broker_that_knows_no_streams_gets_no_parts():
     world.chunk(1, 1)
     assert world.yields(0) == []
     assert world.pool.credits == [(0, 1, 0, NO_READER)]
-    event = Progressed(0, 1, 0, encode_progress(1, 2, ""))
+    event = ProgressReported(0, 1, 0, encode_progress(1, 2, ""))
     world.manager.pool_events([event], world.now)
     assert world.out() == []
 
 
 def test_progress_is_told_to_a_broker_that_is_there():
     world = Streaming().begin()
-    event = Progressed(0, 1, 0, encode_progress(1, 2, ""))
+    event = ProgressReported(0, 1, 0, encode_progress(1, 2, ""))
     world.manager.pool_events([event], world.now)
     assert world.heads(world.out()) == [("j1.0", "progress:1")]
     world.manager.connected(world.now)
@@ -124,7 +124,7 @@ def test_parts_that_the_broker_cannot_take_are_lost_with_an_error(caplog):
     world = Streaming()
     world.connect(max_frame=100)
     world.chunk(1, 1)
-    event = Streamed(0, 1, 0, 0, 1, encode_parts("x", [b"y" * 200]))
+    event = PartsYielded(0, 1, 0, 0, 1, encode_parts("x", [b"y" * 200]))
     world.manager.pool_events([event], world.now)
     assert world.out() == []
     assert "parts of job j1.0 are lost" in caplog.text

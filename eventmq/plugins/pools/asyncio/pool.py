@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.execution.coroutines import Interruptible
-from eventmq.interfaces import Died, Progressed, Running, Streamed
+from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
 from eventmq.plugins.pools.shared import GivenChunk, Outcomes, PartSink, Timer, answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch, StopSign
+    from eventmq.execution.streaming import Batch, Cancellation
     from eventmq.interfaces import PoolEvent
     from eventmq.wire.batches import OutcomeRow
 
@@ -62,7 +62,7 @@ class Run:
         self.since = 0.0
         self.task: asyncio.Task[None] | None = None
         self.executor: Executor | None = None
-        self.stop: StopSign | None = None
+        self.stop: Cancellation | None = None
         self.sink: PartSink | None = None
         self.lost = self.over = self.cancelled = False
         self.lost_at = 0.0
@@ -83,13 +83,13 @@ class Run:
         """Chunk and position."""
         return self.chunk.number, self.position
 
-    def parts(self, batch: Batch) -> Streamed:
+    def parts(self, batch: Batch) -> PartsYielded:
         """Return the event of a batch of its parts."""
-        return Streamed(self.slot, *self.place, batch.first, batch.parts, batch.body)
+        return PartsYielded(self.slot, *self.place, batch.first, batch.parts, batch.body)
 
-    def progress(self, body: bytes) -> Progressed:
+    def progress(self, body: bytes) -> ProgressReported:
         """Return the event of its progress."""
-        return Progressed(self.slot, *self.place, body)
+        return ProgressReported(self.slot, *self.place, body)
 
     def is_job(self, chunk: int, position: int) -> bool:
         """Say whether it is that job."""
@@ -437,7 +437,7 @@ class AsyncioPool:
         return None if run is None else run.running()
 
     def slot_of(self, chunk: int, position: int) -> int | None:
-        """Return the slot that has begun a job, None if none has, or it has ended."""
+        """Return the slot that has started a job, None if none has, or it has ended."""
         for run in self._runs:
             if run is not None and run.is_job(chunk, position):
                 return run.slot
@@ -472,9 +472,11 @@ class AsyncioPool:
                 run.lost_at = time.monotonic()
                 blocking = run.executor is not None
         if run is None:
-            self._events.append(Died(slot, 0, -1, "it ran nothing"))
+            self._events.append(SlotDied(slot, 0, -1, "it ran nothing"))
         else:
-            self._events.append(Died(slot, run.chunk.number, run.position, "its job was given up"))
+            self._events.append(
+                SlotDied(slot, run.chunk.number, run.position, "its job was given up")
+            )
             self._lost.append(run)
             if blocking:
                 self._side.replace()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import mmap
 
     from eventmq.execution.executor import Executor
-    from eventmq.execution.streaming import Batch, StopSign
+    from eventmq.execution.streaming import Batch, Cancellation
     from eventmq.plugins.pools.prefork.pool import Wear
 
 __all__ = ["Child", "ChildPipes", "SignalAlarm", "obey_cancels"]
@@ -55,7 +55,7 @@ class SignalAlarm:
         stop: Says whether the task's own code runs.
     """
 
-    def __init__(self, stop: StopSign) -> None:
+    def __init__(self, stop: Cancellation) -> None:
         self._stop = stop
         self._seconds = 0.0
 

@@ -21,7 +21,7 @@ __all__ = ["ForkServerHandle", "shared_notes"]
 #: Seconds that the server gets to kill its children and to end.
 END_TIMEOUT = 5.0
 
-#: Seconds within which a message that has begun is there.
+#: Seconds within which a message that has started is there.
 MESSAGE_TIMEOUT = 5.0
 
 _PROGRAM = (

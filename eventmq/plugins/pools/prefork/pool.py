@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.interfaces import Died, Running
+from eventmq.interfaces import Running, SlotDied
 from eventmq.plugins.pools.prefork.forkclient import ForkServerHandle, shared_notes
 from eventmq.plugins.pools.prefork.pipes import NOTE_SIZE
 from eventmq.plugins.pools.prefork.slot import Given, Slot
@@ -268,7 +268,7 @@ class PreforkPool:
                 self._vacant[slot.number] = 0.0
 
     def kill(self, slot: int) -> None:
-        """Kill the child of a slot; `Died` follows."""
+        """Kill the child of a slot; `SlotDied` follows."""
         self._slots[slot].kill()
 
     def poll(self) -> list[PoolEvent]:
@@ -361,9 +361,9 @@ class PreforkPool:
         chunk, position, _ = slot.note()
         now = time.monotonic()
         rest = slot.rest()
-        begun = slot.begun()
+        started = slot.started()
         # Of a child that took a job the end says nothing about the next one.
-        harmless = not slot.served and not begun and position < 0
+        harmless = not slot.served and not started and position < 0
         early = harmless and now - slot.spawned_at < EARLY_DEATH
         if slot.without_pipes:
             reason = "a job closed the pipes of its process (os.closerange or the like)"
@@ -376,7 +376,7 @@ class PreforkPool:
             msg = f"the worker's processes end as soon as they are started: {reason}"
             raise PluginError(msg)
         # A child that has served long enough, or was cancelled, ends by itself between jobs.
-        orderly = not code and position < 0 and slot.served and not begun
+        orderly = not code and position < 0 and slot.served and not started
         quiet = slot.condemned or orderly
         level = logging.DEBUG if quiet else logging.WARNING
         _log.log(level, "slot %d: %s; it is replaced", slot.number, reason)
@@ -390,7 +390,9 @@ class PreforkPool:
             self._give(slot, rest)
             return events
         number = slot.number
-        died = Died(number, chunk, position, reason, max(0, -code), rss, peak, begun, together)
+        died = SlotDied(
+            number, chunk, position, reason, max(0, -code), rss, peak, started, together
+        )
         return [*events, died]
 
     def _renew(self, slot: Slot) -> None:

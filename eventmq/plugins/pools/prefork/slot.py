@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.interfaces import Answered, Progressed, Streamed
+from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported
 from eventmq.plugins.pools.prefork.child import FLUSH_AFTER, ChildPipes
 from eventmq.plugins.pools.prefork.pipes import (
     GRANT,
@@ -187,8 +187,8 @@ class Slot:
         self._withdrawn(taken)
         return taken
 
-    def begun(self) -> int:
-        """Return how many jobs a child that has ended had begun and not answered.
+    def started(self) -> int:
+        """Return how many jobs a child that has ended had started and not answered.
 
         For what it was given beyond that it had taken no token.
         """
@@ -230,7 +230,7 @@ class Slot:
                 events.append(self._said(count, chunk, int(ran), outcomes))
                 start += length
                 continue
-            events.append(Answered(self.number, chunk, count, ran, outcomes))
+            events.append(JobsEnded(self.number, chunk, count, ran, outcomes))
             before = self._answered[1] if self._answered[0] == chunk else 0
             self._answered = (chunk, before + count)
             self._open_jobs -= count
@@ -243,9 +243,9 @@ class Slot:
     def _said(self, kind: int, chunk: int, position: int, body: bytes) -> PoolEvent:
         """Return what a job said while it runs."""
         if kind == PROGRESS:
-            return Progressed(self.number, chunk, position, body)
+            return ProgressReported(self.number, chunk, position, body)
         first, count = PARTS_HEAD.unpack_from(body)
-        return Streamed(self.number, chunk, position, first, count, body[PARTS_HEAD.size :])
+        return PartsYielded(self.number, chunk, position, first, count, body[PARTS_HEAD.size :])
 
     def credit(self, chunk: int, position: int, taken: int) -> None:
         """Tell the child how many parts of the job that runs were taken."""
