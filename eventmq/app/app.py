@@ -318,7 +318,7 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
         runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
-        return runner.ask(runner.question(name, dict(arguments or {}), timeout=timeout))
+        return runner.ask(runner.new_call(name, dict(arguments or {}), timeout=timeout))
 
     def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
         """Ask without waiting for the answer.
@@ -330,12 +330,12 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
             BrokerUnavailable: The app was closed.
         """
         runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
-        return runner.begin_ask(runner.question(name, dict(arguments or {}), timeout=timeout))
+        return runner.begin_ask(runner.new_call(name, dict(arguments or {}), timeout=timeout))
 
     async def aask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Do the same as `ask` in a coroutine."""
         runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
-        return await runner.aask(runner.question(name, dict(arguments or {}), timeout=timeout))
+        return await runner.aask(runner.new_call(name, dict(arguments or {}), timeout=timeout))
 
     # Processes
 

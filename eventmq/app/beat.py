@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.app.triggers import Triggers
 from eventmq.client.handle import Job, Origin
-from eventmq.client.requests import Notice
+from eventmq.client.requests import OneWayMessage
 from eventmq.client.submit import WrittenSource
 from eventmq.client.templates import Written
 from eventmq.errors import (
@@ -110,7 +110,7 @@ class BrokerGate:
         frames = Request(order.id, written.queue, order.headers, order.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)
         try:
-            runner.send(Notice(frames, id=order.id, deadline=deadline))
+            runner.send(OneWayMessage(frames, id=order.id, deadline=deadline))
         except EventMQError as error:
             return _verdict(order, error)
         return True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.io_loop import AsyncWaiter, IoLoop, Waiter
 from eventmq.client.machine import ClientMachine
-from eventmq.client.requests import NEVER, NOWHERE, Notice, Parcel, Question
+from eventmq.client.requests import NEVER, NO_BROKER, OneWayMessage, PendingCall, PendingSubmit
 from eventmq.errors import BrokerUnavailable, ProtocolError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from eventmq.client.requests import Errand
+    from eventmq.client.requests import PendingRequest
     from eventmq.clock import Clock
     from eventmq.wire.commands import Schedule
     from eventmq.wire.curve import ClientKeys
@@ -60,7 +60,7 @@ class Transport(NamedTuple):
 
 
 class ClientRunner:
-    """Hands errands to the loop with the sockets and waits for them.
+    """Hands requests to the loop with the sockets and waits for them.
 
     Args:
         transport: Called once, at the first use (in a forked child, once more).
@@ -147,81 +147,81 @@ class ClientRunner:
         """Return what a coroutine waits with."""
         return AsyncWaiter()
 
-    # Parcels and notices
+    # Submissions and one-way messages
 
-    def begin(self, errand: Errand) -> None:
-        """Hand an errand over. ``errand.wake`` will be called from any thread."""
-        self._running().begin(errand)
+    def begin(self, request: PendingRequest) -> None:
+        """Hand a request over. ``request.notify`` will be called from any thread."""
+        self._running().begin(request)
 
     def deadline(self, timeout: float | None) -> float:
         """Return the deadline of something that may take ``timeout`` seconds from now."""
         return NEVER if timeout is None else self.clock.monotonic() + timeout
 
-    def send(self, errand: Parcel | Notice) -> None:
-        """Wait until a parcel or notice is settled.
+    def send(self, request: PendingSubmit | OneWayMessage) -> None:
+        """Send a submission or a one-way message and wait until it is settled.
 
         Raises:
             BrokerUnavailable: There was no receipt before its deadline.
             EventMQError: It was refused.
         """
-        if not self._running().carry(errand):
-            self.await_over(errand, self.start(errand))
-        if errand.error is not None:
-            raise errand.error
+        if not self._running().carry(request):
+            self.wait_until_done(request, self.start(request))
+        if request.error is not None:
+            raise request.error
 
-    async def asend(self, errand: Parcel | Notice) -> None:
+    async def asend(self, request: PendingSubmit | OneWayMessage) -> None:
         """Do the same as `send` in a coroutine. Cancelling it does not take the job back."""
-        await self.aawait_over(errand, self.astart(errand))
-        if errand.error is not None:
-            raise errand.error
+        await self.await_until_done(request, self.astart(request))
+        if request.error is not None:
+            raise request.error
 
-    def start(self, errand: Errand) -> Waiter:
-        """Hand an errand over; see `await_over`."""
+    def start(self, request: PendingRequest) -> Waiter:
+        """Hand a request over; see `wait_until_done`."""
         waiter = self.waiter()
-        errand.wake = waiter.wake
-        self._running().begin(errand)
+        request.notify = waiter.notify
+        self._running().begin(request)
         return waiter
 
-    def astart(self, errand: Errand) -> AsyncWaiter:
-        """Hand an errand over from a coroutine; see `aawait_over`."""
+    def astart(self, request: PendingRequest) -> AsyncWaiter:
+        """Hand a request over from a coroutine; see `await_until_done`."""
         waiter = self.async_waiter()
-        errand.wake = waiter.wake
-        self._running().begin(errand)
+        request.notify = waiter.notify
+        self._running().begin(request)
         return waiter
 
-    def await_over(self, errand: Errand, waiter: Waiter) -> None:
-        """Wait until an errand is over; its error is not raised."""
-        while not errand.over:
-            self.await_news(errand, waiter)
+    def wait_until_done(self, request: PendingRequest, waiter: Waiter) -> None:
+        """Wait until a request is over; its error is not raised."""
+        while not request.done:
+            self.wait_for_news(request, waiter)
 
-    async def aawait_over(self, errand: Errand, waiter: AsyncWaiter) -> None:
-        """Do the same as `await_over` in a coroutine."""
-        while not errand.over:
+    async def await_until_done(self, request: PendingRequest, waiter: AsyncWaiter) -> None:
+        """Do the same as `wait_until_done` in a coroutine."""
+        while not request.done:
             await waiter.wait()
 
-    def await_news(self, errand: Errand, waiter: Waiter) -> None:
-        """Wait until there is something new about an errand."""
+    def wait_for_news(self, request: PendingRequest, waiter: Waiter) -> None:
+        """Wait until there is something new about a request."""
         limit = None
-        if errand.deadline != NEVER:
-            limit = errand.deadline - self.clock.monotonic() + _GUARD
-        if not waiter.wait(limit) and not errand.over:
-            raise errand.failure("the client's own thread did not answer")
+        if request.deadline != NEVER:
+            limit = request.deadline - self.clock.monotonic() + _GUARD
+        if not waiter.wait(limit) and not request.done:
+            raise request.failure("the client's own thread did not answer")
 
-    # Questions
+    # Calls
 
-    def question(
+    def new_call(
         self,
         name: str,
         arguments: dict[str, Any] | None = None,
         *,
         timeout: float | None,
         ids: Sequence[str] = (),
-        home: int = NOWHERE,
+        target: int = NO_BROKER,
         store: str = "",
         limit: int = 0,
-    ) -> Question:
-        """Return a new question for `answers` or `aanswers`; nothing is sent yet."""
-        return Question(
+    ) -> PendingCall:
+        """Return a new call for `answers` or `aanswers`; nothing is sent yet."""
+        return PendingCall(
             [],
             id=self._running().machine.message_id(),
             deadline=self.deadline(timeout),
@@ -229,85 +229,85 @@ class ClientRunner:
             arguments=arguments or {},
             ids=set(ids),
             subject=ids[0] if len(ids) == 1 else "",
-            home=home,
+            target=target,
             store=store,
             limit=limit,
         )
 
-    def ask(self, question: Question) -> Any:
-        """Return the only answer to a question; the errors are those of `answers`."""
+    def ask(self, call: PendingCall) -> Any:
+        """Return the only answer to a call; the errors are those of `answers`."""
         try:
-            if not self._running().carry(question):
-                self.await_over(question, self.start(question))
+            if not self._running().carry(call):
+                self.wait_until_done(call, self.start(call))
         finally:
-            self.forget(question)
-        return _only(question)
+            self.forget(call)
+        return _only(call)
 
-    def begin_ask(self, question: Question) -> Callable[[], Any]:
+    def begin_ask(self, call: PendingCall) -> Callable[[], Any]:
         """Ask; what is returned waits for the only answer, as `ask` does. It is called once."""
-        return partial(self._finish, question, self.start(question))
+        return partial(self._finish, call, self.start(call))
 
-    def _finish(self, question: Question, waiter: Waiter) -> Any:
+    def _finish(self, call: PendingCall, waiter: Waiter) -> Any:
         try:
-            self.await_over(question, waiter)
+            self.wait_until_done(call, waiter)
         finally:
-            self.forget(question)
-        return _only(question)
+            self.forget(call)
+        return _only(call)
 
-    def answers(self, question: Question) -> Iterator[Any]:
+    def answers(self, call: PendingCall) -> Iterator[Any]:
         """Ask, and yield the answers as they come.
 
         Raises:
             ResultTimeout: A ``get`` was not answered fully before its deadline.
-            BrokerUnavailable: Another question was not.
+            BrokerUnavailable: Another call was not.
             EventMQError: The broker refused.
         """
-        waiter = self.start(question)
+        waiter = self.start(call)
         try:
             while True:
-                while question.answers:
-                    yield question.answers.popleft()
-                if question.over:
+                while call.answers:
+                    yield call.answers.popleft()
+                if call.done:
                     break
-                self.await_news(question, waiter)
-            if question.error is not None:
-                raise question.error
+                self.wait_for_news(call, waiter)
+            if call.error is not None:
+                raise call.error
         finally:
-            self.forget(question)
+            self.forget(call)
 
-    async def aask(self, question: Question) -> Any:
-        """Return the only answer to a question, in a coroutine."""
-        async with aclosing(self.aanswers(question)) as answers:
+    async def aask(self, call: PendingCall) -> Any:
+        """Return the only answer to a call, in a coroutine."""
+        async with aclosing(self.aanswers(call)) as answers:
             async for answer in answers:
                 return answer
-        raise ProtocolError(f"the broker answered {question.name} with nothing")
+        raise ProtocolError(f"the broker answered {call.name} with nothing")
 
-    async def aanswers(self, question: Question) -> AsyncGenerator[Any, None]:
+    async def aanswers(self, call: PendingCall) -> AsyncGenerator[Any, None]:
         """Do the same as `answers` in a coroutine."""
-        waiter = self.astart(question)
+        waiter = self.astart(call)
         try:
             while True:
-                while question.answers:
-                    yield question.answers.popleft()
-                if question.over:
+                while call.answers:
+                    yield call.answers.popleft()
+                if call.done:
                     break
                 await waiter.wait()
-            if question.error is not None:
-                raise question.error
+            if call.error is not None:
+                raise call.error
         finally:
-            self.forget(question)
+            self.forget(call)
 
-    def forget(self, question: Question) -> None:
-        """End a question whose answers nobody wants. Waits for nothing, raises nothing."""
+    def forget(self, call: PendingCall) -> None:
+        """End a call whose answers nobody wants. Waits for nothing, raises nothing."""
         loop = self._loop
-        if loop is not None and not question.over:
-            loop.forget(question)
+        if loop is not None and not call.done:
+            loop.forget(call)
 
-    def credit(self, question: Question) -> None:
+    def credit(self, call: PendingCall) -> None:
         """Tell the broker what was taken of a stream. Waits for nothing, raises nothing."""
         loop = self._loop
-        if loop is not None and not question.over:
-            loop.credit(question)
+        if loop is not None and not call.done:
+            loop.credit(call)
 
     def loop(self) -> IoLoop:
         """Return what a program with a loop of its own leads, see `IoLoop.host`.
@@ -335,13 +335,13 @@ class ClientRunner:
         return len(self._running().machine.connections)
 
 
-def _only(question: Question) -> Any:
-    """Return the only answer to a question that is over."""
-    if question.error is not None:
-        raise question.error
-    if not question.answers:
-        raise ProtocolError(f"the broker answered {question.name} with nothing")
-    return question.answers.popleft()
+def _only(call: PendingCall) -> Any:
+    """Return the only answer to a call that is over."""
+    if call.error is not None:
+        raise call.error
+    if not call.answers:
+        raise ProtocolError(f"the broker answered {call.name} with nothing")
+    return call.answers.popleft()
 
 
 def _in_child() -> None:

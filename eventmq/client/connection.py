@@ -7,12 +7,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventmq.client.requests import Notice, Outgoing, Parcel, Question
+from eventmq.client.requests import OneWayMessage, OutgoingMessage, PendingCall, PendingSubmit
 from eventmq.errors import MessageTooLarge, ProtocolError, SerializationError
 from eventmq.wire.commands import Heartbeat, Inform
 
 if TYPE_CHECKING:
-    from eventmq.client.requests import Errand
+    from eventmq.client.requests import PendingRequest
     from eventmq.wire.features import Features
 
 __all__ = ["LOST", "Connection", "Phase"]
@@ -46,7 +46,7 @@ class Connection:
         phase: `Phase`.
         features: What the broker announced, None before that or if it is a plain one.
         unsent: Messages that the socket has not taken yet, in order.
-        waiting: Number of parcels and questions that this broker has.
+        waiting: Number of submissions and calls in flight at this broker.
         since: When it last had none, or was opened.
         heard: When something last came from it.
         said: When something was last sent to it.
@@ -63,12 +63,12 @@ class Connection:
     address: str
     phase: Phase = Phase.INFORMING
     features: Features | None = None
-    unsent: deque[Outgoing] = field(default_factory=deque)
+    unsent: deque[OutgoingMessage] = field(default_factory=deque)
     waiting: int = 0
     since: float = 0.0
     heard: float = 0.0
     said: float = 0.0
-    inform: Outgoing = field(default_factory=lambda: Outgoing([]))
+    inform: OutgoingMessage = field(default_factory=lambda: OutgoingMessage([]))
     inform_id: str = ""
     broken: bool = False
     trouble: str = ""
@@ -78,7 +78,7 @@ class Connection:
 
     @property
     def ready(self) -> bool:
-        """Whether parcels and questions may be sent."""
+        """Whether submissions and calls may be sent."""
         return self.phase is Phase.READY
 
     @property
@@ -95,22 +95,22 @@ class Connection:
         """Whether the broker announced an extension."""
         return self.features is not None and extension in self.features.extensions
 
-    def obstacle(self, errand: Errand) -> Exception | None:
-        """Return why this broker cannot take an errand, None if it can."""
-        if type(errand) is not Notice:
-            extension = "call" if type(errand) is Question else ""
-            if type(errand) is Parcel:
-                extension = errand.needs or ("batch" if errand.count else "")
+    def obstacle(self, request: PendingRequest) -> Exception | None:
+        """Return why this broker cannot take a request, None if it can."""
+        if type(request) is not OneWayMessage:
+            extension = "call" if type(request) is PendingCall else ""
+            if type(request) is PendingSubmit:
+                extension = request.needs or ("batch" if request.count else "")
             if extension and not self.speaks(extension):
                 return ProtocolError(self._lack(extension), code="no-extension")
-        if self.features is None and not _is_text(errand.frames[-1]):
-            return SerializationError(self._unreadable(errand))
-        longest = len(errand.frames[-1])
+        if self.features is None and not _is_text(request.frames[-1]):
+            return SerializationError(self._unreadable(request))
+        longest = len(request.frames[-1])
         if longest <= self.max_frame or not self.max_frame:
             return None
         msg = f"a body of {longest} bytes is longer than the {self.max_frame} bytes "
         msg += f"that broker {self.address} takes"
-        return MessageTooLarge(msg, job_id=errand.id if type(errand) is Parcel else None)
+        return MessageTooLarge(msg, job_id=request.id if type(request) is PendingSubmit else None)
 
     def _lack(self, extension: str) -> str:
         """Return why something cannot be asked of this broker."""
@@ -118,16 +118,16 @@ class Connection:
             return f"broker {self.address} lacks the protocol extension {extension!r}"
         msg = f"broker {self.address} is a legacy one, without FEATURES: "
         if extension == "call":
-            return f"{msg}it answers no questions, so states and results of jobs cannot be read"
+            return f"{msg}it answers no calls, so states and results of jobs cannot be read"
         what = "many jobs in one message" if extension == "batch" else f"a {extension}"
         return (
             f"{msg}it does not know the protocol extension {extension!r}; submit jobs one by "
             f"one instead of {what}"
         )
 
-    def _unreadable(self, errand: Errand) -> str:
+    def _unreadable(self, request: PendingRequest) -> str:
         """Return why a message would end this broker."""
-        what = f"the body of job {errand.id}" if type(errand) is Parcel else "the body"
+        what = f"the body of job {request.id}" if type(request) is PendingSubmit else "the body"
         return (
             f"{what} is not UTF-8, and broker {self.address} is a legacy one, without FEATURES, "
             "which may end when it reads that: use serializer='json', or app.send_raw() with the "
@@ -139,22 +139,22 @@ class Connection:
         self.phase = Phase.READY
         self.features = None
         self.unsent.clear()
-        self.inform, self.inform_id = Outgoing([]), ""
+        self.inform, self.inform_id = OutgoingMessage([]), ""
 
     def begin_inform(self, message_id: str, features: str) -> None:
         """Forget what was queued and put an INFORM in its place."""
         self.phase = Phase.INFORMING
         self.unsent.clear()
         self.inform_id = message_id
-        self.inform = Outgoing(Inform(message_id, "", self.role, features).frames())
+        self.inform = OutgoingMessage(Inform(message_id, "", self.role, features).frames())
         self.unsent.append(self.inform)
 
     def beat(self, message_id: str, unix: float) -> None:
         """Queue a HEARTBEAT."""
-        self.unsent.append(Outgoing(Heartbeat(message_id, f"{unix:.2f}").frames()))
+        self.unsent.append(OutgoingMessage(Heartbeat(message_id, f"{unix:.2f}").frames()))
 
-    def enter(self, now: float) -> None:
-        """Count one more parcel or question."""
+    def assign(self, now: float) -> None:
+        """Count one more request in flight."""
         if not self.waiting:
             self.since = now
         self.waiting += 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PATIENCE", "describe"]
 
-#: Seconds that the question where a job is may take, after the caller's time is up.
+#: Seconds that the call where a job is may take, after the caller's time is up.
 PATIENCE = 1.0
 
 _ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})

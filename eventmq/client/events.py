@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventmq.client.handle import Job, Results
-    from eventmq.client.requests import Parcel, Question
+    from eventmq.client.requests import PendingCall, PendingSubmit
 
 __all__ = ["Followed"]
 
@@ -23,42 +23,42 @@ logger = logging.getLogger(__name__)
 
 
 class Followed:
-    """A parcel, then the question for the job's end. All but `begin` in the client's thread.
+    """A submission, then the call for the job's end. All but `begin` in the client's thread.
 
     Args:
         job: Its handle; ``row`` is set at the end.
-        parcel: Its submission.
+        pending: Its submission.
         results: Of the client.
-        on_receipt: Called with job and parcel when the broker has it.
+        on_receipt: Called with job and pending when the broker has it.
         on_end: Called once with the job, and the error for which it was not submitted, or its end
             is not known; it must not block.
     """
 
     __slots__ = (
+        "_call",
         "_ended",
         "_job",
         "_on_end",
         "_on_receipt",
-        "_parcel",
-        "_question",
+        "_pending",
         "_results",
     )
 
     def __init__(
         self,
         job: Job[Any],
-        parcel: Parcel,
+        pending: PendingSubmit,
         results: Results,
         *,
-        on_receipt: Callable[[Job[Any], Parcel], None],
+        on_receipt: Callable[[Job[Any], PendingSubmit], None],
         on_end: Callable[[Job[Any], Exception | None], None],
     ) -> None:
         self._job = job
-        self._parcel = parcel
+        self._pending = pending
         self._results = results
         self._on_receipt = on_receipt
         self._on_end = on_end
-        self._question: Question | None = None
+        self._call: PendingCall | None = None
         self._ended = False
 
     def begin(self) -> None:
@@ -67,37 +67,37 @@ class Followed:
         Raises:
             BrokerUnavailable: The client was closed.
         """
-        self._parcel.wake = self._receipt
-        self._results.runner.begin(self._parcel)
+        self._pending.notify = self._receipt
+        self._results.runner.begin(self._pending)
 
     def _receipt(self) -> None:
-        parcel = self._parcel
-        if not parcel.over or self._question is not None:
+        pending = self._pending
+        if not pending.done or self._call is not None:
             return
-        if parcel.error is not None:
-            self._end(parcel.error)
+        if pending.error is not None:
+            self._end(pending.error)
             return
-        self._on_receipt(self._job, parcel)
+        self._on_receipt(self._job, pending)
         try:
-            self._question = question = self._results.end_of(self._job)
-            question.wake = self._answer
-            self._results.runner.begin(question)
+            self._call = call = self._results.end_of(self._job)
+            call.notify = self._answer
+            self._results.runner.begin(call)
         except EventMQError as error:
             self._end(error)
 
     def _answer(self) -> None:
-        question = self._question
-        if question is None:
+        call = self._call
+        if call is None:
             return
-        if question.answers:
+        if call.answers:
             try:
-                self._results.note(self._job, question.answers.popleft())
+                self._results.note(self._job, call.answers.popleft())
             except EventMQError as error:
                 self._end(error)
             else:
                 self._end(None)
-        elif question.over:
-            self._end(question.error or ProtocolError("the broker answered get with nothing"))
+        elif call.done:
+            self._end(call.error or ProtocolError("the broker answered get with nothing"))
 
     def _end(self, error: Exception | None) -> None:
         if self._ended:

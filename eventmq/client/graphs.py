@@ -47,13 +47,13 @@ class GraphJob(Job[T]):
 
     def cancel(self, reason: str = "") -> bool:
         """Cancel all jobs of the graph that have not ended; say whether any was."""
-        question = self._results.question(self, "cancel_graph", {"id": self.root, "reason": reason})
-        return _count(self._results.runner.ask(question))
+        call = self._results.job_call(self, "cancel_graph", {"id": self.root, "reason": reason})
+        return _count(self._results.runner.ask(call))
 
     async def acancel(self, reason: str = "") -> bool:
         """Do the same as `cancel` in a coroutine."""
-        question = self._results.question(self, "cancel_graph", {"id": self.root, "reason": reason})
-        return _count(await self._results.runner.aask(question))
+        call = self._results.job_call(self, "cancel_graph", {"id": self.root, "reason": reason})
+        return _count(await self._results.runner.aask(call))
 
     def graph(self) -> list[dict[str, Any]]:
         """Return all jobs of the graph, in the order in which they were written.
@@ -84,7 +84,7 @@ class GraphJob(Job[T]):
 
     def _look(self, first: int) -> Any:
         arguments = {"id": self.root, "first": first, "limit": MAX_ROWS}
-        return self._results.question(self, "graph", arguments)
+        return self._results.job_call(self, "graph", arguments)
 
 
 def _count(answer: dict[str, Any]) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventmq.client.diagnose import PATIENCE, describe
-from eventmq.client.machine import Habit
+from eventmq.client.machine import WaitPredictor
 from eventmq.client.outcomes import Row, with_errors
-from eventmq.client.requests import NOWHERE
+from eventmq.client.requests import NO_BROKER
 from eventmq.errors import (
     BrokerUnavailable,
     EventMQError,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from eventmq.client.client import ClientRunner
     from eventmq.client.outcomes import OutcomeReader
-    from eventmq.client.requests import Question
+    from eventmq.client.requests import PendingCall
 
 __all__ = ["DEFAULT", "Default", "Job", "Origin", "Results", "Stream"]
 
@@ -70,7 +70,7 @@ class Stream(Generic[T]):
         self._runner = results.runner
         self._timeout = timeout
         self._seconds = results.timeout(timeout)
-        self._question: Question | None = None
+        self._call: PendingCall | None = None
         self._waiter: Any = None
         #: Which run, and the index of the next part of it.
         self._delivery = self._next = 0
@@ -97,7 +97,7 @@ class Stream(Generic[T]):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_question", None) is not None:
+        if getattr(self, "_call", None) is not None:
             self._leave()
 
     def __iter__(self) -> Self:
@@ -111,7 +111,7 @@ class Stream(Generic[T]):
                 return part
             if self._over:
                 raise StopIteration
-            if self._question is None:
+            if self._call is None:
                 self._waiter = self._runner.waiter()
                 self._ask()
             if not self._waiter.wait(self._seconds) and not self._news:
@@ -128,7 +128,7 @@ class Stream(Generic[T]):
                 return part
             if self._over:
                 raise StopAsyncIteration
-            if self._question is None:
+            if self._call is None:
                 self._waiter = self._runner.async_waiter()
                 self._ask()
             try:
@@ -143,25 +143,25 @@ class Stream(Generic[T]):
     def _ask(self) -> None:
         origin = self._results.sent(self._job)
         about = {"id": self._job.id, "delivery": self._delivery, "taken": self._next}
-        question = self._runner.question(
-            "stream", about, timeout=None, home=origin.broker, store=origin.store
+        call = self._runner.new_call(
+            "stream", about, timeout=None, target=origin.broker, store=origin.store
         )
-        question.subject = self._job.id
-        question.wake = self._waiter.wake
-        self._question = question
+        call.subject = self._job.id
+        call.notify = self._waiter.notify
+        self._call = call
         self._told, self._untold_bytes = self._next, 0
-        self._runner.begin(question)
+        self._runner.begin(call)
 
     @property
     def _news(self) -> bool:
-        question = self._question
-        return question is not None and (bool(question.answers) or question.over)
+        call = self._call
+        return call is not None and (bool(call.answers) or call.done)
 
     def _leave(self) -> None:
-        question, self._question = self._question, None
-        if question is not None:
-            question.arguments["taken"] = self._next
-            self._runner.forget(question)
+        call, self._call = self._call, None
+        if call is not None:
+            call.arguments["taken"] = self._next
+            self._runner.forget(call)
 
     def _late(self) -> ResultTimeout:
         text = f"no part of job {self._job.id} came in time"
@@ -174,18 +174,18 @@ class Stream(Generic[T]):
         """Return the next part that is there, or `_NOTHING`."""
         parts = self._parts
         while not parts:
-            question = self._question
-            if question is None:
+            call = self._call
+            if call is None:
                 return _NOTHING
-            if not question.answers:
-                self._tell(question)
-                if question.over and not question.answers:
+            if not call.answers:
+                self._tell(call)
+                if call.done and not call.answers:
                     self._end()
-                    raise question.error or ResultUnavailable("the stream has ended too early")
+                    raise call.error or ResultUnavailable("the stream has ended too early")
                 return _NOTHING
-            answer = question.answers.popleft()
+            answer = call.answers.popleft()
             if isinstance(answer, tuple):
-                self._hear(question, answer)
+                self._hear(call, answer)
             else:
                 self._welcome(answer)
             parts = self._parts
@@ -195,15 +195,15 @@ class Stream(Generic[T]):
         self._next = self._seen = index + 1
         self._untold_bytes += len(payload)
         if index + 1 - self._told >= TELL_PARTS or self._untold_bytes >= TELL_BYTES:
-            self._tell(self._question)
+            self._tell(self._call)
         return value
 
-    def _tell(self, question: Question | None) -> None:
+    def _tell(self, call: PendingCall | None) -> None:
         """Let the broker know what was taken."""
-        if question is not None and self._next > self._told and not question.over:
+        if call is not None and self._next > self._told and not call.done:
             self._told, self._untold_bytes = self._next, 0
-            question.arguments["taken"] = self._next
-            self._runner.credit(question)
+            call.arguments["taken"] = self._next
+            self._runner.credit(call)
 
     def _decode(self, index: int, payload: bytes) -> Any:
         name, _, rest = self._content_type.partition(";")
@@ -222,11 +222,11 @@ class Stream(Generic[T]):
             self._know(self._delivery)
 
     def _know(self, delivery: int) -> None:
-        if self._question is not None:
-            self._question.arguments["delivery"] = delivery
-            self._question.arguments["taken"] = self._next
+        if self._call is not None:
+            self._call.arguments["delivery"] = delivery
+            self._call.arguments["taken"] = self._next
 
-    def _hear(self, question: Question, answer: tuple[Any, Any]) -> None:
+    def _hear(self, call: PendingCall, answer: tuple[Any, Any]) -> None:
         """Take a batch, or the end."""
         head, body = answer
         if head.delivery < self._delivery:
@@ -240,7 +240,7 @@ class Stream(Generic[T]):
             self._know(head.delivery)
             if self._seen and not self._replayable:
                 self._seen = 0
-                question.answers.appendleft(answer)
+                call.answers.appendleft(answer)
                 msg = f"job {self._job.id} is run again: its parts start again from the first"
                 raise StreamRestarted(msg)
         if not isinstance(body, bytes):
@@ -305,14 +305,14 @@ class Origin:
 
     Attributes:
         task: Name of their task, "" if the handle was made from an id.
-        broker: Index of the broker that took them, or `NOWHERE` if it is not known.
+        broker: Index of the broker that took them, or `NO_BROKER` if it is not known.
         store: Id of its store.
         sent: False while they are part of a batch that was not sent.
         confirmed: False if the broker gave no receipt for them, because it gives none.
     """
 
     task: str = ""
-    broker: int = NOWHERE
+    broker: int = NO_BROKER
     store: str = ""
     sent: bool = True
     confirmed: bool = True
@@ -321,7 +321,7 @@ class Origin:
 class Job(Generic[T]):
     """One submitted job; ``T`` is the type of its result.
 
-    It remembers the broker that took it. Making one costs nothing; every question goes to the
+    It remembers the broker that took it. Making one costs nothing; every call goes to the
     broker, until the job's end is known here. Thread-safe. It cannot be pickled: hand on the id,
     and make a handle of it with ``app.job(id)``.
 
@@ -376,7 +376,7 @@ class Job(Generic[T]):
         """Do the same as `get` in a coroutine."""
         return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
 
-    # Questions
+    # Calls
 
     @property
     def confirmed(self) -> bool:
@@ -499,7 +499,7 @@ class Results:
     ) -> None:
         self.runner = runner
         self.reader = reader
-        self.habit = Habit(runner.clock.monotonic)
+        self.predictor = WaitPredictor(runner.clock.monotonic)
         self._answer_timeout = answer_timeout
         self._result_timeout = result_timeout
 
@@ -519,9 +519,9 @@ class Results:
     def get(self, job: Job[Any], timeout: float | Default | None) -> Any:
         """Return the result of a job, waiting for it."""
         if job.row is None:
-            question = self._get_question(job, timeout)
+            call = self._get_call(job, timeout)
             try:
-                row = self.runner.ask(question)
+                row = self.runner.ask(call)
             except ResultTimeout as error:
                 raise self.explained(job, timeout, error) from None
             self.note(job, row)
@@ -530,9 +530,9 @@ class Results:
     async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
         """Do the same as `get` in a coroutine."""
         if job.row is None:
-            question = self._get_question(job, timeout)
+            call = self._get_call(job, timeout)
             try:
-                row = await self.runner.aask(question)
+                row = await self.runner.aask(call)
             except ResultTimeout as error:
                 raise await self.aexplained(job, timeout, error) from None
             self.note(job, row)
@@ -549,18 +549,18 @@ class Results:
         else:
             raise JobNotFound(job.id)
 
-    def end_of(self, job: Job[Any]) -> Question:
-        """Return the question for a job's end, without a limit of time."""
-        return self._get_question(job, None)
+    def end_of(self, job: Job[Any]) -> PendingCall:
+        """Return the call for a job's end, without a limit of time."""
+        return self._get_call(job, None)
 
-    def _get_question(self, job: Job[Any], timeout: float | Default | None) -> Question:
-        self.habit.waits(job.id)
+    def _get_call(self, job: Job[Any], timeout: float | Default | None) -> PendingCall:
+        self.predictor.waiting(job.id)
         origin = self.sent(job)
-        return self.runner.question(
+        return self.runner.new_call(
             "get",
             timeout=self.timeout(timeout),
             ids=[job.id],
-            home=origin.broker,
+            target=origin.broker,
             store=origin.store,
         )
 
@@ -576,8 +576,8 @@ class Results:
         """Return the error with where the job is, if the broker says so within `PATIENCE`."""
         answers: list[Any] = []
         with suppress(EventMQError):
-            for question in self._where(job, error):
-                answers.append(self.runner.ask(question))
+            for call in self._where(job, error):
+                answers.append(self.runner.ask(call))
         return self._explain(job, timeout, answers) or error
 
     async def aexplained(
@@ -586,19 +586,19 @@ class Results:
         """Do the same as `explained` in a coroutine."""
         answers: list[Any] = []
         with suppress(EventMQError):
-            for question in self._where(job, error):
-                answers.append(await self.runner.aask(question))
+            for call in self._where(job, error):
+                answers.append(await self.runner.aask(call))
         return self._explain(job, timeout, answers) or error
 
-    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[Question]:
-        """Yield the questions where a job is, none if the error says so already."""
+    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[PendingCall]:
+        """Yield the calls where a job is, none if the error says so already."""
         if error.state:
             return
         deadline = self.runner.deadline(PATIENCE)
         for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
-            question = self.question(job, name, arguments)
-            question.deadline = deadline
-            yield question
+            call = self.job_call(job, name, arguments)
+            call.deadline = deadline
+            yield call
 
     def _explain(
         self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
@@ -613,45 +613,45 @@ class Results:
 
     def state(self, job: Job[Any]) -> str:
         """Return the state of a job."""
-        return _state(job, self.runner.ask(self.question(job, "state", {"ids": [job.id]})))
+        return _state(job, self.runner.ask(self.job_call(job, "state", {"ids": [job.id]})))
 
     async def astate(self, job: Job[Any]) -> str:
         """Do the same as `state` in a coroutine."""
-        question = self.question(job, "state", {"ids": [job.id]})
-        return _state(job, await self.runner.aask(question))
+        call = self.job_call(job, "state", {"ids": [job.id]})
+        return _state(job, await self.runner.aask(call))
 
     def info(self, job: Job[Any]) -> dict[str, Any]:
         """Return what the broker knows of a job."""
-        return with_errors(self.runner.ask(self.question(job, "info", {"id": job.id})))
+        return with_errors(self.runner.ask(self.job_call(job, "info", {"id": job.id})))
 
     async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
         """Do the same as `info` in a coroutine."""
-        return with_errors(await self.runner.aask(self.question(job, "info", {"id": job.id})))
+        return with_errors(await self.runner.aask(self.job_call(job, "info", {"id": job.id})))
 
     def cancel(self, job: Job[Any], reason: str) -> bool:
         """Cancel a job; return whether it is cancelled now."""
         arguments = {"ids": [job.id], "reason": reason}
-        rows = self.runner.ask(self.question(job, "cancel", arguments))
+        rows = self.runner.ask(self.job_call(job, "cancel", arguments))
         return _cancelled(job, rows)
 
     async def acancel(self, job: Job[Any], reason: str) -> bool:
         """Do the same as `cancel` in a coroutine."""
         arguments = {"ids": [job.id], "reason": reason}
-        rows = await self.runner.aask(self.question(job, "cancel", arguments))
+        rows = await self.runner.aask(self.job_call(job, "cancel", arguments))
         return _cancelled(job, rows)
 
-    def question(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> Question:
-        """Return a question about a job, for the broker that has it."""
+    def job_call(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> PendingCall:
+        """Return a call about a job, for the broker that has it."""
         origin = self.sent(job)
-        question = self.runner.question(
+        call = self.runner.new_call(
             name,
             arguments,
             timeout=self._answer_timeout,
-            home=origin.broker,
+            target=origin.broker,
             store=origin.store,
         )
-        question.subject = job.id
-        return question
+        call.subject = job.id
+        return call
 
     @staticmethod
     def sent(job: Job[Any]) -> Origin:
@@ -701,7 +701,7 @@ class Results:
         if not job_id:
             raise JobNotFound(job_id)
         count = self.runner.brokers
-        places = range(count) if count > 1 else (NOWHERE,)
+        places = range(count) if count > 1 else (NO_BROKER,)
         return [Job(job_id, self, Origin(broker=place)) for place in places]
 
 

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
     from eventmq.client.connection import Connection
     from eventmq.client.machine import ClientMachine
-    from eventmq.client.requests import Errand, Question
+    from eventmq.client.requests import PendingCall, PendingRequest
     from eventmq.clock import Clock
     from eventmq.wire.curve import ClientKeys
 
-__all__ = ["AsyncWaiter", "Bell", "BrokerSockets", "IoLoop", "LoopTurns", "Waiter"]
+__all__ = ["AsyncWaiter", "BrokerSockets", "IoLoop", "LoopTurns", "Waiter", "Wakeup"]
 
 
 class Waiter:
@@ -58,7 +58,7 @@ class Waiter:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Let `wait` return, now or when it is called next."""
         try:  # noqa: SIM105 - suppress() costs more than all the rest
             self._lock.release()
@@ -66,14 +66,14 @@ class Waiter:
             pass  # it was woken and has not looked yet
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until `wake`; return False if ``timeout`` seconds passed before."""
+        """Wait until `notify`; return False if ``timeout`` seconds passed before."""
         if timeout is None:
             return self._lock.acquire()
         return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
-class Bell:
-    """Wakes a thread that polls: readable from `ring` to `hush`.
+class Wakeup:
+    """Wakes a thread that polls: readable from `set` to `clear`.
 
     It is made of sockets, not of descriptors: writing to a closed one is an error, and never
     goes to another file that has got its number since.
@@ -87,14 +87,14 @@ class Bell:
         self._writer.settimeout(0)
         self.fd = self._reader.fileno()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Make it readable. Any thread; nothing happens when it is closed."""
         try:  # noqa: SIM105 - suppress() costs more than all the rest
             self._writer.send(b"!")
         except OSError:
             pass  # full: it rings already; closed: nobody listens
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         """Make it not readable."""
         self._reader.recv(4096)
 
@@ -115,7 +115,7 @@ class AsyncWaiter:
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self._loop.create_future()
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Let `wait` return, now or when it is called next. From any thread."""
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._set)
@@ -125,7 +125,7 @@ class AsyncWaiter:
             self._future.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait until `wake`; raises `TimeoutError` if ``timeout`` seconds pass before."""
+        """Wait until `notify`; raises `TimeoutError` if ``timeout`` seconds pass before."""
         if timeout is None:
             await self._future
         else:
@@ -229,9 +229,9 @@ class LoopTurns:
         self._context = context
         self._own_context = context is None
         self._brokers: list[BrokerSockets] = []
-        self._inbox: deque[tuple[Callable[..., None], Errand]] = deque()
+        self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
         #: What the leader waits for, None where it waits for everything.
-        self._carried: Errand | None = None
+        self._carried: PendingRequest | None = None
         #: When time wants something, as it was seen last.
         self._due = 0.0
         #: When something was read last.
@@ -240,7 +240,7 @@ class LoopTurns:
         self._items: list[tuple[Any, int]] | None = None
         #: It does nothing any more, or soon will not.
         self._stopping = False
-        self._bell = Bell()
+        self._wakeup = Wakeup()
 
     def _open(self) -> None:
         if self._brokers or self._stopping:
@@ -256,8 +256,8 @@ class LoopTurns:
         """Do what callers and time want, and send."""
         machine, inbox = self.machine, self._inbox
         while inbox:
-            command, errand = inbox.popleft()
-            command(errand)
+            command, request = inbox.popleft()
+            command(request)
         now = self._clock.monotonic()
         if now >= self._due:
             machine.tick(now, self._clock.now())
@@ -269,12 +269,12 @@ class LoopTurns:
                 broker.blocked = blocked
                 self._items = None
         if machine.settled:
-            self._wake_waiters()
+            self._notify_waiters()
 
     def _poll_items(self) -> list[tuple[Any, int]]:
         if self._items is not None:
             return self._items
-        items: list[tuple[Any, int]] = [(self._bell.fd, _IN)]
+        items: list[tuple[Any, int]] = [(self._wakeup.fd, _IN)]
         for broker in self._brokers:
             items.append((broker.link.socket, _IN | _OUT if broker.blocked else _IN))
             items.append((broker.monitor_fd, _IN))
@@ -285,8 +285,8 @@ class LoopTurns:
         sources = {source for source, _ in ready}
         if not sources:
             return
-        if self._bell.fd in sources:
-            self._bell.hush()
+        if self._wakeup.fd in sources:
+            self._wakeup.clear()
         self._looked = now = self._clock.monotonic()
         for index, broker in enumerate(self._brokers):
             if broker.monitor_fd in sources:
@@ -294,7 +294,7 @@ class LoopTurns:
             if broker.link.socket in sources:
                 self._read_link(index, broker.link, now)
         if self.machine.settled:
-            self._wake_waiters()
+            self._notify_waiters()
 
     def _read_link(self, index: int, link: Link, now: float) -> None:
         received = self.machine.received
@@ -304,7 +304,7 @@ class LoopTurns:
                 return
             received(index, frames, now)
             # Asking once more for what is not there costs as much as all of this.
-            if self._carried is not None and self._carried.over:
+            if self._carried is not None and self._carried.done:
                 return
 
     def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
@@ -332,10 +332,10 @@ class LoopTurns:
         self._items = None
         self.machine.opened(index, now)
 
-    def _wake_waiters(self) -> None:
+    def _notify_waiters(self) -> None:
         settled = self.machine.settled
-        for errand in settled:
-            errand.wake()
+        for request in settled:
+            request.notify()
         settled.clear()
 
 
@@ -370,35 +370,35 @@ class IoLoop(LoopTurns):
 
     # Called by any thread
 
-    def begin(self, errand: Errand) -> None:
-        """Hand over an errand; it is settled in any case, also when the loop has ended."""
-        self._inbox.append((self._begin, errand))
-        self._nudge()
+    def begin(self, request: PendingRequest) -> None:
+        """Hand over a request; it is settled in any case, also when the loop has ended."""
+        self._inbox.append((self._begin, request))
+        self._notify()
 
-    def forget(self, question: Question) -> None:
-        """End a question."""
-        self._inbox.append((self.machine.forget, question))
-        self._nudge()
+    def forget(self, call: PendingCall) -> None:
+        """End a call."""
+        self._inbox.append((self.machine.forget, call))
+        self._notify()
 
-    def credit(self, question: Question) -> None:
+    def credit(self, call: PendingCall) -> None:
         """Tell a broker what was taken of a stream."""
-        self._inbox.append((self.machine.credit, question))
-        self._nudge()
+        self._inbox.append((self.machine.credit, call))
+        self._notify()
 
-    def carry(self, errand: Errand) -> bool:
-        """Lead until an errand is over; return False if somebody else leads.
+    def carry(self, request: PendingRequest) -> bool:
+        """Lead until a request is over; return False if somebody else leads.
 
         Raises:
-            BaseException: What a signal handler raises. The errand is then still open.
+            BaseException: What a signal handler raises. The request is then still open.
         """
         if self._leader == threading.get_ident():
-            self._carry_above(errand)
+            self._carry_above(request)
             return True
         if not self._lead.acquire(blocking=False):
             return False
         self._leader = threading.get_ident()
         try:
-            self._work_on(errand)
+            self._work_on(request)
         except BaseException as error:
             # Ctrl-C in its sleep harms nothing.
             if self._sleeping:
@@ -413,16 +413,16 @@ class IoLoop(LoopTurns):
                 self._call()
         return True
 
-    def _carry_above(self, errand: Errand) -> None:
+    def _carry_above(self, request: PendingRequest) -> None:
         """Do it for a signal handler, or a finaliser, while the thread below it leads."""
         if not self._sleeping:
             # The machine may be half-way through something.
-            _fail(errand, "a signal handler came between; it may submit again")
+            _fail(request, "a signal handler came between; it may submit again")
             return
-        self._work_on(errand)
+        self._work_on(request)
         self._sleeping = True
         if self._inbox:
-            self._wake()
+            self._interrupt()
 
     @property
     def ended(self) -> bool:
@@ -432,10 +432,10 @@ class IoLoop(LoopTurns):
     def stop(self, timeout: float) -> None:
         """End, and fail what is open; wait for whoever leads. Idempotent."""
         self._stopping = True
-        self._wake()
+        self._interrupt()
         if self._leader != threading.get_ident() and self._lead.acquire(timeout=timeout):
             self._release()
-        self._called.wake()
+        self._called.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
@@ -457,12 +457,12 @@ class IoLoop(LoopTurns):
         self._reason = f"the client ended by an error: {type(error).__name__}: {error}"
         logger.error("the client ended by an error", exc_info=error)
 
-    def _nudge(self) -> None:
+    def _notify(self) -> None:
         """Let somebody look into the inbox."""
         # A leader sets the flag before it looks into the inbox for the last time, and looks
         # again after it has released the lock.
         if self._sleeping:
-            self._wake()
+            self._interrupt()
         elif not self._lead.locked():
             self._call()
         if self._done:
@@ -471,7 +471,7 @@ class IoLoop(LoopTurns):
     def _call(self) -> None:
         if self._thread is None:
             self._start()
-        self._called.wake()
+        self._called.notify()
 
     def _start(self) -> None:
         with self._start_lock:
@@ -481,9 +481,9 @@ class IoLoop(LoopTurns):
             thread.start()
             self._thread = thread
 
-    def _wake(self) -> None:
+    def _interrupt(self) -> None:
         self._sleeping = False
-        self._bell.ring()
+        self._wakeup.set()
 
     def _main(self) -> None:
         """Lead, when called, until nothing is open."""
@@ -498,20 +498,20 @@ class IoLoop(LoopTurns):
             finally:
                 self._release()
             if self._inbox and not self._claimed:
-                self._called.wake()
+                self._called.notify()
 
     # What a leader does
 
-    def _work_on(self, errand: Errand) -> None:
+    def _work_on(self, request: PendingRequest) -> None:
         self._open()
         if self._clock.monotonic() - self._looked > STALE:
             self._looked = self._clock.monotonic()
             self._read(zmq_poll(self._poll_items(), 0))
-        self._begin(errand)
-        self._carried = errand
-        while not errand.over and not self._stopping:
+        self._begin(request)
+        self._carried = request
+        while not request.done and not self._stopping:
             self._work()
-            if not errand.over:
+            if not request.done:
                 self._sleep()
         self._carried = None
 
@@ -523,13 +523,13 @@ class IoLoop(LoopTurns):
                 return
             self._sleep()
 
-    def _begin(self, errand: Errand) -> None:
+    def _begin(self, request: PendingRequest) -> None:
         try:
-            self.machine.begin(errand, self._clock.monotonic())
+            self.machine.begin(request, self._clock.monotonic())
         except BaseException as error:
             # It may be in no list, from which it could be settled.
             self._stopping = True
-            _fail(errand, f"the client ended by an error: {error}")
+            _fail(request, f"the client ended by an error: {error}")
             raise
 
     def _sleep(self) -> None:
@@ -560,7 +560,7 @@ class IoLoop(LoopTurns):
         self._claimed = True
         if not self._lead.acquire(blocking=False):
             if self._sleeping:
-                self._wake()
+                self._interrupt()
             return False
         self._leader = threading.get_ident()
         self._open()
@@ -615,21 +615,21 @@ class IoLoop(LoopTurns):
                 self._context.term()
         finally:
             self._abandon()
-            self._bell.close()
+            self._wakeup.close()
 
     def _abandon(self) -> None:
         """Fail what is open, and what is handed over too late."""
         with self._end_lock:
             while self._inbox:
-                _, errand = self._inbox.popleft()
-                _fail(errand, self._reason)
+                _, request = self._inbox.popleft()
+                _fail(request, self._reason)
             self.machine.abandon(self._reason)
-            self._wake_waiters()
+            self._notify_waiters()
 
 
-def _fail(errand: Errand, reason: str) -> None:
-    """Settle an errand that the machine does not know."""
-    if not errand.over:
-        errand.error = errand.failure(reason)
-        errand.over = True
-        errand.wake()
+def _fail(request: PendingRequest, reason: str) -> None:
+    """Settle a request that the machine does not know."""
+    if not request.done:
+        request.error = request.failure(reason)
+        request.done = True
+        request.notify()

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.client.connection import LOST, Connection, Phase
 from eventmq.client.outcomes import credit_frames, read_answer, read_row, refusal, take_rows
-from eventmq.client.requests import NEVER, NOWHERE, Errand, Notice, Outgoing, Parcel, Question
+from eventmq.client.requests import (
+    NEVER,
+    NO_BROKER,
+    OneWayMessage,
+    OutgoingMessage,
+    PendingCall,
+    PendingRequest,
+    PendingSubmit,
+)
 from eventmq.client.templates import BOTH, END, RECEIPT
 from eventmq.errors import BrokerUnavailable, ProtocolError
 from eventmq.wire.batches import decode_exceptions, pack, unpack
@@ -39,147 +47,149 @@ from eventmq.wire.results import ENDED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ClientMachine", "Habit", "Ledger", "Promises"]
+__all__ = ["ClientMachine", "InFlightRequests", "PushedResults", "WaitPredictor"]
 
 
 #: What to do where there is no broker.
 _HINT = 'start one with "eventmq broker"'
 
 
-class Ledger:
-    """Open errands by message id, in the order in which they came.
+class InFlightRequests:
+    """Open requests by message id, in the order in which they came.
 
     Args:
-        connections: By index, as errands name them.
+        connections: By index, as requests name them.
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._connections = connections
-        self._open: dict[str, Errand] = {}
-        #: Errands with something new for whoever waits for them.
-        self.settled: list[Errand] = []
+        self._open: dict[str, PendingRequest] = {}
+        #: Requests with something new for whoever waits for them.
+        self.settled: list[PendingRequest] = []
         #: When the first of them is to be given up.
         self.next_deadline = NEVER
 
-    def add(self, errand: Errand) -> bool:
-        """Note a new errand; return False if an open one of the same id stands for it."""
-        self.next_deadline = min(self.next_deadline, errand.deadline)
-        first = self._open.setdefault(errand.id, errand)
-        if first is errand:
+    def add(self, request: PendingRequest) -> bool:
+        """Note a new request; return False if an open one of the same id stands for it."""
+        self.next_deadline = min(self.next_deadline, request.deadline)
+        first = self._open.setdefault(request.id, request)
+        if first is request:
             return True
-        if isinstance(first, Parcel) and isinstance(errand, Parcel):
-            first.twins.append(errand)
+        if isinstance(first, PendingSubmit) and isinstance(request, PendingSubmit):
+            first.followers.append(request)
         return False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def find(self, message_id: str) -> Errand | None:
-        """Return an open errand."""
+    def find(self, message_id: str) -> PendingRequest | None:
+        """Return an open request."""
         return self._open.get(message_id)
 
-    def homeless(self) -> list[Errand]:
-        """Return the errands that no broker has."""
-        return [errand for errand in self._open.values() if errand.at == NOWHERE]
+    def unassigned(self) -> list[PendingRequest]:
+        """Return the requests that no broker has."""
+        return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
 
-    def enter(self, errand: Errand, connection: Connection, now: float) -> None:
-        """Give an errand to a broker."""
-        errand.at = connection.index
-        connection.enter(now)
-        connection.unsent.append(errand)
+    def assign(self, request: PendingRequest, connection: Connection, now: float) -> None:
+        """Give a request to a broker."""
+        request.assigned_to = connection.index
+        connection.assign(now)
+        connection.unsent.append(request)
 
-    def hold(self, question: Question, connection: Connection, now: float) -> None:
-        """Let a question wait for what a broker says without being asked, or has said already."""
-        question.at = connection.index
-        connection.enter(now)
-        if question.answers:
-            self.settle(question, None)
+    def wait_for_push(self, call: PendingCall, connection: Connection, now: float) -> None:
+        """Let a call wait for what a broker says without being asked, or has said already."""
+        call.assigned_to = connection.index
+        connection.assign(now)
+        if call.answers:
+            self.settle(call, None)
 
-    def leave(self, errand: Errand) -> None:
-        """Take an errand from its broker."""
-        if errand.at != NOWHERE:
-            self._connections[errand.at].waiting -= 1
-            errand.at = NOWHERE
+    def release(self, request: PendingRequest) -> None:
+        """Take a request from its broker."""
+        if request.assigned_to != NO_BROKER:
+            self._connections[request.assigned_to].waiting -= 1
+            request.assigned_to = NO_BROKER
 
-    def evict(self, connection: Connection) -> None:
+    def release_all(self, connection: Connection) -> None:
         """Take everything from a broker."""
         connection.unsent.clear()
-        for errand in self._open.values():
-            if errand.at == connection.index:
-                self.leave(errand)
+        for request in self._open.values():
+            if request.assigned_to == connection.index:
+                self.release(request)
 
-    def settle(self, errand: Errand, error: Exception | None) -> None:
-        """End an errand, with its twins."""
-        del self._open[errand.id]
-        self._end(errand, error)
-        if isinstance(errand, Parcel):
-            for twin in errand.twins:
-                twin.refused, twin.sent = errand.refused, errand.sent
-                twin.broker, twin.store = errand.broker, errand.store
-                twin.confirmed = errand.confirmed
-                self._end(twin, error)
+    def settle(self, request: PendingRequest, error: Exception | None) -> None:
+        """End a request, with its followers."""
+        del self._open[request.id]
+        self._end(request, error)
+        if isinstance(request, PendingSubmit):
+            for follower in request.followers:
+                follower.refused, follower.sent = request.refused, request.sent
+                follower.broker, follower.store = request.broker, request.store
+                follower.confirmed = request.confirmed
+                self._end(follower, error)
 
-    def _end(self, errand: Errand, error: Exception | None) -> None:
-        self.leave(errand)
-        errand.over = True
-        errand.error = error
-        self.settled.append(errand)
+    def _end(self, request: PendingRequest, error: Exception | None) -> None:
+        self.release(request)
+        request.done = True
+        request.error = error
+        self.settled.append(request)
 
-    def overdue(self, now: float) -> list[Errand]:
-        """Return the open errands whose deadline has passed."""
-        return [errand for errand in self._open.values() if errand.deadline <= now]
+    def overdue(self, now: float) -> list[PendingRequest]:
+        """Return the open requests whose deadline has passed."""
+        return [request for request in self._open.values() if request.deadline <= now]
 
-    def expire(self, now: float, *, patience: float) -> tuple[set[int], list[Errand]]:
+    def expire(self, now: float, *, timeout: float) -> tuple[set[int], list[PendingRequest]]:
         """Give up what is late.
 
         Args:
             now: The time.
-            patience: Seconds in which a living broker has answered a message.
+            timeout: Seconds in which a living broker has answered a message.
 
         Returns:
             The brokers that left a message unanswered for so long and said nothing else since,
-            and errands that now stand for a late one of the same id and need a broker.
+            and requests that now stand for a late one of the same id and need a broker.
         """
-        silent, heirs = set(), []
-        for errand in list(self._open.values()):
-            if isinstance(errand, Parcel) and errand.twins:
-                self._expire_twins(errand, now)
-            if errand.deadline > now:
+        silent, new_leaders = set(), []
+        for request in list(self._open.values()):
+            if isinstance(request, PendingSubmit) and request.followers:
+                self._expire_followers(request, now)
+            if request.deadline > now:
                 continue
-            if errand.at != NOWHERE and isinstance(errand, Parcel | Question):
-                heard = self._connections[errand.at].heard
-                if heard <= errand.sent <= now - patience:
-                    silent.add(errand.at)
-            heirs += self._give_up(errand)
+            if request.assigned_to != NO_BROKER and isinstance(
+                request, PendingSubmit | PendingCall
+            ):
+                heard = self._connections[request.assigned_to].heard
+                if heard <= request.sent <= now - timeout:
+                    silent.add(request.assigned_to)
+            new_leaders += self._give_up(request)
         self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)
-        return silent, heirs
+        return silent, new_leaders
 
-    def _everything(self) -> list[Errand]:
+    def _everything(self) -> list[PendingRequest]:
         found = list(self._open.values())
-        return found + [t for e in found if isinstance(e, Parcel) for t in e.twins]
+        return found + [t for e in found if isinstance(e, PendingSubmit) for t in e.followers]
 
-    def _expire_twins(self, parcel: Parcel, now: float) -> None:
-        for twin in [twin for twin in parcel.twins if twin.deadline <= now]:
-            parcel.twins.remove(twin)
-            twin.sent = parcel.sent
-            self._end(twin, twin.failure(self._reason(parcel)))
+    def _expire_followers(self, pending: PendingSubmit, now: float) -> None:
+        for follower in [follower for follower in pending.followers if follower.deadline <= now]:
+            pending.followers.remove(follower)
+            follower.sent = pending.sent
+            self._end(follower, follower.failure(self._reason(pending)))
 
-    def _give_up(self, errand: Errand) -> list[Errand]:
-        """Settle a late errand; return the twin that takes its place, if there is one."""
-        error = errand.failure(self._reason(errand))
-        if not isinstance(errand, Parcel) or not errand.twins:
-            self.settle(errand, error)
+    def _give_up(self, request: PendingRequest) -> list[PendingRequest]:
+        """Settle a late request; return the follower that takes its place, if there is one."""
+        error = request.failure(self._reason(request))
+        if not isinstance(request, PendingSubmit) or not request.followers:
+            self.settle(request, error)
             return []
-        heir, *heir.twins = errand.twins
-        heir.sent, heir.broker, heir.store = errand.sent, errand.broker, errand.store
-        self._open[errand.id] = heir
-        self._end(errand, error)
-        return [heir]
+        leader, *leader.followers = request.followers
+        leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
+        self._open[request.id] = leader
+        self._end(request, error)
+        return [leader]
 
-    def _reason(self, errand: Errand) -> str:
-        if errand.at != NOWHERE:
-            connection = self._connections[errand.at]
-            if connection.features is None and not errand.sent:
+    def _reason(self, request: PendingRequest) -> str:
+        if request.assigned_to != NO_BROKER:
+            connection = self._connections[request.assigned_to]
+            if connection.features is None and not request.sent:
                 what = f"{connection.address} ({connection.absence})"
                 return f"nothing could be sent to broker {what} in time"
             return f"no answer from broker {connection.address} in time"
@@ -188,24 +198,24 @@ class Ledger:
 
     def abandon(self, reason: str) -> None:
         """Give everything up."""
-        for errand in list(self._open.values()):
-            asked = isinstance(errand, Question)
-            error = BrokerUnavailable(reason) if asked else errand.failure(reason)
-            self.settle(errand, error)
+        for request in list(self._open.values()):
+            asked = isinstance(request, PendingCall)
+            error = BrokerUnavailable(reason) if asked else request.failure(reason)
+            self.settle(request, error)
 
 
-#: Promises that nobody has asked for yet; then the oldest are forgotten.
-MOST = 100
+#: PushedResults that nobody has asked for yet; then the oldest are forgotten.
+MAX_PUSHED = 100
 
 #: Jobs in a row that were waited for at once, after which the next one is expected to be.
-ENOUGH = 2
+MIN_STREAK = 2
 
 #: Seconds after its receipt in which somebody waits for a job who had nothing else to do: the
 #: receipt need not come before the end then.
 PROMPT = 0.001
 
 
-class Habit:
+class WaitPredictor:
     """Guesses whether the next job is waited for at once, as the last ones were.
 
     Threads may share it: a wrong guess costs a message, or 10 ms, nothing else.
@@ -223,20 +233,20 @@ class Habit:
         #: How many jobs in a row were waited for, and by whom had nothing else to do first.
         self._streak = self._prompt = 0
 
-    def begins(self, job_id: str) -> str:
+    def submitting(self, job_id: str) -> str:
         """Note that a job is submitted; return what should be asked for with it."""
         if self._last:
             self._streak = self._prompt = 0
         self._last = job_id
-        if self._streak < ENOUGH:
+        if self._streak < MIN_STREAK:
             return RECEIPT
-        return END if self._prompt >= ENOUGH else BOTH
+        return END if self._prompt >= MIN_STREAK else BOTH
 
     def submitted(self) -> None:
         """Note that the caller goes on: it has the receipt."""
         self._submitted = self._monotonic()
 
-    def waits(self, job_id: str) -> None:
+    def waiting(self, job_id: str) -> None:
         """Note that somebody waits for a job."""
         if job_id == self._last:
             self._last = ""
@@ -245,67 +255,67 @@ class Habit:
             self._prompt = self._prompt + 1 if prompt else 0
 
 
-class _Promise(NamedTuple):
+class _PushedResult(NamedTuple):
     broker: int
     since: float
     row: list[Any] | None = None
 
 
-class Promises:
+class PushedResults:
     """What brokers have promised.
 
     Args:
-        patience: Seconds in which somebody has to ask. A broker that hears nothing of a client
+        timeout: Seconds in which somebody has to ask. A broker that hears nothing of a client
             for longer may forget it, with what it promised.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         #: Job -> what nobody has asked for.
-        self._idle: dict[str, _Promise] = {}
+        self._idle: dict[str, _PushedResult] = {}
         #: Job -> broker, and who waits for it.
-        self._awaited: dict[str, tuple[int, Question]] = {}
+        self._awaited: dict[str, tuple[int, PendingCall]] = {}
 
-    def made(self, job_id: str, broker: int, now: float) -> None:
+    def expect(self, job_id: str, broker: int, now: float) -> None:
         """Note that a broker will send the end of a job."""
-        if len(self._idle) >= MOST:
+        if len(self._idle) >= MAX_PUSHED:
             del self._idle[next(iter(self._idle))]
-        self._idle[job_id] = _Promise(broker, now)
+        self._idle[job_id] = _PushedResult(broker, now)
 
-    def await_(self, question: Question, broker: int, now: float) -> bool:
+    def wait_for(self, call: PendingCall, broker: int, now: float) -> bool:
         """Let a ``get`` of one job wait for a promise; say whether there is one.
 
         A row that is here already is among its answers then.
         """
-        if question.name != "get" or len(question.ids) != 1:
+        if call.name != "get" or len(call.ids) != 1:
             return False
-        (job_id,) = question.ids
-        promise = self._idle.pop(job_id, None)
-        if promise is None or promise.broker != broker:
+        (job_id,) = call.ids
+        pushed = self._idle.pop(job_id, None)
+        if pushed is None or pushed.broker != broker:
             return False
-        if promise.row is not None:
-            question.ids.clear()
-            question.add(promise.row)
-        elif now - promise.since > self._patience:
+        if pushed.row is not None:
+            call.ids.clear()
+            call.add(pushed.row)
+        elif now - pushed.since > self._timeout:
             return False
         else:
-            self._awaited[job_id] = (broker, question)
+            self._awaited[job_id] = (broker, call)
         return True
 
-    def kept(self, row: list[Any]) -> Question | None:
+    def arrived(self, row: list[Any]) -> PendingCall | None:
         """Take the end of a job; return who waits for it."""
         job_id: str = row[0]
-        _, question = self._awaited.pop(job_id, (0, None))
-        if question is not None and not question.over:
-            return question
-        promise = self._idle.get(job_id)
-        if promise is not None:
-            self._idle[job_id] = promise._replace(row=row)
+        _, call = self._awaited.pop(job_id, (0, None))
+        if call is not None and not call.done:
+            return call
+        pushed = self._idle.get(job_id)
+        if pushed is not None:
+            self._idle[job_id] = pushed._replace(row=row)
         return None
 
-    def broken(self, broker: int) -> None:
+    def forget(self, broker: int) -> None:
         """Forget what a broker has promised: it is away, or was."""
-        self._idle = {i: promise for i, promise in self._idle.items() if promise.broker != broker}
+        self._idle = {i: pushed for i, pushed in self._idle.items() if pushed.broker != broker}
         self._awaited = {i: each for i, each in self._awaited.items() if each[0] != broker}
 
 
@@ -349,61 +359,61 @@ class ClientMachine:
         self.reopen: list[int] = []
         #: What brokers asked us as a scheduler to do; None: nobody reads it.
         self.asked: deque[Schedule] | None = None
-        self._ledger = Ledger(self.connections)
-        #: Errands with something new; the runner wakes whoever waits and clears the list.
-        self.settled = self._ledger.settled
+        self._in_flight = InFlightRequests(self.connections)
+        #: Requests with something new; the runner wakes whoever waits and clears the list.
+        self.settled = self._in_flight.settled
         self._features = Features(session=session, name=name).format()
         self._heartbeat = heartbeat
         self._heartbeat_timeout = heartbeat_timeout
-        self._promises = Promises(heartbeat)
+        self._pushed = PushedResults(heartbeat)
         self._legacy = legacy and role == "client"
         self._ids = count(1)
         self._prefix = session[:8] or "client"
 
     # What callers want
 
-    def begin(self, errand: Errand, now: float) -> None:
-        """Keep at an errand until it is settled or its deadline passes."""
-        if self._ledger.add(errand):
-            self._place(errand, now)
+    def begin(self, request: PendingRequest, now: float) -> None:
+        """Keep at a request until it is settled or its deadline passes."""
+        if self._in_flight.add(request):
+            self._assign(request, now)
 
-    def forget(self, question: Question) -> None:
-        """End a question whose answers nobody wants any more."""
-        if question.over:
+    def forget(self, call: PendingCall) -> None:
+        """End a call whose answers nobody wants any more."""
+        if call.done:
             return
-        connection = self.connections[question.at] if question.at != NOWHERE else None
-        self._ledger.settle(question, None)
+        connection = self.connections[call.assigned_to] if call.assigned_to != NO_BROKER else None
+        self._in_flight.settle(call, None)
         if connection is not None:
-            self._forget_at(connection, question)
+            self._forget_at(connection, call)
 
-    def credit(self, question: Question) -> None:
+    def credit(self, call: PendingCall) -> None:
         """Tell the broker how many parts of a stream were taken."""
-        if question.at != NOWHERE and question.sent:
-            self._credit_at(self.connections[question.at], question)
+        if call.assigned_to != NO_BROKER and call.sent:
+            self._credit_at(self.connections[call.assigned_to], call)
 
-    def _credit_at(self, connection: Connection, question: Question) -> None:
-        frames = credit_frames(self.message_id(), question)
-        connection.unsent.append(Outgoing(frames))
+    def _credit_at(self, connection: Connection, call: PendingCall) -> None:
+        frames = credit_frames(self.message_id(), call)
+        connection.unsent.append(OutgoingMessage(frames))
 
-    def presence(self, unix: float) -> Errand:
-        """Return an errand without end: while it is open, a broker hears of us and is heard."""
+    def presence(self, unix: float) -> PendingRequest:
+        """Return a request without end: while it is open, a broker hears of us and is heard."""
         message_id = self.message_id()
-        return Errand(Heartbeat(message_id, f"{unix:.2f}").frames(), id=message_id)
+        return PendingRequest(Heartbeat(message_id, f"{unix:.2f}").frames(), id=message_id)
 
     @property
     def busy(self) -> bool:
         """Whether something is not settled yet."""
-        return len(self._ledger) > 0
+        return len(self._in_flight) > 0
 
     def say_goodbye(self) -> None:
         """Queue a KBAI to every broker that is ready."""
         for connection in self.connections:
             if connection.ready:
-                connection.unsent.append(Outgoing(Kbai(self.message_id()).frames()))
+                connection.unsent.append(OutgoingMessage(Kbai(self.message_id()).frames()))
 
     def abandon(self, reason: str) -> None:
         """Settle everything as failed for a reason."""
-        self._ledger.abandon(reason)
+        self._in_flight.abandon(reason)
 
     # What the transport says
 
@@ -422,7 +432,7 @@ class ClientMachine:
         if not connection.retry_at:
             connection.trouble = LOST
         if self._legacy:
-            self._leave(connection, now)  # nothing else tells whether it is there
+            self._release(connection, now)  # nothing else tells whether it is there
         else:
             self._inform(connection, now)
 
@@ -434,7 +444,7 @@ class ClientMachine:
         """
         connection = self.connections[index]
         if connection.broken and index not in self.reopen:
-            connection.inform = Outgoing([])
+            connection.inform = OutgoingMessage([])
             self.reopen.append(index)
         connection.broken = False
 
@@ -445,16 +455,16 @@ class ClientMachine:
         unsent = connection.unsent
         while unsent:
             message = unsent[0]
-            if not message.over:
+            if not message.done:
                 if not send(message.frames):
                     return False
                 message.sent = connection.said = now
-                if type(message) is Parcel:
+                if type(message) is PendingSubmit:
                     message.broker, message.store = index, connection.store
                     if connection.features is None:
                         self._unconfirmed(connection, message)
-                elif type(message) is Notice:
-                    self._ledger.settle(message, None)
+                elif type(message) is OneWayMessage:
+                    self._in_flight.settle(message, None)
             unsent.popleft()
         return True
 
@@ -474,7 +484,7 @@ class ClientMachine:
                 self._on_kbai(connection, now)
             elif type(command) is Disconnect:
                 self._on_kbai(connection, now)
-                connection.unsent.append(Outgoing(Kbai(self.message_id()).frames()))
+                connection.unsent.append(OutgoingMessage(Kbai(self.message_id()).frames()))
             elif type(command) is Schedule and self.asked is not None:
                 self.asked.append(command)
         except (ProtocolError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -484,7 +494,7 @@ class ClientMachine:
 
     def tick(self, now: float, unix: float) -> None:
         """Do what is due; ``unix`` is the Unix time, for HEARTBEAT."""
-        if now >= self._ledger.next_deadline:
+        if now >= self._in_flight.next_deadline:
             self._expire(now)
         for connection in self.connections:
             dead_at = connection.dead_at(self._heartbeat_timeout)
@@ -507,7 +517,7 @@ class ClientMachine:
 
     def next_tick(self) -> float:
         """Return when `tick` has something to do, `NEVER` if nothing waits for time."""
-        due = self._ledger.next_deadline
+        due = self._in_flight.next_deadline
         for connection in self.connections:
             for at in (
                 connection.dead_at(self._heartbeat_timeout),
@@ -523,72 +533,72 @@ class ClientMachine:
         return f"{self._prefix}.{next(self._ids)}"
 
     def _expire(self, now: float) -> None:
-        late = [q for q in self._ledger.overdue(now) if isinstance(q, Question)]
-        asked = [(self.connections[q.at], q) for q in late if q.at != NOWHERE]
-        silent, heirs = self._ledger.expire(now, patience=self._heartbeat)
-        for connection, question in asked:
-            self._forget_at(connection, question)
+        late = [q for q in self._in_flight.overdue(now) if isinstance(q, PendingCall)]
+        asked = [(self.connections[q.assigned_to], q) for q in late if q.assigned_to != NO_BROKER]
+        silent, new_leaders = self._in_flight.expire(now, timeout=self._heartbeat)
+        for connection, call in asked:
+            self._forget_at(connection, call)
         for index in silent:
             self._drop(self.connections[index], now, "it left a message unanswered")
-        for heir in heirs:
-            self._place(heir, now)
+        for leader in new_leaders:
+            self._assign(leader, now)
 
-    # Where errands go
+    # Where requests go
 
-    def _choose(self, errand: Errand) -> Connection | None:
-        """Return the ready connection that an errand may go to."""
+    def _choose(self, request: PendingRequest) -> Connection | None:
+        """Return the ready connection that a request may go to."""
         store = ""
-        if type(errand) is Question and errand.home != NOWHERE:
-            home = self.connections[errand.home]
-            if home.ready:
-                return home
-            store = errand.store or home.store
-        elif type(errand) is Parcel and errand.sent:
-            store = errand.store
+        if type(request) is PendingCall and request.target != NO_BROKER:
+            target = self.connections[request.target]
+            if target.ready:
+                return target
+            store = request.store or target.store
+        elif type(request) is PendingSubmit and request.sent:
+            store = request.store
         for connection in self.connections:
             if connection.ready and store in {"", connection.store}:
                 return connection
         return None
 
-    def _place(self, errand: Errand, now: float) -> None:
-        """Give an errand to a broker, or leave it until one is ready."""
-        connection = self._choose(errand)
+    def _assign(self, request: PendingRequest, now: float) -> None:
+        """Give a request to a broker, or leave it until one is ready."""
+        connection = self._choose(request)
         if connection is None:
             return
-        if type(errand) is Question:
-            if self._promises.await_(errand, connection.index, now):
-                self._ledger.hold(errand, connection, now)
+        if type(request) is PendingCall:
+            if self._pushed.wait_for(request, connection.index, now):
+                self._in_flight.wait_for_push(request, connection, now)
                 return
-            errand.write()
-        error = connection.obstacle(errand)
+            request.write()
+        error = connection.obstacle(request)
         if error is not None:
-            self._ledger.settle(errand, error)
+            self._in_flight.settle(request, error)
         else:
-            self._ledger.enter(errand, connection, now)
+            self._in_flight.assign(request, connection, now)
 
-    def _place_all(self, now: float) -> None:
-        for errand in self._ledger.homeless():
-            self._place(errand, now)
+    def _assign_all(self, now: float) -> None:
+        for request in self._in_flight.unassigned():
+            self._assign(request, now)
 
-    def _leave(self, connection: Connection, now: float) -> None:
+    def _release(self, connection: Connection, now: float) -> None:
         """Take everything from a broker that is away, and offer it to the others."""
         connection.phase = Phase.INFORMING
-        self._ledger.evict(connection)
-        self._promises.broken(connection.index)
-        self._place_all(now)
+        self._in_flight.release_all(connection)
+        self._pushed.forget(connection.index)
+        self._assign_all(now)
 
     def _inform(self, connection: Connection, now: float) -> None:
-        self._leave(connection, now)
+        self._release(connection, now)
         if self._legacy:
             connection.assume()
-            self._place_all(now)
+            self._assign_all(now)
             return
         connection.begin_inform(self.message_id(), self._features)
 
-    def _unconfirmed(self, connection: Connection, parcel: Parcel) -> None:
+    def _unconfirmed(self, connection: Connection, pending: PendingSubmit) -> None:
         """Settle a job that was sent to a broker without FEATURES, from which no receipt comes."""
-        parcel.confirmed = False
-        self._ledger.settle(parcel, None)
+        pending.confirmed = False
+        self._in_flight.settle(pending, None)
         if not connection.warned:
             connection.warned = True
             logger.warning(
@@ -606,80 +616,80 @@ class ClientMachine:
     def _drop(self, connection: Connection, now: float, trouble: str) -> None:
         """Give a connection up; the runner opens a new one."""
         connection.trouble = trouble
-        connection.inform = Outgoing([])
-        self._leave(connection, now)
+        connection.inform = OutgoingMessage([])
+        self._release(connection, now)
         if connection.index not in self.reopen:
             self.reopen.append(connection.index)
 
-    def _forget_at(self, connection: Connection, question: Question) -> None:
-        if question.name in _LASTING and question.sent and connection.ready:
-            if question.name == "stream":
-                self._credit_at(connection, question)
-            arguments = pack({"call": question.id})
+    def _forget_at(self, connection: Connection, call: PendingCall) -> None:
+        if call.name in _LASTING and call.sent and connection.ready:
+            if call.name == "stream":
+                self._credit_at(connection, call)
+            arguments = pack({"call": call.id})
             frames = Call(self.message_id(), "forget", arguments).frames()
-            connection.unsent.append(Outgoing(frames))
+            connection.unsent.append(OutgoingMessage(frames))
 
     # What brokers say
 
     def _on_ack(self, connection: Connection, ack: Ack, now: float) -> None:
-        parcel = self._ledger.find(ack.acked)
-        if type(parcel) is Parcel:
-            if parcel.count and ack.extra:
-                parcel.refused = decode_exceptions(ack.extra)
-            elif parcel.asks and not ack.extra and connection.speaks("ended"):
-                self._promises.made(parcel.id, connection.index, now)
-            self._ledger.settle(parcel, None)
+        pending = self._in_flight.find(ack.acked)
+        if type(pending) is PendingSubmit:
+            if pending.count and ack.extra:
+                pending.refused = decode_exceptions(ack.extra)
+            elif pending.asks and not ack.extra and connection.speaks("ended"):
+                self._pushed.expect(pending.id, connection.index, now)
+            self._in_flight.settle(pending, None)
         elif ack.acked == connection.inform_id and not connection.ready:
             connection.features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
             connection.phase = Phase.READY
             connection.broken = False
             connection.trouble = ""
-            self._place_all(now)
+            self._assign_all(now)
 
     def _on_kbai(self, connection: Connection, now: float) -> None:
         """Leave a broker that is shutting down; ask it again after an interval."""
         connection.trouble = "it is shutting down"
-        self._leave(connection, now)
+        self._release(connection, now)
         connection.inform.sent = now
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.outcome == ENDED:
             self._on_end(reply)
             return
-        question = self._ledger.find(reply.request or "")
-        if type(question) is not Question:
+        call = self._in_flight.find(reply.request or "")
+        if type(call) is not PendingCall:
             return
         lasts = reply.outcome == "part"
         try:
-            if question.name == "stream":
-                question.add(read_answer(reply))
+            if call.name == "stream":
+                call.add(read_answer(reply))
                 lasts = True
             else:
-                answer = unpack(reply.result, f"the answer to {question.name}")
-                if question.name == "get":
-                    take_rows(question, answer)
-                    lasts = lasts and bool(question.ids)
+                answer = unpack(reply.result, f"the answer to {call.name}")
+                if call.name == "get":
+                    take_rows(call, answer)
+                    lasts = lasts and bool(call.ids)
                 else:
-                    question.add(answer)
+                    call.add(answer)
         except ProtocolError as error:
-            self._ledger.settle(question, error)
+            self._in_flight.settle(call, error)
             return
         if lasts:
-            self.settled.append(question)
+            self.settled.append(call)
         else:
-            self._ledger.settle(question, None)
+            self._in_flight.settle(call, None)
 
     def _on_end(self, reply: Reply) -> None:
         """Take the end of a job that was asked for with its REQUEST, and is its receipt, too."""
         row = read_row(unpack(reply.result, "the end of a job"))
-        parcel = self._ledger.find(row[0])
-        if type(parcel) is Parcel and parcel.at != NOWHERE:
-            self._promises.made(parcel.id, parcel.at, 0.0)
-            self._ledger.settle(parcel, None)
-        question = self._promises.kept(row)
-        if question is not None:
-            take_rows(question, [row])
-            self._ledger.settle(question, None)
+        pending = self._in_flight.find(row[0])
+        if type(pending) is PendingSubmit and pending.assigned_to != NO_BROKER:
+            self._pushed.expect(pending.id, pending.assigned_to, 0.0)
+            self._in_flight.settle(pending, None)
+        call = self._pushed.arrived(row)
+        if call is not None:
+            take_rows(call, [row])
+            self._in_flight.settle(call, None)
 
     def _on_error(self, connection: Connection, error: Error, now: float) -> None:
         if error.code == "inform-again":
@@ -692,7 +702,7 @@ class ClientMachine:
         if error.code == "closing":
             self._on_kbai(connection, now)
             return
-        errand = self._ledger.find(error.request)
-        if errand is not None:
-            subject = errand.subject if type(errand) is Question else errand.id
-            self._ledger.settle(errand, refusal(error.code, error.text, subject))
+        request = self._in_flight.find(error.request)
+        if request is not None:
+            subject = request.subject if type(request) is PendingCall else request.id
+            self._in_flight.settle(request, refusal(error.code, error.text, subject))

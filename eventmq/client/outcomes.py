@@ -46,7 +46,7 @@ from eventmq.wire.streams import END, PART, PartHead, parse_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-    from eventmq.client.requests import Question
+    from eventmq.client.requests import PendingCall
     from eventmq.interfaces import Serializer
     from eventmq.wire.commands import Reply
 
@@ -65,10 +65,10 @@ __all__ = [
 ]
 
 
-def credit_frames(message_id: str, question: Question) -> list[bytes]:
-    """Return the CREDIT of a question, whose arguments say what was taken."""
-    delivery, taken = question.arguments["delivery"], question.arguments["taken"]
-    return Credit(message_id, question.id, str(delivery), str(taken)).frames()
+def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
+    """Return the CREDIT of a call, whose arguments say what was taken."""
+    delivery, taken = call.arguments["delivery"], call.arguments["taken"]
+    return Credit(message_id, call.id, str(delivery), str(taken)).frames()
 
 
 def read_answer(reply: Reply) -> Any:
@@ -90,14 +90,14 @@ def read_answer(reply: Reply) -> Any:
     raise ProtocolError("an answer to stream is malformed", code="bad-body")
 
 
-def take_rows(question: Question, rows: object) -> None:
+def take_rows(call: PendingCall, rows: object) -> None:
     """Keep the rows of a ``get`` that answer something new."""
     if not isinstance(rows, list):
         raise ProtocolError("the answer to get is no list", code="bad-body")
     for row in map(read_row, rows):
-        if row[0] in question.ids:
-            question.ids.discard(row[0])
-            question.add(row)
+        if row[0] in call.ids:
+            call.ids.discard(row[0])
+            call.add(row)
 
 
 def read_row(row: object) -> list[Any]:

@@ -1,8 +1,8 @@
-"""What a client has on its way to a broker, each until it is settled.
+"""What a client has under way: requests, each pending until it is settled.
 
-A `Parcel` is one REQUEST, with one job or a batch, until its receipt; a `Question` is one CALL
-until its last answer; a `Notice` is settled when it was sent. ``wake`` is called by the runner,
-from its thread, when there is something new. Times are on the monotonic clock of the caller.
+A `PendingSubmit` is one REQUEST, with one job or a batch, until its receipt; a `PendingCall` is one
+CALL until its last answer; a `OneWayMessage` is settled when it was sent. The runner calls
+``notify`` in its thread when a request has news. Times are on the monotonic clock of the caller.
 """
 
 from __future__ import annotations
@@ -18,50 +18,59 @@ from eventmq.wire.commands import Call
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NEVER", "NOWHERE", "Errand", "Notice", "Outgoing", "Parcel", "Question", "nobody"]
+__all__ = [
+    "NEVER",
+    "NO_BROKER",
+    "OneWayMessage",
+    "OutgoingMessage",
+    "PendingCall",
+    "PendingRequest",
+    "PendingSubmit",
+    "no_notify",
+]
 
 #: No deadline.
 NEVER = float("inf")
 
 #: Index of the broker of what no broker has.
-NOWHERE = -1
+NO_BROKER = -1
 
 
-def nobody() -> None:
-    """Wake nobody."""
+def no_notify() -> None:
+    """Do nothing: the request is not waited for."""
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
+class OutgoingMessage:
     """A message that waits to be sent, or was.
 
     Attributes:
         frames: From frame 0 on.
         sent: When it was last handed to a connection, 0.0 before.
-        over: It is settled, or not wanted any more: do not send it.
+        done: It is settled, or not wanted any more: do not send it.
     """
 
     frames: list[bytes]
     sent: float = 0.0
-    over: bool = False
+    done: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Errand(Outgoing):
+class PendingRequest(OutgoingMessage):
     """A message of which somebody wants to know the end.
 
     Attributes:
         id: The message id.
         deadline: When to give up.
-        wake: Called when there is something new.
-        at: Index of the broker that has it, or `NOWHERE`.
+        notify: Called when there is something new.
+        assigned_to: Index of the broker that has it, or `NO_BROKER`.
         error: Why it failed.
     """
 
     id: str = ""
     deadline: float = NEVER
-    wake: Callable[[], None] = nobody
-    at: int = NOWHERE
+    notify: Callable[[], None] = no_notify
+    assigned_to: int = NO_BROKER
     error: Exception | None = None
 
     def failure(self, reason: str) -> EventMQError:
@@ -70,25 +79,25 @@ class Errand(Outgoing):
 
 
 @dataclass(slots=True, eq=False)
-class Parcel(Errand):
+class PendingSubmit(PendingRequest):
     """One REQUEST on its way to its receipt; ``id`` is that of the job, or of the batch.
 
     Attributes:
         count: Number of jobs in a batch, 0 for a single job.
-        broker: Index of the broker that it was last sent to, or `NOWHERE`.
+        broker: Index of the broker that it was last sent to, or `NO_BROKER`.
         store: Id of the store of that broker.
         refused: Of a batch with a receipt: position -> (code, text).
-        twins: Later ones with the same id, which are settled together with this one.
+        followers: Later ones with the same id, which are settled together with this one.
         needs: The protocol extension that the broker must have, "" for none.
         asks: It asks for the end of its job as well, see `eventmq.client.machine`.
         confirmed: False if it was settled without a receipt: the broker gives none.
     """
 
     count: int = 0
-    broker: int = NOWHERE
+    broker: int = NO_BROKER
     store: str = ""
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
-    twins: list[Parcel] = field(default_factory=list)
+    followers: list[PendingSubmit] = field(default_factory=list)
     needs: str = ""
     asks: bool = False
     confirmed: bool = True
@@ -100,7 +109,7 @@ class Parcel(Errand):
 
 
 @dataclass(slots=True, eq=False)
-class Question(Errand):
+class PendingCall(PendingRequest):
     """One CALL on its way to its last answer.
 
     Attributes:
@@ -108,8 +117,8 @@ class Question(Errand):
         arguments: Of the operation; for ``get`` without the ids.
         ids: Of a ``get``: the jobs that are not answered yet.
         subject: A job id for error messages.
-        home: Index of the broker to ask, or `NOWHERE` for any.
-        store: Id of the store to ask where ``home`` is away, "" for none.
+        target: Index of the broker to ask, or `NO_BROKER` for any.
+        store: Id of the store to ask where ``target`` is away, "" for none.
         answers: What came and was not taken yet: rows of a ``get``, else results.
         limit: Most answers that wait to be taken, 0 for any number; the oldest are dropped.
         dropped: Number of answers dropped.
@@ -119,7 +128,7 @@ class Question(Errand):
     arguments: dict[str, Any] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     subject: str = ""
-    home: int = NOWHERE
+    target: int = NO_BROKER
     store: str = ""
     answers: deque[Any] = field(default_factory=deque)
     limit: int = 0
@@ -148,5 +157,5 @@ class Question(Errand):
 
 
 @dataclass(slots=True, eq=False)
-class Notice(Errand):
+class OneWayMessage(PendingRequest):
     """A message without a receipt, such as PUBLISH; settled when it was sent."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from eventmq.client.events import Followed
 from eventmq.client.handle import Job, Origin
 from eventmq.client.outcomes import refusal
-from eventmq.client.requests import Parcel
+from eventmq.client.requests import PendingSubmit
 from eventmq.client.templates import END, RECEIPT
 from eventmq.errors import BatchError, BrokerUnavailable, MessageTooLarge, NotAllowed
 from eventmq.headers import Headers, format_headers, parse_headers
@@ -98,22 +98,22 @@ class Delivery:
 
     def settled(self, part: Part) -> None:
         """Take note of how the message of a part ended."""
-        parcel, rows = part.parcel, part.rows
-        error = parcel.error
+        pending, rows = part.pending, part.rows
+        error = pending.error
         if isinstance(error, MessageTooLarge) and len(rows) > 1:
             self._again.extend(part.halves())
             return
         if error is None:
             self._receipts.append((part.first, len(rows)))
             for origin in part.origins:
-                origin.broker, origin.store, origin.sent = parcel.broker, parcel.store, True
+                origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
         elif isinstance(error, BrokerUnavailable):
             self._stopped = self._stopped or error
-        if error is not None or parcel.refused:
+        if error is not None or pending.refused:
             self._note(part)
 
     def _note(self, part: Part) -> None:
-        error, refused = part.parcel.error, part.parcel.refused
+        error, refused = part.pending.error, part.pending.refused
         maybe = isinstance(error, BrokerUnavailable) and error.maybe_accepted
         for position, (job_id, *_) in enumerate(part.rows):
             if error is not None:
@@ -159,7 +159,7 @@ class Part:
         origins: Of their handles; filled in with the receipt.
     """
 
-    __slots__ = ("first", "origins", "parcel", "rows", "templates")
+    __slots__ = ("first", "origins", "pending", "rows", "templates")
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Part:
         self.templates = templates
         self.rows = rows
         self.origins = origins
-        self.parcel = Parcel([])
+        self.pending = PendingSubmit([])
 
     def halves(self) -> list[Part]:
         """Return two parts of half the size."""
@@ -190,7 +190,7 @@ class Part:
         body = encode_batch(self.templates, self.rows)
         queue = self.templates[0][0]
         frames = Request(message_id, queue, f"ack-requested,batch:{count}", body).frames()
-        self.parcel = Parcel(frames, id=message_id, deadline=deadline, count=count)
+        self.pending = PendingSubmit(frames, id=message_id, deadline=deadline, count=count)
 
 
 class Source(Protocol):
@@ -506,9 +506,9 @@ class Submitter:
             BrokerUnavailable: The client was closed.
         """
         job: Job[Any] = Job(written.id, self._results, Origin(sent=False))
-        parcel = self._parcel(written, END)
+        pending = self._pending_submit(written, END)
         followed = Followed(
-            job, parcel, self._results, on_receipt=lambda job, p: _place(job.origin, p),
+            job, pending, self._results, on_receipt=lambda job, p: _place(job.origin, p),
             on_end=on_end,
         )  # fmt: skip
         followed.begin()
@@ -534,28 +534,28 @@ class Submitter:
         submission = Submission(task, tuple(args), dict(kwargs), job_id, queue)
         return proceed(submission)  # type: ignore[no-any-return]
 
-    def _parcel(self, written: Written, wishes: str) -> Parcel:
+    def _pending_submit(self, written: Written, wishes: str) -> PendingSubmit:
         """Return the REQUEST for a job; a graph has no end of its own that could be asked for."""
         deadline = self._runner.deadline(self._timeout)
         if written.headers.startswith("nodes:"):
-            return Parcel(written.frames(), id=written.id, deadline=deadline, needs="graph")
+            return PendingSubmit(written.frames(), id=written.id, deadline=deadline, needs="graph")
         asks = wishes != RECEIPT
-        return Parcel(written.frames(wishes), id=written.id, deadline=deadline, asks=asks)
+        return PendingSubmit(written.frames(wishes), id=written.id, deadline=deadline, asks=asks)
 
     def _send(self, written: Written, origin: Origin) -> Job[Any]:
-        habit = self._results.habit
-        parcel = self._parcel(written, habit.begins(written.id))
-        self._runner.send(parcel)
-        habit.submitted()
-        _place(origin, parcel)
+        predictor = self._results.predictor
+        pending = self._pending_submit(written, predictor.submitting(written.id))
+        self._runner.send(pending)
+        predictor.submitted()
+        _place(origin, pending)
         return Job(written.id, self._results, origin)
 
     async def _asend(self, job: Job[Any], written: Written) -> None:
-        habit = self._results.habit
-        parcel = self._parcel(written, habit.begins(written.id))
-        await self._runner.asend(parcel)
-        habit.submitted()
-        _place(job.origin, parcel)
+        predictor = self._results.predictor
+        pending = self._pending_submit(written, predictor.submitting(written.id))
+        await self._runner.asend(pending)
+        predictor.submitted()
+        _place(job.origin, pending)
 
     def _collect(
         self, add: Callable[[Job[Any], Written], None]
@@ -653,12 +653,12 @@ class Submitter:
 
     def _send_parts(self, delivery: Delivery, open_parts: deque[tuple[Part, Waiter]]) -> None:
         while len(open_parts) < IN_FLIGHT and (part := delivery.next()) is not None:
-            open_parts.append((part, self._runner.start(part.parcel)))
+            open_parts.append((part, self._runner.start(part.pending)))
 
     def _finish(self, delivery: Delivery, open_parts: deque[tuple[Part, Waiter]]) -> list[Job[Any]]:
         while open_parts:
             part, waiter = open_parts.popleft()
-            self._runner.await_over(part.parcel, waiter)
+            self._runner.wait_until_done(part.pending, waiter)
             delivery.settled(part)
             self._send_parts(delivery, open_parts)
         return delivery.result()
@@ -670,10 +670,10 @@ class Submitter:
         while True:
             part = delivery.next() if len(open_parts) < IN_FLIGHT else None
             if part is not None:
-                open_parts.append((part, self._runner.astart(part.parcel)))
+                open_parts.append((part, self._runner.astart(part.pending)))
             elif open_parts:
                 part, waiter = open_parts.popleft()
-                await self._runner.aawait_over(part.parcel, waiter)
+                await self._runner.await_until_done(part.pending, waiter)
                 delivery.settled(part)
             else:
                 return delivery.result()
@@ -683,10 +683,10 @@ class Submitter:
         return Delivery(source, new_id=self._ids.new, deadline=lambda: runner.deadline(timeout))
 
 
-def _place(origin: Origin, parcel: Parcel) -> None:
+def _place(origin: Origin, pending: PendingSubmit) -> None:
     """Note which broker took a job, and whether it has said so."""
-    origin.broker, origin.store, origin.sent = parcel.broker, parcel.store, True
-    origin.confirmed = parcel.confirmed
+    origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
+    origin.confirmed = pending.confirmed
 
 
 def _nest(

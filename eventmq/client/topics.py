@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.requests import Notice
+from eventmq.client.requests import OneWayMessage
 from eventmq.errors import BrokerUnavailable, SerializationError
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import Envelope
@@ -74,17 +74,17 @@ class Topics:
             BrokerUnavailable: No broker could be reached in time.
             SerializationError: The value cannot be encoded.
         """
-        self._runner.send(self._notice(topic, value))
+        self._runner.send(self._message_of(topic, value))
 
     async def apublish(self, topic: str, value: object) -> None:
         """Do the same as `publish` in a coroutine."""
-        await self._runner.asend(self._notice(topic, value))
+        await self._runner.asend(self._message_of(topic, value))
 
     def publish_raw(self, topic: str, headers: str, body: bytes) -> None:
         """Publish a body as it is, under a header text; the rest is as in `publish`."""
         self._runner.send(self._written(self._new_id(), topic, headers, body))
 
-    def _notice(self, topic: str, value: object) -> Notice:
+    def _message_of(self, topic: str, value: object) -> OneWayMessage:
         name, serializer = self._serializer()
         message_id = self._new_id()
         created = self._runner.clock.now()
@@ -96,9 +96,9 @@ class Topics:
             headers = Headers(content_type=name, created=created, signature=signature, extra=extra)
         return self._written(message_id, topic, format_headers(headers), body)
 
-    def _written(self, message_id: str, topic: str, headers: str, body: bytes) -> Notice:
+    def _written(self, message_id: str, topic: str, headers: str, body: bytes) -> OneWayMessage:
         frames = Publish(message_id, topic, headers, body).frames()
-        return Notice(frames, id=message_id, deadline=self._runner.deadline(self._timeout))
+        return OneWayMessage(frames, id=message_id, deadline=self._runner.deadline(self._timeout))
 
     def subscribe(self, topics: tuple[str, ...]) -> Subscription:
         """Return a subscription; it collects from now on."""
@@ -130,23 +130,23 @@ class Subscription:
         self._reader = reader
         self._timeout = timeout
         self._waiter = runner.waiter()
-        self._question = runner.question(
+        self._call = runner.new_call(
             "subscribe", {"topics": list(topics)}, timeout=None, limit=BUFFER
         )
-        self._question.wake = self._waiter.wake
-        runner.begin(self._question)
+        self._call.notify = self._waiter.notify
+        runner.begin(self._call)
 
     @property
     def dropped(self) -> int:
         """Number of messages dropped because nobody took them in time."""
-        return self._question.dropped
+        return self._call.dropped
 
     def close(self) -> None:
         """End the subscription; a waiting iteration ends. Idempotent."""
-        self._runner.forget(self._question)
+        self._runner.forget(self._call)
 
     def __enter__(self) -> Self:
-        while not self._question.answers and not self._question.over:
+        while not self._call.answers and not self._call.done:
             if not self._waiter.wait(self._timeout):
                 self.close()
                 raise BrokerUnavailable(_UNCONFIRMED)
@@ -158,8 +158,8 @@ class Subscription:
 
     async def __aenter__(self) -> Self:
         waiter = self._runner.async_waiter()
-        self._question.wake = waiter.wake
-        while not self._question.answers and not self._question.over:
+        self._call.notify = waiter.notify
+        while not self._call.answers and not self._call.done:
             try:
                 await waiter.wait(self._timeout)
             except TimeoutError:
@@ -179,7 +179,7 @@ class Subscription:
             message = self._next()
             if message is not None:
                 return message
-            if self._question.over:
+            if self._call.done:
                 raise StopIteration
             self._waiter.wait(None)
 
@@ -188,30 +188,30 @@ class Subscription:
 
     async def __anext__(self) -> Message:
         waiter = self._runner.async_waiter()
-        self._question.wake = waiter.wake
+        self._call.notify = waiter.notify
         while True:
             message = self._next()
             if message is not None:
                 return message
-            if self._question.over:
+            if self._call.done:
                 raise StopAsyncIteration
             await waiter.wait()
 
     def _take_confirmation(self) -> None:
-        if self._question.error is not None:
-            raise self._question.error
-        if self._question.answers and self._question.answers[0] is None:
-            self._question.answers.popleft()
+        if self._call.error is not None:
+            raise self._call.error
+        if self._call.answers and self._call.answers[0] is None:
+            self._call.answers.popleft()
 
     def _next(self) -> Message | None:
         """Return the next message that is there; a confirmation is none."""
-        answers = self._question.answers
+        answers = self._call.answers
         while answers:
             answer = answers.popleft()
             if answer is not None:
                 return self._message(answer)
-        if self._question.error is not None:
-            raise self._question.error
+        if self._call.error is not None:
+            raise self._call.error
         return None
 
     def _message(self, answer: Any) -> Message:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from eventmq.client.handle import Default, Job, Results
-    from eventmq.client.requests import Question
+    from eventmq.client.requests import PendingCall
 
 __all__ = ["Completed", "Waited", "await_", "wait"]
 
 #: Questions of 1,000 jobs each that are asked at a time; a broker bounds what a peer waits for.
-OPEN_QUESTIONS = 50
+MAX_OPEN_CALLS = 50
 
 
 class Waited(NamedTuple):
@@ -63,7 +63,7 @@ class Completed:
         self._left: dict[tuple[int, str], list[str]] = {}
         #: Asked, and those with news.
         self._open: set[str] = set()
-        self._news: deque[Question] = deque()
+        self._news: deque[PendingCall] = deque()
         for job in jobs:
             self._note(job)
 
@@ -78,48 +78,48 @@ class Completed:
         if len(handles) == 1:
             self._left.setdefault((origin.broker, origin.store), []).append(job.id)
 
-    def _questions(self, deadline: float) -> Iterator[Question]:
-        """Yield the questions that may be asked now."""
-        while self._left and len(self._open) < OPEN_QUESTIONS:
+    def _calls(self, deadline: float) -> Iterator[PendingCall]:
+        """Yield the calls that may be asked now."""
+        while self._left and len(self._open) < MAX_OPEN_CALLS:
             (broker, store), ids = next(iter(self._left.items()))
-            question = self._runner.question(
-                "get", timeout=None, ids=ids[:MAX_IDS], home=broker, store=store
+            call = self._runner.new_call(
+                "get", timeout=None, ids=ids[:MAX_IDS], target=broker, store=store
             )
-            question.deadline = deadline
+            call.deadline = deadline
             del ids[:MAX_IDS]
             if not ids:
                 del self._left[broker, store]
-            self._open.add(question.id)
-            yield question
+            self._open.add(call.id)
+            yield call
 
-    def _ask(self, deadline: float, wake: Callable[[], None], asked: list[Question]) -> None:
+    def _ask(self, deadline: float, notify: Callable[[], None], asked: list[PendingCall]) -> None:
         """Ask what may be asked; answers go to ``_news``."""
 
-        def waker(question: Question) -> Callable[[], None]:
+        def notifier(call: PendingCall) -> Callable[[], None]:
             def news() -> None:
-                self._news.append(question)
-                wake()
+                self._news.append(call)
+                notify()
 
             return news
 
-        for question in self._questions(deadline):
-            question.wake = waker(question)
-            asked.append(question)
-            self._runner.begin(question)
+        for call in self._calls(deadline):
+            call.notify = notifier(call)
+            asked.append(call)
+            self._runner.begin(call)
 
     def _read(self) -> None:
         """Take what came."""
         while self._news:
-            question = self._news.popleft()
-            while question.answers:
-                row = Row(*question.answers.popleft())
+            call = self._news.popleft()
+            while call.answers:
+                row = Row(*call.answers.popleft())
                 for job in self._handles.pop(row.id, ()):
                     job.row = row if row.state else None
                     self._ended.append(job)
-            if question.over and question.id in self._open:
-                self._open.discard(question.id)
-                if question.error is not None:
-                    raise question.error
+            if call.done and call.id in self._open:
+                self._open.discard(call.id)
+                if call.error is not None:
+                    raise call.error
 
     @property
     def _finished(self) -> bool:
@@ -128,14 +128,14 @@ class Completed:
     def __iter__(self) -> Iterator[Job[Any]]:
         waiter = self._runner.waiter()
         deadline = self._runner.deadline(self._timeout)
-        asked: list[Question] = []
+        asked: list[PendingCall] = []
         try:
             while True:
                 while self._ended:
                     yield self._ended.popleft()
                 if self._finished:
                     return
-                self._ask(deadline, waiter.wake, asked)
+                self._ask(deadline, waiter.notify, asked)
                 waiter.wait(None)
                 self._read()
         except ResultTimeout as error:
@@ -149,14 +149,14 @@ class Completed:
     async def __aiter__(self) -> AsyncIterator[Job[Any]]:
         waiter = self._runner.async_waiter()
         deadline = self._runner.deadline(self._timeout)
-        asked: list[Question] = []
+        asked: list[PendingCall] = []
         try:
             while True:
                 while self._ended:
                     yield self._ended.popleft()
                 if self._finished:
                     return
-                self._ask(deadline, waiter.wake, asked)
+                self._ask(deadline, waiter.notify, asked)
                 await waiter.wait()
                 self._read()
         except ResultTimeout as error:
@@ -178,9 +178,9 @@ class Completed:
         text = f"{left} of {self._count} jobs had not ended in time; the first: {error}"
         return ResultTimeout(text, job_id=error.job_id, state=error.state)
 
-    def _forget(self, asked: list[Question]) -> None:
-        for question in asked:
-            self._runner.forget(question)
+    def _forget(self, asked: list[PendingCall]) -> None:
+        for call in asked:
+            self._runner.forget(call)
 
 
 def wait(jobs: list[Job[Any]], results: Results, timeout: float | Default | None) -> Waited:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.io_loop import Bell
+from eventmq.client.io_loop import Wakeup
 from eventmq.errors import BindError
 from eventmq.wire.sockets import MOST, Unroutable, new_context, open_router
 
@@ -130,7 +130,7 @@ class RouterLoop:
         self._links: dict[str, Link] = {}
         self._own: list[tuple[Any, int]] = []
         self._calls: deque[Callable[[float], None]] = deque()
-        self._bell: Bell | None = None
+        self._wakeup: Wakeup | None = None
         self._ending = False
         self._thread: threading.Thread | None = None
         self._poll: Callable[..., Any]
@@ -149,7 +149,7 @@ class RouterLoop:
         from zmq.backend import zmq_poll
 
         self._poll = zmq_poll
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self.context = context = new_context()
         try:
             addresses = self._bind(context)
@@ -157,7 +157,7 @@ class RouterLoop:
             self._close(context)
             raise
         self._own = [(link.socket, _IN) for link in self._links.values()]
-        self._own.append((self._bell.fd, _IN))
+        self._own.append((self._wakeup.fd, _IN))
         self._thread = threading.Thread(
             target=self._main, args=(context,), name=self._name, daemon=True
         )
@@ -192,8 +192,8 @@ class RouterLoop:
             self._ring()
 
     def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+        if self._wakeup is not None:
+            self._wakeup.set()
 
     def running(self) -> bool:
         """Say whether the thread serves."""
@@ -241,8 +241,8 @@ class RouterLoop:
 
     def _await(self) -> tuple[Sequence[tuple[Any, int]], AbstractSet[Any]]:
         """Return what is ready, and the sockets of it."""
-        bell, now = self._bell, self._clock.monotonic()
-        assert bell is not None  # noqa: S101 - made by start
+        wakeup, now = self._wakeup, self._clock.monotonic()
+        assert wakeup is not None  # noqa: S101 - made by start
         wait = min(LONGEST_WAIT, self.machine.wait(now))
         items = self._own
         if self.guests:
@@ -255,9 +255,9 @@ class RouterLoop:
             wait = 0.0
         ready = self._poll(items, int(wait * 1000) + 1 if wait > 0 else 0)
         sources = {source for source, _ in ready}
-        if bell.fd in sources:
+        if wakeup.fd in sources:
             with suppress(OSError):
-                bell.hush()
+                wakeup.clear()
         return ready, sources
 
     def _ask(self, guest: Guest, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
@@ -338,8 +338,8 @@ class RouterLoop:
         for link in self._links.values():
             link.close()
         context.term()
-        if self._bell is not None:
-            self._bell.close()
+        if self._wakeup is not None:
+            self._wakeup.close()
 
 
 def _bound(link: Link, address: str) -> str:

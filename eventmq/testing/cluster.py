@@ -291,7 +291,7 @@ class Stage:
     def _turn(self) -> bool:
         now, inbox = self.clock.now(), self._inbox
         self.machine.flush(0, self._from_client, self.clock.monotonic())
-        self._wake()
+        self._notify()
         for identity, manager in self._workers.items():
             manager.tick(self.clock.monotonic())
             inbox.extend((identity, frames) for frames in manager.take_outbox())
@@ -311,7 +311,7 @@ class Stage:
         for message in outbox:
             if not self._deliver(message.key.identity, message.frames):
                 self.core.not_sent(message, now, reachable=False)
-        self._wake()
+        self._notify()
         return moved or bool(outbox)
 
     def _from_client(self, frames: Sequence[bytes]) -> bool:
@@ -345,10 +345,10 @@ class Stage:
         manager.receive(frames, self.clock.monotonic())
         return True
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         settled = self.machine.settled
         while settled:
-            settled.pop(0).wake()
+            settled.pop(0).notify()
 
     # Jobs
 

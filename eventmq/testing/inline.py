@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from eventmq.client.client import ClientRunner, Transport
 from eventmq.client.io_loop import Waiter
-from eventmq.client.requests import NEVER, Question
+from eventmq.client.requests import NEVER, PendingCall
 from eventmq.errors import BrokerUnavailable, NotAllowed, ResultTimeout
 from eventmq.testing.clock import FakeClock
 from eventmq.testing.cluster import Enqueued, Stage, Wanted
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.app.wiring import Wiring
     from eventmq.client.io_loop import IoLoop
-    from eventmq.client.requests import Errand
+    from eventmq.client.requests import PendingRequest
     from eventmq.task.task import Task
 
 __all__ = ["InlineApp", "InlineRunner", "use_app"]
@@ -43,15 +43,15 @@ _HINTS = {
 class _Waiter(Waiter):
     """Never waits: what does not happen at once does not happen at all."""
 
-    __slots__ = ("_woken",)
+    __slots__ = ("_notified",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._woken = False
+        self._notified = False
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Let `wait` return."""
-        self._woken = True
+        self._notified = True
 
     def wait(self, timeout: float | None) -> bool:
         """Return True if something happened since the last call.
@@ -59,81 +59,81 @@ class _Waiter(Waiter):
         Raises:
             NotAllowed: Nothing did.
         """
-        if not self._woken:
+        if not self._notified:
             raise NotAllowed("nothing more will come: in a test nothing happens by itself")
-        self._woken = False
+        self._notified = False
         return True
 
 
-def _has_ended(question: Question) -> bool:
+def _has_ended(call: PendingCall) -> bool:
     """Whether the end of a stream has come, and not only parts."""
-    answers = question.answers
-    return question.over or (
+    answers = call.answers
+    return call.done or (
         bool(answers) and isinstance(answers[-1], tuple) and isinstance(answers[-1][1], list)
     )
 
 
 class _Loop:
-    """Stands where `IoLoop` stands: hands errands to the client's machine and carries messages."""
+    """Stands where `IoLoop` stands: hands requests to the client's machine and carries messages."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.machine = stage.machine
         self.ended = False
 
-    def begin(self, errand: Errand) -> None:
-        """Carry an errand as far as it goes: a question for results runs jobs."""
+    def begin(self, request: PendingRequest) -> None:
+        """Carry a request as far as it goes: a call for results runs jobs."""
         stage = self._stage
         if self.ended:
-            errand.over, errand.error = True, BrokerUnavailable("the test has ended")
+            request.done, request.error = True, BrokerUnavailable("the test has ended")
             return
-        self.machine.begin(errand, stage.clock.monotonic())
+        self.machine.begin(request, stage.clock.monotonic())
         stage.pump()
-        if not isinstance(errand, Question) or errand.over:
+        if not isinstance(request, PendingCall) or request.done:
             return
-        if errand.name == "get":
-            stage.run(LIMIT, lambda: errand.over)
-            if not errand.over:
-                self._give_up(errand, next(iter(errand.ids)))
-        elif errand.name == "stream":
-            stage.run(LIMIT, lambda: _has_ended(errand))
-            if not _has_ended(errand):
-                self._give_up(errand, errand.subject)
+        if request.name == "get":
+            stage.run(LIMIT, lambda: request.done)
+            if not request.done:
+                self._give_up(request, next(iter(request.ids)))
+        elif request.name == "stream":
+            stage.run(LIMIT, lambda: _has_ended(request))
+            if not _has_ended(request):
+                self._give_up(request, request.subject)
 
-    def carry(self, errand: Errand) -> bool:
+    def carry(self, request: PendingRequest) -> bool:
         """Do the same; it is over, or never will be."""
-        self.begin(errand)
+        self.begin(request)
         return True
 
-    def forget(self, question: Question) -> None:
-        """End a question."""
-        self.machine.forget(question)
+    def forget(self, call: PendingCall) -> None:
+        """End a call."""
+        self.machine.forget(call)
         self._stage.pump()
 
     def stop(self, timeout: float) -> None:
         """End."""
         self.ended = True
 
-    def credit(self, question: Question) -> None:
+    def credit(self, call: PendingCall) -> None:
         """Tell the broker what was taken of a stream."""
-        self.machine.credit(question)
+        self.machine.credit(call)
         self._stage.pump()
 
-    def _give_up(self, question: Question, job_id: str) -> None:
+    def _give_up(self, call: PendingCall, job_id: str) -> None:
         state, reason = self._reason(job_id)
-        self.machine.forget(question)
-        question.error = ResultTimeout(reason, job_id=job_id, state=state)
+        self.machine.forget(call)
+        call.error = ResultTimeout(reason, job_id=job_id, state=state)
         self._stage.pump()
 
     def _reason(self, job_id: str) -> tuple[str, str]:
         """Return the state of a job and what it waits for."""
-        question = Question(
+        call = PendingCall(
             [], id=self.machine.message_id(), deadline=NEVER, name="info", arguments={"id": job_id}
         )
-        self.begin(question)
-        if question.error is not None or not question.answers:
+        self.begin(call)
+        if call.error is not None or not call.answers:
             return "unknown", f"the broker does not know job {job_id}"
-        info: dict[str, Any] = question.answers.popleft()
+        info: dict[str, Any] = call.answers.popleft()
         state = info["state"]
         what = f"nothing is left to run, and job {job_id} of task {info['task']!r} is {state}"
         if state == "delayed":
@@ -164,7 +164,7 @@ class InlineRunner(ClientRunner):
         return _Waiter()
 
 
-#: Ids in one question to the broker.
+#: Ids in one call to the broker.
 _PAGE = 1000
 
 _WAITING = frozenset({"queued", "delayed", "blocked"})

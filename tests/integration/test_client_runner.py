@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.client.client import ClientRunner, Transport
-from eventmq.client.requests import Notice, Parcel
+from eventmq.client.requests import OneWayMessage, PendingSubmit
 from eventmq.clock import SystemClock
 from eventmq.errors import BrokerUnavailable, QueueFull, ResultTimeout
 from eventmq.wire.commands import Publish, Request
@@ -50,9 +50,9 @@ def make_runner() -> Iterator[MakeRunner]:
         runner.close(DEADLINE)
 
 
-def parcel(runner: ClientRunner, job_id: str, timeout: float = DEADLINE) -> Parcel:
+def submit(runner: ClientRunner, job_id: str, timeout: float = DEADLINE) -> PendingSubmit:
     frames = Request(job_id, "default", "ack-requested", b"body").frames()
-    return Parcel(frames, id=job_id, deadline=runner.deadline(timeout))
+    return PendingSubmit(frames, id=job_id, deadline=runner.deadline(timeout))
 
 
 def free_address() -> str:
@@ -75,7 +75,7 @@ def test_nothing_runs_before_the_first_use(make_runner: MakeRunner) -> None:
 
 def test_a_job_gets_its_receipt(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
-    job = parcel(runner, "j1")
+    job = submit(runner, "j1")
     runner.send(job)
     assert job.store == "s1"
     assert list(broker.broker.jobs) == ["j1"]
@@ -85,7 +85,7 @@ def test_a_refusal_is_raised(make_runner: MakeRunner, broker: RouterBroker) -> N
     broker.broker.refuse["j1"] = ("queue-full", "no room")
     runner = make_runner(broker.address)
     with pytest.raises(QueueFull, match="no room"):
-        runner.send(parcel(runner, "j1"))
+        runner.send(submit(runner, "j1"))
 
 
 def test_eight_threads_submit_and_wait_at_the_same_time(
@@ -99,9 +99,9 @@ def test_eight_threads_submit_and_wait_at_the_same_time(
         try:
             for n in range(50):
                 job_id = f"{name}.{n}"
-                runner.send(parcel(runner, job_id))
+                runner.send(submit(runner, job_id))
                 broker.finish(job_id, "succeeded", "msgpack", job_id.encode())
-                answers.append(runner.ask(runner.question("get", ids=[job_id], timeout=DEADLINE)))
+                answers.append(runner.ask(runner.new_call("get", ids=[job_id], timeout=DEADLINE)))
         except BaseException as error:  # noqa: BLE001 - shown below
             errors.append(error)
 
@@ -122,8 +122,8 @@ def test_a_thread_that_is_alone_needs_no_other(
     """Every thread that must be woken on the way costs time."""
     runner = make_runner(broker.address)
     for n in range(3):
-        runner.send(parcel(runner, f"j{n}"))
-        assert runner.ask(runner.question("state", {"ids": ["j1"]}, timeout=DEADLINE))
+        runner.send(submit(runner, f"j{n}"))
+        assert runner.ask(runner.new_call("state", {"ids": ["j1"]}, timeout=DEADLINE))
     assert "eventmq-client" not in threads()
 
 
@@ -133,10 +133,10 @@ def test_what_is_left_open_by_the_thread_that_leads_goes_on(
     """The second job waits for its receipt when the first thread has left."""
     broker.broker.hold.update({"held", "first"})
     runner = make_runner(broker.address, heartbeat=0.1)
-    first = threading.Thread(target=lambda: runner.send(parcel(runner, "first")))
+    first = threading.Thread(target=lambda: runner.send(submit(runner, "first")))
     first.start()
     broker.wait_for(lambda fake: fake.kinds().count("Request") == 1)
-    held = parcel(runner, "held")
+    held = submit(runner, "held")
     waiter = runner.start(held)
     broker.wait_for(lambda fake: fake.kinds().count("Request") == 2)
     with broker.lock:
@@ -146,7 +146,7 @@ def test_what_is_left_open_by_the_thread_that_leads_goes_on(
     with broker.lock:
         broker.broker.hold.clear()
         broker.broker.restart()
-    runner.await_over(held, waiter)
+    runner.wait_until_done(held, waiter)
     assert held.error is None
 
 
@@ -180,21 +180,21 @@ def signal_in_get(runner: ClientRunner, broker: RouterBroker) -> threading.Threa
 def test_an_interrupted_wait_leaves_everything_in_order(
     make_runner: MakeRunner, broker: RouterBroker, signals: Any
 ) -> None:
-    """Ctrl-C in get(): the question is forgotten, and the client goes on."""
+    """Ctrl-C in get(): the call is forgotten, and the client goes on."""
 
     def interrupt() -> None:
         raise Interrupt
 
     signals(interrupt)
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
     loop = runner._loop
     thread = signal_in_get(runner, broker)
     with pytest.raises(Interrupt):
-        runner.ask(runner.question("get", ids=["j1"], timeout=DEADLINE))
+        runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE))
     thread.join(DEADLINE)
     broker.wait_for(lambda fake: not fake.waits)
-    runner.send(parcel(runner, "j2"))
+    runner.send(submit(runner, "j2"))
     assert runner._loop is loop
 
 
@@ -202,15 +202,15 @@ def test_a_signal_handler_may_submit_while_its_thread_waits(
     make_runner: MakeRunner, broker: RouterBroker, signals: Any
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
 
-    def submit() -> None:
-        runner.send(parcel(runner, "from-handler"))
+    def submit_from_handler() -> None:
+        runner.send(submit(runner, "from-handler"))
         broker.finish("j1", "succeeded", "msgpack", b"1")
 
-    signals(submit)
+    signals(submit_from_handler)
     thread = signal_in_get(runner, broker)
-    row = runner.ask(runner.question("get", ids=["j1"], timeout=DEADLINE))
+    row = runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE))
     thread.join(DEADLINE)
     assert row[3] == b"1"
     assert "from-handler" in broker.broker.jobs
@@ -220,11 +220,11 @@ def test_a_signal_handler_may_close_the_client_whose_thread_waits(
     make_runner: MakeRunner, broker: RouterBroker, signals: Any
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
     signals(runner.close)
     thread = signal_in_get(runner, broker)
     with pytest.raises(BrokerUnavailable, match="closed"):
-        runner.ask(runner.question("get", ids=["j1"], timeout=DEADLINE))
+        runner.ask(runner.new_call("get", ids=["j1"], timeout=DEADLINE))
     thread.join(DEADLINE)
     broker.wait_for(lambda fake: "Kbai" in fake.kinds())
 
@@ -233,12 +233,12 @@ def test_closing_ends_the_wait_of_another_thread(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
     errors: list[Exception] = []
 
     def wait() -> None:
         try:
-            runner.ask(runner.question("get", ids=["j1"], timeout=None))
+            runner.ask(runner.new_call("get", ids=["j1"], timeout=None))
         except BrokerUnavailable as error:
             errors.append(error)
 
@@ -254,11 +254,11 @@ def test_a_broker_that_comes_later_gets_the_job(make_runner: MakeRunner) -> None
     """Unsent messages are kept until the deadline."""
     address = free_address()
     runner = make_runner(address)
-    job = parcel(runner, "j1")
+    job = submit(runner, "j1")
     waiter = runner.start(job)
     broker = RouterBroker(address=address)
     try:
-        runner.await_over(job, waiter)
+        runner.wait_until_done(job, waiter)
         assert job.error is None
         assert list(broker.broker.jobs) == ["j1"]
     finally:
@@ -269,7 +269,7 @@ def test_a_broker_that_never_comes_is_unavailable_at_the_deadline(make_runner: M
     runner = make_runner(free_address())
     begin = time.monotonic()
     with pytest.raises(BrokerUnavailable) as caught:
-        runner.send(parcel(runner, "j1", timeout=0.3))
+        runner.send(submit(runner, "j1", timeout=0.3))
     assert 0.25 < time.monotonic() - begin < 5.0
     assert caught.value.job_id == "j1"
     assert not caught.value.maybe_accepted
@@ -281,7 +281,7 @@ def test_a_broker_that_does_not_answer_may_have_the_job(
     broker.broker.hold.add("j1")
     runner = make_runner(broker.address)
     with pytest.raises(BrokerUnavailable) as caught:
-        runner.send(parcel(runner, "j1", timeout=0.3))
+        runner.send(submit(runner, "j1", timeout=0.3))
     assert caught.value.maybe_accepted
 
 
@@ -289,9 +289,9 @@ def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -
     """The transport says that the connection is lost: no interval has to pass."""
     first = RouterBroker()
     runner = make_runner(first.address, heartbeat=100.0, heartbeat_timeout=1000.0)
-    runner.send(parcel(runner, "j1"))
-    question = runner.question("get", ids=["j1"], timeout=DEADLINE)
-    waiter = runner.start(question)
+    runner.send(submit(runner, "j1"))
+    call = runner.new_call("get", ids=["j1"], timeout=DEADLINE)
+    waiter = runner.start(call)
     first.wait_for(lambda broker: broker.waits)
     first.stop()
     state = first.broker
@@ -299,8 +299,8 @@ def test_waiting_goes_on_over_a_restart_of_the_broker(make_runner: MakeRunner) -
     state.finish("j1", "succeeded", "msgpack", b"1")
     second = RouterBroker(state, first.address)
     try:
-        runner.await_over(question, waiter)
-        assert list(question.answers) == [["j1", "succeeded", "msgpack", b"1"]]
+        runner.wait_until_done(call, waiter)
+        assert list(call.answers) == [["j1", "succeeded", "msgpack", b"1"]]
     finally:
         second.stop()
 
@@ -309,25 +309,25 @@ def test_a_silent_broker_gets_a_new_connection(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address, heartbeat=0.1, heartbeat_timeout=0.3)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
     peers = len(broker.broker.peers)
     with broker.lock:
         broker.broker.silent = True
-    job = parcel(runner, "j2")
+    job = submit(runner, "j2")
     waiter = runner.start(job)
     broker.wait_for(lambda fake: fake.kinds().count("Inform") >= 2)
     with broker.lock:
         broker.broker.silent = False
-    runner.await_over(job, waiter)
+    runner.wait_until_done(job, waiter)
     assert job.error is None
     assert len(broker.broker.peers) > peers
 
 
 def test_a_result_that_is_late_is_a_timeout(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
     with pytest.raises(ResultTimeout):
-        runner.ask(runner.question("get", ids=["j1"], timeout=0.2))
+        runner.ask(runner.new_call("get", ids=["j1"], timeout=0.2))
     broker.wait_for(lambda fake: not fake.waits)
 
 
@@ -335,8 +335,8 @@ def test_a_question_left_early_is_forgotten_by_the_broker(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
-    answers = runner.answers(runner.question("get", ids=["j1", "nobody"], timeout=None))
+    runner.send(submit(runner, "j1"))
+    answers = runner.answers(runner.new_call("get", ids=["j1", "nobody"], timeout=None))
     assert next(answers)[0] == "nobody"
     answers.close()  # type: ignore[attr-defined]
     broker.wait_for(lambda fake: not fake.waits)
@@ -345,7 +345,7 @@ def test_a_question_left_early_is_forgotten_by_the_broker(
 def test_a_notice_returns_when_it_was_sent(make_runner: MakeRunner, broker: RouterBroker) -> None:
     runner = make_runner(broker.address)
     frames = Publish("p1", "topic", None, b"x").frames()
-    runner.send(Notice(frames, id="p1", deadline=runner.deadline(DEADLINE)))
+    runner.send(OneWayMessage(frames, id="p1", deadline=runner.deadline(DEADLINE)))
     broker.wait_for(lambda fake: "Publish" in fake.kinds())
 
 
@@ -356,9 +356,9 @@ def test_coroutines_submit_and_wait(make_runner: MakeRunner, broker: RouterBroke
     runner = make_runner(broker.address)
 
     async def one(n: int) -> bytes:
-        await runner.asend(parcel(runner, f"j{n}"))
+        await runner.asend(submit(runner, f"j{n}"))
         broker.finish(f"j{n}", "succeeded", "msgpack", b"%d" % n)
-        row = await runner.aask(runner.question("get", ids=[f"j{n}"], timeout=DEADLINE))
+        row = await runner.aask(runner.new_call("get", ids=[f"j{n}"], timeout=DEADLINE))
         return bytes(row[3])
 
     async def main() -> list[bytes]:
@@ -371,11 +371,11 @@ def test_a_cancelled_coroutine_forgets_its_question(
     make_runner: MakeRunner, broker: RouterBroker
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
 
     async def main() -> None:
-        question = runner.question("get", ids=["j1"], timeout=None)
-        task = asyncio.ensure_future(runner.aask(question))
+        call = runner.new_call("get", ids=["j1"], timeout=None)
+        task = asyncio.ensure_future(runner.aask(call))
         await asyncio.to_thread(broker.wait_for, lambda fake: fake.waits)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -391,11 +391,11 @@ def test_answers_come_one_by_one_to_a_coroutine(
     runner = make_runner(broker.address)
 
     async def main() -> list[Any]:
-        question = runner.question("subscribe", {"topics": ["a"]}, timeout=None)
-        async with aclosing(runner.aanswers(question)) as answers:
+        call = runner.new_call("subscribe", {"topics": ["a"]}, timeout=None)
+        async with aclosing(runner.aanswers(call)) as answers:
             confirmed = await answers.__anext__()
             frames = Publish("p1", "abc", None, b"x").frames()
-            await runner.asend(Notice(frames, id="p1", deadline=runner.deadline(DEADLINE)))
+            await runner.asend(OneWayMessage(frames, id="p1", deadline=runner.deadline(DEADLINE)))
             return [confirmed, await answers.__anext__()]
 
     assert asyncio.run(main()) == [None, ["abc", "", b"x"]]
@@ -407,15 +407,15 @@ def test_answers_come_one_by_one_to_a_coroutine(
 def test_closing_fails_what_is_open(make_runner: MakeRunner, broker: RouterBroker) -> None:
     broker.broker.hold.add("j1")
     runner = make_runner(broker.address)
-    job = parcel(runner, "j1")
+    job = submit(runner, "j1")
     waiter = runner.start(job)
     broker.wait_for(lambda fake: "Request" in fake.kinds())
     runner.close(DEADLINE)
-    runner.await_over(job, waiter)
+    runner.wait_until_done(job, waiter)
     assert isinstance(job.error, BrokerUnavailable)
     assert job.error.maybe_accepted
     with pytest.raises(BrokerUnavailable, match="closed"):
-        runner.send(parcel(runner, "j2"))
+        runner.send(submit(runner, "j2"))
     broker.wait_for(lambda fake: "Kbai" in fake.kinds())
 
 
@@ -430,7 +430,7 @@ def test_an_error_inside_fails_what_is_open_and_the_next_use_starts_anew(
     alone: bool, make_runner: MakeRunner, broker: RouterBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = make_runner(broker.address)
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
 
     def explode(*_: object) -> None:
         raise RuntimeError("a bug")
@@ -438,14 +438,14 @@ def test_an_error_inside_fails_what_is_open_and_the_next_use_starts_anew(
     loop = runner._loop
     assert loop is not None
     monkeypatch.setattr(loop.machine, "begin", explode)
-    job = parcel(runner, "j2")
+    job = submit(runner, "j2")
     if alone:
         with pytest.raises(BrokerUnavailable):
             runner.send(job)
     else:
-        runner.await_over(job, runner.start(job))
+        runner.wait_until_done(job, runner.start(job))
         assert isinstance(job.error, BrokerUnavailable)
-    runner.send(parcel(runner, "j3"))
+    runner.send(submit(runner, "j3"))
     assert "j3" in broker.broker.jobs
 
 
@@ -460,42 +460,42 @@ def test_parent_and_child_both_go_on_after_a_fork(broker: RouterBroker) -> None:
 
 _PRELUDE = """
 import os, sys, threading
-from eventmq.client.requests import Parcel
+from eventmq.client.requests import PendingSubmit
 from eventmq.client.client import ClientRunner, Transport
 from eventmq.clock import SystemClock
 from eventmq.wire.commands import Request
 
 runner = ClientRunner(lambda: Transport([sys.argv[1]]), clock=SystemClock())
 
-def parcel(job_id, timeout=20.0):
+def submit(job_id, timeout=20.0):
     frames = Request(job_id, "default", "ack-requested", b"body").frames()
-    return Parcel(frames, id=job_id, deadline=runner.deadline(timeout))
+    return PendingSubmit(frames, id=job_id, deadline=runner.deadline(timeout))
 """
 
 _FORKING = """
-runner.send(parcel("before"))
+runner.send(submit("before"))
 pid = os.fork()
 if pid == 0:
-    job = parcel("in-child")
+    job = submit("in-child")
     runner.send(job)
-    print("child", job.over, flush=True)
+    print("child", job.done, flush=True)
     sys.exit(0)
 _, status = os.waitpid(pid, 0)
-job = parcel("in-parent")
+job = submit("in-parent")
 runner.send(job)
-print("parent", job.over, status, flush=True)
+print("parent", job.done, status, flush=True)
 """
 
 _EXITING = """
 def wait():
     try:
-        runner.send(parcel("held", 100.0))
+        runner.send(submit("held", 100.0))
     except Exception:
         pass
 
 threading.Thread(target=wait, daemon=True).start()
-runner.send(parcel("sent"))
-runner.start(parcel("held-too", 100.0))
+runner.send(submit("sent"))
+runner.start(submit("held-too", 100.0))
 print("end", flush=True)
 """
 
@@ -519,7 +519,7 @@ def test_a_process_with_open_requests_ends_promptly(broker: RouterBroker) -> Non
 
 def test_a_process_whose_broker_is_away_ends_promptly() -> None:
     begin = time.monotonic()
-    done = _run("runner.start(parcel('never', 100.0))", free_address())
+    done = _run("runner.start(submit('never', 100.0))", free_address())
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert time.monotonic() - begin < 10.0
@@ -528,7 +528,7 @@ def test_a_process_whose_broker_is_away_ends_promptly() -> None:
 def test_a_client_that_is_dropped_does_no_io(broker: RouterBroker) -> None:
     """There is no I/O in finalisers: sockets close at the exit, or by close."""
     runner = ClientRunner(lambda: Transport([broker.address]), clock=SystemClock())
-    runner.send(parcel(runner, "j1"))
+    runner.send(submit(runner, "j1"))
     loop = runner._loop
     assert loop is not None
     del runner

@@ -146,7 +146,7 @@ def test_what_cannot_be_known_is_said_at_once(router: OriginalRouter, make: Make
         job.get, lambda: job.state, job.cancel, lambda: app.ask("status"),
     ]  # fmt: skip
     for question in questions:
-        with pytest.raises(ProtocolError, match=r"legacy one.*it answers no questions"):
+        with pytest.raises(ProtocolError, match=r"legacy one.*it answers no calls"):
             question()
     assert time.monotonic() - begun < SOON
     assert router.commands() <= {"REQUEST"}

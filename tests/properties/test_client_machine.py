@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from eventmq.client.requests import Parcel, Question
+from eventmq.client.requests import PendingCall, PendingSubmit
 from eventmq.wire.commands import Request
 from tests.support.client_harness import FakeBroker, Net
 
@@ -21,30 +21,30 @@ class ClientModel(RuleBasedStateMachine):
     def begin(self, same: bool) -> None:
         self.brokers = [FakeBroker(store="s0"), FakeBroker(store="s0" if same else "s1")]
         self.net = Net(*self.brokers)
-        self.parcels: list[Parcel] = []
-        self.questions: list[Question] = []
+        self.submits: list[PendingSubmit] = []
+        self.calls: list[PendingCall] = []
         self.settled: dict[int, int] = {}
 
     @rule()
     def submit(self) -> None:
-        job_id = f"j{len(self.parcels)}"
+        job_id = f"j{len(self.submits)}"
         frames = Request(job_id, "q", "ack-requested", b"x").frames()
-        parcel = Parcel(frames, id=job_id, deadline=self.net.now + 1e6)
-        self.parcels.append(parcel)
-        self.net.begin(parcel)
+        pending = PendingSubmit(frames, id=job_id, deadline=self.net.now + 1e6)
+        self.submits.append(pending)
+        self.net.begin(pending)
 
     @rule(data=st.data())
     def get(self, data: st.DataObject) -> None:
-        done = [p for p in self.parcels if p.over and p.error is None]
+        done = [p for p in self.submits if p.done and p.error is None]
         if not done:
             return
-        parcel = data.draw(st.sampled_from(done))
-        question = Question(
-            [], id=self.net.machine.message_id(), name="get", ids={parcel.id},
-            home=parcel.broker, store=parcel.store,
+        pending = data.draw(st.sampled_from(done))
+        call = PendingCall(
+            [], id=self.net.machine.message_id(), name="get", ids={pending.id},
+            target=pending.broker, store=pending.store,
         )  # fmt: skip
-        self.questions.append(question)
-        self.net.begin(question)
+        self.calls.append(call)
+        self.net.begin(call)
 
     @rule(index=BROKERS)
     def cut(self, index: int) -> None:
@@ -87,10 +87,10 @@ class ClientModel(RuleBasedStateMachine):
     @invariant()
     def a_receipt_is_true(self) -> None:
         """A confirmed job is with the broker that the handle names."""
-        for parcel in getattr(self, "parcels", []):
-            if parcel.over:
-                assert parcel.error is None
-                assert parcel.id in self.brokers[parcel.broker].jobs
+        for pending in getattr(self, "submits", []):
+            if pending.done:
+                assert pending.error is None
+                assert pending.id in self.brokers[pending.broker].jobs
 
     @invariant()
     def no_job_is_in_two_stores(self) -> None:
@@ -108,8 +108,10 @@ class ClientModel(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_woken_for_the_same_end_twice(self) -> None:
-        woken: list[Any] = [e for e in getattr(self, "net", Net()).woken if isinstance(e, Parcel)]
-        assert len(woken) == len(set(map(id, woken)))
+        notified: list[Any] = [
+            e for e in getattr(self, "net", Net()).notified if isinstance(e, PendingSubmit)
+        ]
+        assert len(notified) == len(set(map(id, notified)))
 
     def teardown(self) -> None:
         """Once everything is well, everything is settled."""
@@ -125,8 +127,8 @@ class ClientModel(RuleBasedStateMachine):
         for index in range(2):
             self.finish(index)
         self.net.advance(20.0)
-        assert [p.id for p in self.parcels if not p.over] == []
-        assert [q.id for q in self.questions if not q.over] == []
+        assert [p.id for p in self.submits if not p.done] == []
+        assert [q.id for q in self.calls if not q.done] == []
 
 
 TestClientModel = ClientModel.TestCase

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from eventmq.broker.core import BrokerCore
-    from eventmq.client.requests import Parcel
+    from eventmq.client.requests import PendingSubmit
     from eventmq.headers import Headers
     from eventmq.store.reads import Found
     from eventmq.wire.batches import ChunkEntry
@@ -136,17 +136,17 @@ class Auditor:
                 headers = parse_headers(plan.headers)
                 self.jobs[plan.id] = Known(plan, headers, self.world.now)
 
-    def receipt(self, jobs: Sequence[JobPlan], parcel: Parcel) -> list[str]:
+    def receipt(self, jobs: Sequence[JobPlan], pending: PendingSubmit) -> list[str]:
         """Note which jobs a client holds a receipt for; return their ids."""
-        if parcel.error is not None:
+        if pending.error is not None:
             for plan in jobs:
-                self.jobs[plan.id].refused = str(parcel.error)
+                self.jobs[plan.id].refused = str(pending.error)
             return []
         got = []
         for place, plan in enumerate(jobs):
             known = self.jobs[plan.id]
-            if place in parcel.refused:
-                known.refused = parcel.refused[place][0]
+            if place in pending.refused:
+                known.refused = pending.refused[place][0]
                 continue
             known.confirmed = self.world.now if known.confirmed is None else known.confirmed
             got.append(plan.id)

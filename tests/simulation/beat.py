@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventmq.client.requests import Parcel, Question
+from eventmq.client.requests import PendingCall, PendingSubmit
 from eventmq.plugins.schedule_stores.broker import BrokerSchedules
 from eventmq.plugins.triggers.every import Every
 from eventmq.policies import Timing
@@ -24,7 +24,7 @@ from tests.simulation.scenario import JobPlan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.client.requests import Errand
+    from eventmq.client.requests import PendingRequest
     from eventmq.scheduler.runner import Order
 
 __all__ = ["BeatProcess", "make_schedule"]
@@ -100,10 +100,10 @@ class BeatProcess(ClientProcess):
             self._beat_at = self.clock.monotonic() + wait
         self.wake(max(0.001, self._beat_at - self.clock.monotonic()))
 
-    def _wait(self, errand: Errand) -> None:
-        """Let the world go on until an errand that was begun is over."""
+    def _wait(self, request: PendingRequest) -> None:
+        """Let the world go on until a request that was begun is over."""
         life = self._life
-        while not errand.over:
+        while not request.done:
             self.world.step(self.world.now + PATIENCE)
             if self._life != life or not self.alive:
                 raise Killed
@@ -113,18 +113,18 @@ class BeatProcess(ClientProcess):
 
     def _begin_ask(self, name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         self._calls += 1
-        question = Question(
+        call = PendingCall(
             [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name,
             arguments=dict(arguments), deadline=self.clock.monotonic() + PATIENCE,
         )  # fmt: skip
-        self.begin(question)
-        return partial(self._answer, question)
+        self.begin(call)
+        return partial(self._answer, call)
 
-    def _answer(self, question: Question) -> Any:
-        self._wait(question)
-        if question.error is not None:
-            raise question.error
-        return question.answers.popleft()
+    def _answer(self, call: PendingCall) -> Any:
+        self._wait(call)
+        if call.error is not None:
+            raise call.error
+        return call.answers.popleft()
 
     # What `BeatRunner` calls its gate
 
@@ -139,16 +139,16 @@ class BeatProcess(ClientProcess):
         self._calls += 1
         message = f"{self.name}.{self._life}.batch{self._calls}"
         body = encode_batch(templates, rows)
-        parcel = Parcel(
+        pending = PendingSubmit(
             Request(message, "", f"batch:{len(rows)}", body).frames(), id=message,
             deadline=self.clock.monotonic() + PATIENCE, count=len(rows),
         )  # fmt: skip
-        self.begin(parcel)
-        return partial(self._receipts, plans, parcel)
+        self.begin(pending)
+        return partial(self._receipts, plans, pending)
 
-    def _receipts(self, plans: Sequence[JobPlan], parcel: Parcel) -> Sequence[bool | None]:
-        self._wait(parcel)
-        got = set(self.auditor.receipt(plans, parcel))
+    def _receipts(self, plans: Sequence[JobPlan], pending: PendingSubmit) -> Sequence[bool | None]:
+        self._wait(pending)
+        got = set(self.auditor.receipt(plans, pending))
         return [plan.id in got for plan in plans]
 
     def now(self) -> float:

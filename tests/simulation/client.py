@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.client.machine import ClientMachine
-from eventmq.client.requests import Parcel, Question
+from eventmq.client.requests import PendingCall, PendingSubmit
 from eventmq.errors import BrokerUnavailable
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
@@ -19,7 +19,7 @@ from tests.simulation.world import Process
 
 if TYPE_CHECKING:
     from eventmq.broker.limits import Limits
-    from eventmq.client.requests import Errand
+    from eventmq.client.requests import PendingRequest
     from tests.simulation.auditor import Auditor
     from tests.simulation.network import Network
     from tests.simulation.scenario import JobPlan
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientProcess"]
 
-#: Seconds that a submission may take, and a question.
+#: Seconds that a submission may take, and a call.
 SUBMIT, ASK = 5.0, 60.0
 
 #: How often a user submits again, under the same id, what has no receipt in time.
@@ -119,13 +119,13 @@ class ClientProcess(Process):
     def _settle(self) -> None:
         settled = self.machine.settled
         while settled:
-            errands, settled[:] = list(settled), []
-            for errand in errands:
-                errand.wake()
+            requests, settled[:] = list(settled), []
+            for request in requests:
+                request.notify()
 
-    def begin(self, errand: Errand) -> None:
-        """Hand an errand to the machine."""
-        self.machine.begin(errand, self.clock.monotonic())
+    def begin(self, request: PendingRequest) -> None:
+        """Hand a request to the machine."""
+        self.machine.begin(request, self.clock.monotonic())
         self.wake()
 
     # What its user does: named by `Op.what`
@@ -157,19 +157,19 @@ class ClientProcess(Process):
     ) -> None:  # fmt: skip
         self.auditor.intend(jobs)
         deadline = self.clock.monotonic() + SUBMIT
-        parcel = Parcel(frames, id=message, deadline=deadline, count=count)
+        pending = PendingSubmit(frames, id=message, deadline=deadline, count=count)
         life = self._life
 
         def settled() -> None:
             if self._life != life:
                 return
-            again = isinstance(parcel.error, BrokerUnavailable) and left
+            again = isinstance(pending.error, BrokerUnavailable) and left
             if again:
                 self._deliver(jobs, frames, message, count, left - 1, get)
                 return
-            got = self.auditor.receipt(jobs, parcel)
+            got = self.auditor.receipt(jobs, pending)
             self.world.tell(
-                self.name, "has a receipt of", [i[-6:] for i in got], parcel.error or ""
+                self.name, "has a receipt of", [i[-6:] for i in got], pending.error or ""
             )
             for plan in jobs:
                 if ",stream" in plan.headers and plan.id in got:
@@ -177,22 +177,22 @@ class ClientProcess(Process):
             if get and got:
                 self.ask("get", {}, ids=got)
 
-        parcel.wake = settled
-        self.begin(parcel)
+        pending.notify = settled
+        self.begin(pending)
 
     def ask(self, name: str, arguments: dict[str, Any], ids: list[str] | None = None) -> None:
         """Make a call, and give the answers to the auditor."""
         self._calls += 1
-        question = Question(
+        call = PendingCall(
             [], id=f"{self.name}.{self._life}.ask{self._calls}", name=name, arguments=arguments,
             deadline=self.clock.monotonic() + ASK, ids=set(ids or ()),
         )  # fmt: skip
-        question.wake = partial(self._answered, question)
+        call.notify = partial(self._answered, call)
         self.auditor.asked(name, arguments)
-        self.begin(question)
+        self.begin(call)
 
-    def _answered(self, question: Question) -> None:
-        while question.answers:
-            answer = question.answers.popleft()
-            self.world.tell(self.name, f"hears of {question.name}", answer)
-            self.auditor.answered(question.name, question.arguments, answer)
+    def _answered(self, call: PendingCall) -> None:
+        while call.answers:
+            answer = call.answers.popleft()
+            self.world.tell(self.name, f"hears of {call.name}", answer)
+            self.auditor.answered(call.name, call.arguments, answer)

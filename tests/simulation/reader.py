@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.client.handle import _NOTHING, Stream
 from eventmq.client.outcomes import Row
-from eventmq.client.requests import Question
+from eventmq.client.requests import PendingCall
 from eventmq.errors import EventMQError, StreamRestarted
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Reader:
         self._stream._waiter = self
         self._stream._ask()
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Take what is there."""
         while not self.over and self._life == self.client._life:
             try:
@@ -66,22 +66,22 @@ class Reader:
 
     # What a `Stream` asks of the client
 
-    def question(self, name: str, about: dict[str, Any], **more: Any) -> Question:
+    def new_call(self, name: str, about: dict[str, Any], **more: Any) -> PendingCall:
         client = self.client
         client._calls += 1
         message = f"{client.name}.{client._life}.ask{client._calls}"
-        return Question([], id=message, name=name, arguments=about)
+        return PendingCall([], id=message, name=name, arguments=about)
 
-    def begin(self, question: Question) -> None:
-        self.client.begin(question)
+    def begin(self, call: PendingCall) -> None:
+        self.client.begin(call)
 
-    def forget(self, question: Question) -> None:
+    def forget(self, call: PendingCall) -> None:
         if self._life == self.client._life:
-            self.client.machine.forget(question)
+            self.client.machine.forget(call)
             self.client.wake()
 
-    def credit(self, question: Question) -> None:
-        self.client.machine.credit(question)
+    def credit(self, call: PendingCall) -> None:
+        self.client.machine.credit(call)
         self.client.wake()
 
     def timeout(self, seconds: Any) -> Any:

@@ -35,7 +35,7 @@ from eventmq.wire.sockets import Unroutable, new_context, open_router
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventmq.client.requests import Errand
+    from eventmq.client.requests import PendingRequest
 
 #: Seconds that anything in these tests may take.
 DEADLINE = 20.0
@@ -213,7 +213,7 @@ class Net:
         self.machine = ClientMachine(names, session="session", **options)
         self.cut: set[int] = set()
         self.peer = [0] * len(brokers)
-        self.woken: list[Errand] = []
+        self.notified: list[PendingRequest] = []
         for index in range(len(brokers)):
             self.machine.opened(index, self.now)
         self.run()
@@ -225,9 +225,9 @@ class Net:
         """Exchange messages until nothing is said any more."""
         while self._flush():
             continue
-        for errand in self.machine.settled:
-            self.woken.append(errand)
-            errand.wake()
+        for request in self.machine.settled:
+            self.notified.append(request)
+            request.notify()
         self.machine.settled.clear()
 
     def _flush(self) -> bool:
@@ -253,8 +253,8 @@ class Net:
             if peer == self.identity(index):
                 self.machine.received(index, frames, self.now)
 
-    def begin(self, errand: Errand) -> None:
-        self.machine.begin(errand, self.now)
+    def begin(self, request: PendingRequest) -> None:
+        self.machine.begin(request, self.now)
         self.run()
 
     def advance(self, seconds: float) -> None:
@@ -310,17 +310,17 @@ class NetWaiter:
 
     def __init__(self, net: Net) -> None:
         self.net = net
-        self.woken = False
+        self.notified = False
 
-    def wake(self) -> None:
-        self.woken = True
+    def notify(self) -> None:
+        self.notified = True
 
     def wait(self, timeout: float | None) -> bool:
         end = self.net.now + (1000.0 if timeout is None else timeout)
-        while not self.woken and self.net.now < end:
+        while not self.notified and self.net.now < end:
             self.net.advance(0.5)
-        woken, self.woken = self.woken, False
-        return woken
+        notified, self.notified = self.notified, False
+        return notified
 
 
 class AsyncNetWaiter(NetWaiter):
@@ -337,18 +337,18 @@ class NetLoop:
         self.net = net
         self.machine = net.machine
 
-    def begin(self, errand: Errand) -> None:
-        self.net.begin(errand)
+    def begin(self, request: PendingRequest) -> None:
+        self.net.begin(request)
 
-    def carry(self, errand: Errand) -> bool:
+    def carry(self, request: PendingRequest) -> bool:
         return False
 
-    def forget(self, question: Any) -> None:
-        self.machine.forget(question)
+    def forget(self, call: Any) -> None:
+        self.machine.forget(call)
         self.net.run()
 
-    def credit(self, question: Any) -> None:
-        self.machine.credit(question)
+    def credit(self, call: Any) -> None:
+        self.machine.credit(call)
         self.net.run()
 
     def stop(self, timeout: float) -> None:

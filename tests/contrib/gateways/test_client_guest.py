@@ -37,7 +37,7 @@ def guest(farm):
 
 
 def test_others_use_the_client_that_it_leads(farm, guest):
-    """Their errands wait in its inbox; nobody else reads its sockets."""
+    """Their requests wait in its inbox; nobody else reads its sockets."""
     jobs = [farm.app.send_raw("nobody", [b"x"]) for _ in range(20)]
     assert {"queued"} == {job.state for job in jobs}
 

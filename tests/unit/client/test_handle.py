@@ -15,7 +15,7 @@ import pytest
 from eventmq import errors
 from eventmq.client.handle import Job, Origin, Results
 from eventmq.client.outcomes import OutcomeReader, Row, original
-from eventmq.client.requests import NOWHERE
+from eventmq.client.requests import NO_BROKER
 from eventmq.client.waiting import Completed, await_, wait
 from eventmq.errors import (
     BrokerUnavailable,
@@ -143,18 +143,18 @@ def test_a_timeout_says_where_the_job_is(bench: Bench) -> None:
         asyncio.run(bench.job().aget(timeout=2))
 
 
-NO_BROKER = r"no broker could be reached .*; start one with \"eventmq broker\""
+UNREACHABLE = r"no broker could be reached .*; start one with \"eventmq broker\""
 
 
 def test_a_timeout_without_a_broker_says_so_a_second_later_at_most(bench: Bench) -> None:
     job, begin = bench.job(), bench.net.now
     bench.net.lose(0)
-    with pytest.raises(ResultTimeout, match=NO_BROKER) as caught:
+    with pytest.raises(ResultTimeout, match=UNREACHABLE) as caught:
         job.get(timeout=2)
     assert bench.net.now - begin <= 3.0
     assert (caught.value.job_id, caught.value.state) == ("j1", "")
     begin = bench.net.now
-    with pytest.raises(ResultTimeout, match=NO_BROKER):
+    with pytest.raises(ResultTimeout, match=UNREACHABLE):
         asyncio.run(job.aget(timeout=2))
     assert bench.net.now - begin <= 3.0
 
@@ -299,7 +299,7 @@ def test_an_id_is_not_called_unknown_while_a_broker_is_away() -> None:
 
 def test_with_one_broker_a_handle_has_no_address_of_its_own(bench: Bench) -> None:
     bench.job()
-    assert bench.results.find("j1").origin.broker == NOWHERE
+    assert bench.results.find("j1").origin.broker == NO_BROKER
 
 
 # Ends
@@ -555,7 +555,7 @@ def test_more_jobs_than_fit_into_the_questions_of_a_peer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker bounds what one peer may wait for; the rest is asked later."""
-    monkeypatch.setattr("eventmq.client.waiting.OPEN_QUESTIONS", 2)
+    monkeypatch.setattr("eventmq.client.waiting.MAX_OPEN_CALLS", 2)
     jobs = [bench.job(f"j{n}") for n in range(5001)]
     for job in jobs:
         bench.end(job.id, "succeeded")

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.client.machine import ClientMachine
-from eventmq.client.requests import NOWHERE, Errand, Notice, Parcel, Question
+from eventmq.client.requests import (
+    NO_BROKER,
+    OneWayMessage,
+    PendingCall,
+    PendingRequest,
+    PendingSubmit,
+)
 from eventmq.errors import (
     BrokerUnavailable,
     DuplicateJob,
@@ -41,28 +47,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def parcel(job_id: str = "j1", net: Net | None = None, timeout: float = 5.0) -> Parcel:
+def submit(job_id: str = "j1", net: Net | None = None, timeout: float = 5.0) -> PendingSubmit:
     now = net.now if net else 1000.0
     frames = Request(job_id, "default", "ack-requested,task:t", b"body").frames()
-    return Parcel(frames, id=job_id, deadline=now + timeout)
+    return PendingSubmit(frames, id=job_id, deadline=now + timeout)
 
 
-def batch(net: Net, ids: list[str]) -> Parcel:
+def batch(net: Net, ids: list[str]) -> PendingSubmit:
     body = encode_batch([("default", "task:t")], [(i, 0, b"x") for i in ids])
     frames = Request("b1", "default", f"ack-requested,batch:{len(ids)}", body).frames()
-    return Parcel(frames, id="b1", deadline=net.now + 5.0, count=len(ids))
+    return PendingSubmit(frames, id="b1", deadline=net.now + 5.0, count=len(ids))
 
 
-def question(net: Net, name: str, timeout: float | None = 5.0, **more: Any) -> Question:
+def call(net: Net, name: str, timeout: float | None = 5.0, **more: Any) -> PendingCall:
     deadline = float("inf") if timeout is None else net.now + timeout
-    return Question([], id=net.machine.message_id(), deadline=deadline, name=name, **more)
+    return PendingCall([], id=net.machine.message_id(), deadline=deadline, name=name, **more)
 
 
-def get(net: Net, *ids: str, timeout: float | None = 60.0, **more: Any) -> Question:
-    return question(net, "get", timeout, ids=set(ids), subject=ids[0], **more)
+def get(net: Net, *ids: str, timeout: float | None = 60.0, **more: Any) -> PendingCall:
+    return call(net, "get", timeout, ids=set(ids), subject=ids[0], **more)
 
 
-def rows(asked: Question) -> list[list[Any]]:
+def rows(asked: PendingCall) -> list[list[Any]]:
     return [list(row) for row in asked.answers]
 
 
@@ -73,7 +79,7 @@ def test_nothing_is_sent_before_the_inform_is_acknowledged() -> None:
     """Store, epoch and longest frame are known from the ACK only."""
     broker = FakeBroker(silent=True)
     net = Net(broker)
-    net.begin(parcel())
+    net.begin(submit())
     assert broker.kinds() == ["Inform"]
     broker.silent = False
     net.advance(3.5)
@@ -96,10 +102,10 @@ def test_the_inform_says_role_session_and_extensions() -> None:
 
 def test_a_receipt_settles_a_job() -> None:
     net = Net(FakeBroker())
-    job = parcel()
+    job = submit()
     net.begin(job)
-    assert net.woken == [job]
-    assert job.over
+    assert net.notified == [job]
+    assert job.done
     assert job.error is None
     assert (job.broker, job.store) == (0, "s1")
 
@@ -120,7 +126,7 @@ def test_a_receipt_settles_a_job() -> None:
 )
 def test_a_refusal_is_the_exception_of_its_code(code: str, kind: type[Exception]) -> None:
     net = Net(FakeBroker(refuse={"j1": (code, "because")}))
-    job = parcel()
+    job = submit()
     net.begin(job)
     assert type(job.error) is kind
     assert "because" in str(job.error) or kind is JobNotFound
@@ -139,7 +145,7 @@ def test_a_batch_has_one_receipt_with_its_exceptions() -> None:
 def test_a_frame_over_the_limit_is_refused_before_it_is_sent() -> None:
     broker = FakeBroker(max_frame=3)
     net = Net(broker)
-    job = parcel()
+    job = submit()
     net.begin(job)
     assert isinstance(job.error, MessageTooLarge)
     assert broker.kinds() == ["Inform"]
@@ -149,31 +155,31 @@ def test_jobs_with_the_same_id_are_sent_once_and_settled_together() -> None:
     """Two threads of an idempotent producer may use one id at the same time."""
     broker = FakeBroker(silent=True)
     net = Net(broker)
-    first, second = parcel(), parcel()
+    first, second = submit(), submit()
     net.begin(first)
     net.begin(second)
     broker.silent = False
     net.advance(3.5)
     assert broker.kinds().count("Request") == 1
-    assert first.over
-    assert second.over
+    assert first.done
+    assert second.done
     assert first.error is second.error is None
 
 
 def test_the_second_of_two_with_one_id_goes_on_when_the_first_gives_up() -> None:
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
-    first, second = parcel(timeout=2.0), parcel(timeout=20.0)
+    first, second = submit(timeout=2.0), submit(timeout=20.0)
     net.begin(first)
     net.begin(second)
     net.advance(2.5)
     assert isinstance(first.error, BrokerUnavailable)
-    assert not second.over
+    assert not second.done
     broker.hold.clear()
     broker.restart()
     net.advance(4.0)
     assert second.error is None
-    assert second.over
+    assert second.done
 
 
 # Deadlines
@@ -184,7 +190,7 @@ def test_an_unsent_job_is_forgotten_at_its_deadline() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.lose(0)
-    job = parcel(net=net)
+    job = submit(net=net)
     net.begin(job)
     net.advance(5.0)
     error = job.error
@@ -199,7 +205,7 @@ def test_an_unsent_job_is_forgotten_at_its_deadline() -> None:
 
 def test_a_sent_job_without_receipt_may_have_been_accepted() -> None:
     net = Net(FakeBroker(hold={"j1"}))
-    job = parcel()
+    job = submit()
     net.begin(job)
     net.advance(5.0)
     assert isinstance(job.error, BrokerUnavailable)
@@ -208,14 +214,14 @@ def test_a_sent_job_without_receipt_may_have_been_accepted() -> None:
 
 def test_deadlines_are_kept_one_by_one() -> None:
     net = Net(FakeBroker(hold={"a", "b"}))
-    early, late = parcel("a", net, 1.0), parcel("b", net, 3.0)
+    early, late = submit("a", net, 1.0), submit("b", net, 3.0)
     net.begin(late)
     net.begin(early)
     net.advance(1.0)
-    assert early.over
-    assert not late.over
+    assert early.done
+    assert not late.done
     net.advance(2.0)
-    assert late.over
+    assert late.done
 
 
 def test_a_broker_that_left_a_job_unanswered_and_is_silent_gets_a_new_connection() -> None:
@@ -223,7 +229,7 @@ def test_a_broker_that_left_a_job_unanswered_and_is_silent_gets_a_new_connection
     broker = FakeBroker()
     net = Net(broker)
     broker.silent = True
-    net.begin(parcel(net=net))
+    net.begin(submit(net=net))
     net.advance(5.0)
     assert net.machine.reopen == [0]
 
@@ -233,7 +239,7 @@ def test_a_broker_that_leaves_questions_unanswered_gets_a_new_connection() -> No
     broker = FakeBroker()
     net = Net(broker)
     broker.silent = True
-    net.begin(Question([], id="q", name="ping", deadline=net.now + 5.0))
+    net.begin(PendingCall([], id="q", name="ping", deadline=net.now + 5.0))
     net.advance(5.0)
     assert net.machine.reopen == [0]
 
@@ -241,7 +247,7 @@ def test_a_broker_that_leaves_questions_unanswered_gets_a_new_connection() -> No
 def test_a_connection_that_is_there_again_is_given_up_for_a_new_socket() -> None:
     """Its routing id is that of the lost one, which the broker may still take for whole."""
     net = Net(FakeBroker())
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     net.machine.lost(0, net.now)
     assert net.machine.reopen == []
     net.machine.restored(0, net.now)
@@ -254,12 +260,12 @@ def test_a_connection_that_is_there_again_is_given_up_for_a_new_socket() -> None
 def test_a_job_without_receipt_is_sent_again_with_its_id_after_a_restart() -> None:
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
-    job = parcel()
+    job = submit()
     net.begin(job)
     broker.hold.clear()
     broker.restart()
     net.advance(3.5)
-    assert job.over
+    assert job.done
     assert job.error is None
     ids = [m.id for m in broker.received if isinstance(m, Request)]
     assert ids == ["j1", "j1"]
@@ -269,7 +275,7 @@ def test_a_waiting_get_survives_a_restart_and_asks_for_the_rest_only() -> None:
     broker = FakeBroker()
     net = Net(broker)
     for job_id in ("a", "b"):
-        net.begin(parcel(job_id))
+        net.begin(submit(job_id))
     asked = get(net, "a", "b", timeout=None)
     net.begin(asked)
     broker.finish("a", "succeeded", data=b"1")
@@ -277,19 +283,19 @@ def test_a_waiting_get_survives_a_restart_and_asks_for_the_rest_only() -> None:
     broker.restart()
     broker.finish("b", "succeeded", data=b"2")
     net.advance(3.5)
-    assert asked.over
+    assert asked.done
     assert rows(asked) == [["a", "succeeded", "msgpack", b"1"], ["b", "succeeded", "msgpack", b"2"]]
 
 
 def test_a_lost_connection_is_informed_again_as_soon_as_it_is_back() -> None:
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
-    job = parcel()
+    job = submit()
     net.begin(job)
     net.lose(0)
     broker.hold.clear()
     net.restore(0)
-    assert job.over
+    assert job.done
     assert job.error is None
 
 
@@ -298,7 +304,7 @@ def test_many_inform_agains_are_answered_by_one_inform() -> None:
     net = Net(broker)
     broker.restart()
     for n in range(5):
-        net.machine.begin(parcel(f"j{n}"), net.now)
+        net.machine.begin(submit(f"j{n}"), net.now)
     net.run()
     assert broker.kinds().count("Inform") == 2
     assert len(broker.jobs) == 5
@@ -310,13 +316,13 @@ def test_many_inform_agains_are_answered_by_one_inform() -> None:
 def test_new_jobs_go_to_the_next_broker_while_the_first_is_away() -> None:
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     net.lose(0)
-    job = parcel("b")
+    job = submit("b")
     net.begin(job)
     assert (job.broker, job.store) == (1, "s2")
     net.restore(0)
-    net.begin(parcel("c"))
+    net.begin(submit("c"))
     assert list(first.jobs) == ["a", "c"]
     assert list(second.jobs) == ["b"]
 
@@ -325,7 +331,7 @@ def test_an_id_that_was_sent_goes_to_no_other_store() -> None:
     """The first broker may hold the job: the second would run it again."""
     first, second = FakeBroker(store="s1", hold={"a"}), FakeBroker(store="s2")
     net = Net(first, second)
-    job = parcel("a")
+    job = submit("a")
     net.begin(job)
     net.lose(0)
     net.advance(5.0)
@@ -337,7 +343,7 @@ def test_an_id_that_was_sent_goes_to_no_other_store() -> None:
 def test_an_id_that_was_sent_goes_to_another_broker_of_the_same_store() -> None:
     first, second = FakeBroker(store="s1", hold={"a"}), FakeBroker(store="s1")
     net = Net(first, second)
-    job = parcel("a")
+    job = submit("a")
     net.begin(job)
     net.lose(0)
     assert job.error is None
@@ -348,7 +354,7 @@ def test_a_job_that_was_not_sent_goes_to_any_broker() -> None:
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
     net.cut.add(0)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     net.lose(0)
     assert list(second.jobs) == ["a"]
 
@@ -356,12 +362,12 @@ def test_a_job_that_was_not_sent_goes_to_any_broker() -> None:
 def test_a_question_goes_to_the_broker_of_its_job_only() -> None:
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     first.finish("a", "succeeded", data=b"1")
     net.lose(0)
-    asked = get(net, "a", home=0, store="s1")
+    asked = get(net, "a", target=0, store="s1")
     net.begin(asked)
-    assert not asked.over
+    assert not asked.done
     net.restore(0)
     assert rows(asked) == [["a", "succeeded", "msgpack", b"1"]]
     assert "Call" not in second.kinds()
@@ -371,10 +377,10 @@ def test_a_broker_that_says_goodbye_is_left_and_asked_again_after_an_interval() 
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
     net.machine.received(0, Kbai("b").frames(), net.now)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     assert list(second.jobs) == ["a"]
     net.advance(3.5)
-    net.begin(parcel("b"))
+    net.begin(submit("b"))
     assert list(first.jobs) == ["b"]
 
 
@@ -383,7 +389,7 @@ def test_disconnect_is_answered_by_kbai_and_the_broker_is_sent_nothing_more() ->
     first, second = FakeBroker(store="s1"), FakeBroker(store="s2")
     net = Net(first, second)
     net.machine.received(0, Disconnect("b").frames(), net.now)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     assert list(second.jobs) == ["a"]
     assert type(first.received[-1]) is Kbai
 
@@ -393,31 +399,31 @@ def test_disconnect_is_answered_by_kbai_and_the_broker_is_sent_nothing_more() ->
 
 def test_a_question_is_answered() -> None:
     net = Net(FakeBroker(epoch=7))
-    asked = question(net, "ping")
+    asked = call(net, "ping")
     net.begin(asked)
     assert list(asked.answers) == [{"epoch": 7}]
-    assert asked.over
+    assert asked.done
 
 
 def test_a_get_ends_when_every_id_was_answered_once() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     asked = get(net, "a", "unknown")
     net.begin(asked)
     assert rows(asked) == [["unknown", "", "", None]]
-    assert not asked.over
+    assert not asked.done
     broker.finish("a", "failed", "error", b"e")
     net.deliver(0, broker.flush())
     assert rows(asked)[1] == ["a", "failed", "error", b"e"]
-    assert asked.over
+    assert asked.done
 
 
 def test_an_answer_that_comes_twice_is_taken_once() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    net.begin(parcel("a"))
-    net.begin(parcel("b"))
+    net.begin(submit("a"))
+    net.begin(submit("b"))
     asked = get(net, "a", "b")
     net.begin(asked)
     row = pack([["a", "succeeded", "msgpack", b"1"]])
@@ -429,7 +435,7 @@ def test_an_answer_that_comes_twice_is_taken_once() -> None:
 def test_a_get_that_is_late_is_a_timeout_and_told_to_the_broker() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     asked = get(net, "a", timeout=2.0)
     net.begin(asked)
     net.advance(2.5)
@@ -443,7 +449,7 @@ def test_another_question_that_is_late_is_an_unavailable_broker() -> None:
     broker = FakeBroker()
     net = Net(broker)
     broker.silent = True
-    asked = question(net, "ping")
+    asked = call(net, "ping")
     net.begin(asked)
     net.advance(5.0)
     assert isinstance(asked.error, BrokerUnavailable)
@@ -452,19 +458,19 @@ def test_another_question_that_is_late_is_an_unavailable_broker() -> None:
 def test_a_question_that_nobody_waits_for_is_forgotten_on_both_sides() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     asked = get(net, "a")
     net.begin(asked)
     net.machine.forget(asked)
     net.run()
     assert broker.waits == {}
-    assert asked.over
+    assert asked.done
     net.machine.forget(asked)
 
 
 def test_a_refused_question_is_an_error() -> None:
     net = Net(FakeBroker())
-    asked = question(net, "info", arguments={"id": "nobody"}, subject="nobody")
+    asked = call(net, "info", arguments={"id": "nobody"}, subject="nobody")
     net.begin(asked)
     assert isinstance(asked.error, JobNotFound)
     assert asked.error.job_id == "nobody"
@@ -473,16 +479,16 @@ def test_a_refused_question_is_an_error() -> None:
 def test_a_subscription_goes_on_after_a_restart() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    asked = question(net, "subscribe", None, arguments={"topics": ["a"]}, limit=3)
+    asked = call(net, "subscribe", None, arguments={"topics": ["a"]}, limit=3)
     net.begin(asked)
     broker.restart()
     net.advance(3.5)
     for n in range(4):
         message = Publish(f"p{n}", "abc", None, b"%d" % n)
-        net.begin(Notice(message.frames(), id=f"p{n}", deadline=net.now + 5))
+        net.begin(OneWayMessage(message.frames(), id=f"p{n}", deadline=net.now + 5))
     assert [answer[2] for answer in asked.answers] == [b"1", b"2", b"3"]
     assert asked.dropped > 0
-    assert not asked.over
+    assert not asked.done
 
 
 # Liveness
@@ -493,7 +499,7 @@ def test_heartbeats_are_sent_only_while_something_is_waited_for() -> None:
     net = Net(broker)
     net.advance(10.0)
     assert "Heartbeat" not in broker.kinds()
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     net.begin(get(net, "a", timeout=None))
     net.advance(7.0)
     beats = [m for m in broker.received if isinstance(m, Heartbeat)]
@@ -504,7 +510,7 @@ def test_heartbeats_are_sent_only_while_something_is_waited_for() -> None:
 def test_a_broker_that_is_silent_for_too_long_gets_a_new_connection() -> None:
     broker = FakeBroker()
     net = Net(broker)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     asked = get(net, "a", timeout=None)
     net.begin(asked)
     broker.silent = True
@@ -517,7 +523,7 @@ def test_a_broker_that_is_silent_for_too_long_gets_a_new_connection() -> None:
     net.machine.opened(0, net.now)
     broker.finish("a", "succeeded", data=b"1")
     net.run()
-    assert asked.over
+    assert asked.done
 
 
 def test_silence_counts_from_when_something_is_waited_for() -> None:
@@ -525,7 +531,7 @@ def test_silence_counts_from_when_something_is_waited_for() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.now += 3600
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     assert net.machine.reopen == []
     assert list(broker.jobs) == ["a"]
 
@@ -533,9 +539,9 @@ def test_silence_counts_from_when_something_is_waited_for() -> None:
 def test_the_machine_says_when_it_wants_the_time() -> None:
     net = Net(FakeBroker(hold={"j1"}))
     assert net.machine.next_tick() == float("inf")
-    net.begin(parcel(net=net, timeout=2.0))
+    net.begin(submit(net=net, timeout=2.0))
     assert net.machine.next_tick() == net.now + 2.0
-    net.begin(parcel("j2", net, 10.0))
+    net.begin(submit("j2", net, 10.0))
     net.advance(2.0)
     assert net.machine.next_tick() == float("inf")
 
@@ -569,19 +575,19 @@ def test_a_malformed_message_is_dropped(frames: list[bytes]) -> None:
     jobs = batch(net, ["j1"])
     net.begin(jobs)
     net.machine.received(0, frames, net.now)
-    assert not jobs.over
+    assert not jobs.done
     broker.hold.clear()
     broker.restart()
     net.advance(4.0)
     assert jobs.error is None
-    assert jobs.over
+    assert jobs.done
 
 
 @pytest.mark.parametrize("answer", [b"\xc1", pack(5), pack([1]), pack([["a", 1, 2, 3]])])
 def test_a_malformed_answer_ends_the_question(answer: bytes) -> None:
     broker = FakeBroker()
     net = Net(broker)
-    net.begin(parcel("a"))
+    net.begin(submit("a"))
     asked = get(net, "a")
     net.begin(asked)
     net.machine.received(0, Reply("b", answer, asked.id).frames(), net.now)
@@ -602,7 +608,7 @@ def test_a_broker_that_has_no_room_is_named_with_its_reason() -> None:
     net = Net(broker)
     text = "at most 3 peers"
     net.machine.received(0, Error("b", "", "too-many-peers", text).frames(), net.now)
-    job = parcel(net=net)
+    job = submit(net=net)
     net.begin(job)
     net.advance(5.0)
     assert text in str(job.error)
@@ -612,7 +618,7 @@ def test_a_graph_is_not_sent_to_a_broker_that_does_not_know_graphs() -> None:
     """It would take it for one job."""
     net = Net(FakeBroker())
     net.machine.connections[0].features = Features(extensions=("batch", "call"))
-    graph = parcel("g1", net)
+    graph = submit("g1", net)
     graph.needs = "graph"
     net.begin(graph)
     assert isinstance(graph.error, ProtocolError)
@@ -623,9 +629,9 @@ def test_a_plain_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
     """A broker without FEATURES knows the published document only."""
     broker = FakeBroker(features=False)
     net = Net(broker)
-    job, jobs, asked = parcel(), batch(net, ["a"]), question(net, "ping")
-    for errand in (job, jobs, asked):
-        net.begin(errand)
+    job, jobs, asked = submit(), batch(net, ["a"]), call(net, "ping")
+    for request in (job, jobs, asked):
+        net.begin(request)
     assert job.error is None
     assert isinstance(jobs.error, ProtocolError)
     assert isinstance(asked.error, ProtocolError)
@@ -637,11 +643,11 @@ def test_a_job_for_a_plain_broker_is_over_when_it_was_sent() -> None:
     broker = FakeBroker(features=False)
     net = Net(broker)
     net.cut.add(0)
-    net.begin(job := parcel())
-    assert not job.over
+    net.begin(job := submit())
+    assert not job.done
     net.cut.clear()
     net.run()
-    assert job.over
+    assert job.done
     assert job.error is None
     assert not job.confirmed
 
@@ -650,12 +656,14 @@ def test_a_body_that_is_no_text_is_not_sent_to_a_plain_broker() -> None:
     """A router of EventMQ 0.3 ends when it reads it."""
     net = Net(FakeBroker(features=False))
     frames = Request("j1", "default", "", b"\x92\xff").frames()
-    job = Parcel(frames, id="j1", deadline=net.now + 5)
-    notice = Notice(Publish("p1", "t", None, b"\xff").frames(), id="p1", deadline=net.now + 5)
-    for errand in (job, notice):
-        net.begin(errand)
-        assert isinstance(errand.error, SerializationError)
-        assert not errand.sent
+    job = PendingSubmit(frames, id="j1", deadline=net.now + 5)
+    message = OneWayMessage(
+        Publish("p1", "t", None, b"\xff").frames(), id="p1", deadline=net.now + 5
+    )
+    for request in (job, message):
+        net.begin(request)
+        assert isinstance(request.error, SerializationError)
+        assert not request.sent
 
 
 @pytest.mark.parametrize(("role", "sent"), [("client", "Request"), ("scheduler", "Inform")])
@@ -666,7 +674,7 @@ def test_a_broker_that_is_said_to_be_a_legacy_one_is_not_asked_by_clients(
     machine = ClientMachine(["old"], session="s", role=role, legacy=True)
     machine.opened(0, 1.0)
     frames = Request("j1", "default", "", b"text").frames()
-    machine.begin(Parcel(frames, id="j1", deadline=9.0), 1.0)
+    machine.begin(PendingSubmit(frames, id="j1", deadline=9.0), 1.0)
     machine.tick(4.0, 1.0)
     said: list[str] = []
 
@@ -685,13 +693,13 @@ def test_a_legacy_broker_whose_connection_is_lost_is_left_until_it_is_back() -> 
         machine.opened(index, 1.0)
     machine.lost(0, 2.0)
     frames = Request("j1", "default", "", b"text").frames()
-    machine.begin(job := Parcel(frames, id="j1", deadline=9.0), 2.0)
-    assert job.at == 1
+    machine.begin(job := PendingSubmit(frames, id="j1", deadline=9.0), 2.0)
+    assert job.assigned_to == 1
     machine.restored(0, 3.0)
     assert machine.reopen == [0]
     machine.opened(0, 3.0)
-    machine.begin(job := Parcel(frames, id="j2", deadline=9.0), 3.0)
-    assert job.at == 0
+    machine.begin(job := PendingSubmit(frames, id="j2", deadline=9.0), 3.0)
+    assert job.assigned_to == 0
 
 
 # The end
@@ -701,26 +709,26 @@ def test_a_notice_is_settled_when_it_was_sent() -> None:
     broker = FakeBroker()
     net = Net(broker)
     net.cut.add(0)
-    notice = Notice(Publish("p1", "t", None, b"x").frames(), id="p1", deadline=net.now + 5)
-    net.begin(notice)
-    assert not notice.over
+    message = OneWayMessage(Publish("p1", "t", None, b"x").frames(), id="p1", deadline=net.now + 5)
+    net.begin(message)
+    assert not message.done
     net.cut.clear()
     net.run()
-    assert notice.over
-    assert notice.error is None
+    assert message.done
+    assert message.error is None
     assert broker.kinds()[-1] == "Publish"
 
 
 def test_everything_open_fails_when_the_client_ends() -> None:
     net = Net(FakeBroker(hold={"a"}))
-    job, asked = parcel("a"), get(net, "b", timeout=None)
-    errands: list[Errand] = [job, asked]
+    job, asked = submit("a"), get(net, "b", timeout=None)
+    requests: list[PendingRequest] = [job, asked]
     net.lose(0)
-    for errand in errands:
-        net.begin(errand)
+    for request in requests:
+        net.begin(request)
     net.machine.abandon("closed")
-    assert [type(errand.error) for errand in errands] == [BrokerUnavailable, BrokerUnavailable]
-    assert all(errand.at == NOWHERE for errand in errands)
+    assert [type(request.error) for request in requests] == [BrokerUnavailable, BrokerUnavailable]
+    assert all(request.assigned_to == NO_BROKER for request in requests)
 
 
 def test_a_goodbye_goes_to_brokers_that_know_us() -> None:

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from eventmq.client.machine import MOST, PROMPT, Habit
-from eventmq.client.requests import Parcel, Question
+from eventmq.client.machine import MAX_PUSHED, PROMPT, WaitPredictor
+from eventmq.client.requests import PendingCall, PendingSubmit
 from eventmq.client.templates import BOTH, END, RECEIPT
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call, Reply, Request
 from tests.support.client_harness import FakeBroker, Net
 
 
-def submit(net: Net, job_id: str = "j1") -> Parcel:
+def submit(net: Net, job_id: str = "j1") -> PendingSubmit:
     """Submit a job and ask for its end with it."""
     frames = Request(job_id, "default", "ack-requested,reply-requested,task:t", b"x").frames()
-    parcel = Parcel(frames, id=job_id, deadline=net.now + 5.0, asks=True)
-    net.begin(parcel)
-    assert parcel.over
-    assert parcel.error is None
-    return parcel
+    pending = PendingSubmit(frames, id=job_id, deadline=net.now + 5.0, asks=True)
+    net.begin(pending)
+    assert pending.done
+    assert pending.error is None
+    return pending
 
 
-def get(net: Net, job_id: str = "j1") -> Question:
-    asked = Question(
+def get(net: Net, job_id: str = "j1") -> PendingCall:
+    asked = PendingCall(
         [], id=net.machine.message_id(), deadline=net.now + 60.0, name="get", ids={job_id},
         subject=job_id,
     )  # fmt: skip
@@ -37,7 +37,7 @@ def gets(broker: FakeBroker) -> int:
     return sum(isinstance(m, Call) and m.name == "get" for m in broker.received)
 
 
-def rows(asked: Question) -> list[Any]:
+def rows(asked: PendingCall) -> list[Any]:
     return list(asked.answers)
 
 
@@ -47,11 +47,11 @@ def test_who_waits_for_a_promised_end_sends_nothing() -> None:
     net = Net(broker)
     submit(net)
     asked = get(net)
-    assert not asked.over
+    assert not asked.done
     broker.finish("j1", "succeeded", data=b"r")
     net.advance(0.5)
     assert [["j1", "succeeded", "msgpack", b"r"]] == rows(asked)
-    assert asked.over
+    assert asked.done
     assert asked.error is None
     assert gets(broker) == 0
 
@@ -63,7 +63,7 @@ def test_an_end_that_came_before_anybody_asked_is_there_at_once() -> None:
     submit(net)
     asked = get(net)
     assert [["j1", "failed", "error", b"e"]] == rows(asked)
-    assert asked.over
+    assert asked.done
     assert gets(broker) == 0
 
 
@@ -111,14 +111,14 @@ def test_an_end_is_a_receipt_too() -> None:
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
     frames = Request("j1", "default", "reply-requested,task:t", b"x").frames()
-    parcel = Parcel(frames, id="j1", deadline=net.now + 5.0, asks=True)
-    net.begin(parcel)
-    assert not parcel.over
+    pending = PendingSubmit(frames, id="j1", deadline=net.now + 5.0, asks=True)
+    net.begin(pending)
+    assert not pending.done
     row = ["j1", "succeeded", "msgpack", b"r"]
     net.machine.received(0, Reply("b", pack(row), "j1", "ended").frames(), net.now)
     net.run()
-    assert parcel.over
-    assert parcel.error is None
+    assert pending.done
+    assert pending.error is None
     assert [row] == rows(get(net))
     assert gets(broker) == 0
 
@@ -138,11 +138,11 @@ def test_promises_that_nobody_asks_for_are_bounded() -> None:
     """The oldest are forgotten, and asked for."""
     broker = FakeBroker()
     net = Net(broker)
-    ids = [f"j{n}" for n in range(MOST + 1)]
+    ids = [f"j{n}" for n in range(MAX_PUSHED + 1)]
     for job_id in ids:
         broker.finish(job_id, "succeeded")
         submit(net, job_id)
-    assert all(get(net, job_id).over for job_id in ids)
+    assert all(get(net, job_id).done for job_id in ids)
     assert gets(broker) == 1
 
 
@@ -153,41 +153,41 @@ def test_a_malformed_end_is_dropped() -> None:
     asked = get(net)
     for body in (b"\xc1", pack(["j1", 3]), pack("j1")):
         net.machine.received(0, Reply("b", body, "j1", "ended").frames(), net.now)
-    assert not asked.over
+    assert not asked.done
     broker.finish("j1", "succeeded")
     net.advance(0.5)
-    assert asked.over
+    assert asked.done
 
 
 def test_two_jobs_in_a_row_that_are_waited_for_make_a_habit() -> None:
     """And one that is not ends it."""
     now = 0.0
-    habit = Habit(lambda: now)
+    predictor = WaitPredictor(lambda: now)
     said = []
     for job_id in ("a", "b", "c"):
-        said.append(habit.begins(job_id))
-        habit.submitted()
+        said.append(predictor.submitting(job_id))
+        predictor.submitted()
         now += 1.0
-        habit.waits(job_id)
+        predictor.waiting(job_id)
     assert said == [RECEIPT, RECEIPT, BOTH]
-    assert habit.begins("d") == BOTH
-    assert habit.begins("e") == RECEIPT
-    habit.waits("d")
-    habit.waits("e")
-    assert habit.begins("f") == RECEIPT
+    assert predictor.submitting("d") == BOTH
+    assert predictor.submitting("e") == RECEIPT
+    predictor.waiting("d")
+    predictor.waiting("e")
+    assert predictor.submitting("f") == RECEIPT
 
 
 def test_the_receipt_is_not_waited_for_where_nobody_does_anything_before_the_end() -> None:
     """Who does something else between ``delay`` and ``get`` has the receipt at once again."""
     now = 0.0
-    habit = Habit(lambda: now)
+    predictor = WaitPredictor(lambda: now)
 
     def said(job_id: str, pause: float) -> str:
         nonlocal now
-        wishes = habit.begins(job_id)
-        habit.submitted()
+        wishes = predictor.submitting(job_id)
+        predictor.submitted()
         now += pause
-        habit.waits(job_id)
+        predictor.waiting(job_id)
         return wishes
 
     assert [RECEIPT, RECEIPT, END] == [said(job_id, 0.0) for job_id in "abc"]
