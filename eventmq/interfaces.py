@@ -50,7 +50,7 @@ __all__ = [
     "Serializer",
     "SharedPool",
     "SlotDied",
-    "StoreCare",
+    "StoreTools",
     "Submission",
     "Trigger",
     "WorkerPool",
@@ -71,7 +71,7 @@ class Finding(NamedTuple):
     means: str
     #: What would help.
     help: str
-    #: `StoreCare.repair` puts it right, and nothing is lost by that.
+    #: `StoreTools.repair` puts it right, and nothing is lost by that.
     repairable: bool
 
 
@@ -116,7 +116,7 @@ class Salvaged(NamedTuple):
     left: Sequence[Finding]
 
 
-class StoreCare(Protocol):
+class StoreTools(Protocol):
     """Checks, repairs and copies the files of a store that is not opened here. May block."""
 
     def check(self) -> Sequence[Finding]:
@@ -594,7 +594,7 @@ class QueueStore(Protocol):
     Several batches may be in flight; verdicts come in the order of submission. One thread.
     It keeps a time of its own (`eventmq.timekeeping`): ``Recovered.keeper`` goes on from what was
     stored; each commit advances it, and stores it where it was not for a second.
-    A store with files may have an attribute ``care``, a `StoreCare` or None.
+    A store with files may have an attribute ``care``, a `StoreTools` or None.
     """
 
     def open(self) -> Recovered:

@@ -325,7 +325,7 @@ class ScheduleRows(NamedTuple):
 
 
 class LoadSchedules(NamedTuple):
-    """Read what changed after a revision, or one schedule. Verdict: ScheduleRows.
+    """Read what changed after a revision, or one schedule. Result: ScheduleRows.
 
     ``scan`` says that the caller began at nothing and goes on: it misses no removals.
     """
@@ -341,7 +341,7 @@ class LoadSchedules(NamedTuple):
 class SaveSchedules(NamedTuple):
     """Store schedules, each if it has the version beside it; None: if it is new.
 
-    Verdict: (list of ``done``, ``stale`` or ``full``, revision).
+    Result: (list of ``done``, ``stale`` or ``full``, revision).
     """
 
     rows: Sequence[tuple[ScheduleRow, int | None]]
@@ -350,7 +350,7 @@ class SaveSchedules(NamedTuple):
 class PutSchedule(NamedTuple):
     """Store a schedule, unless one that does the same is there.
 
-    Verdict: (``done``, ``same`` or ``full``, revision).
+    Result: (``done``, ``same`` or ``full``, revision).
     """
 
     schedule: Schedule
@@ -358,13 +358,13 @@ class PutSchedule(NamedTuple):
 
 
 class AdvanceSchedules(NamedTuple):
-    """Move schedules on, each if it has the expected version. Verdict: (bools, revision)."""
+    """Move schedules on, each if it has the expected version. Result: (bools, revision)."""
 
     rows: Sequence[Progress]
 
 
 class RemoveSchedule(NamedTuple):
-    """Remove a schedule if it has the expected version; None: any. Verdict: (bool, revision)."""
+    """Remove a schedule if it has the expected version; None: any. Result: (bool, revision)."""
 
     name: str
     expected: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from eventmq.app.broker import make_broker, store_care
+from eventmq.app.broker import make_broker, store_tools
 from eventmq.app.bulk import BulkJobs
 from eventmq.app.callbacks import WorkerCallbacks
 from eventmq.app.composing import Composing
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eventmq.client.topics import Subscription
     from eventmq.clock import Clock
     from eventmq.execution.executor import Executor
-    from eventmq.interfaces import StoreCare
+    from eventmq.interfaces import StoreTools
     from eventmq.registry.manager import PluginManager
     from eventmq.settings import Settings
     from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
@@ -367,9 +367,9 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         """
         return make_executor(self, spool=spool)
 
-    def store_care(self) -> StoreCare | None:
+    def store_tools(self) -> StoreTools | None:
         """Return what looks after the files of the store of these settings, None without files."""
-        return store_care(self)
+        return store_tools(self)
 
     # The end
 

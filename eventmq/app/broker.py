@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from eventmq.app.app import EventMQ
     from eventmq.broker.limits import Limits
     from eventmq.broker.runner import BrokerRunner
-    from eventmq.interfaces import QueueStore, StoreCare
+    from eventmq.interfaces import QueueStore, StoreTools
     from eventmq.settings import Settings
 
-__all__ = ["keys_dir_of", "make_broker", "store_care", "version"]
+__all__ = ["keys_dir_of", "make_broker", "store_tools", "version"]
 
 #: Port of a broker -> setting.
 _PORTS = {
@@ -86,7 +86,7 @@ def make_broker(
     return runner
 
 
-def store_care(app: EventMQ) -> StoreCare | None:
+def store_tools(app: EventMQ) -> StoreTools | None:
     """Return what looks after the files of the store of the app's settings; it is not opened."""
     return getattr(_make_store(app, None, {}), "care", None)
 

@@ -9,7 +9,7 @@ from eventmq.errors import ProtocolError
 from eventmq.graph import flags_of
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobRecord, JobState
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.store.writes import Admit, AdmitGraph, subqueue_of, unique_rule
 from eventmq.wire.batches import decode_batch, encode_exceptions, is_text
 from eventmq.wire.graphs import decode_graph
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from eventmq.broker.waiters import Waits
     from eventmq.graph import Plan
     from eventmq.headers import Headers
-    from eventmq.store.reads import Found
-    from eventmq.store.writes import Finished, SubqueueKey, Verdict
+    from eventmq.store.reads import JobRow
+    from eventmq.store.writes import Finished, SubqueueKey, WriteResult
     from eventmq.wire.commands import Request
 
 __all__ = ["Admission", "GraphAdmission", "Uniqueness"]
@@ -39,7 +39,7 @@ class Uniqueness:
         self.state = state
         self.waits = waits
 
-    def admitted(self, job: JobRecord, verdict: Verdict) -> bool:
+    def admitted(self, job: JobRecord, verdict: WriteResult) -> bool:
         """Say whether a job is stored, and make it and those that it replaced what they are."""
         if verdict.code == "held":
             job.state = JobState.DELAYED
@@ -357,7 +357,7 @@ class Admission:
         )
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def _settled(self, arrival: _Arrival, verdict: Mapping[int, Verdict]) -> None:
+    def _settled(self, arrival: _Arrival, verdict: Mapping[int, WriteResult]) -> None:
         state = self.state
         running, queues, joined = state.running, state.queues, state.joined
         state.counters["admitted"] += len(arrival.jobs)
@@ -389,7 +389,7 @@ class Admission:
         """Give no receipt for a job whose id another key has taken before: it is not stored."""
         ids = [arrival.jobs[i].id for i in same]
 
-        def settle(found: Mapping[str, Found]) -> None:
+        def settle(found: Mapping[str, JobRow]) -> None:
             for i, job_id in zip(same, ids, strict=True):
                 if job_id in found and not grant.owns(found[job_id].job.headers):
                     text = f"another key has submitted a job with the id {job_id!r}"
@@ -398,7 +398,7 @@ class Admission:
                         self.waits.reply_never(job_id)
             self._receipt(arrival, arrival.refused)
 
-        self.state.write(Find(ids, 0), settle)
+        self.state.write(FindJobs(ids, 0), settle)
 
     def _receipt(self, arrival: _Arrival, refused: dict[int, tuple[str, str]]) -> None:
         state = self.state
@@ -414,7 +414,7 @@ class Admission:
             patient = arrival.patient and extra is None
             state.receipt(peer, arrival.message_id, extra, patient=patient)
 
-    def _not_stored(self, arrival: _Arrival, i: int, job: JobRecord, verdict: Verdict) -> None:
+    def _not_stored(self, arrival: _Arrival, i: int, job: JobRecord, verdict: WriteResult) -> None:
         state = self.state
         state.counters["admitted"] -= 1
         self._withdraw(job)
@@ -530,7 +530,7 @@ class GraphAdmission(Admission):
         entry = AdmitGraph(graph.jobs, graph.plan)
         state.write(entry, lambda verdict: self._graph_settled(graph, verdict), undo)
 
-    def _graph_settled(self, graph: _Graph, verdict: Verdict | None) -> None:
+    def _graph_settled(self, graph: _Graph, verdict: WriteResult | None) -> None:
         state = self.state
         if verdict is None:
             self._graph_stored(graph)
@@ -553,14 +553,14 @@ class GraphAdmission(Admission):
             state.receipt(graph.peer, graph.id)
             return
 
-        def settle(found: Mapping[str, Found]) -> None:
+        def settle(found: Mapping[str, JobRow]) -> None:
             if graph.id in found and not grant.owns(found[graph.id].job.headers):
                 text = f"another key has submitted a job with the id {graph.id!r}"
                 state.error(graph.peer, graph.id, "not-allowed", text)
             else:
                 state.receipt(graph.peer, graph.id)
 
-        state.write(Find([graph.id], 0), settle)
+        state.write(FindJobs([graph.id], 0), settle)
 
     def _graph_stored(self, graph: _Graph) -> None:
         state = self.state

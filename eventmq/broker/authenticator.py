@@ -14,7 +14,7 @@ from eventmq.broker.grants import OWN_JOBS, REMOTE
 from eventmq.broker.peers import Key
 from eventmq.broker.state import Outgoing
 from eventmq.errors import ProtocolError
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import unpack
 from eventmq.wire.calls import MAX_IDS
 from eventmq.wire.commands import Call, Error, Inform, Publish, Request, Schedule
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from eventmq.broker.core import BrokerCore
     from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.wire.sockets import Link
     from eventmq.wire.zap_thread import KeyRing
 
@@ -186,7 +186,7 @@ class Gate:
             handler(peer, message)
             return
 
-        def settle(found: Mapping[str, Found]) -> None:
+        def settle(found: Mapping[str, JobRow]) -> None:
             if state.peers.get(peer.key) is not peer:
                 return
             try:
@@ -196,7 +196,7 @@ class Gate:
             except ProtocolError as error:
                 state.error(peer, message.id, error.code, str(error))
 
-        state.write(Find(elsewhere, 0), settle)
+        state.write(FindJobs(elsewhere, 0), settle)
 
 
 def _pass(peer: Peer, message: Any, handler: Handler) -> None:

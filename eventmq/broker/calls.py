@@ -11,7 +11,7 @@ from eventmq.broker.status import schedulers, status_keys, workers
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
-from eventmq.store.reads import Find, History, ListJobs
+from eventmq.store.reads import FindJobs, History, ListJobs
 from eventmq.store.writes import Attempt, FindKin, Kin
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.calls import CALLS, read_limit, read_text, read_texts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.broker.waiters import Waits
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.wire.commands import Admin, Call, Publish
 
 __all__ = ["Calls", "Topics", "answer"]
@@ -90,14 +90,14 @@ class Calls:
     def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         ids = read_texts(arguments, "ids")
 
-        def settle(found: Mapping[str, Found]) -> None:
+        def settle(found: Mapping[str, JobRow]) -> None:
             found = {**self.state.volatile.find(ids, self.state.now), **found}
             rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
             self._answer(peer, call, rows)
 
-        self.state.write(Find(ids, 0), settle)
+        self.state.write(FindJobs(ids, 0), settle)
 
-    def _now(self, found: Found) -> str:
+    def _now(self, found: JobRow) -> str:
         state = found.job.state
         if state is JobState.QUEUED and found.job.id in self.state.running:
             state = JobState.RUNNING
@@ -105,7 +105,7 @@ class Calls:
 
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
-        known: dict[str, Found] = {}
+        known: dict[str, JobRow] = {}
         kin: list[Kin | None] = []
 
         def settle(history: Sequence[Attempt]) -> None:
@@ -119,11 +119,11 @@ class Calls:
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
-        self.state.write(Find([job_id], 0), known.update)
+        self.state.write(FindJobs([job_id], 0), known.update)
         self.state.write(FindKin(job_id), kin.append)
         self.state.write(History(job_id), settle)
 
-    def row(self, found: Found) -> dict[str, Any]:
+    def row(self, found: JobRow) -> dict[str, Any]:
         """Return what ``info`` and the listings say of a job."""
         job, wall_of = found.job, self.state.keeper.wall_of
         headers = parse_headers(job.headers)
@@ -155,7 +155,7 @@ class Calls:
             read_text(arguments, "cursor"), read_limit(arguments),
         )  # fmt: skip
 
-        def settle(verdict: tuple[list[Found], str]) -> None:
+        def settle(verdict: tuple[list[JobRow], str]) -> None:
             rows, cursor = self.state.volatile.merge(entry, *verdict, self.state.now)
             maps = [self.row(found) for found in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
@@ -245,7 +245,7 @@ class Calls:
 
 
 def _attempts(
-    found: Found, history: Sequence[Attempt], wall_of: Callable[[float], float]
+    found: JobRow, history: Sequence[Attempt], wall_of: Callable[[float], float]
 ) -> list[dict[str, Any]]:
     """Return the failed attempts of a job, the last one of a failed job included."""
     job = found.job

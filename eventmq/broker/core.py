@@ -31,7 +31,7 @@ from eventmq.broker.waiters import Waits
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.schedule import LoadSchedules
 from eventmq.store.events import ReadEvents
-from eventmq.store.reads import Find, History, ListJobs
+from eventmq.store.reads import FindJobs, History, ListJobs
 from eventmq.store.writes import FindKin, KeepTime, ListFailed, ListGraph
 from eventmq.wire.commands import (
     Ack,
@@ -80,7 +80,7 @@ HOLD = 0.5
 
 #: Entries that change nothing.
 _READS = (
-    Find, FindKin, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
+    FindJobs, FindKin, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
 )  # fmt: skip
 
 

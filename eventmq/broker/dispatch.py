@@ -15,8 +15,8 @@ from eventmq.graph import PAGED, flags_of
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
-from eventmq.store.reads import Claim
-from eventmq.store.writes import Chunk, Finish, OpenChunk, ReadInputs, SaveLimits, subqueue_of
+from eventmq.store.reads import ReadQueued
+from eventmq.store.writes import Chunk, Finish, LeaseChunk, ReadInputs, SaveLimits, subqueue_of
 from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
 from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Request
@@ -64,7 +64,7 @@ class Refill:
 
     def _claim(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
         subqueue.claiming = True
-        entry = Claim(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
+        entry = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
 
         def settle(verdict: tuple[list[JobRecord], bool]) -> None:
             jobs, more = verdict
@@ -402,7 +402,7 @@ class Dispatch:
             self.affinity.leased(queue, session)
         leases = [(job, job.delivery) for job in jobs]
         self.state.write(
-            OpenChunk(Chunk(session.id, lease.number, leases, leased=lease.leased)),
+            LeaseChunk(Chunk(session.id, lease.number, leases, leased=lease.leased)),
             lambda _: self._send(session, lease),
             lambda: self._undo(session, lease),
         )

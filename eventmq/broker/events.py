@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ProtocolError
 from eventmq.events import Kind
 from eventmq.store.events import ReadEvents, SealEvents
-from eventmq.store.writes import Note, NoteEnds
+from eventmq.store.writes import RecordEnds, RecordEvents
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_number, read_text
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.broker.calls import Calls
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
-    from eventmq.store.events import EventRow, OutboxHead
+    from eventmq.store.events import EventLogHead, EventRow
 
 __all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "Events"]
 
@@ -66,7 +66,7 @@ class Events:
                     self._look(session)
         if state.ends:
             rows, state.ends = state.ends, []
-            state.write(NoteEnds(rows), lambda _: None)
+            state.write(RecordEnds(rows), lambda _: None)
         self.tell()
 
     def _look(self, session: Session) -> None:
@@ -82,7 +82,7 @@ class Events:
     def _note(self, kind: Kind, session: Session, lease: Lease) -> None:
         was, lease.noted = lease.noted, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
-        entry = Note(kind, jobs, self.state.now, session.name, lease.leased)
+        entry = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
         self.state.note(entry, lambda: setattr(lease, "noted", was))
 
     # Observers
@@ -94,7 +94,7 @@ class Events:
             entry = ReadEvents(self.observed, _BYTES)
             self.state.write(entry, self._tell, lambda: setattr(self, "_reading", False))
 
-    def _tell(self, verdict: tuple[list[EventRow], OutboxHead]) -> None:
+    def _tell(self, verdict: tuple[list[EventRow], EventLogHead]) -> None:
         self._reading = False
         rows, _ = verdict
         if rows and self.observe is not None and self.observe(rows):
@@ -107,7 +107,7 @@ class Events:
             read_number(arguments, "bytes") or _BYTES, _BYTES, self.state.limits.max_frame // 2
         )
 
-        def settle(verdict: tuple[list[EventRow], OutboxHead]) -> None:
+        def settle(verdict: tuple[list[EventRow], EventLogHead]) -> None:
             rows, head = verdict
             answer = {**self._head(head), "rows": [list(row) for row in rows]}
             self.state.reply(peer, pack(answer), call)
@@ -120,7 +120,7 @@ class Events:
             msg = f"a journal has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
 
-        def settle(verdict: tuple[OutboxHead, bool]) -> None:
+        def settle(verdict: tuple[EventLogHead, bool]) -> None:
             head, taken = verdict
             if taken:
                 msg = "another journal takes the events of this broker, and said so a moment ago"
@@ -133,5 +133,5 @@ class Events:
 
         self.state.write(SealEvents(journal, sealed, self.state.now, PATIENCE), settle, undo)
 
-    def _head(self, head: OutboxHead) -> dict[str, Any]:
+    def _head(self, head: EventLogHead) -> dict[str, Any]:
         return {"store": self.state.store_id, **head._asdict()}

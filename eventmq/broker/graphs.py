@@ -1,6 +1,6 @@
 """What the ends of jobs cause in graphs; their deadlines; graphs looked at and cancelled whole.
 
-The store decides what the ends cause (`eventmq.store.Follow`); the broker's memory follows.
+The store decides what the ends cause (`eventmq.store.AdvanceGraphs`); the broker's memory follows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.operations import NO_REASON
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, ListGraph, subqueue_of
+from eventmq.store.writes import AdvanceGraphs, CancelGraph, EndDeadlines, ListGraph, subqueue_of
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_limit, read_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
-    from eventmq.store.writes import Acted, Followed, GraphPage
+    from eventmq.store.writes import AffectedJobs, GraphChanges, GraphPage
 
 __all__ = ["Graphs"]
 
@@ -58,7 +58,7 @@ class Graphs:
             return
         limits = state.limits
         most = limits.max_frame - _HEAD
-        entry = Follow(
+        entry = AdvanceGraphs(
             state.now, limits.priority_seconds, limits.result_ttl, most,
             max_input_bytes=limits.max_input_bytes, limit=limits.graph_slice,
             ahead=state.keeper.ahead,
@@ -70,7 +70,7 @@ class Graphs:
         """Whether a commit is wanted for what earlier ones have left."""
         return self.left and self.state.now >= self.state.hold_until
 
-    def _followed(self, verdict: Followed) -> None:
+    def _followed(self, verdict: GraphChanges) -> None:
         state = self.state
         self.left = verdict.left
         for job in (*verdict.ready, *verdict.more):
@@ -113,7 +113,7 @@ class Graphs:
         self._ending = True
         stamp = self.operations.stamp(reason=_LATE)
 
-        def settle(verdict: tuple[Acted, float | None]) -> None:
+        def settle(verdict: tuple[AffectedJobs, float | None]) -> None:
             self._ending = False
             acted, state.next_deadline = verdict
             self.operations.cancelled(acted.jobs, stamp, _LATE)
@@ -131,7 +131,7 @@ class Graphs:
         stamp = self.operations.stamp(reason=reason)
         limit, count = self.state.limits.graph_slice, 0
 
-        def settle(verdict: tuple[str, Acted]) -> None:
+        def settle(verdict: tuple[str, AffectedJobs]) -> None:
             nonlocal count
             root, acted = verdict
             if not root:

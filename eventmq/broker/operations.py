@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
 from eventmq.store.writes import (
-    Act,
-    BeginSweep,
+    ApplyToJobs,
+    AuditFields,
+    BeginBulkOperation,
+    BulkOperation,
+    ContinueBulkOperation,
     Finished,
     KeepTime,
     ListFailed,
     Operation,
     Pause,
-    Stamp,
-    Sweep,
-    SweepSlice,
     subqueue_of,
 )
 from eventmq.wire.batches import pack
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from eventmq.broker.sessions import Sessions
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
-    from eventmq.store.reads import Found
-    from eventmq.store.writes import Acted
+    from eventmq.store.reads import JobRow
+    from eventmq.store.writes import AffectedJobs
 
 __all__ = ["SLICE", "Operations", "Sweeps", "failed_filter"]
 
@@ -99,7 +99,7 @@ class Operations:
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
         entry, done = self._cancelling(ids, reason)
 
-        def settle(acted: Acted) -> None:
+        def settle(acted: AffectedJobs) -> None:
             was = done(acted)
             rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
             self.state.reply(peer, pack(rows), call)
@@ -110,18 +110,18 @@ class Operations:
         """Cancel a job that nobody asked for: the broker does."""
         entry, done = self._cancelling([job_id], reason)
 
-        def settle(acted: Acted) -> None:
+        def settle(acted: AffectedJobs) -> None:
             done(acted)
 
         self.state.write(entry, settle)
 
     def _cancelling(
         self, ids: Sequence[str], reason: str
-    ) -> tuple[Act, Callable[[Acted], dict[str, str]]]:
+    ) -> tuple[ApplyToJobs, Callable[[AffectedJobs], dict[str, str]]]:
         """Return what cancels jobs, and what to do then; that returns the states that they had."""
         stamp = self.stamp(reason=reason)
 
-        def settle(acted: Acted) -> dict[str, str]:
+        def settle(acted: AffectedJobs) -> dict[str, str]:
             was = {job.id: self._state_of(job) for job in acted.jobs}
             self.cancelled(acted.jobs, stamp, reason)
 
@@ -133,7 +133,7 @@ class Operations:
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             return was
 
-        return Act("cancel", list(ids), stamp), settle
+        return ApplyToJobs("cancel", list(ids), stamp), settle
 
     def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
@@ -143,7 +143,7 @@ class Operations:
             raise ProtocolError(msg, code="bad-arguments")
         now = "queued" if action == "retry" else "dropped"
 
-        def settle(acted: Acted) -> None:
+        def settle(acted: AffectedJobs) -> None:
             self.acted(action, acted.jobs)
             done = {job.id for job in acted.jobs}
             for job_id in done:
@@ -151,12 +151,14 @@ class Operations:
             rows = [(i, now, "failed") if i in done else _other(i, acted) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
-        self._write(peer, call, Act(action, ids, self.stamp(seqs=len(ids)), attempts), settle)
+        self._write(
+            peer, call, ApplyToJobs(action, ids, self.stamp(seqs=len(ids)), attempts), settle
+        )
 
     def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         filters = failed_filter(arguments, self.state.keeper.ahead)
 
-        def settle(verdict: tuple[list[Found], str]) -> None:
+        def settle(verdict: tuple[list[JobRow], str]) -> None:
             rows, cursor = verdict
             answer = {"failed": [self.calls.row(found) for found in rows], "cursor": cursor}
             self.state.reply(peer, pack(answer), call)
@@ -202,13 +204,13 @@ class Operations:
 
     # For sweeps too
 
-    def stamp(self, *, reason: str = "", seqs: int = 0) -> Stamp:
+    def stamp(self, *, reason: str = "", seqs: int = 0) -> AuditFields:
         """Return what is written about jobs now, and reserve numbers for as many as given."""
         state = self.state
         seq = state.next_seq
         state.next_seq += seqs
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
-        return Stamp(
+        return AuditFields(
             state.now, state.limits.result_ttl, ERROR_TYPE, error, seq,
             state.limits.priority_seconds, state.keeper.ahead,
         )  # fmt: skip
@@ -218,7 +220,7 @@ class Operations:
         leased = entry is not None and entry[1].jobs[entry[2]] is not None
         return JobState.RUNNING.value if leased else job.state.value
 
-    def cancelled(self, jobs: Sequence[JobRecord], stamp: Stamp, reason: str) -> None:
+    def cancelled(self, jobs: Sequence[JobRecord], stamp: AuditFields, reason: str) -> None:
         """Forget cancelled jobs, end their leases, tell their workers and those who wait."""
         for job in self.state.withdraw(jobs, JobState.CANCELLED):
             self._end_lease(job.id, reason)
@@ -269,7 +271,7 @@ class Operations:
                 state.busy[name] = state.queues[name]
 
 
-def _other(job_id: str, acted: Acted) -> tuple[str, str, str]:
+def _other(job_id: str, acted: AffectedJobs) -> tuple[str, str, str]:
     """Return the row of a job to which nothing was done."""
     state = acted.others.get(job_id, "")
     return job_id, state, state
@@ -293,17 +295,17 @@ class Sweeps:
     def __init__(self, state: State, operations: Operations) -> None:
         self.state = state
         self.operations = operations
-        self._sweeps: dict[str, Sweep] = {}
+        self._sweeps: dict[str, BulkOperation] = {}
         self._open: list[str] = []
         self._busy = False
         operations.calls.add({"bulk": self._call})
 
-    def recover(self, sweeps: Iterable[Sweep]) -> None:
+    def recover(self, sweeps: Iterable[BulkOperation]) -> None:
         """Go on with what an earlier broker began."""
         for sweep in sweeps:
             self._note(sweep)
 
-    def _note(self, sweep: Sweep) -> None:
+    def _note(self, sweep: BulkOperation) -> None:
         if sweep.id not in self._sweeps and not sweep.done:
             self._open.append(sweep.id)
         self._sweeps[sweep.id] = sweep
@@ -324,9 +326,9 @@ class Sweeps:
             raise ProtocolError(msg, code="bad-arguments")
         if len(self._open) >= MOST:
             raise ProtocolError(f"{MOST} bulk operations are at work already", code="too-many")
-        mark = Sweep(sweep_id, operation, self.state.now, self.state.next_seq - 1)
+        mark = BulkOperation(sweep_id, operation, self.state.now, self.state.next_seq - 1)
 
-        def settle(sweep: Sweep) -> None:
+        def settle(sweep: BulkOperation) -> None:
             self._note(sweep)
             self._answer(peer, call, sweep)
             logger.info("bulk operation %s begins: %s", sweep.id, _said(sweep.operation))
@@ -334,7 +336,7 @@ class Sweeps:
         def undo() -> None:
             self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
 
-        self.state.write(BeginSweep(mark), settle, undo)
+        self.state.write(BeginBulkOperation(mark), settle, undo)
 
     def _operation(self, arguments: Mapping[str, Any]) -> Operation:
         action = read_text(arguments, "action")
@@ -363,7 +365,7 @@ class Sweeps:
             reason=read_text(arguments, "reason")[:500] or "cancelled with others",
         )
 
-    def _answer(self, peer: Peer, call: str, sweep: Sweep) -> None:
+    def _answer(self, peer: Peer, call: str, sweep: BulkOperation) -> None:
         answer = {
             "id": sweep.id, "action": sweep.operation.action, "done": sweep.done,
             "count": sweep.touched,
@@ -385,7 +387,7 @@ class Sweeps:
         keep = frozenset() if operation.running else self.state.leased_numbers()
         self._busy = True
 
-        def settle(verdict: tuple[Acted, Sweep | None]) -> None:
+        def settle(verdict: tuple[AffectedJobs, BulkOperation | None]) -> None:
             self._busy = False
             acted, sweep = verdict
             if operation.action == "cancel":
@@ -395,12 +397,12 @@ class Sweeps:
             self._went_on(sweep_id, sweep)
 
         self.state.write(
-            SweepSlice(sweep_id, stamp, keep, limit),
+            ContinueBulkOperation(sweep_id, stamp, keep, limit),
             settle,
             lambda: setattr(self, "_busy", False),
         )
 
-    def _went_on(self, sweep_id: str, sweep: Sweep | None) -> None:
+    def _went_on(self, sweep_id: str, sweep: BulkOperation | None) -> None:
         if sweep is None:  # its mark is not there
             sweep = self._sweeps[sweep_id]._replace(done=True)
         self._note(sweep)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.broker.transient import Volatile
     from eventmq.broker.waiters import Waits
     from eventmq.job import JobRecord
-    from eventmq.store.writes import Verdict
+    from eventmq.store.writes import WriteResult
     from eventmq.wire.commands import Reply
 
 __all__ = ["MAX_ERROR", "Answers", "Failure", "Outcomes"]
@@ -385,7 +385,7 @@ class Outcomes:
             )  # fmt: skip
             state.write(entry, lambda _: self._back(answers))
 
-        def settle(verdict: Mapping[int, Verdict]) -> None:
+        def settle(verdict: Mapping[int, WriteResult]) -> None:
             self.finished(ends, verdict)
             acknowledge()
 
@@ -424,7 +424,7 @@ class Outcomes:
             owner.gone_at = self.state.now
 
     # hot loop: benchmarks/drain.py
-    def finished(self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]) -> None:
+    def finished(self, rows: Sequence[Finished], verdict: Mapping[int, WriteResult]) -> None:
         """Forget ended jobs and tell whoever waits for them."""
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
@@ -455,7 +455,7 @@ class Outcomes:
         self.waits.ended(rows)
 
     def _there(
-        self, rows: Sequence[Finished], verdict: Mapping[int, Verdict]
+        self, rows: Sequence[Finished], verdict: Mapping[int, WriteResult]
     ) -> Sequence[Finished]:
         """Forget the leases of jobs that the store had not any more; return the other rows."""
         for place in verdict:

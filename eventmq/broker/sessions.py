@@ -12,7 +12,7 @@ from eventmq.broker.subqueues import Eligibility
 from eventmq.broker.suspects import PATIENCE, Death
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.wire.commands import Cancel, Kbai
 from eventmq.wire.features import Features, Status, parse_queues
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from eventmq.broker.unroutable import Parking
     from eventmq.broker.waiters import Waits
     from eventmq.interfaces import QueueOrder
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.wire.commands import Inform, Ready
 
 __all__ = ["Sessions"]
@@ -109,12 +109,12 @@ class Sessions:
         doubts = self.revoked.doubts(session, held)
         if doubts:  # a broker may have been killed before it told of a cancel
 
-            def settle(found: Mapping[str, Found]) -> None:
+            def settle(found: Mapping[str, JobRow]) -> None:
                 for job_id, known in found.items():
                     if known.job.state is JobState.CANCELLED:
                         self._cancel(peer, job_id, doubts[job_id], "the job was cancelled")
 
-            state.write(Find(list(doubts), 0), settle)
+            state.write(FindJobs(list(doubts), 0), settle)
 
     def _cancel(self, peer: Peer, job_id: str, delivery: int, reason: str) -> None:
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)

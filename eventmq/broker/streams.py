@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, JobState
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Credit, Reply
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.headers import Headers
     from eventmq.job import JobRecord
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.store.writes import Finished
 
     Kept = tuple[PartHead, str, bytes]
@@ -324,7 +324,7 @@ class Streams:
             msg = f"this peer reads {len(peer.streams)} streams already"
             raise ProtocolError(msg, code="too-many")
 
-        def settle(found: Mapping[str, Found]) -> None:
+        def settle(found: Mapping[str, JobRow]) -> None:
             if self.state.peers.get(peer.key) is not peer:
                 return
             found = {**self.state.volatile.find([job_id], self.state.now), **found}
@@ -333,9 +333,9 @@ class Streams:
             except ProtocolError as error:
                 self.state.error(peer, call, error.code, str(error))
 
-        self.state.write(Find([job_id]), settle)
+        self.state.write(FindJobs([job_id]), settle)
 
-    def _opened(self, reader: Reader, job_id: str, found: Found | None) -> None:
+    def _opened(self, reader: Reader, job_id: str, found: JobRow | None) -> None:
         if found is None:
             raise ProtocolError(f"no job with id {job_id!r}", code="job-not-found")
         stream, job = self.of.get(job_id), found.job

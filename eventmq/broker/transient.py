@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind
-from eventmq.store.reads import Found
+from eventmq.store.reads import JobRow
 from eventmq.store.writes import Finished
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
 
@@ -365,7 +365,7 @@ class Volatile:
                 state.counters[row.state.value] += 1
             job.state, job.body = row.state, b""
             result = row.result if row.ttl > 0 else None
-            found = Found(
+            found = JobRow(
                 job, row.at, row.content_type, result, row.started, row.ran, row.worker
             )  # fmt: skip
             memory.results.add(found, row.at + (row.ttl or state.limits.volatile_result_ttl))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
-from eventmq.store.reads import Found
+from eventmq.store.reads import JobRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -96,13 +96,13 @@ class Results:
     def __init__(self, limits: Limits) -> None:
         self._most, self._most_bytes = limits.volatile_results, limits.volatile_result_bytes
         #: Ordered, because what goes first goes often: a dict would look for its first ever longer.
-        self._kept: OrderedDict[str, tuple[float, Found]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, JobRow]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, found: Found, until: float) -> None:
+    def add(self, found: JobRow, until: float) -> None:
         """Keep an outcome until a time; the oldest ones make room."""
         self._drop(found.job.id)
         self._kept[found.job.id] = (until, found)
@@ -115,7 +115,7 @@ class Results:
         if entry is not None:
             self._bytes -= len(entry[1].result or b"")
 
-    def get(self, job_id: str, now: float) -> Found | None:
+    def get(self, job_id: str, now: float) -> JobRow | None:
         """Return what is kept of a job."""
         until, found = self._kept.get(job_id, (0.0, None))
         return found if until > now else None
@@ -251,7 +251,7 @@ class VolatileJobs:
 
     # Looking
 
-    def find(self, ids: Iterable[str], now: float) -> dict[str, Found]:
+    def find(self, ids: Iterable[str], now: float) -> dict[str, JobRow]:
         """Return what is known of jobs, the unfinished and the ended ones."""
         found = {}
         for job_id in ids:
@@ -261,11 +261,11 @@ class VolatileJobs:
                 found[job_id] = known
         return found
 
-    def _live(self, job: JobRecord) -> Found:
+    def _live(self, job: JobRecord) -> JobRow:
         entry = self.running.get(job.id)
         if entry is None:
-            return Found(job)
-        return Found(replace(job, state=JobState.RUNNING), worker=entry[0].name)
+            return JobRow(job)
+        return JobRow(replace(job, state=JobState.RUNNING), worker=entry[0].name)
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Return (queue, state) -> number of unfinished jobs."""
@@ -275,8 +275,8 @@ class VolatileJobs:
         )
 
     def merge(
-        self, entry: ListJobs, rows: list[Found], cursor: str, now: float
-    ) -> tuple[list[Found], str]:
+        self, entry: ListJobs, rows: list[JobRow], cursor: str, now: float
+    ) -> tuple[list[JobRow], str]:
         """Add the jobs of the memory to a page of the store, the newest id first.
 
         Args:
@@ -287,7 +287,7 @@ class VolatileJobs:
         """
         first = entry.cursor
         ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}
-        mine: list[Found] = []
+        mine: list[JobRow] = []
         for job_id in sorted(ids, reverse=True):
             found = self.find([job_id], now).get(job_id)
             if found is not None and _matches(found, entry):
@@ -307,7 +307,7 @@ def _held(job: JobRecord) -> str:
     return f"\0{job.id}"
 
 
-def _matches(found: Found, entry: ListJobs) -> bool:
+def _matches(found: JobRow, entry: ListJobs) -> bool:
     job = found.job
     return (
         (entry.state is None or job.state is entry.state)

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.job import TERMINAL
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import pack
 from eventmq.wire.results import ENDED, plain_result
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.broker.streams import Streams
     from eventmq.job import JobRecord, JobState
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.store.writes import Finished
 
     Wanted = Callable[[Peer, str, Sequence[str]], list[str]]
-    Answer = Callable[[Peer, str, Sequence[str], Mapping[str, Found]], None]
+    Answer = Callable[[Peer, str, Sequence[str], Mapping[str, JobRow]], None]
 
 __all__ = ["Lookups", "Waits"]
 
@@ -112,7 +112,7 @@ class Lookups:
         if chosen:
             ids = list(dict.fromkeys(job_id for asked in chosen for job_id in asked.ids))
             self._reading = True
-            self._state.write(Find(ids, self._room), lambda found: self._found(chosen, found))
+            self._state.write(FindJobs(ids, self._room), lambda found: self._found(chosen, found))
 
     @property
     def _room(self) -> int:
@@ -139,7 +139,7 @@ class Lookups:
                 break
         return chosen
 
-    def _found(self, chosen: list[_Asked], found: Mapping[str, Found]) -> None:
+    def _found(self, chosen: list[_Asked], found: Mapping[str, JobRow]) -> None:
         """Answer what was read, each call in the order of the ends, and ask for the rest."""
         self._reading = False
         state, room = self._state, self._room
@@ -169,7 +169,7 @@ class Lookups:
         self,
         peer: Peer,
         ids: Sequence[str],
-        known: Mapping[str, Found],
+        known: Mapping[str, JobRow],
         coming: Counter[Peer],
     ) -> int:
         """Return how many of the results can be sent now; note what the next one needs.
@@ -190,11 +190,11 @@ class Lookups:
         return len(ids)
 
 
-def _by_end(ids: Sequence[str], known: Mapping[str, Found]) -> list[str]:
+def _by_end(ids: Sequence[str], known: Mapping[str, JobRow]) -> list[str]:
     return sorted(ids, key=lambda job_id: known[job_id].at if job_id in known else 0.0)
 
 
-def _fitting(ids: Sequence[str], known: Mapping[str, Found], room: int) -> tuple[int, int]:
+def _fitting(ids: Sequence[str], known: Mapping[str, JobRow], room: int) -> tuple[int, int]:
     """Return how many of the ids can be answered now, and the bytes that are left for others."""
     for place, job_id in enumerate(ids):
         row = known.get(job_id)
@@ -253,7 +253,7 @@ class Waits:
         return [job_id for job_id in ids if self.state.reply_to.get(job_id) is peer]
 
     def _looked_up(
-        self, peer: Peer, call: str, ids: Sequence[str], found: Mapping[str, Found]
+        self, peer: Peer, call: str, ids: Sequence[str], found: Mapping[str, JobRow]
     ) -> None:
         """Answer a call, or without one send the REPLYs that were asked for."""
         if call:
@@ -262,7 +262,9 @@ class Waits:
             for job_id in self._wanted(peer, "", ids):
                 self._late(job_id, found)
 
-    def _found(self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, Found]) -> None:
+    def _found(
+        self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, JobRow]
+    ) -> None:
         """Answer for the jobs that have ended, in the order of their ends, and for unknown ones."""
         ends = {job_id: known.at for job_id, known in found.items()}
         for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
@@ -305,7 +307,7 @@ class Waits:
         if peer is not None:
             self.lookups.ask(peer, "", [job_id])
 
-    def _late(self, job_id: str, found: Mapping[str, Found]) -> None:
+    def _late(self, job_id: str, found: Mapping[str, JobRow]) -> None:
         known = found.get(job_id)
         if known is not None and known.job.state in TERMINAL:
             self._owed(known.job, known.job.state, known.content_type, known.result)

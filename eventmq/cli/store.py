@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.cli.target import Target
-    from eventmq.interfaces import Finding, Salvaged, StoreCare
+    from eventmq.interfaces import Finding, Salvaged, StoreTools
 
 __all__ = ["COMMANDS"]
 
@@ -139,14 +139,14 @@ def backup(
         click.echo(f"{done.path}: {done.size} bytes")
 
 
-def _care(target: Target, data_dir: str | None, store: str | None) -> StoreCare:
+def _care(target: Target, data_dir: str | None, store: str | None) -> StoreTools:
     """Return what looks after the store that the settings and the command line name.
 
     Raises:
         StoreError: It has no files.
     """
     app = target.app(data_dir=data_dir, store=store)
-    care = app.store_care()
+    care = app.store_tools()
     if care is None:
         raise StoreError(f"the store {app.settings.store!r} has no files to look after")
     return care

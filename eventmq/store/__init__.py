@@ -14,34 +14,34 @@ from eventmq.schedule import (
     SaveSchedules,
 )
 from eventmq.store.events import Announce, ReadEvents, SealEvents
-from eventmq.store.reads import Claim, Find, History, ListJobs
+from eventmq.store.reads import FindJobs, History, ListJobs, ReadQueued
 from eventmq.store.writes import (
-    Act,
     Admit,
     AdmitGraph,
-    BeginSweep,
+    AdvanceGraphs,
+    ApplyToJobs,
+    BeginBulkOperation,
     CancelGraph,
     CloseChunk,
+    ContinueBulkOperation,
     EndDeadlines,
     Expire,
     FindKin,
     Finish,
-    Follow,
     ForgetQueues,
     KeepTime,
+    LeaseChunk,
     ListFailed,
     ListGraph,
-    Note,
-    NoteEnds,
-    OpenChunk,
     Pause,
     Promote,
     PruneFailed,
     ReadInputs,
+    RecordEnds,
+    RecordEvents,
     Requeue,
     SaveLimits,
     SaveSuspects,
-    SweepSlice,
 )
 
 __all__ = ["Write"]
@@ -50,25 +50,25 @@ Write = (
     Admit
     | Finish
     | Requeue
-    | OpenChunk
+    | LeaseChunk
     | CloseChunk
-    | Claim
+    | ReadQueued
     | Promote
     | Expire
     | SaveLimits
     | SaveSuspects
     | KeepTime
-    | Note
-    | NoteEnds
+    | RecordEvents
+    | RecordEnds
     | SealEvents
     | Announce
     | ReadEvents
-    | Find
+    | FindJobs
     | ListJobs
     | History
-    | Act
-    | BeginSweep
-    | SweepSlice
+    | ApplyToJobs
+    | BeginBulkOperation
+    | ContinueBulkOperation
     | Pause
     | ForgetQueues
     | ListFailed
@@ -79,7 +79,7 @@ Write = (
     | AdvanceSchedules
     | RemoveSchedule
     | AdmitGraph
-    | Follow
+    | AdvanceGraphs
     | CancelGraph
     | EndDeadlines
     | FindKin

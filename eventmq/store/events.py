@@ -15,19 +15,19 @@ from eventmq.events.packed import KIND_CODES, Block, Field
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
 from eventmq.store.writes import (
-    Act,
     Admit,
     AdmitGraph,
+    AdvanceGraphs,
+    ApplyToJobs,
     CancelGraph,
+    ContinueBulkOperation,
     EndDeadlines,
     Expire,
     Finish,
-    Follow,
-    Note,
-    NoteEnds,
     Promote,
+    RecordEnds,
+    RecordEvents,
     Requeue,
-    SweepSlice,
     unique_rule,
 )
 
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from eventmq.job import JobRecord
-    from eventmq.store.writes import Acted, Attempt, Finished, Followed, Kin, Sweep, Verdict
+    from eventmq.store.writes import (
+        AffectedJobs,
+        Attempt,
+        BulkOperation,
+        Finished,
+        GraphChanges,
+        Kin,
+        WriteResult,
+    )
 
     FindKins = Callable[[Sequence[str]], Sequence[Kin | None]]
 
@@ -43,8 +51,8 @@ __all__ = [
     "MAKERS",
     "PARTS",
     "Announce",
+    "EventLogHead",
     "EventRow",
-    "OutboxHead",
     "ReadEvents",
     "SealEvents",
     "events_of",
@@ -178,14 +186,16 @@ def _put_kin(block: Block, kins: FindKins | None) -> None:
 # Jobs that come
 
 
-def _admitted(entry: Admit, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
+def _admitted(entry: Admit, verdict: Mapping[int, WriteResult]) -> Iterable[Block]:
     jobs = entry.jobs
     if len(jobs) == 1 and not verdict:
         return (_arrival(jobs[0]),)
     return _some_admitted(jobs, verdict)
 
 
-def _some_admitted(jobs: Sequence[JobRecord], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _some_admitted(
+    jobs: Sequence[JobRecord], verdict: Mapping[int, WriteResult]
+) -> Iterator[Block]:
     plain = [job for place, job in enumerate(jobs) if place not in verdict] if verdict else jobs
     if plain:
         for kind, some in _by_state(plain):
@@ -226,7 +236,7 @@ def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
         yield block
 
 
-def _judged(jobs: Sequence[JobRecord], verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _judged(jobs: Sequence[JobRecord], verdict: Mapping[int, WriteResult]) -> Iterator[Block]:
     """Yield the events of jobs that were refused, or admitted in the place of others."""
     for place, (code, _, ended) in verdict.items():
         job = jobs[place]
@@ -250,7 +260,7 @@ def _promoted(entry: Promote, verdict: tuple[Sequence[JobRecord], float | None])
 # Jobs that end
 
 
-def _finished(entry: Finish, verdict: Mapping[int, Verdict]) -> Iterable[Block]:
+def _finished(entry: Finish, verdict: Mapping[int, WriteResult]) -> Iterable[Block]:
     rows = entry.rows
     if len(rows) == 1 and not verdict:
         return (_end(rows[0], entry.leased, entry.ahead),)
@@ -352,7 +362,7 @@ def _ended(
 # Jobs that go on
 
 
-def _requeued(entry: Requeue, verdict: Mapping[int, Verdict]) -> Iterator[Block]:
+def _requeued(entry: Requeue, verdict: Mapping[int, WriteResult]) -> Iterator[Block]:
     attempts = {attempt.job_id: attempt for attempt in entry.attempts}
     ready = {attempt.job_id: at for attempt, at in zip(entry.attempts, entry.ready, strict=False)}
     for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.causes, strict=False)):
@@ -377,23 +387,25 @@ def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -
     _put_errors(block, [attempt.error])
 
 
-def _acted(entry: Act, verdict: Acted) -> Iterator[Block]:
+def _acted(entry: ApplyToJobs, verdict: AffectedJobs) -> Iterator[Block]:
     yield from _done(entry.action, verdict, entry.stamp.at)
 
 
-def _swept(entry: SweepSlice, verdict: tuple[Acted, Sweep | None]) -> Iterator[Block]:
+def _swept(
+    entry: ContinueBulkOperation, verdict: tuple[AffectedJobs, BulkOperation | None]
+) -> Iterator[Block]:
     acted, sweep = verdict
     if sweep is not None:
         yield from _done(sweep.operation.action, acted, entry.stamp.at)
 
 
-def _done(action: str, acted: Acted, at: float) -> Iterator[Block]:
+def _done(action: str, acted: AffectedJobs, at: float) -> Iterator[Block]:
     kind = {"cancel": _CANCELLED, "retry": _REPLAYED}.get(action)
     if kind is not None:
         yield from _changed(kind, acted.jobs, at)
 
 
-def _noted(entry: Note, _: object) -> Iterator[Block]:
+def _noted(entry: RecordEvents, _: object) -> Iterator[Block]:
     for block in _changed(KIND_CODES[entry.kind], entry.jobs, entry.at):
         block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
         yield block
@@ -402,7 +414,7 @@ def _noted(entry: Note, _: object) -> Iterator[Block]:
 # Graphs
 
 
-def _admitted_graph(entry: AdmitGraph, verdict: Verdict | None) -> Iterator[Block]:
+def _admitted_graph(entry: AdmitGraph, verdict: WriteResult | None) -> Iterator[Block]:
     """Yield the events of the jobs of a graph."""
     if verdict is not None:
         if verdict.code == "same_id":
@@ -412,7 +424,7 @@ def _admitted_graph(entry: AdmitGraph, verdict: Verdict | None) -> Iterator[Bloc
         yield from _arrived(kind, some)
 
 
-def _followed(entry: Follow, verdict: Followed) -> Iterator[Block]:
+def _followed(entry: AdvanceGraphs, verdict: GraphChanges) -> Iterator[Block]:
     ready = [*verdict.ready, *verdict.more]
     if ready:
         for kind, some in _by_state(ready):
@@ -471,12 +483,12 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Promote: _promoted,
     Expire: _expired,
     Requeue: _requeued,
-    Note: _noted,
-    NoteEnds: lambda entry, _: _ended(entry.rows, {}),
-    Act: _acted,
-    SweepSlice: _swept,
+    RecordEvents: _noted,
+    RecordEnds: lambda entry, _: _ended(entry.rows, {}),
+    ApplyToJobs: _acted,
+    ContinueBulkOperation: _swept,
     AdmitGraph: _admitted_graph,
-    Follow: _followed,
+    AdvanceGraphs: _followed,
     CancelGraph: lambda entry, verdict: _done("cancel", verdict[1], entry.stamp.at),
     EndDeadlines: lambda entry, verdict: _done("cancel", verdict[0], entry.stamp.at),
 }
@@ -588,7 +600,7 @@ def _given(
             _note_results(results, (
                 row for place, row in enumerate(entry.rows) if place not in verdict
             ))  # fmt: skip
-        elif isinstance(entry, NoteEnds):
+        elif isinstance(entry, RecordEnds):
             _note_results(results, entry.rows)
     return bodies, results
 
@@ -623,7 +635,7 @@ class EventRow(NamedTuple):
     body: bytes
 
 
-class OutboxHead(NamedTuple):
+class EventLogHead(NamedTuple):
     """What a store has of events: numbers from ``first`` and before ``next``.
 
     ``journal`` is the id of the one that reads them, "" for none so far; ``sealed`` is the last
@@ -637,7 +649,7 @@ class OutboxHead(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Note at which addresses the broker can be reached, by port. Verdict: None.
+    """Note at which addresses the broker can be reached, by port. Result: None.
 
     For a journal that reads the store and has something to tell the broker.
     """
@@ -648,8 +660,8 @@ class Announce(NamedTuple):
 class ReadEvents(NamedTuple):
     """Read events that come after a number, as whole rows.
 
-    At least one row if there is one, and no more after ``max_bytes``. Verdict: (list of EventRow,
-    OutboxHead).
+    At least one row if there is one, and no more after ``max_bytes``. Result: (list of EventRow,
+    EventLogHead).
     """
 
     after: int
@@ -657,7 +669,7 @@ class ReadEvents(NamedTuple):
 
 
 class SealEvents(NamedTuple):
-    """Note that a journal has all events up to a number, safely. Verdict: (OutboxHead, taken).
+    """Note that a journal has all events up to a number, safely. Result: (EventLogHead, taken).
 
     These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
     been dropped already, an event of kind ``gap`` says which. A journal of another id takes the

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord, JobState
     from eventmq.store.writes import SubqueueKey
 
-__all__ = ["Claim", "Find", "Found", "History", "ListJobs"]
+__all__ = ["FindJobs", "History", "JobRow", "ListJobs", "ReadQueued"]
 
 
-class Claim(NamedTuple):
+class ReadQueued(NamedTuple):
     """Read the queued jobs of a subqueue that rank after (rank, seq).
 
-    Verdict: (jobs in order, whether more). At most ``limit`` jobs, and no more after their bodies
+    Result: (jobs in order, whether more). At most ``limit`` jobs, and no more after their bodies
     exceed ``max_bytes``.
     """
 
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     max_bytes: int
 
 
-class Found(NamedTuple):
+class JobRow(NamedTuple):
     """What is known of a job.
 
     The body is there while it is unfinished or failed, the other fields as in `Finished` once it
@@ -41,16 +41,16 @@ class Found(NamedTuple):
     started: float = 0.0
     ran: float = 0.0
     worker: str = ""
-    #: There is a result that was not read: see `Find`.
+    #: There is a result that was not read: see `FindJobs`.
     unread: bool = False
 
 
-class Find(NamedTuple):
-    """Look jobs up. Verdict: {id: Found} of those known.
+class FindJobs(NamedTuple):
+    """Look jobs up. Result: {id: JobRow} of those known.
 
     With ``room`` bodies are not read, nor are all results of jobs that have succeeded: in the order
     of the ids as long as what was read is less than ``room`` bytes. Those of at most 4,096 bytes do
-    not count and are read in any case. Of the others `Found.unread` is true.
+    not count and are read in any case. Of the others `JobRow.unread` is true.
     """
 
     ids: Sequence[str]
@@ -60,7 +60,7 @@ class Find(NamedTuple):
 class ListJobs(NamedTuple):
     """Read up to ``limit`` jobs by filters, without their bodies, the newest (largest id) first.
 
-    Verdict: (list of Found, next cursor or "").
+    Result: (list of JobRow, next cursor or "").
     """
 
     state: JobState | None
@@ -71,9 +71,9 @@ class ListJobs(NamedTuple):
 
 
 class History(NamedTuple):
-    """Read the failed attempts of a job. Verdict: list of Attempt, the oldest first.
+    """Read the failed attempts of a job. Result: list of Attempt, the oldest first.
 
-    The last one of a job that has failed for good is not among them: `Found` has it.
+    The last one of a job that has failed for good is not among them: `JobRow` has it.
     """
 
     id: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from eventmq.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
-    from eventmq.store.writes import Chunk, LimitRow, SubqueueKey, SuspectRow, Sweep
+    from eventmq.store.writes import BulkOperation, Chunk, LimitRow, SubqueueKey, SuspectRow
 
 __all__ = ["QueueCounts", "Recovered", "SubqueueHead"]
 
@@ -63,7 +63,7 @@ class Recovered:
     chunks: list[Chunk] = field(default_factory=list)
     next_due: float | None = None
     next_expiry: float | None = None
-    sweeps: list[Sweep] = field(default_factory=list)
+    sweeps: list[BulkOperation] = field(default_factory=list)
     subqueues: list[SubqueueHead] = field(default_factory=list)
     limiters: list[LimitRow] = field(default_factory=list)
     next_event: int = 1

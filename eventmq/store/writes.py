@@ -15,61 +15,61 @@ if TYPE_CHECKING:
     from eventmq.events import Kind
     from eventmq.graph import Plan
     from eventmq.job import JobRecord
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
 
 __all__ = [
-    "Act",
-    "Acted",
     "Admit",
     "AdmitGraph",
+    "AdvanceGraphs",
+    "AffectedJobs",
+    "ApplyToJobs",
     "Attempt",
-    "BeginSweep",
+    "AuditFields",
+    "BeginBulkOperation",
+    "BulkOperation",
     "CancelGraph",
     "Cause",
     "Chunk",
     "CloseChunk",
+    "ContinueBulkOperation",
     "EndDeadlines",
     "Expire",
     "FindKin",
     "Finish",
     "Finished",
-    "Follow",
-    "Followed",
     "ForgetQueues",
+    "GraphChanges",
     "GraphPage",
     "GraphRow",
     "InputsPage",
     "KeepTime",
     "Kin",
+    "LeaseChunk",
     "LimitRow",
     "ListFailed",
     "ListGraph",
-    "Note",
-    "NoteEnds",
-    "OpenChunk",
     "Operation",
     "Pause",
     "Promote",
     "PruneFailed",
     "Pruned",
     "ReadInputs",
+    "RecordEnds",
+    "RecordEvents",
     "Requeue",
     "SaveLimits",
     "SaveSuspects",
-    "Stamp",
     "SubqueueKey",
     "SuspectEnd",
     "SuspectRow",
-    "Sweep",
-    "SweepSlice",
     "UniqueRule",
-    "Verdict",
+    "WriteResult",
     "subqueue_of",
     "unique_rule",
 ]
 
 
-class Verdict(NamedTuple):
+class WriteResult(NamedTuple):
     """What the store says about one job of an entry that was not simply done."""
 
     #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
@@ -83,9 +83,9 @@ class Verdict(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Store new jobs, as never delivered. Verdict: {index: Verdict} of those refused or changed.
+    """Store new jobs, as never delivered. Result: {index: WriteResult} of those refused or changed.
 
-    A job may be leased by an `OpenChunk` of the same commit; its delivery is written by that.
+    A job may be leased by an `LeaseChunk` of the same commit; its delivery is written by that.
 
     A job with a `unique_rule` whose key another one has in a state that counts, or that ran and
     was admitted within the period, is judged by the mode. ``reject``: ``unique_conflict``.
@@ -124,7 +124,7 @@ class Finished(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """End jobs. Verdict: {index: Verdict} of those that were not there any more."""
+    """End jobs. Result: {index: WriteResult} of those that were not there any more."""
 
     rows: Sequence[Finished]
     #: Unix time at which they were handed to their worker, 0.0 if they were not; for their events.
@@ -163,8 +163,8 @@ class Requeue(NamedTuple):
     """Write state, rank, due, attempt, delivery and deaths of unfinished jobs.
 
     ``attempts`` are why jobs among them are tried again; of a job the last ten are kept, until its
-    outcome is forgotten. Jobs that are not there any more are left out. Verdict: {index: Verdict}
-    of these, ``stale_lease``.
+    outcome is forgotten. Jobs that are not there any more are left out. Result: {index:
+    WriteResult} of these, ``stale_lease``.
     """
 
     jobs: Sequence[JobRecord]
@@ -178,8 +178,8 @@ class Requeue(NamedTuple):
     ready: Sequence[float] = ()
 
 
-class Note(NamedTuple):
-    """Write an event of each job, that changes nothing else. Verdict: None."""
+class RecordEvents(NamedTuple):
+    """Write an event of each job, that changes nothing else. Result: None."""
 
     kind: Kind
     jobs: Sequence[JobRecord]
@@ -188,8 +188,8 @@ class Note(NamedTuple):
     leased: float = 0.0
 
 
-class NoteEnds(NamedTuple):
-    """Write the events of jobs that ended and were never stored. Verdict: None."""
+class RecordEnds(NamedTuple):
+    """Write the events of jobs that ended and were never stored. Result: None."""
 
     rows: Sequence[Finished]
 
@@ -206,8 +206,8 @@ class Chunk(NamedTuple):
     leased: float = 0.0
 
 
-class OpenChunk(NamedTuple):
-    """Lease jobs by one row. Verdict: {}.
+class LeaseChunk(NamedTuple):
+    """Lease jobs by one row. Result: {}.
 
     When the store is opened again, a job belongs to the chunk as long as its own record says an
     earlier delivery: a `Requeue` with this delivery or a later one has ended the lease.
@@ -217,14 +217,14 @@ class OpenChunk(NamedTuple):
 
 
 class CloseChunk(NamedTuple):
-    """Delete the row of a chunk. Verdict: {}."""
+    """Delete the row of a chunk. Result: {}."""
 
     session: str
     number: int
 
 
 class Expire(NamedTuple):
-    """End up to ``limit`` waiting jobs that have expired. Verdict: (jobs, next expiry).
+    """End up to ``limit`` waiting jobs that have expired. Result: (jobs, next expiry).
 
     That is up to the wall time ``now + ahead``. The jobs, without bodies, are as they were; they
     keep their outcome for ``ttl`` seconds. The next expiry, a wall time, is that one where the
@@ -252,7 +252,7 @@ class LimitRow(NamedTuple):
 
 
 class SaveLimits(NamedTuple):
-    """Write token buckets, over what was written before. Verdict: None."""
+    """Write token buckets, over what was written before. Result: None."""
 
     rows: Sequence[LimitRow]
 
@@ -298,7 +298,7 @@ class SuspectRow(NamedTuple):
 
 
 class SaveSuspects(NamedTuple):
-    """Write what is known of suspects, over what was written before. Verdict: None.
+    """Write what is known of suspects, over what was written before. Result: None.
 
     Of jobs that are not there any more nothing is written, and what was is forgotten when the store
     is opened.
@@ -312,7 +312,7 @@ class SaveSuspects(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Make up to ``limit`` delayed jobs queued that are due. Verdict: (jobs, next due).
+    """Make up to ``limit`` delayed jobs queued that are due. Result: (jobs, next due).
 
     No more than one job after their bodies exceed ``max_bytes``. A job with an ``eta`` is due when
     wall time, ``now + ahead``, has come that far, any other one at its ``due``. Of those with an
@@ -329,7 +329,7 @@ class Promote(NamedTuple):
 
 
 class KeepTime(NamedTuple):
-    """Write the clocks of the store with this commit. Verdict: None.
+    """Write the clocks of the store with this commit. Result: None.
 
     A store does it by itself with every commit that comes `eventmq.timekeeping.SAVE_EVERY` after
     the last time.
@@ -403,7 +403,7 @@ def _rule(text: str) -> UniqueRule | None:
 
 
 class AdmitGraph(NamedTuple):
-    """Store the jobs of a graph, all or none. Verdict: None, or the Verdict for all of them.
+    """Store the jobs of a graph, all or none. Result: None, or the WriteResult for all of them.
 
     Their numbers are consecutive, by place; those that wait are blocked. The first job's id is
     that of the graph. ``same_id``: it was admitted before; ``full``; ``taken``: a job has an id
@@ -414,8 +414,8 @@ class AdmitGraph(NamedTuple):
     plan: Plan
 
 
-class Follow(NamedTuple):
-    """Do what the ends in this commit cause in graphs. Verdict: Followed.
+class AdvanceGraphs(NamedTuple):
+    """Do what the ends in this commit cause in graphs. Result: GraphChanges.
 
     A barrier that has counted down makes what waits at it ready: its body becomes MessagePack
     ``[body, input]``, where the job takes one; the input is MessagePack, ``[id, content type,
@@ -453,7 +453,7 @@ class Follow(NamedTuple):
     ahead: float = 0.0
 
 
-class Followed(NamedTuple):
+class GraphChanges(NamedTuple):
     """What became of jobs that waited for others."""
 
     #: Queued or delayed now.
@@ -469,22 +469,22 @@ class Followed(NamedTuple):
 class CancelGraph(NamedTuple):
     """Cancel what has not ended of the graph of a job, the last jobs first.
 
-    Verdict: (id of the graph or "", Acted). Where it has ``limit`` jobs there may be more.
+    Result: (id of the graph or "", AffectedJobs). Where it has ``limit`` jobs there may be more.
     """
 
     id: str
-    stamp: Stamp
+    stamp: AuditFields
     limit: int = 1000
 
 
 class EndDeadlines(NamedTuple):
     """Cancel what is left of parts past their deadline, so many jobs at most.
 
-    Verdict: (Acted, next deadline or None); that has passed where there is more to cancel.
+    Result: (AffectedJobs, next deadline or None); that has passed where there is more to cancel.
     """
 
     now: float
-    stamp: Stamp
+    stamp: AuditFields
     limit: int = 1000
 
 
@@ -499,7 +499,7 @@ class Kin(NamedTuple):
 
 
 class FindKin(NamedTuple):
-    """Look up where a job stands. Verdict: Kin, or None for a job of no known graph."""
+    """Look up where a job stands. Result: Kin, or None for a job of no known graph."""
 
     id: str
 
@@ -512,7 +512,7 @@ class GraphRow(NamedTuple):
     output: int
     #: Whether it is there for failures.
     handler: bool
-    found: Found
+    found: JobRow
 
 
 class GraphPage(NamedTuple):
@@ -524,7 +524,7 @@ class GraphPage(NamedTuple):
 
 
 class ListGraph(NamedTuple):
-    """Read jobs of the graph of a job, from a place on. Verdict: GraphPage, or None."""
+    """Read jobs of the graph of a job, from a place on. Result: GraphPage, or None."""
 
     id: str
     first: int
@@ -534,7 +534,7 @@ class ListGraph(NamedTuple):
 class ReadInputs(NamedTuple):
     """Read results that a job takes and whose ids its body has, in pages.
 
-    Verdict: InputsPage, or None where nothing is kept for such a job.
+    Result: InputsPage, or None where nothing is kept for such a job.
     """
 
     id: str
@@ -573,7 +573,7 @@ class Operation(NamedTuple):
     reason: str = ""
 
 
-class Stamp(NamedTuple):
+class AuditFields(NamedTuple):
     """What is written about jobs that an operation touches.
 
     A cancelled job gets an outcome with ``at``, ``ttl`` and ``result``, the encoded error. A
@@ -591,7 +591,7 @@ class Stamp(NamedTuple):
     ahead: float = 0.0
 
 
-class Acted(NamedTuple):
+class AffectedJobs(NamedTuple):
     """Jobs that an action touched: as they were, those retried as they are; perhaps without bodies.
 
     ``others`` has the states of jobs that it could not be done to; unknown ids are in neither.
@@ -601,8 +601,8 @@ class Acted(NamedTuple):
     others: dict[str, str]
 
 
-class Act(NamedTuple):
-    """Do ``cancel``, ``retry`` or ``drop`` with jobs by id. Verdict: Acted.
+class ApplyToJobs(NamedTuple):
+    """Do ``cancel``, ``retry`` or ``drop`` with jobs by id. Result: AffectedJobs.
 
     With ``attempts`` it is done only to those whose attempt is the number at the same place: who
     asks twice, or was killed before the answer, does it once.
@@ -610,11 +610,11 @@ class Act(NamedTuple):
 
     action: str
     ids: Sequence[str]
-    stamp: Stamp
+    stamp: AuditFields
     attempts: Sequence[int] = ()
 
 
-class Sweep(NamedTuple):
+class BulkOperation(NamedTuple):
     """The durable mark of an operation that goes slice by slice over jobs up to a number."""
 
     id: str
@@ -629,36 +629,37 @@ class Sweep(NamedTuple):
     done: bool = False
 
 
-class BeginSweep(NamedTuple):
-    """Write the mark of a sweep. Verdict: Sweep, the existing one if the id is there already.
+class BeginBulkOperation(NamedTuple):
+    """Write the mark of a bulk operation. Result: it, or the one that has its id already.
 
     The marks of the last hundred sweeps that are done are kept.
     """
 
-    sweep: Sweep
+    sweep: BulkOperation
 
 
-class SweepSlice(NamedTuple):
+class ContinueBulkOperation(NamedTuple):
     """Do the next part of a sweep: up to ``limit`` jobs that are not in ``keep``, by number.
 
-    Verdict: (Acted, Sweep as it is now), or (Acted of nothing, None) for an unknown id.
+    Result: (AffectedJobs, BulkOperation as it is now); for an unknown id AffectedJobs is empty and
+    the other None.
     """
 
     id: str
-    stamp: Stamp
+    stamp: AuditFields
     keep: Collection[int]
     limit: int
 
 
 class Pause(NamedTuple):
-    """Write whether a queue is paused. Verdict: None."""
+    """Write whether a queue is paused. Result: None."""
 
     queue: str
     paused: bool
 
 
 class ForgetQueues(NamedTuple):
-    """Forget queues that are empty and not paused. Verdict: names of those that are forgotten.
+    """Forget queues that are empty and not paused. Result: names of those that are forgotten.
 
     A queue that is not stored at all counts as forgotten. Its name stays as long as outcomes of its
     jobs are kept; with 100,000 names that stay no other queue is forgotten.
@@ -672,7 +673,7 @@ class ForgetQueues(NamedTuple):
 class ListFailed(NamedTuple):
     """Read up to ``limit`` failed jobs by filters, without bodies, the last failed first.
 
-    Verdict: (list of `eventmq.store.Found`, next cursor or ""). ``operation`` has the filters.
+    Result: (list of `eventmq.store.JobRow`, next cursor or ""). ``operation`` has the filters.
     """
 
     operation: Operation
@@ -690,7 +691,7 @@ class Pruned(NamedTuple):
 
 
 class PruneFailed(NamedTuple):
-    """Forget up to ``limit`` failed jobs, the oldest first. Verdict: Pruned.
+    """Forget up to ``limit`` failed jobs, the oldest first. Result: Pruned.
 
     Those that failed before ``before`` go, and as many more as it takes to have no more than
     ``max_bytes`` of bodies, headers, errors and histories.

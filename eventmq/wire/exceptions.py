@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from eventmq.wire.results import RemoteError
 
-    Find = Callable[[str], type[Exception] | None]
+    FindJobs = Callable[[str], type[Exception] | None]
 
 __all__ = ["Apart", "rebuild", "take_apart"]
 
@@ -116,7 +116,7 @@ def _plain(items: Iterable[tuple[object, object]]) -> dict[str, object]:
 # Together
 
 
-def rebuild(remote: RemoteError, find: Find) -> Exception | None:
+def rebuild(remote: RemoteError, find: FindJobs) -> Exception | None:
     """Return an exception like the worker's, or None where that cannot be.
 
     Args:
@@ -132,7 +132,7 @@ def rebuild(remote: RemoteError, find: Find) -> Exception | None:
         return None
 
 
-def _make(kind: type[Exception], remote: RemoteError, find: Find) -> Exception:
+def _make(kind: type[Exception], remote: RemoteError, find: FindJobs) -> Exception:
     arguments: tuple[object, ...]
     if _GROUP is not None and issubclass(kind, _GROUP):
         members = [rebuild(member, find) or _stranger(member) for member in remote.members]

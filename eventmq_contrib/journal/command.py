@@ -76,7 +76,7 @@ def journal(
 @contextlib.contextmanager
 def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, EventMQ]]:
     """Give where events come from, and close it at the end."""
-    from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+    from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
     from eventmq_contrib.journal.sources import BrokerSource, StoreSource
 
     app = target.serving().app
@@ -87,7 +87,7 @@ def _source(target: Target, data_dir: str | None) -> Iterator[tuple[Source, Even
         if data_dir is None and not (local and directory.is_dir()):
             yield BrokerSource(app), app
             return
-        reader = OutboxReader(directory)
+        reader = EventLogReader(directory)
         stack.callback(reader.close)
         addresses = reader.addresses()
         given: dict[str, Any] = {"submit_timeout": PATIENCE}

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.errors import BrokerUnavailable, ProtocolError, StoreError
-from eventmq.store.events import EventRow, OutboxHead
+from eventmq.store.events import EventLogHead, EventRow
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.clock import Clock
-    from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+    from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 
 __all__ = ["BrokerSource", "Source", "StoreSource"]
 
@@ -26,7 +26,7 @@ class Source(Protocol):
 
     broker_id: str
 
-    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """Return events after a number: whole rows, at least one if there is one."""
 
     def seal(self, journal: str, sealed: int) -> bool:
@@ -51,7 +51,7 @@ class BrokerSource:
         self._app = app
         self.broker_id: str = app.ask("ping")["store"]
 
-    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """See `Source`."""
         answer = self._app.ask("events.read", {"after": after, "bytes": max_bytes})
         _same(self.broker_id, answer)
@@ -72,7 +72,7 @@ class StoreSource:
         clock: Says when to try again where it is away.
     """
 
-    def __init__(self, reader: OutboxReader, app: EventMQ, clock: Clock) -> None:
+    def __init__(self, reader: EventLogReader, app: EventMQ, clock: Clock) -> None:
         self._reader = reader
         self._app = app
         self._clock = clock
@@ -80,7 +80,7 @@ class StoreSource:
         self._warned = False
         self.broker_id: str = reader.store_id
 
-    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """See `Source`."""
         return self._reader.read(after, max_bytes)
 
@@ -118,7 +118,7 @@ def seal(app: EventMQ, broker_id: str, journal: str, sealed: int) -> None:
     check(broker_id, _head(answer), sealed)
 
 
-def check(broker_id: str, head: OutboxHead, sealed: int) -> None:
+def check(broker_id: str, head: EventLogHead, sealed: int) -> None:
     """See that a broker has not less than its journal.
 
     Raises:
@@ -142,5 +142,5 @@ def _same(broker_id: str, answer: dict[str, Any]) -> None:
         raise StoreError(msg)
 
 
-def _head(answer: dict[str, Any]) -> OutboxHead:
-    return OutboxHead(answer["first"], answer["next"], answer["journal"], answer["sealed"])
+def _head(answer: dict[str, Any]) -> EventLogHead:
+    return EventLogHead(answer["first"], answer["next"], answer["journal"], answer["sealed"])

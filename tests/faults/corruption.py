@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name, buckets
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
-from eventmq.store.reads import Find
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.store.reads import FindJobs
 from tests.faults.crashes import PAGE
 from tests.faults.script import Script, Stuck, finish, run_script
 from tests.support.broker_harness import FakeClock
@@ -21,7 +21,7 @@ from tests.support.broker_harness import FakeClock
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ALTERED", "LOST", "VERDICTS", "Store", "Verdict", "is_cut"]
+__all__ = ["ALTERED", "LOST", "VERDICTS", "Store", "WriteResult", "is_cut"]
 
 #: What came of a damage, the best first: the broker did not start; it ended, without another
 #: receipt; jobs were answered with an error that names them; nothing came of it; only fsck finds
@@ -37,7 +37,7 @@ ALTERED = "value altered"
 #: What is done, and how often.
 KINDS = ("flip", "flip", "flip", "garbage", "zeros", "truncate")
 
-Verdict = tuple[str, str]
+WriteResult = tuple[str, str]
 
 
 class Store:
@@ -62,7 +62,7 @@ class Store:
             shutil.copytree(folder / "live", folder / "sound")
         (folder / "sound" / f"{FILE_NAME}-shm").unlink(missing_ok=True)
 
-    def damage(self, seed: int) -> tuple[str, Verdict]:
+    def damage(self, seed: int) -> tuple[str, WriteResult]:
         """Damage a copy; return what was done, and what came of it."""
         chance = random.Random(seed)
         folder = self.folder / "damaged"
@@ -84,8 +84,8 @@ class Store:
         path.write_bytes(data)
         return f"{what} at byte {place} of {path.name}", self._verdict(folder)
 
-    def _verdict(self, folder: Path) -> Verdict:
-        care = SqliteCare(folder / FILE_NAME, durable=True)
+    def _verdict(self, folder: Path) -> WriteResult:
+        care = SqliteTools(folder / FILE_NAME, durable=True)
         try:
             found = "; ".join(f"{f.check}: {f.found}" for f in care.check())
         except StoreError as error:
@@ -115,7 +115,7 @@ class Store:
     def _compare(self, script: Script) -> Counter[str]:
         """Compare what the broker ran and answers with what was submitted."""
         wrong: Counter[str] = Counter(bodies=len(script.promises.altered))
-        script.store.submit([Find(self.confirmed)])
+        script.store.submit([FindJobs(self.confirmed)])
         [answer] = script.store.finished()
         if isinstance(answer, Exception):
             raise answer

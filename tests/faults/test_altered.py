@@ -12,7 +12,7 @@ from eventmq.graph import Group, Signature
 from eventmq.job import OutcomeKind
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.schedule import LoadSchedules
 from eventmq.store.writes import Finish
@@ -73,7 +73,7 @@ def error_of(broker: Broker, job_id: str) -> RemoteError:
 def checksums(broker: Broker) -> list[Finding]:
     """Return what fsck says of checksums."""
     assert broker.path is not None
-    found = SqliteCare(broker.path / FILE_NAME, durable=True).check()
+    found = SqliteTools(broker.path / FILE_NAME, durable=True).check()
     return [finding for finding in found if finding.check == "checksums"]
 
 

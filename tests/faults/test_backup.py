@@ -16,10 +16,10 @@ from eventmq.cli.program import program
 from eventmq.clock import SystemClock
 from eventmq.errors import StoreError
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import copy
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.store.events import ReadEvents, SealEvents
 from tests.faults.script import Script, finish, run_script
 from tests.support.shell import Shell
@@ -39,7 +39,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
 
 
 def back_up(folder: Path, to: Path, *, replace: bool = False) -> Any:
-    return SqliteCare(folder / FILE_NAME, durable=True).backup(to, replace=replace)
+    return SqliteTools(folder / FILE_NAME, durable=True).backup(to, replace=replace)
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -53,7 +53,7 @@ def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
     back_up(tmp_path / "data", tmp_path / "copy")
     confirmed = dict(script.promises.confirmed)
     script.batch(30, "task:later,content-type:json")
-    assert SqliteCare(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
+    assert SqliteTools(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
     restored = Script(tmp_path / "copy", script.clock)
     restored.join("another")
     finish(restored)
@@ -61,7 +61,7 @@ def test_a_broker_goes_on_from_a_backup(script: Script, tmp_path: Path) -> None:
     assert set(states.values()) <= {"succeeded", "failed", "cancelled"}, states
     later = [job_id for job_id in script.promises.confirmed if job_id not in confirmed]
     assert {state for _, state in restored.call("state", ids=later)} == {""}
-    assert SqliteCare(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
+    assert SqliteTools(tmp_path / "copy" / FILE_NAME, durable=True).check() == []
     restored.close()
 
 
@@ -86,7 +86,7 @@ def test_a_restored_store_is_another_one(script: Script, tmp_path: Path) -> None
     script.store.finished()
     first, epoch = script.core.state.store_id, script.core.state.epoch
     back_up(tmp_path / "data", tmp_path / "copy")
-    reader = OutboxReader(tmp_path / "copy")
+    reader = EventLogReader(tmp_path / "copy")
     ids = {first, reader.store_id}
     reader.close()
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_a_backup_under_load_has_all_that_was_confirmed(tmp_path: Path) -> None:
         client.join()
         app.close()
         shell.close()
-    assert SqliteCare(tmp_path / "copy2" / FILE_NAME, durable=True).check() == []
+    assert SqliteTools(tmp_path / "copy2" / FILE_NAME, durable=True).check() == []
     restored = Shell(tmp_path)
     broker = restored.start("broker", "--bind", "tcp://127.0.0.1:0", "--data-dir", "copy2")
     app = EventMQ("client", broker=broker.ready()["main"])

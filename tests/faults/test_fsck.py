@@ -16,10 +16,10 @@ from eventmq.cli.program import program
 from eventmq.errors import StoreError
 from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import OutboxReader
+from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.schema import JOB_CRC, JOB_HEAD, add_checksums
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import CHECKS, SqliteCare
+from eventmq.plugins.queue_stores.sqlite.tools.tools import CHECKS, SqliteTools
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
 
@@ -39,8 +39,8 @@ def folder(worked: Path, tmp_path: Path) -> Path:
     return shutil.copytree(worked, tmp_path / "data")
 
 
-def care_of(folder: Path) -> SqliteCare:
-    return SqliteCare(folder / FILE_NAME, durable=True)
+def tools_of(folder: Path) -> SqliteTools:
+    return SqliteTools(folder / FILE_NAME, durable=True)
 
 
 def damage(folder: Path, sql: str) -> None:
@@ -51,10 +51,10 @@ def damage(folder: Path, sql: str) -> None:
 
 def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
     """Also with a log that no broker has moved yet."""
-    assert care_of(folder).check() == []
+    assert tools_of(folder).check() == []
     store = SqliteStore(folder, FakeClock(), reserve=0)
     store.open()
-    assert care_of(folder).check() == [], "a broker may have it open"
+    assert tools_of(folder).check() == [], "a broker may have it open"
     store.close()
 
 
@@ -133,7 +133,7 @@ DAMAGE = {
 def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str) -> None:
     checks, repairable = DAMAGE[sql]
     damage(folder, sql)
-    care = care_of(folder)
+    care = tools_of(folder)
     found = care.check()
     assert {finding.check for finding in found} == checks
     assert all(finding.found and finding.means and finding.help for finding in found)
@@ -142,7 +142,7 @@ def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sq
     assert list(repaired.left) == care.check()
     if repaired.done:
         before = shutil.copytree(repaired.kept, folder.parent / "before")
-        assert {finding.check for finding in care_of(before).check()} == checks
+        assert {finding.check for finding in tools_of(before).check()} == checks
 
 
 def test_what_a_repair_keeps_is_for_its_owner_only(folder: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_a_repair_keeps_is_for_its_owner_only(folder: Path) -> None:
     damage(folder, "UPDATE schedule_counts SET value = 5 WHERE key = 'live'")
     before = os.umask(0)
     try:
-        kept = Path(care_of(folder).repair().kept)
+        kept = Path(tools_of(folder).repair().kept)
     finally:
         os.umask(before)
     assert "0o700" == oct(kept.stat().st_mode & 0o777)
@@ -171,7 +171,7 @@ def test_ends_and_numbers_are_checked(folder: Path) -> None:
     db.execute(f"UPDATE {bucket} SET state = 2 WHERE id = (SELECT min(id) FROM {bucket})")
     db.execute(f"UPDATE failed SET seq = {_A_JOB} WHERE seq = (SELECT min(seq) FROM failed)")
     db.close()
-    found = [finding.check for finding in care_of(folder).check()]
+    found = [finding.check for finding in tools_of(folder).check()]
     assert found == ["checksums", "ends", "numbers"]
 
 
@@ -187,10 +187,10 @@ def test_an_index_that_is_not_right_is_made_anew(folder: Path) -> None:
     sql = "UPDATE sqlite_master SET sql = replace(sql, ' WHERE seq < 0', '') WHERE rootpage = ?"
     db.execute(sql, (page,))
     db.close()
-    [finding] = care_of(folder).check()
+    [finding] = tools_of(folder).check()
     assert (finding.check, finding.repairable) == ("indexes", True)
     assert "failed_at" in finding.found
-    assert care_of(folder).repair().left == []
+    assert tools_of(folder).repair().left == []
 
 
 def test_a_broken_page_is_named_with_its_table(folder: Path) -> None:
@@ -203,11 +203,11 @@ def test_a_broken_page_is_named_with_its_table(folder: Path) -> None:
     data = bytearray(path.read_bytes())
     data[(page - 1) * 4096 : page * 4096] = bytes(4096)
     path.write_bytes(data)
-    findings = care_of(folder).check()
+    findings = tools_of(folder).check()
     assert findings[0].check == "pages"
     assert "jobs" in findings[0].found
     assert not findings[0].repairable
-    assert care_of(folder).repair()[:2] == ("", [])
+    assert tools_of(folder).repair()[:2] == ("", [])
     assert path.read_bytes()[(page - 1) * 4096 : page * 4096] == bytes(4096)
 
 
@@ -235,9 +235,9 @@ def test_a_log_that_is_damaged_in_the_middle_is_not_passed_over(logged: Path) ->
     log.write_bytes(data)
     with pytest.raises(StoreError, match=r"is damaged after \d+ pages, and \d+ commits"):
         SqliteStore(logged, FakeClock(), reserve=0).open()
-    [finding] = care_of(logged).check()
+    [finding] = tools_of(logged).check()
     assert (finding.check, finding.repairable) == ("log", True)
-    repaired = care_of(logged).repair()
+    repaired = tools_of(logged).repair()
     assert repaired.left == []
     assert (Path(repaired.kept) / f"{FILE_NAME}-wal").read_bytes() == data
     store = SqliteStore(logged, FakeClock(), reserve=0)
@@ -262,7 +262,7 @@ def test_a_commit_that_was_cut_off_is_no_damage(logged: Path) -> None:
     data = bytearray(log.read_bytes())
     data[-100] ^= 1  # of the last page
     log.write_bytes(data)
-    assert care_of(logged).check() == []
+    assert tools_of(logged).check() == []
     store = SqliteStore(logged, FakeClock(), reserve=0)
     store.open()
     store.close()
@@ -302,7 +302,7 @@ def test_a_repair_is_refused_while_a_broker_runs(folder: Path) -> None:
     store.close()
     assert (code, said) == (1, "")
     assert "in use by another broker" in told
-    assert [finding.check for finding in care_of(folder).check()] == ["counts"]
+    assert [finding.check for finding in tools_of(folder).check()] == ["counts"]
 
 
 def test_what_is_no_store_is_said(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_names_of_tables_that_are_no_text_any_more_are_said(folder: Path) -> Non
     assert "cannot read the store" in told
     assert "restore a backup" in told
     with pytest.raises(StoreError, match="cannot read the store"):
-        OutboxReader(folder)
+        EventLogReader(folder)
     with pytest.raises(StoreError, match="cannot open the store"):
         SqliteStore(folder, FakeClock(), reserve=0).open()
 
@@ -349,5 +349,5 @@ def test_a_check_is_quick(folder: Path) -> None:
     db.execute("COMMIT")
     db.close()
     begun = time.process_time()
-    assert care_of(folder).check() == []
+    assert tools_of(folder).check() == []
     assert time.process_time() - begun < 3.0

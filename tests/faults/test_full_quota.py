@@ -17,7 +17,7 @@ from eventmq.errors import QueueFull, StoreError
 from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.store.writes import Admit, Finish, Finished, Verdict
+from eventmq.store.writes import Admit, Finish, Finished, WriteResult
 from eventmq.testing import FakeClock
 from tests.faults.quota import Quota
 
@@ -98,7 +98,9 @@ def test_it_opens_with_its_ballast_and_is_worked_off(
         recovered = store.open()
         assert not (crashed / "ballast").exists()
         assert [JOBS] == [counts.waiting for counts in recovered.counts.values()]
-        assert [[{0: Verdict("full", "the disk is nearly full")}]] == commit(store, Admit(jobs[:1]))
+        assert [[{0: WriteResult("full", "the disk is nearly full")}]] == commit(
+            store, Admit(jobs[:1])
+        )
         work_off(store, jobs, clock.now())
     assert quota.used() <= quota.limit
 

@@ -24,7 +24,7 @@ from eventmq.plugins.database import (
 )
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore, make_store
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
 from eventmq.store.writes import Admit, LimitRow, SaveLimits, SubqueueKey
 from eventmq.testing import FakeClock
@@ -58,8 +58,8 @@ def folder(worked: Path, tmp_path: Path) -> Path:
     return shutil.copytree(worked, tmp_path / "data")
 
 
-def care_of(folder: Path) -> SqliteCare:
-    return SqliteCare(folder / FILE_NAME, durable=True)
+def tools_of(folder: Path) -> SqliteTools:
+    return SqliteTools(folder / FILE_NAME, durable=True)
 
 
 def flip(path: Path, page: int, byte: int = PAGE - 20) -> None:
@@ -78,7 +78,7 @@ def opened(folder: Path, *, page_checksums: bool = False) -> None:
 
 def test_a_store_that_was_worked_on_is_sound_and_stays_so(folder: Path) -> None:
     """Whoever opens it goes on with them, without saying so."""
-    assert care_of(folder).check() == []
+    assert tools_of(folder).check() == []
     opened(folder)
     with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
         assert has_page_checksums(db)
@@ -92,10 +92,10 @@ def test_a_bit_that_flipped_anywhere_is_found(folder: Path, table: str) -> None:
     """Also in tables without checksums of their own."""
     page = leaves(folder / FILE_NAME, table)[0]
     flip(folder / FILE_NAME, page)
-    found = care_of(folder).check()
+    found = tools_of(folder).check()
     assert found[0].check == "page-checksums"
     assert found[0].found == f"1 pages are not what was written: {page}"
-    assert care_of(folder).repair()[:2] == ("", [])
+    assert tools_of(folder).repair()[:2] == ("", [])
     with pytest.raises(StoreError, match=rf"table {table}: .*its checksum is wrong.*--salvage"):
         opened(folder)
 
@@ -106,16 +106,16 @@ def test_what_is_salvaged_has_them_where_the_option_says_so(folder: Path) -> Non
     flip(path, leaves(path, "nodes")[0], 2)  # a free block that is not there
     for wanted in (False, True):
         to = folder.parent / f"new{wanted}"
-        done = SqliteCare(path, durable=True, page_checksums=wanted).salvage(to)
+        done = SqliteTools(path, durable=True, page_checksums=wanted).salvage(to)
         assert (done.lost, done.left) == ([], [])
         with closing(connect(to / FILE_NAME, busy=0.0)) as db:
             assert has_page_checksums(db) is wanted
         opened(to)
-        assert care_of(to).check() == []
+        assert tools_of(to).check() == []
 
 
 def test_a_backup_has_them_too(folder: Path) -> None:
-    care_of(folder).backup(folder.parent / "copy", replace=False)
+    tools_of(folder).backup(folder.parent / "copy", replace=False)
     path = folder.parent / "copy" / FILE_NAME
     assert bad_pages(path) == []
     with closing(connect(path, busy=0.0)) as db:
@@ -123,7 +123,7 @@ def test_a_backup_has_them_too(folder: Path) -> None:
     flip(path, leaves(path, "jobs")[0])
     assert len(bad_pages(path)) == 1
     opened(folder)
-    assert care_of(folder).check() == []
+    assert tools_of(folder).check() == []
 
 
 def test_a_store_without_them_goes_on_without(
@@ -143,7 +143,7 @@ def test_without_the_extension_nothing_is_written(
     monkeypatch.setattr(database, "can_checksum_pages", lambda: False)
     with pytest.raises(StoreError, match="this apsw has no extension for them"):
         opened(folder)
-    assert care_of(folder).check() == []
+    assert tools_of(folder).check() == []
 
 
 def test_the_option_needs_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +220,12 @@ def test_a_page_whose_copy_in_the_log_is_good_is_no_damage(killed: Path, torn: b
         else:
             flip(path, page)
     assert bad_pages(path) == []
-    assert care_of(killed).check() == []
+    assert tools_of(killed).check() == []
     assert log_of(killed).read_bytes() == log, "fsck only reads"
     opened(killed)
     assert not log_of(killed).exists()
     assert bad_pages(path) == []
-    assert care_of(killed).check() == []
+    assert tools_of(killed).check() == []
 
 
 @pytest.mark.parametrize("page_checksums", [False, True], ids=["unsaid", "said"])
@@ -245,7 +245,7 @@ def test_a_log_is_moved_with_checksums_whoever_opens_the_store(
         assert first_row(db, "SELECT count(*) FROM jobs") == (300,)
     assert bad_pages(path) == []
     opened(killed, page_checksums=page_checksums)
-    assert (bad_pages(path), care_of(killed).check()) == ([], [])
+    assert (bad_pages(path), tools_of(killed).check()) == ([], [])
 
 
 def test_a_page_that_is_not_in_the_log_is_found_beside_it(killed: Path) -> None:

@@ -15,7 +15,7 @@ from eventmq.plugins.queue_stores.sqlite import quick_check
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.support.pages import PAGE, leaves, overwrite
@@ -51,7 +51,7 @@ def test_a_store_with_a_damaged_page_is_refused(folder: Path, content: bytes) ->
     overwrite(path, leaves(path, "jobs")[2], content)
     with pytest.raises(StoreError, match=r"is damaged in its table jobs: .*--salvage DEST"):
         opened(folder)
-    [pages, *_] = SqliteCare(path, durable=True).check()
+    [pages, *_] = SqliteTools(path, durable=True).check()
     assert (pages.check, "(table jobs)" in pages.found) == ("pages", True)
     sound = SqliteStore(folder / "other", FakeClock(), reserve=0)
     sound.open()

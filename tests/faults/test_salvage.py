@@ -23,8 +23,8 @@ from eventmq.plugins.queue_stores.sqlite.schema import buckets
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import salvage
 from eventmq.plugins.queue_stores.sqlite.tools.btree import File
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
-from eventmq.store.reads import Find
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
+from eventmq.store.reads import FindJobs
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, Stuck, finish, run_script
@@ -68,7 +68,7 @@ def ids(waiting: tuple[Path, list[str]]) -> list[str]:
 def salvaged(folder: Path) -> Salvaged:
     """Salvage a store into a folder beside it; nothing changes in its own."""
     before = {each.name: each.read_bytes() for each in folder.glob("queue*")}
-    done = SqliteCare(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
+    done = SqliteTools(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
     assert {each.name: each.read_bytes() for each in folder.glob("queue*")} == before
     assert [each.name for each in (folder.parent / "new").iterdir()] == [FILE_NAME]
     return done
@@ -86,7 +86,7 @@ def drained(folder: Path, queue: str = "mail") -> dict[str, bytes]:
         broker.ready(b"worker", 1, received=done)
     assert all(each["waiting"] == 0 for each in broker.call("queues"))
     broker.close()
-    assert SqliteCare(folder / FILE_NAME, durable=True).check() == []
+    assert SqliteTools(folder / FILE_NAME, durable=True).check() == []
     return ran
 
 
@@ -210,12 +210,12 @@ def test_what_stands_in_the_log_is_there(tmp_path: Path) -> None:
     confirmed, clock = set(script.promises.confirmed), script.clock
     script.close()
     (tmp_path / "data" / f"{FILE_NAME}-shm").unlink(missing_ok=True)
-    done = SqliteCare(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    done = SqliteTools(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
     assert (done.lost, done.left) == ([], [])
     again = Script(tmp_path / "new", clock)
     again.join("second")
     finish(again)
-    again.store.submit([Find(sorted(confirmed))])
+    again.store.submit([FindJobs(sorted(confirmed))])
     [[found]] = again.store.finished()
     assert set(found) == confirmed
     again.close()
@@ -228,7 +228,7 @@ def test_a_lease_is_dropped_and_its_delivery_counts(tmp_path: Path) -> None:
     broker.worker()
     assert len(broker.dispatched) == 1
     broker.close()
-    done = SqliteCare(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    done = SqliteTools(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
     assert done.lost == []
     other = Broker(tmp_path / "new")
     assert other.core.state.store_id != broker.core.state.store_id
@@ -246,7 +246,7 @@ def test_what_waited_for_a_lost_job_is_cancelled(tmp_path: Path) -> None:
     broker.close()
     with closing(connect(tmp_path / "data" / FILE_NAME, busy=0.0)) as db:
         db.execute("UPDATE jobs SET body = x'00' WHERE id = ?", (ids[0],))
-    done = SqliteCare(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
+    done = SqliteTools(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
     assert [lost.id for lost in done.lost] == [ids[0]]
     other = Broker(tmp_path / "new")
     other.turn()
@@ -265,7 +265,7 @@ def test_a_store_that_a_broker_has_open_is_refused(folder: Path) -> None:
     store = SqliteStore(folder, FakeClock(), reserve=0)
     store.open()
     with pytest.raises(StoreError, match="in use by another broker"):
-        SqliteCare(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
+        SqliteTools(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
     store.close()
     assert not (folder.parent / "new").exists()
 
@@ -274,7 +274,7 @@ def test_a_folder_with_something_in_it_is_refused(folder: Path, tmp_path: Path) 
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "mine").write_text("mine")
     with pytest.raises(StoreError, match="is not empty"):
-        SqliteCare(folder / FILE_NAME, durable=True).salvage(tmp_path / "new")
+        SqliteTools(folder / FILE_NAME, durable=True).salvage(tmp_path / "new")
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["mine"]
 
 
@@ -282,7 +282,7 @@ def test_a_store_of_another_version_is_refused_and_leaves_nothing(folder: Path) 
     with closing(connect(folder / FILE_NAME, busy=0.0)) as db:
         db.execute("PRAGMA user_version = 3")
     with pytest.raises(StoreError, match="has store version 3"):
-        SqliteCare(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
+        SqliteTools(folder / FILE_NAME, durable=True).salvage(folder.parent / "new")
     assert not (folder.parent / "new").exists()
 
 
@@ -353,7 +353,7 @@ def check_salvage(worked: tuple[Path, Any], seed: int, folder: Path) -> Salvaged
         data[place : place + size] = chance.choice((bytes(size), chance.randbytes(size)))
     (folder / "data").mkdir()
     (folder / "data" / FILE_NAME).write_bytes(data)
-    done = SqliteCare(folder / "data" / FILE_NAME, durable=True).salvage(folder / "new")
+    done = SqliteTools(folder / "data" / FILE_NAME, durable=True).salvage(folder / "new")
     again = Script(folder / "new", Clock(script.clock.time))
     again.join("second")
     try:
@@ -389,5 +389,5 @@ def test_a_full_disk_is_no_damage(folder: Path, tmp_path: Path, monkeypatch) -> 
 
     monkeypatch.setattr(salvage, "checkpoint", full)
     with pytest.raises(StoreError, match="full"):
-        SqliteCare(source / FILE_NAME, durable=True).salvage(tmp_path / "new")
+        SqliteTools(source / FILE_NAME, durable=True).salvage(tmp_path / "new")
     assert not (tmp_path / "new" / FILE_NAME).exists()

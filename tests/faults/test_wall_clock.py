@@ -19,7 +19,7 @@ from eventmq.broker.limits import Limits
 from eventmq.errors import StoreError
 from eventmq.graph import Group
 from eventmq.job import OutcomeKind
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.store.writes import KeepTime
 from eventmq.testing import FakeClock
 from eventmq.timekeeping import AT_ONCE, SETTLED, STEADY
@@ -216,7 +216,7 @@ def test_a_result_is_kept_for_its_time(case: Case, step: float) -> None:
 
 
 def _result(broker: Broker, job_id: str) -> bytes | None:
-    broker.store.submit([Find([job_id])])
+    broker.store.submit([FindJobs([job_id])])
     [[found]] = broker.store.finished()
     return found[job_id].result
 

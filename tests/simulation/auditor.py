@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eventmq.broker.core import BrokerCore
     from eventmq.client.requests import PendingSubmit
     from eventmq.headers import Headers
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.wire.batches import ChunkEntry
     from tests.simulation.scenario import JobPlan
     from tests.simulation.world import Process, World
@@ -294,7 +294,7 @@ class Auditor:
 
     # The end
 
-    def close(self, found: Mapping[str, Found]) -> None:
+    def close(self, found: Mapping[str, JobRow]) -> None:
         """Compare what the store has with what was promised."""
         for job_id, known in self.jobs.items():
             if known.volatile:
@@ -306,7 +306,9 @@ class Auditor:
             elif known.executions and not self.rolled_back:
                 self.fail(f"job {job_id} was executed, and is not there")
 
-    def _close_one(self, job_id: str, known: Known, end: Found, found: Mapping[str, Found]) -> None:
+    def _close_one(
+        self, job_id: str, known: Known, end: JobRow, found: Mapping[str, JobRow]
+    ) -> None:
         job, state = end.job, end.job.state
         if state not in TERMINAL:
             self.fail(f"job {job_id} is {state} at the end, attempt {job.attempt}")
@@ -335,7 +337,7 @@ class Auditor:
         if not self.clocks and at < expires - 0.01:
             self.fail(f"job {job_id} expired {expires - at:.3f} s too early")
 
-    def _may_be_cancelled(self, known: Known, found: Mapping[str, Found]) -> bool:
+    def _may_be_cancelled(self, known: Known, found: Mapping[str, JobRow]) -> bool:
         if known.cancelled or known.plan.queue in self.purged:
             return True
         if known.headers.unique_mode in {"replace", "keep_last"}:

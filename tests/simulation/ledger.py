@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from eventmq.store.events import EventRow
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from tests.simulation.auditor import Auditor
 
 __all__ = ["check_events"]
@@ -20,7 +20,7 @@ __all__ = ["check_events"]
 _RUNNING = TRANSITIONS[JobState.RUNNING] | {JobState.RUNNING}
 
 
-def check_events(auditor: Auditor, rows: Sequence[EventRow], found: Mapping[str, Found]) -> None:
+def check_events(auditor: Auditor, rows: Sequence[EventRow], found: Mapping[str, JobRow]) -> None:
     """Check the events of a store; a row has those of one commit."""
     states: dict[str, JobState] = {}
     expected = 1

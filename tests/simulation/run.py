@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.broker.limits import Limits
 from eventmq.plugins.queue_stores.sqlite.tools.tools import check_rows
 from eventmq.store.events import ReadEvents
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from tests.simulation.auditor import Auditor, Violation
 from tests.simulation.beat import BeatProcess, make_schedule
 from tests.simulation.broker import BrokerProcess
@@ -215,7 +215,7 @@ class Simulation:
 
     def _check(self) -> None:
         store = self.broker.store
-        store.submit([Find(list(self.auditor.jobs)), ReadEvents(0, 1 << 30)])
+        store.submit([FindJobs(list(self.auditor.jobs)), ReadEvents(0, 1 << 30)])
         [[found, (rows, _)]] = store.finished()
         self.auditor.close(found)
         self._check_disk()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from tests.simulation.auditor import Auditor
 
 __all__ = ["check_slots"]
@@ -18,7 +18,7 @@ LATE = 8.0
 
 
 def check_slots(
-    auditor: Auditor, name: str, every: float, found: Mapping[str, Found], stopped: float
+    auditor: Auditor, name: str, every: float, found: Mapping[str, JobRow], stopped: float
 ) -> None:
     """Check the jobs of a schedule that fires for each of its slots.
 

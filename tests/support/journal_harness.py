@@ -18,7 +18,7 @@ from eventmq_contrib.journal.parquet import read_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventmq.store.events import EventRow, OutboxHead
+    from eventmq.store.events import EventLogHead, EventRow
     from eventmq_contrib.journal.redactor import Redactor
     from tests.support.broker_harness import Broker
 
@@ -33,7 +33,7 @@ class HarnessSource:
         self.broker_id: str = broker.core.state.store_id
         self.told: list[int] = []
 
-    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         self.broker.store.submit([ReadEvents(after, max_bytes)])
         [[verdict]] = self.broker.store.finished()
         return verdict

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.job import JobState
-from eventmq.store.reads import Claim, ListJobs
-from eventmq.store.writes import Admit, Expire, Finish, Promote, Requeue, SubqueueKey, Verdict
+from eventmq.store.reads import ListJobs, ReadQueued
+from eventmq.store.writes import Admit, Expire, Finish, Promote, Requeue, SubqueueKey, WriteResult
 from eventmq.testing.suites.queue_store_events import EventTests
 from eventmq.testing.suites.queue_store_operations import OperationTests
 from eventmq.testing.suites.queue_store_recovery import RecoveryTests
@@ -55,7 +55,10 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         self.commit(store, Admit([queued, delayed]))
         again = [self.job(id=queued.id), self.job(), self.job(id=delayed.id)]
         verdict = self.commit(store, Admit(again))[0]
-        assert verdict == {0: Verdict("same_id", "queued"), 2: Verdict("same_id", "delayed")}
+        assert verdict == {
+            0: WriteResult("same_id", "queued"),
+            2: WriteResult("same_id", "delayed"),
+        }
         assert self.find(store, queued)[queued.id].job.seq == queued.seq
         assert self.state(store, again[1]) is JobState.QUEUED
 
@@ -67,7 +70,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         self.finish(store, self.end(job, state, ttl=0.0))
         self.clock.advance(self.dedupe_window * 0.9)
         assert self.commit(store, Admit([self.job(id=job.id)])) == [
-            {0: Verdict("same_id", state.value)}
+            {0: WriteResult("same_id", state.value)}
         ]
         assert self.state(store, job) is state
 
@@ -98,7 +101,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         """Within an entry, and across the entries of a batch."""
         store = self.begin()
         job = self.job()
-        same = Verdict("same_id", "queued")
+        same = WriteResult("same_id", "queued")
         twins = [job, self.job(id=job.id), self.job()]
         assert self.commit(store, Admit(twins), Admit([self.job(id=job.id)])) == [
             {1: same},
@@ -114,11 +117,11 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         job = self.job(id=job_id)
         assert self.commit(store, Admit([job])) == [{}]
         assert self.commit(store, Admit([self.job(id=job_id)])) == [
-            {0: Verdict("same_id", "queued")}
+            {0: WriteResult("same_id", "queued")}
         ]
         self.finish(store, self.end(job))
         verdict = self.commit(store, Admit([self.job(), self.job(id=job_id)]))[0]
-        assert verdict == {1: Verdict("same_id", "succeeded")}
+        assert verdict == {1: WriteResult("same_id", "succeeded")}
 
     def test_empty_entries_are_legal(self) -> None:
         """A turn may turn out to have nothing to write."""
@@ -147,7 +150,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         store = self.begin()
         first, second, third = self.admitted(store, 3)
         self.finish(store, self.end(first))
-        stale = Verdict("stale_lease")
+        stale = WriteResult("stale_lease")
         rows = [
             self.end(first, JobState.FAILED),
             self.end(second),
@@ -205,7 +208,9 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         key: str = "",
     ) -> tuple[list[JobRecord], bool]:
         """Commit a claim; return jobs and whether there are more."""
-        jobs, more = self.commit(store, Claim(queue, SubqueueKey(task, key), after, limit, size))[0]
+        jobs, more = self.commit(
+            store, ReadQueued(queue, SubqueueKey(task, key), after, limit, size)
+        )[0]
         return list(jobs), more
 
     def test_claim_gives_queued_jobs_by_rank_and_number(self) -> None:

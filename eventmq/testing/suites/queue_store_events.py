@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.events import Kind, rows_of
 from eventmq.job import JobState
-from eventmq.store.events import OutboxHead, ReadEvents, SealEvents
+from eventmq.store.events import EventLogHead, ReadEvents, SealEvents
 from eventmq.store.writes import (
-    Act,
     Admit,
+    ApplyToJobs,
     Attempt,
-    BeginSweep,
+    AuditFields,
+    BeginBulkOperation,
+    BulkOperation,
     Cause,
+    ContinueBulkOperation,
     Finish,
-    Note,
     Operation,
     Promote,
+    RecordEvents,
     Requeue,
-    Stamp,
-    Sweep,
-    SweepSlice,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
 
@@ -49,15 +49,15 @@ class EventTests(StoreHarness):
         """Return (kind, job id) of the events after a number."""
         return [(row["kind"], row["job_id"]) for row in self.events(store, after)]
 
-    def head(self, store: QueueStore) -> OutboxHead:
+    def head(self, store: QueueStore) -> EventLogHead:
         """Return what the store says of its events."""
-        head: OutboxHead = self.commit(store, ReadEvents(0, 1))[0][1]
+        head: EventLogHead = self.commit(store, ReadEvents(0, 1))[0][1]
         return head
 
     def test_a_new_store_has_no_events(self) -> None:
         store, recovered = self.open()
         assert recovered.next_event == 1
-        assert self.commit(store, ReadEvents(0, 100)) == [([], OutboxHead(1, 1))]
+        assert self.commit(store, ReadEvents(0, 100)) == [([], EventLogHead(1, 1))]
 
     def test_an_undisturbed_job_makes_two_events(self) -> None:
         """The one of its end says all that is known of its run."""
@@ -139,10 +139,14 @@ class EventTests(StoreHarness):
         bad = [self.end(job, JobState.FAILED, result=b"e") for job in (failed, swept)]
         self.finish(store, *bad)
         at = self.clock.now()
-        stamp = Stamp(at, 60.0, "e", b"no", seq=1000, step=60.0)
-        self.commit(store, Act("cancel", [waiting.id], stamp), Act("retry", [failed.id], stamp))
-        self.commit(store, BeginSweep(Sweep("s", Operation("retry"), at, 999)))
-        self.commit(store, SweepSlice("s", stamp._replace(seq=2000), frozenset(), 10))
+        stamp = AuditFields(at, 60.0, "e", b"no", seq=1000, step=60.0)
+        self.commit(
+            store,
+            ApplyToJobs("cancel", [waiting.id], stamp),
+            ApplyToJobs("retry", [failed.id], stamp),
+        )
+        self.commit(store, BeginBulkOperation(BulkOperation("s", Operation("retry"), at, 999)))
+        self.commit(store, ContinueBulkOperation("s", stamp._replace(seq=2000), frozenset(), 10))
         assert self.kinds(store, 5) == [
             ("cancelled", waiting.id), ("replayed", failed.id), ("replayed", swept.id),
         ]  # fmt: skip
@@ -152,7 +156,7 @@ class EventTests(StoreHarness):
         store = self.begin()
         (job,) = self.admitted(store, 1)
         now = self.clock.now()
-        assert self.commit(store, Note(Kind.LEASED, [job], now, "w:1", now - 9.0)) == [None]
+        assert self.commit(store, RecordEvents(Kind.LEASED, [job], now, "w:1", now - 9.0)) == [None]
         (row,) = self.events(store, 1)
         assert (row["kind"], row["worker_id"]) == ("leased", "w:1")
         assert row["leased_us"] == int((now - 9.0) * 1e6)
@@ -183,17 +187,17 @@ class EventTests(StoreHarness):
             self.admitted(store, n)
         rows, head = self.commit(store, ReadEvents(0, 1))[0]
         assert [row[:2] for row in rows] == [(1, 3)]
-        assert head == OutboxHead(1, 10)
+        assert head == EventLogHead(1, 10)
         for after, firsts in ((2, [1, 4, 6]), (3, [4, 6]), (5, [6]), (8, [6]), (9, []), (99, [])):
             rows = self.commit(store, ReadEvents(after, _MUCH))[0][0]
             assert [row.first for row in rows] == firsts, after
 
     # Sealing
 
-    def seal(self, store: QueueStore, sealed: int, journal: str = "j") -> tuple[OutboxHead, bool]:
+    def seal(self, store: QueueStore, sealed: int, journal: str = "j") -> tuple[EventLogHead, bool]:
         """Tell that a journal has events up to a number."""
         entry = SealEvents(journal, sealed, self.clock.now(), 30.0)
-        verdict: tuple[OutboxHead, bool] = self.commit(store, entry)[0]
+        verdict: tuple[EventLogHead, bool] = self.commit(store, entry)[0]
         return verdict
 
     def test_what_a_journal_has_is_pruned(self) -> None:
@@ -204,7 +208,7 @@ class EventTests(StoreHarness):
         head, taken = self.seal(store, 6)
         assert (head.next, head.journal, head.sealed, taken) == (10, "j", 6, False)
         self.admitted(store, 1)
-        assert self.head(store) == OutboxHead(6, 11, "j", 6)
+        assert self.head(store) == EventLogHead(6, 11, "j", 6)
         assert [row["seq"] for row in self.events(store, 6)] == [7, 8, 9, 10]
         self.seal(store, 10)
         self.commit(store, Admit([]))
@@ -217,10 +221,10 @@ class EventTests(StoreHarness):
         store = self.begin()
         self.admitted(store, 4)
         self.seal(store, 2)
-        assert self.seal(store, 0, "other") == (OutboxHead(1, 5, "j", 2), True)
-        assert self.seal(store, 3) == (OutboxHead(1, 5, "j", 3), False)
+        assert self.seal(store, 0, "other") == (EventLogHead(1, 5, "j", 2), True)
+        assert self.seal(store, 3) == (EventLogHead(1, 5, "j", 3), False)
         self.clock.advance(31.0)
-        assert self.seal(store, 0, "other") == (OutboxHead(1, 5, "other", 0), False)
+        assert self.seal(store, 0, "other") == (EventLogHead(1, 5, "other", 0), False)
 
     def test_a_journal_that_comes_too_late_is_told_what_is_missing(self) -> None:
         """By an event that says which numbers."""
@@ -240,5 +244,5 @@ class EventTests(StoreHarness):
         """It is of another time of this store."""
         store = self.begin()
         self.admitted(store, 2)
-        assert self.seal(store, 3) == (OutboxHead(1, 3), False)
-        assert self.seal(store, 2) == (OutboxHead(1, 3, "j", 2), False)
+        assert self.seal(store, 3) == (EventLogHead(1, 3), False)
+        assert self.seal(store, 2) == (EventLogHead(1, 3, "j", 2), False)

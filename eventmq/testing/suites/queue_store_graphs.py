@@ -12,18 +12,18 @@ from eventmq.job import JobState
 from eventmq.store.events import ReadEvents
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
-    Act,
     Admit,
     AdmitGraph,
+    AdvanceGraphs,
+    ApplyToJobs,
+    AuditFields,
     CancelGraph,
     EndDeadlines,
     FindKin,
     Finish,
-    Follow,
-    Followed,
+    GraphChanges,
     ListGraph,
-    Stamp,
-    Verdict,
+    WriteResult,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
 from eventmq.wire.batches import unpack
@@ -69,10 +69,10 @@ class GraphTests(StoreHarness):
         assert self.commit(store, entry) == [None]
         return store, jobs, entry
 
-    def after(self, store: QueueStore, *rows: Any, **more: Any) -> Followed:
+    def after(self, store: QueueStore, *rows: Any, **more: Any) -> GraphChanges:
         """Commit ends and return what they caused."""
-        followed: Followed = self.commit(
-            store, Finish(rows), Follow(self.clock.now(), 60.0, 100.0, **more)
+        followed: GraphChanges = self.commit(
+            store, Finish(rows), AdvanceGraphs(self.clock.now(), 60.0, 100.0, **more)
         )[1]
         return followed
 
@@ -97,9 +97,9 @@ class GraphTests(StoreHarness):
     def test_a_graph_is_admitted_once(self) -> None:
         """Again it is ``same_id``, also when it has ended."""
         store, jobs, entry = self.begun(Group((_A, _B)))
-        assert self.commit(store, entry) == [Verdict("same_id")]
+        assert self.commit(store, entry) == [WriteResult("same_id")]
         self.after(store, *(self.end(job) for job in jobs))
-        assert self.commit(store, entry) == [Verdict("same_id")]
+        assert self.commit(store, entry) == [WriteResult("same_id")]
 
     def test_an_id_that_is_taken_refuses_the_whole(self) -> None:
         """Nothing of it is stored."""
@@ -107,7 +107,7 @@ class GraphTests(StoreHarness):
         jobs, entry = self.graph(Group((_A, _B)))
         other = self.job(id=jobs[1].id)
         self.commit(store, Admit([other]))
-        assert self.commit(store, entry) == [Verdict("taken", jobs[1].id)]
+        assert self.commit(store, entry) == [WriteResult("taken", jobs[1].id)]
         assert self.find(store, jobs[0]) == {}
 
     # Ends
@@ -176,17 +176,17 @@ class GraphTests(StoreHarness):
         assert self.counts(store) == QueueCounts(waiting=1, failed=1)
 
     def test_every_end_but_success_cancels(self) -> None:
-        """Also what an operator does, without a `Follow` of the same commit."""
+        """Also what an operator does, without a `AdvanceGraphs` of the same commit."""
         for end in (JobState.EXPIRED, JobState.CANCELLED):
             store, jobs, _ = self.begun(Chain((Group((_A, _B)), _C)))
             [row] = self.after(store, self.end(jobs[0], end)).ended
             assert (row.job.id, row.state) == (jobs[2].id, JobState.CANCELLED)
-            assert self.after(store, self.end(jobs[1])) == Followed([], [], [])
+            assert self.after(store, self.end(jobs[1])) == GraphChanges([], [], [])
             store.close()
             self.path /= "other"
             self.path.mkdir()
         store, jobs, _ = self.begun(Chain((_A, _B)))
-        self.commit(store, Act("cancel", [jobs[0].id], Stamp(self.clock.now(), 60.0)))
+        self.commit(store, ApplyToJobs("cancel", [jobs[0].id], AuditFields(self.clock.now(), 60.0)))
         assert self.states(store, jobs) == ["cancelled", "cancelled"]
 
     def test_a_group_may_go_on_without_those_that_failed(self) -> None:
@@ -204,10 +204,10 @@ class GraphTests(StoreHarness):
         """The members go on, and their end finds nobody."""
         store, jobs, _ = self.begun(Chain((_A, _B)))
         self.after(store, self.end(jobs[1], JobState.CANCELLED))
-        assert self.after(store, self.end(jobs[0])) == Followed([], [], [])
+        assert self.after(store, self.end(jobs[0])) == GraphChanges([], [], [])
 
     def test_much_is_told_without_bodies(self) -> None:
-        """They are read by `Claim` when their time comes."""
+        """They are read by `ReadQueued` when their time comes."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 10))))
         followed = self.after(store, self.end(jobs[0], result=b"x" * 100), max_bytes=500)
         assert 1 <= len(followed.ready) <= 5
@@ -218,9 +218,9 @@ class GraphTests(StoreHarness):
         """Its graph has gone on without it."""
         store, jobs, _ = self.begun(Chain((_A, _B)))
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
-        stamp = Stamp(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
-        [acted] = self.commit(store, Act("retry", [jobs[0].id], stamp))
-        assert self.after(store, self.end(acted.jobs[0])) == Followed([], [], [])
+        stamp = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
+        [acted] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], stamp))
+        assert self.after(store, self.end(acted.jobs[0])) == GraphChanges([], [], [])
 
     # Handlers
 
@@ -259,7 +259,7 @@ class GraphTests(StoreHarness):
         """By the id of any of its jobs; what has ended stays as it is."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)))
         self.after(store, self.end(jobs[0]))
-        stamp = Stamp(self.clock.now(), 60.0)
+        stamp = AuditFields(self.clock.now(), 60.0)
         [(root, acted)] = self.commit(store, CancelGraph(jobs[2].id, stamp))
         assert (root, _names(acted.jobs)) == (jobs[0].id, ["b", "c", "d"])
         assert self.states(store, jobs) == ["succeeded", *["cancelled"] * 3]
@@ -275,9 +275,9 @@ class GraphTests(StoreHarness):
         assert recovered.next_deadline == begin + 10.0
         self.after(store, self.end(jobs[0], result=b"0"))
         self.clock.advance(10.0)
-        now, stamp = self.clock.now(), Stamp(self.clock.now(), 60.0)
+        now, stamp = self.clock.now(), AuditFields(self.clock.now(), 60.0)
         (acted, due), followed = self.commit(
-            store, EndDeadlines(now, stamp), Follow(now, 60.0, 60.0)
+            store, EndDeadlines(now, stamp), AdvanceGraphs(now, 60.0, 60.0)
         )
         assert (_names(acted.jobs), due) == (["b"], begin + 99.0)
         assert _names(followed.ready) == ["c"]

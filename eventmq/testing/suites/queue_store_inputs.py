@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
 from eventmq.job import JobState
-from eventmq.store.reads import Find
-from eventmq.store.writes import Act, Finish, Follow, PruneFailed, ReadInputs, Stamp
+from eventmq.store.reads import FindJobs
+from eventmq.store.writes import (
+    AdvanceGraphs,
+    ApplyToJobs,
+    AuditFields,
+    Finish,
+    PruneFailed,
+    ReadInputs,
+)
 from eventmq.testing.suites.queue_store_graphs import GraphTests
 from eventmq.wire.batches import unpack
 from eventmq.wire.results import decode_error
@@ -92,7 +99,7 @@ class InputTests(GraphTests):
         self.after(store, self.end(first))
         assert (self.keeps(store, first), self.keeps(store, second)) == (False, True)
         assert len(self.page(store, second).rows) == 4
-        self.commit(store, Act("cancel", [second.id], Stamp(self.clock.now(), 60.0)))
+        self.commit(store, ApplyToJobs("cancel", [second.id], AuditFields(self.clock.now(), 60.0)))
         assert not self.keeps(store, second)
 
     def test_many_copies_are_ids_too(self) -> None:
@@ -106,8 +113,8 @@ class InputTests(GraphTests):
         """Also when its graph has ended; they go with what ends it after that."""
         store, members, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
-        stamp = Stamp(self.clock.now(), 60.0, seq=taker.seq + 1)
-        [acted] = self.commit(store, Act("retry", [taker.id], stamp))
+        stamp = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
+        [acted] = self.commit(store, ApplyToJobs("retry", [taker.id], stamp))
         assert len(self.page(store, taker).rows) == len(members)
         self.after(store, self.end(acted.jobs[0]))
         assert not self.keeps(store, taker)
@@ -116,7 +123,7 @@ class InputTests(GraphTests):
         """By an operator."""
         store, _, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
-        self.commit(store, Act("drop", [taker.id], Stamp(self.clock.now(), 60.0)))
+        self.commit(store, ApplyToJobs("drop", [taker.id], AuditFields(self.clock.now(), 60.0)))
         assert not self.keeps(store, taker)
 
     def test_those_of_a_failed_job_count_for_what_failed_jobs_take(self) -> None:
@@ -143,8 +150,8 @@ class InputTests(GraphTests):
         store, jobs, _ = self.begun(Chain((_A, _B)))
         rows = [self.end(jobs[0])]
         _, followed, page, found = self.commit(
-            store, Finish(rows), Follow(self.clock.now()), ReadInputs(jobs[1].id, 0, 10),
-            Find([jobs[1].id]),
+            store, Finish(rows), AdvanceGraphs(self.clock.now()), ReadInputs(jobs[1].id, 0, 10),
+            FindJobs([jobs[1].id]),
         )  # fmt: skip
         assert page is None
         assert followed.ready[0].body == found[jobs[1].id].job.body

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.job import JobState
-from eventmq.store.reads import Find, ListJobs
+from eventmq.store.reads import FindJobs, ListJobs
 from eventmq.testing.suites.queue_store_inputs import InputTests
 
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
     from eventmq.job import JobRecord
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
 
 __all__ = ["LookupTests"]
 
@@ -24,9 +24,9 @@ _LONG = 10_000
 class LookupTests(InputTests):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    def look(self, store: QueueStore, jobs: list[JobRecord], room: int) -> list[Found]:
+    def look(self, store: QueueStore, jobs: list[JobRecord], room: int) -> list[JobRow]:
         """Return what is known of jobs of which all are known."""
-        found: dict[str, Found] = self.commit(store, Find([job.id for job in jobs], room))[0]
+        found: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs], room))[0]
         return [found[job.id] for job in jobs]
 
     def ended(self, store: QueueStore, *sizes: int) -> list[JobRecord]:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.job import JobState
-from eventmq.store.reads import Claim, History
+from eventmq.store.reads import History, ReadQueued
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
-    Act,
-    Acted,
     Admit,
+    AffectedJobs,
+    ApplyToJobs,
     Attempt,
-    BeginSweep,
+    AuditFields,
+    BeginBulkOperation,
+    BulkOperation,
+    ContinueBulkOperation,
     Finish,
     ForgetQueues,
     ListFailed,
@@ -24,11 +27,8 @@ from eventmq.store.writes import (
     Pause,
     PruneFailed,
     Requeue,
-    Stamp,
     SubqueueKey,
-    Sweep,
-    SweepSlice,
-    Verdict,
+    WriteResult,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
 
@@ -47,10 +47,10 @@ _ANY = Operation("")
 class OperationTests(StoreHarness):
     """Part of `QueueStoreSuite`."""
 
-    def act(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> Acted:
+    def act(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> AffectedJobs:
         """Do something with jobs by id."""
-        stamp = Stamp(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        acted: Acted = self.commit(store, Act(action, ids, stamp))[0]
+        stamp = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
+        acted: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, stamp))[0]
         return acted
 
     def broken(self, store: QueueStore, n: int, **changes: object) -> list[JobRecord]:
@@ -65,9 +65,9 @@ class OperationTests(StoreHarness):
         self, store: QueueStore, operation: Operation, bound: int, *, begin: bool = True
     ) -> list[int]:
         """Sweep to the end, two jobs at a time; return how many each slice touched."""
-        mark = Sweep("s", operation, self.clock.now(), bound)
+        mark = BulkOperation("s", operation, self.clock.now(), bound)
         if begin:
-            self.commit(store, BeginSweep(mark))
+            self.commit(store, BeginBulkOperation(mark))
         sizes: list[int] = []
         for _ in range(100):
             acted, sweep = self.slice(store, seq=20_000 + 100 * len(sizes))
@@ -78,10 +78,12 @@ class OperationTests(StoreHarness):
 
     def slice(
         self, store: QueueStore, keep: Collection[int] = (), seq: int = 20_000
-    ) -> tuple[Acted, Sweep]:
+    ) -> tuple[AffectedJobs, BulkOperation]:
         """Do one slice of two jobs."""
-        stamp = Stamp(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        verdict: tuple[Acted, Sweep] = self.commit(store, SweepSlice("s", stamp, keep, 2))[0]
+        stamp = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
+        verdict: tuple[AffectedJobs, BulkOperation] = self.commit(
+            store, ContinueBulkOperation("s", stamp, keep, 2)
+        )[0]
         return verdict
 
     # Cancelling
@@ -100,7 +102,10 @@ class OperationTests(StoreHarness):
         found = self.find(store, queued, delayed)
         assert {f.job.state for f in found.values()} == {JobState.CANCELLED}
         assert {(f.content_type, f.result) for f in found.values()} == {("error", b"why")}
-        assert self.commit(store, Claim("q", SubqueueKey("t"), _FIRST, 9, 999))[0] == ([], False)
+        assert self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0] == (
+            [],
+            False,
+        )
         _, recovered = self.reopen(store)
         assert recovered.counts == {"q": QueueCounts()}
 
@@ -113,17 +118,17 @@ class OperationTests(StoreHarness):
         acted = self.act(store, "cancel", *(job.id for job in jobs))
         states = ["succeeded", "failed", "cancelled"]
         expected = {job.id: state for job, state in zip(jobs, states, strict=True)}
-        assert acted == Acted([], expected)
+        assert acted == AffectedJobs([], expected)
 
     def test_a_cancelled_job_ends_no_second_time(self) -> None:
         """Its lease is over: an answer of the same commit is stale, and so is a hand-back."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
-        stamp = Stamp(self.clock.now(), 60.0)
-        entries = (Act("cancel", [job.id], stamp), Requeue([job]), Finish([self.end(job)]))
+        stamp = AuditFields(self.clock.now(), 60.0)
+        entries = (ApplyToJobs("cancel", [job.id], stamp), Requeue([job]), Finish([self.end(job)]))
         acted, _, verdict = self.commit(store, *entries)
         assert len(acted.jobs) == 1
-        assert verdict == {0: Verdict("stale_lease")}
+        assert verdict == {0: WriteResult("stale_lease")}
         assert self.state(store, job) is JobState.CANCELLED
 
     # Retrying and dropping
@@ -136,7 +141,7 @@ class OperationTests(StoreHarness):
         assert [(j.id, j.seq, j.attempt, j.deaths) for j in acted.jobs] == [(job.id, 77, 2, 0)]
         found = self.find(store, job)[job.id].job
         assert (found.state, found.body, found.attempt) == (JobState.QUEUED, b"body", 2)
-        (claimed,), _ = self.commit(store, Claim("q", SubqueueKey("t"), _FIRST, 9, 999))[0]
+        (claimed,), _ = self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0]
         assert (claimed.id, claimed.seq) == (job.id, 77)
         (attempt,) = self.commit(store, History(job.id))[0]
         assert (attempt.attempt, attempt.error, attempt.worker) == (1, b"error", "worker-1")
@@ -148,11 +153,13 @@ class OperationTests(StoreHarness):
         """Whoever asks a second time does nothing a second time."""
         store = self.begin()
         one, two = self.broken(store, 2)
-        entry = Act("retry", [one.id, two.id], Stamp(self.clock.now(), seq=77), [1, 2])
+        entry = ApplyToJobs(
+            "retry", [one.id, two.id], AuditFields(self.clock.now(), seq=77), [1, 2]
+        )
         (acted,) = self.commit(store, entry)
         assert [(job.id, job.attempt) for job in acted.jobs] == [(one.id, 2)]
         assert acted.others == {two.id: "failed"}
-        assert self.commit(store, entry) == [Acted([], {one.id: "queued", two.id: "failed"})]
+        assert self.commit(store, entry) == [AffectedJobs([], {one.id: "queued", two.id: "failed"})]
 
     def test_a_dropped_job_is_unknown(self) -> None:
         """Its id may be used again."""
@@ -172,7 +179,7 @@ class OperationTests(StoreHarness):
         waiting, ended = self.admitted(store, 2)
         self.finish(store, self.end(ended))
         acted = self.act(store, action, waiting.id, ended.id, "nobody")
-        assert acted == Acted([], {waiting.id: "queued", ended.id: "succeeded"})
+        assert acted == AffectedJobs([], {waiting.id: "queued", ended.id: "succeeded"})
 
     # Sweeping
 
@@ -184,7 +191,9 @@ class OperationTests(StoreHarness):
         last = self.admitted(store, 2)
         late = self.admitted(store, 1)
         operation = Operation("cancel", queue="q")
-        self.commit(store, BeginSweep(Sweep("s", operation, self.clock.now(), last[1].seq)))
+        self.commit(
+            store, BeginBulkOperation(BulkOperation("s", operation, self.clock.now(), last[1].seq))
+        )
         acted, sweep = self.slice(store, keep={first[0].seq})
         assert [job.id for job in acted.jobs] == [first[1].id]
         assert (sweep.touched, sweep.done) == (1, False)
@@ -199,8 +208,8 @@ class OperationTests(StoreHarness):
         store = self.begin()
         jobs = self.admitted(store, 5)
         operation = Operation("cancel", queue="q", reason="purged")
-        mark = Sweep("s", operation, self.clock.now(), jobs[-1].seq)
-        (begun,) = self.commit(store, BeginSweep(mark))
+        mark = BulkOperation("s", operation, self.clock.now(), jobs[-1].seq)
+        (begun,) = self.commit(store, BeginBulkOperation(mark))
         assert (begun.id, begun.operation, begun.done) == ("s", operation, False)
         self.slice(store)
         store, recovered = self.reopen(store)
@@ -218,11 +227,11 @@ class OperationTests(StoreHarness):
         jobs = self.admitted(store, 2)
         operation = Operation("cancel", queue="q")
         self.sweep(store, operation, jobs[-1].seq)
-        again = Sweep("s", Operation("cancel", task="t"), 0.0, 0)
-        (sweep,) = self.commit(store, BeginSweep(again))
+        again = BulkOperation("s", Operation("cancel", task="t"), 0.0, 0)
+        (sweep,) = self.commit(store, BeginBulkOperation(again))
         assert (sweep.operation, sweep.touched, sweep.done) == (operation, 2, True)
-        entry = SweepSlice("other", Stamp(0.0), (), 2)
-        assert self.commit(store, entry) == [(Acted([], {}), None)]
+        entry = ContinueBulkOperation("other", AuditFields(0.0), (), 2)
+        assert self.commit(store, entry) == [(AffectedJobs([], {}), None)]
 
     def test_a_sweep_of_waiting_jobs_keeps_to_task_and_state(self) -> None:
         """Filters are joined by and."""

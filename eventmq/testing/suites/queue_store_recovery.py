@@ -11,7 +11,7 @@ import pytest
 
 from eventmq.errors import StoreError
 from eventmq.job import JobState
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -19,8 +19,8 @@ from eventmq.store.writes import (
     CloseChunk,
     Finish,
     KeepTime,
+    LeaseChunk,
     LimitRow,
-    OpenChunk,
     Promote,
     Requeue,
     SaveLimits,
@@ -28,7 +28,7 @@ from eventmq.store.writes import (
     SubqueueKey,
     SuspectEnd,
     SuspectRow,
-    Verdict,
+    WriteResult,
 )
 from eventmq.testing.suites.store_harness import StoreHarness, fields
 from eventmq.timekeeping import AT_ONCE
@@ -140,7 +140,7 @@ class RecoveryTests(StoreHarness):
         assert recovered.next_expiry is None
         again = [self.job(id=job.id) for job in jobs]
         states = ["succeeded", "failed", "queued", "queued", "queued", "delayed"]
-        expected = {i: Verdict("same_id", state) for i, state in enumerate(states)}
+        expected = {i: WriteResult("same_id", state) for i, state in enumerate(states)}
         assert self.commit(store, Admit(again)) == [expected]
 
     # Time
@@ -224,7 +224,7 @@ class RecoveryTests(StoreHarness):
             Chunk("s1", 2, leases[2:3]),
             Chunk("s2", 1, leases[3:], leased=12.5),
         ]
-        assert self.commit(store, *map(OpenChunk, chunks)) == [{}, {}, {}]
+        assert self.commit(store, *map(LeaseChunk, chunks)) == [{}, {}, {}]
         assert self.commit(store, CloseChunk("s1", 2), CloseChunk("nobody", 7)) == [{}, {}]
         _, recovered = self.reopen(store)
         assert self.leased(recovered) == {
@@ -238,7 +238,7 @@ class RecoveryTests(StoreHarness):
         """Positions are what a worker answers with, so they must not move."""
         store = self.begin()
         jobs = self.admitted(store, 4)
-        self.commit(store, OpenChunk(Chunk("s", 1, [(job, 1) for job in jobs])))
+        self.commit(store, LeaseChunk(Chunk("s", 1, [(job, 1) for job in jobs])))
         self.finish(store, self.end(jobs[0]), self.end(jobs[2], JobState.FAILED))
         _, recovered = self.reopen(store)
         assert self.leased(recovered) == {("s", 1): [None, (jobs[1].id, 1), None, (jobs[3].id, 1)]}
@@ -248,7 +248,7 @@ class RecoveryTests(StoreHarness):
         """A broker may restart again before a session came back."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
-        self.commit(store, OpenChunk(Chunk("s", 1, [(job, 1)])))
+        self.commit(store, LeaseChunk(Chunk("s", 1, [(job, 1)])))
         store, _ = self.reopen(store)
         store, recovered = self.reopen(store)
         assert self.leased(recovered) == {("s", 1): [(job.id, 1)]}
@@ -260,9 +260,9 @@ class RecoveryTests(StoreHarness):
         """The rest of the chunk is still held; the job may be leased again meanwhile."""
         store = self.begin()
         jobs = self.admitted(store, 2)
-        self.commit(store, OpenChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
+        self.commit(store, LeaseChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
         jobs[0].delivery = 1
-        self.commit(store, Requeue(jobs[:1]), OpenChunk(Chunk("s2", 1, [(jobs[0], 2)])))
+        self.commit(store, Requeue(jobs[:1]), LeaseChunk(Chunk("s2", 1, [(jobs[0], 2)])))
         _, recovered = self.reopen(store)
         expected = {("s1", 1): [None, (jobs[1].id, 1)], ("s2", 1): [(jobs[0].id, 2)]}
         assert self.leased(recovered) == expected
@@ -271,7 +271,7 @@ class RecoveryTests(StoreHarness):
         """Else a late answer for an old chunk would end a new job."""
         store = self.begin()
         jobs = self.admitted(store, 2)
-        self.commit(store, OpenChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
+        self.commit(store, LeaseChunk(Chunk("s1", 1, [(job, 1) for job in jobs])))
         self.finish(store, self.end(jobs[1]))
         _, recovered = self.reopen(store)
         assert recovered.next_seq > jobs[1].seq
@@ -290,12 +290,12 @@ class RecoveryTests(StoreHarness):
         store = self.begin()
         job = self.job()
         store.submit([Admit([job])])
-        store.submit([Admit([self.job(id=job.id)]), Find([job.id])])
+        store.submit([Admit([self.job(id=job.id)]), FindJobs([job.id])])
         store.submit([Finish([self.end(job)])])
         first, second, third = self.wait(store, 3)
         assert not isinstance(second, Exception)
         assert list(first) == [{}]  # type: ignore[arg-type]
-        assert second[0] == {0: Verdict("same_id", "queued")}
+        assert second[0] == {0: WriteResult("same_id", "queued")}
         assert list(second[1]) == [job.id]
         assert list(third) == [{}]  # type: ignore[arg-type]
         assert store.finished() == []
@@ -304,7 +304,7 @@ class RecoveryTests(StoreHarness):
         """A batch is one transaction, in its order."""
         store = self.begin()
         job = self.job()
-        verdicts = self.commit(store, Admit([job]), Find([job.id]), Finish([self.end(job)]))
+        verdicts = self.commit(store, Admit([job]), FindJobs([job.id]), Finish([self.end(job)]))
         assert list(verdicts[1]) == [job.id]
         assert self.state(store, job) is JobState.SUCCEEDED
 

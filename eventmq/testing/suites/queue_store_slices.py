@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
 from eventmq.job import JobState
 from eventmq.store.recovery import QueueCounts
-from eventmq.store.writes import CancelGraph, EndDeadlines, Follow, Followed, Stamp
+from eventmq.store.writes import AdvanceGraphs, AuditFields, CancelGraph, EndDeadlines, GraphChanges
 from eventmq.testing.suites.queue_store_lookups import LookupTests
 from eventmq.wire.results import decode_error
 
@@ -25,11 +25,13 @@ _A, _B, _C = map(Signature, "abc")
 class SliceTests(LookupTests):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
-    def go_on(self, store: QueueStore, first: Followed, limit: int, **more: int) -> list[Followed]:
+    def go_on(
+        self, store: QueueStore, first: GraphChanges, limit: int, **more: int
+    ) -> list[GraphChanges]:
         """Commit until nothing is left to do; return what each commit did."""
         told = [first]
         while told[-1].left:
-            entry = Follow(self.clock.now(), 60.0, 100.0, limit=limit, **more)
+            entry = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
             told += self.commit(store, entry)
         return told
 
@@ -50,7 +52,7 @@ class SliceTests(LookupTests):
         store, recovered = self.reopen(store)
         assert recovered.graphs
         assert recovered.counts["q"] == QueueCounts(waiting=3, blocked=4)
-        [told] = self.commit(store, Follow(self.clock.now(), limit=9))
+        [told] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
         assert [job.id for job in told.ready] == [job.id for job in jobs[4:]]
         assert not told.left
 
@@ -75,7 +77,7 @@ class SliceTests(LookupTests):
         told = self.after(store, *(self.end(job) for job in jobs[3:5]), limit=1)
         assert [job.id for job in told.ready] == [jobs[5].id]
         self.after(store, self.end(jobs[5]))
-        assert self.after(store) == Followed([], [], [])
+        assert self.after(store) == GraphChanges([], [], [])
 
     def test_results_are_kept_until_the_last_slice_has_them(self) -> None:
         """Also where the jobs of the first have ended by then."""
@@ -104,17 +106,17 @@ class SliceTests(LookupTests):
         assert not self.keeps(store, taker)
         count = len(self.go_on(store, told, 1000))
         assert 1 < count <= members
-        assert self.after(store) == Followed([], [], [])
+        assert self.after(store) == GraphChanges([], [], [])
 
     def test_a_graph_is_cancelled_slice_by_slice(self) -> None:
         """The last jobs first, so that none is cancelled for another reason."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
-        stamp = Stamp(self.clock.now(), 60.0, content_type="error", result=b"enough")
+        stamp = AuditFields(self.clock.now(), 60.0, content_type="error", result=b"enough")
         touched: list[JobRecord] = []
         for count in (4, 2, 0):
             entry = CancelGraph(jobs[2].id, stamp, 4)
-            [(root, acted), told] = self.commit(store, entry, Follow(self.clock.now()))
-            assert (root, len(acted.jobs), told) == (jobs[0].id, count, Followed([], [], []))
+            [(root, acted), told] = self.commit(store, entry, AdvanceGraphs(self.clock.now()))
+            assert (root, len(acted.jobs), told) == (jobs[0].id, count, GraphChanges([], [], []))
             touched += acted.jobs
         assert {job.id for job in touched} == {job.id for job in jobs}
         found = self.find(store, *jobs)
@@ -124,11 +126,11 @@ class SliceTests(LookupTests):
         """It has passed until nothing is left."""
         store, jobs, _ = self.begun(Chain((Group((_A,) * 5, deadline=10.0), _B)))
         now = self.clock.now() + 20.0
-        stamp = Stamp(now, 60.0)
+        stamp = AuditFields(now, 60.0)
         counts = []
         due: float | None = now
         while due is not None and due <= now:
-            [(acted, due), _] = self.commit(store, EndDeadlines(now, stamp, 2), Follow(now))
+            [(acted, due), _] = self.commit(store, EndDeadlines(now, stamp, 2), AdvanceGraphs(now))
             counts.append(len(acted.jobs))
         assert counts == [2, 2, 1]
         assert self.states(store, jobs) == ["cancelled"] * 6

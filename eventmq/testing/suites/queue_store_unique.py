@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.job import HELD, JobState
-from eventmq.store.reads import Claim
+from eventmq.store.reads import ReadQueued
 from eventmq.store.writes import (
     Admit,
     Chunk,
     Finish,
-    OpenChunk,
+    LeaseChunk,
     Promote,
     SubqueueKey,
     UniqueRule,
-    Verdict,
+    WriteResult,
     unique_rule,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
@@ -47,12 +47,14 @@ class UniqueTests(StoreHarness):
     ) -> tuple[str, str]:
         """Admit a job; return code and detail of its verdict."""
         (verdicts,) = self.commit(store, Admit([job], running))
-        code, detail, _ = verdicts.get(0, Verdict("done"))
+        code, detail, _ = verdicts.get(0, WriteResult("done"))
         return code, detail
 
     def waiting(self, store: QueueStore) -> list[str]:
         """Return the ids of the queued jobs in order."""
-        jobs, _ = self.commit(store, Claim("q", SubqueueKey("t"), (-(1 << 60), 0), 100, 1 << 30))[0]
+        jobs, _ = self.commit(
+            store, ReadQueued("q", SubqueueKey("t"), (-(1 << 60), 0), 100, 1 << 30)
+        )[0]
         return [job.id for job in jobs]
 
     def test_a_rule_is_read_from_the_headers(self) -> None:
@@ -225,7 +227,7 @@ class UniqueTests(StoreHarness):
         store = self.begin()
         first, second = self.keyed("keep_last"), self.keyed("keep_last")
         other = self.keyed(key="x", more="unique-period:600")
-        self.commit(store, Admit([first, other]), OpenChunk(Chunk("s", 1, [(first, 1)])))
+        self.commit(store, Admit([first, other]), LeaseChunk(Chunk("s", 1, [(first, 1)])))
         assert self.try_admit(store, second, {first.id}) == ("held", first.id)
         self.finish(store, self.end(other))
         store, _ = self.reopen(store)

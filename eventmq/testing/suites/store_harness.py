@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.job import IdFactory, JobRecord, JobState
-from eventmq.store.reads import Find
+from eventmq.store.reads import FindJobs
 from eventmq.store.writes import Admit, Finish, Finished
 from eventmq.testing.clock import FakeClock
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.interfaces import QueueStore
     from eventmq.store import Write
-    from eventmq.store.reads import Found
+    from eventmq.store.reads import JobRow
     from eventmq.store.recovery import Recovered
 
 __all__ = ["StoreHarness", "fields"]
@@ -154,9 +154,9 @@ class StoreHarness:
         """Commit ends of jobs and return the verdict."""
         return self.commit(store, Finish(rows))[0]
 
-    def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, Found]:
+    def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, JobRow]:
         """Return what the store knows of jobs."""
-        found: dict[str, Found] = self.commit(store, Find([job.id for job in jobs]))[0]
+        found: dict[str, JobRow] = self.commit(store, FindJobs([job.id for job in jobs]))[0]
         return found
 
     def state(self, store: QueueStore, job: JobRecord) -> JobState | None:

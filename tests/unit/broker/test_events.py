@@ -20,11 +20,11 @@ from tests.support.broker_harness import TASK, Broker, chunks, row
 
 #: Entries that change nothing of a job that its events tell of.
 SILENT = {
-    writes.OpenChunk, writes.CloseChunk, reads.Claim, writes.SaveLimits, reads.Find,
+    writes.LeaseChunk, writes.CloseChunk, reads.ReadQueued, writes.SaveLimits, reads.FindJobs,
     reads.ListJobs, reads.History, store_events.ReadEvents, store_events.SealEvents,
     store_events.Announce, writes.FindKin, writes.ListGraph, writes.ReadInputs, writes.KeepTime,
-    writes.SaveSuspects, writes.BeginSweep, writes.Pause, writes.ForgetQueues, writes.ListFailed,
-    writes.PruneFailed,
+    writes.SaveSuspects, writes.BeginBulkOperation, writes.Pause, writes.ForgetQueues,
+    writes.ListFailed, writes.PruneFailed,
 }  # fmt: skip
 
 

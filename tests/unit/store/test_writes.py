@@ -7,15 +7,15 @@ from typing import get_args
 from eventmq import schedule
 from eventmq.job import JobRecord, JobState
 from eventmq.store import Write, events, reads, writes
-from eventmq.store.reads import Found
+from eventmq.store.reads import JobRow
 from eventmq.store.recovery import QueueCounts, Recovered
-from eventmq.store.writes import Admit, Chunk, Finished, OpenChunk, Verdict
+from eventmq.store.writes import Admit, Chunk, Finished, LeaseChunk, WriteResult
 
 
-def test_every_entry_says_what_its_verdict_is() -> None:
+def test_every_write_says_what_its_result_is() -> None:
     """The docstring is the contract."""
     for entry in get_args(Write):
-        assert "Verdict: " in (entry.__doc__ or ""), entry.__name__
+        assert "Result: " in (entry.__doc__ or ""), entry.__name__
 
 
 def test_every_entry_is_public() -> None:
@@ -27,8 +27,8 @@ def test_entries_are_tuples_of_what_their_names_say() -> None:
     """Made in hot loops, so nothing heavier."""
     job = JobRecord("1", "q", "", b"")
     assert Admit([job]) == ([job], ())
-    assert OpenChunk(Chunk("s", 1, [(job, 2), (None, 0)])).chunk.leases[0] == (job, 2)
-    assert Verdict("full") == ("full", "", ())
+    assert LeaseChunk(Chunk("s", 1, [(job, 2), (None, 0)])).chunk.leases[0] == (job, 2)
+    assert WriteResult("full") == ("full", "", ())
 
 
 def test_an_end_without_a_start_is_possible() -> None:
@@ -36,7 +36,7 @@ def test_an_end_without_a_start_is_possible() -> None:
     job = JobRecord("1", "q", "", b"")
     ended = Finished(job, JobState.EXPIRED, 1.0, 60.0, "", b"")
     assert (ended.started, ended.ran, ended.worker) == (0.0, 0.0, "")
-    assert Found(job).result is None
+    assert JobRow(job).result is None
 
 
 def test_a_new_store_has_nothing() -> None:

@@ -15,7 +15,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.graphs import Kinship
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
-from eventmq.store.events import EventRow, OutboxHead, ReadEvents, events_of, portions
+from eventmq.store.events import EventLogHead, EventRow, ReadEvents, events_of, portions
 from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventmq.events.packed import Block
     from eventmq.store.events import Announce, SealEvents
 
-__all__ = ["CAP", "RING", "SLICE", "Outbox", "OutboxReader"]
+__all__ = ["CAP", "RING", "SLICE", "EventLog", "EventLogReader"]
 
 
 #: Bytes of events that are kept until a journal has taken some for the first time.
@@ -50,7 +50,7 @@ _SHARE = 64
 _INSERT = "INSERT INTO events VALUES (?, ?, ?, ?)"
 
 
-class Outbox:
+class EventLog:
     """The table of events. Handles `ReadEvents` and `SealEvents`.
 
     Args:
@@ -87,9 +87,9 @@ class Outbox:
         return row or (1, 0, 0, 0)
 
     @property
-    def head(self) -> OutboxHead:
+    def head(self) -> EventLogHead:
         """What there is."""
-        return OutboxHead(self._first, self._next, self._journal, self._sealed)
+        return EventLogHead(self._first, self._next, self._journal, self._sealed)
 
     # hot loop: benchmarks/drain.py
     def append(
@@ -174,7 +174,7 @@ class Outbox:
 
     # Entries
 
-    def read(self, entry: ReadEvents) -> tuple[list[EventRow], OutboxHead]:
+    def read(self, entry: ReadEvents) -> tuple[list[EventRow], EventLogHead]:
         """Read rows of events."""
         sql = """SELECT first, count, body FROM events WHERE first >=
                  coalesce((SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first"""
@@ -193,7 +193,7 @@ class Outbox:
         sql = "INSERT OR REPLACE INTO meta VALUES ('addresses', ?)"
         self.db.execute(sql, (pack(dict(entry.addresses)),))
 
-    def seal(self, entry: SealEvents) -> tuple[OutboxHead, bool]:
+    def seal(self, entry: SealEvents) -> tuple[EventLogHead, bool]:
         """Note what a journal has."""
         if self._journal not in {"", entry.journal} and entry.at - self._told < entry.patience:
             return self.head, True
@@ -211,7 +211,7 @@ class Outbox:
         return self.head, False
 
 
-class OutboxReader:
+class EventLogReader:
     """The events of the store in a data directory. One thread.
 
     Args:
@@ -232,7 +232,7 @@ class OutboxReader:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
         try:
             check_schema(self._db, self._path)
-            self._outbox = Outbox(self._db, 0, 0)
+            self._outbox = EventLog(self._db, 0, 0)
             self._has_moved = has_moved(self._db)
             sql = "SELECT value FROM meta WHERE key = 'store_id'"
             (self.store_id,) = first_row(self._db, sql)
@@ -242,7 +242,7 @@ class OutboxReader:
                 raise StoreError(f"cannot read the store {self._path}: {error}") from error
             raise
 
-    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], OutboxHead]:
+    def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         """Return the rows of events after a number, as in `eventmq.store.ReadEvents`.
 
         Raises:

@@ -25,17 +25,17 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
     JOB_COLUMNS,
     damage_of,
 )
-from eventmq.store.reads import Found
+from eventmq.store.reads import JobRow
 from eventmq.store.writes import (
-    Acted,
+    AdvanceGraphs,
+    AffectedJobs,
     Finish,
     Finished,
-    Follow,
-    Followed,
+    GraphChanges,
     GraphPage,
     GraphRow,
     Kin,
-    Verdict,
+    WriteResult,
 )
 from eventmq.wire.batches import pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, decode_error, encode_error
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.store.writes import (
         AdmitGraph,
+        AuditFields,
         CancelGraph,
         EndDeadlines,
         FindKin,
         ListGraph,
-        Stamp,
     )
 
 __all__ = ["HANDLER", "GraphReads", "Graphs", "Kinship", "next_deadline", "open_graphs"]
@@ -80,7 +80,7 @@ _TOLD = 200
 
 
 class Graphs:
-    """Handlers of `AdmitGraph` and `Follow`.
+    """Handlers of `AdmitGraph` and `AdvanceGraphs`.
 
     Args:
         tables: Of the store.
@@ -94,7 +94,7 @@ class Graphs:
         self._finish = finish
         #: Ends of jobs of graphs in this commit that nothing followed from yet.
         self.pending: list[Finished] = []
-        self._news = Followed([], [], [])
+        self._news = GraphChanges([], [], [])
         #: Jobs that were cancelled since what they waited for did not succeed.
         self._caused: set[int] = set()
         #: Bytes of the bodies in the news.
@@ -105,7 +105,7 @@ class Graphs:
         self.pending.clear()
         self._caused.clear()
         self._told = 0
-        self._news = Followed([], [], [])
+        self._news = GraphChanges([], [], [])
         self.joins.reset()
 
     # Admission
@@ -118,7 +118,7 @@ class Graphs:
 
     def admit(
         self, entry: AdmitGraph, taken: Callable[[Sequence[JobRecord]], str]
-    ) -> Verdict | None:
+    ) -> WriteResult | None:
         """Insert the jobs of a graph, all or none.
 
         Args:
@@ -127,10 +127,10 @@ class Graphs:
         """
         jobs = entry.jobs
         if self.known(jobs[0].id):
-            return Verdict("same_id")
+            return WriteResult("same_id")
         other = taken(jobs)
         if other:
-            return Verdict("same_id" if other == jobs[0].id else "taken", other)
+            return WriteResult("same_id" if other == jobs[0].id else "taken", other)
         tables, places = self.tables, dict[tuple[str, str], int]()
         rows = []
         for job in jobs:
@@ -185,7 +185,7 @@ class Graphs:
             if row.state is not JobState.FAILED and PAGED in flags_of(row.job.headers)
         ])  # fmt: skip
 
-    def follow(self, entry: Follow) -> Followed:
+    def follow(self, entry: AdvanceGraphs) -> GraphChanges:
         """Do what the noted ends cause, and what that causes, for some jobs at most."""
         joins, left = self.joins, entry.limit
         joins.load()
@@ -200,7 +200,7 @@ class Graphs:
         return self._news
 
     # hot loop: benchmarks/graphs.py
-    def _step(self, rows: Sequence[Finished], entry: Follow) -> None:
+    def _step(self, rows: Sequence[Finished], entry: AdvanceGraphs) -> None:
         db = self.tables.db
         find = "SELECT graph, output FROM nodes WHERE key = ?"
         lefts: Counter[int] = Counter()
@@ -234,7 +234,7 @@ class Graphs:
         for graph, n in lefts.items():
             self._count(graph, n, entry)
 
-    def _count(self, graph: int, n: int, entry: Follow) -> None:
+    def _count(self, graph: int, n: int, entry: AdvanceGraphs) -> None:
         """Count ended jobs of a graph; forget what it needed once all have ended."""
         db = self.tables.db
         db.execute("UPDATE graphs SET remaining = remaining - ? WHERE key = ?", (n, graph))
@@ -260,18 +260,20 @@ class Graphs:
 
     # What waits
 
-    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: Follow) -> None:
+    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: AdvanceGraphs) -> None:
         """End jobs for what they waited for did not succeed."""
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         self._caused.update(job.seq for job in jobs)
         self._end(jobs, JobState.CANCELLED, error, entry)
 
-    def _end(self, jobs: Sequence[JobRecord], state: JobState, error: bytes, entry: Follow) -> None:
+    def _end(
+        self, jobs: Sequence[JobRecord], state: JobState, error: bytes, entry: AdvanceGraphs
+    ) -> None:
         rows = [Finished(job, state, entry.at, entry.ttl, ERROR_TYPE, error) for job in jobs]
         self._finish(Finish(rows))
         self._news.ended.extend(rows)
 
-    def _call_handlers(self, graph: int, row: Finished, entry: Follow) -> None:
+    def _call_handlers(self, graph: int, row: Finished, entry: AdvanceGraphs) -> None:
         """Make ready what is there for the failure of a job."""
         db, seq = self.tables.db, row.job.seq
         sql = "SELECT key FROM handlers WHERE graph = ? AND first <= ? AND end > ?"
@@ -280,7 +282,7 @@ class Graphs:
             leaf = [row.job.id, row.state.value, row.content_type, row.result]
             self.ready(self._handler(key), pack(leaf), entry)
 
-    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: Follow) -> None:
+    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: AdvanceGraphs) -> None:
         """Queue jobs, those that take it with an input."""
         db, tables = self.tables.db, self.tables
         for job in jobs:
@@ -302,7 +304,7 @@ class Graphs:
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
             self._tell(job, entry)
 
-    def _tell(self, job: JobRecord, entry: Follow) -> None:
+    def _tell(self, job: JobRecord, entry: AdvanceGraphs) -> None:
         self._told += len(job.body)
         if self._told > entry.max_bytes or len(self._news.ready) >= _TOLD:
             job.body = b""
@@ -310,13 +312,15 @@ class Graphs:
         else:
             self._news.ready.append(job)
 
-    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: Follow) -> None:
+    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: AdvanceGraphs) -> None:
         """End jobs that cannot run, for their records or what they take are not what they were."""
         error = encode_error(RemoteError("eventmq.errors.StoreError", text))
         logger.error("jobs of a graph failed: %s", text)
         self._end(jobs, JobState.FAILED, error, entry)
 
-    def too_large(self, jobs: Sequence[JobRecord], size: int, limit: str, entry: Follow) -> None:
+    def too_large(
+        self, jobs: Sequence[JobRecord], size: int, limit: str, entry: AdvanceGraphs
+    ) -> None:
         """End jobs that would take too much."""
         text = f"what it takes has {size} bytes; {limit}: return references to large data"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
@@ -362,7 +366,7 @@ def _reason(row: Finished, *, caused: bool) -> str:
     return f"{text}: {kind}: {error.message}"[:_REASON]
 
 
-def _start(job: JobRecord, entry: Follow) -> None:
+def _start(job: JobRecord, entry: AdvanceGraphs) -> None:
     """Give a job that waits no more its time and its place in the queue."""
     headers = parse_headers(job.headers)
     due = entry.at + headers.countdown if headers.countdown else 0.0
@@ -441,7 +445,7 @@ class GraphReads:
         self,
         graphs: Graphs,
         reads: Reads,
-        cancel: Callable[[list[JobRecord], Stamp], list[JobRecord]],
+        cancel: Callable[[list[JobRecord], AuditFields], list[JobRecord]],
     ) -> None:
         self.graphs = graphs
         self.tables = graphs.tables
@@ -460,22 +464,22 @@ class GraphReads:
 
     # Ends
 
-    def _end(self, first: int, end: int, stamp: Stamp, limit: int) -> list[JobRecord]:
+    def _end(self, first: int, end: int, stamp: AuditFields, limit: int) -> list[JobRecord]:
         """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
         sql = (
             f"SELECT {BARE_COLUMNS} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
         )
         return self._cancel(self.tables.jobs(sql, (first, end, limit))[::-1], stamp)
 
-    def cancel(self, entry: CancelGraph) -> tuple[str, Acted]:
+    def cancel(self, entry: CancelGraph) -> tuple[str, AffectedJobs]:
         """Cancel what has not ended of a graph."""
         graph = self.graphs.known(entry.id)
         if not graph:
-            return "", Acted([], {})
+            return "", AffectedJobs([], {})
         jobs = self._end(graph, graph + self._size(graph), entry.stamp, entry.limit)
-        return self._id(graph), Acted(jobs, {})
+        return self._id(graph), AffectedJobs(jobs, {})
 
-    def end_deadlines(self, entry: EndDeadlines) -> tuple[Acted, float | None]:
+    def end_deadlines(self, entry: EndDeadlines) -> tuple[AffectedJobs, float | None]:
         """Cancel what is past its deadline, part by part."""
         db = self.tables.db
         sql = "SELECT key, first, end FROM deadlines WHERE at <= ? ORDER BY at LIMIT 20"
@@ -485,7 +489,7 @@ class GraphReads:
             if len(jobs) >= entry.limit:
                 break
             db.execute("DELETE FROM deadlines WHERE key = ?", (key,))
-        return Acted(jobs, {}), next_deadline(self.tables.db)
+        return AffectedJobs(jobs, {}), next_deadline(self.tables.db)
 
     # Looking
 
@@ -505,7 +509,7 @@ class GraphReads:
         span = (graph + entry.first, graph + size, entry.limit)
         rows = []
         for key, job_id, before, after in all_rows(self.tables.db, sql, span):
-            found = self._reads.find_one(job_id) or Found(_forgotten(job_id))
+            found = self._reads.find_one(job_id) or JobRow(_forgotten(job_id))
             rows.append(GraphRow(key - graph, before, max(after, 0), after == HANDLER, found))
         return GraphPage(self._id(graph), size, rows)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.store.writes import Follow, ReadInputs
+    from eventmq.store.writes import AdvanceGraphs, ReadInputs
 
 __all__ = ["Barriers", "Ends", "Inputs", "Span", "unfinished"]
 
@@ -213,16 +213,18 @@ class Work(NamedTuple):
 class Ends(Protocol):
     """What is done with jobs that wait no more."""
 
-    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: Follow) -> None:
+    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: AdvanceGraphs) -> None:
         """End jobs for what they waited for did not succeed."""
 
-    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: Follow) -> None:
+    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: AdvanceGraphs) -> None:
         """Queue jobs, those that take it with an input."""
 
-    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: Follow) -> None:
+    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: AdvanceGraphs) -> None:
         """End jobs whose records, or what they take, are not what they were."""
 
-    def too_large(self, jobs: Sequence[JobRecord], size: int, limit: str, entry: Follow) -> None:
+    def too_large(
+        self, jobs: Sequence[JobRecord], size: int, limit: str, entry: AdvanceGraphs
+    ) -> None:
         """End jobs that would take too much."""
 
 
@@ -278,7 +280,7 @@ class Barriers:
 
     # Doing it
 
-    def run(self, entry: Follow, limit: int) -> int:
+    def run(self, entry: AdvanceGraphs, limit: int) -> int:
         """Do the first work for some jobs at most; return for how many, at least 1."""
         work = self._work.popleft()
         sql = "SELECT graph, first, final, last FROM joins WHERE key = ?"
@@ -332,7 +334,7 @@ class Barriers:
     # Ready
 
     def _open(
-        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: Follow
+        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: AdvanceGraphs
     ) -> None:
         takers = _takers(jobs)
         if not takers:
@@ -345,7 +347,7 @@ class Barriers:
             self._let_go(jobs, takers, entry)
 
     def _fill(
-        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: Follow
+        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: AdvanceGraphs
     ) -> None:
         """Make jobs ready, and give the takers among them their input."""
         takers = _takers(jobs)
@@ -372,7 +374,7 @@ class Barriers:
         self._let_go(jobs, takers, entry)
 
     def _let_go(
-        self, jobs: Sequence[JobRecord], takers: Sequence[JobRecord], entry: Follow
+        self, jobs: Sequence[JobRecord], takers: Sequence[JobRecord], entry: AdvanceGraphs
     ) -> None:
         """Make those ready that only wait."""
         taking = {job.seq for job in takers}
@@ -393,7 +395,7 @@ def _takers(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     return [job for job in jobs if TAKES in flags_of(job.headers) and not job.damaged]
 
 
-def _limit(size: int, body: int, entry: Follow) -> str:
+def _limit(size: int, body: int, entry: AdvanceGraphs) -> str:
     """Return why results of so many bytes cannot be paged, with a body of ids; "" if they can."""
     if size > entry.max_input_bytes:
         return f"the limit is {entry.max_input_bytes}, from the setting max_input_bytes"

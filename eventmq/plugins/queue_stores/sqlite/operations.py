@@ -16,7 +16,7 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
     JOB_COLUMNS,
     task_of,
 )
-from eventmq.store.writes import Acted, Attempt, Finish, Finished, Operation, Sweep
+from eventmq.store.writes import AffectedJobs, Attempt, BulkOperation, Finish, Finished, Operation
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.results import decode_error
 
@@ -27,8 +27,16 @@ if TYPE_CHECKING:
     from eventmq.plugins.queue_stores.sqlite.reads import Reads
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.plugins.queue_stores.sqlite.writes import Writes
-    from eventmq.store.reads import Found
-    from eventmq.store.writes import Act, BeginSweep, Expire, ForgetQueues, Pause, Stamp, SweepSlice
+    from eventmq.store.reads import JobRow
+    from eventmq.store.writes import (
+        ApplyToJobs,
+        AuditFields,
+        BeginBulkOperation,
+        ContinueBulkOperation,
+        Expire,
+        ForgetQueues,
+        Pause,
+    )
 
 __all__ = ["BARE_FAILED", "Operations", "fits", "next_expiry", "sweeps"]
 
@@ -47,13 +55,13 @@ _BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_opera
 
 
 class Operations:
-    """Handlers of `Act`, `Expire`, `BeginSweep`, `SweepSlice`, `Pause` and `ForgetQueues`."""
+    """Handlers of what operators do, and of `Expire` and `ForgetQueues`."""
 
     def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
         self.tables = tables
         self.writes = writes
         self.reads = reads
-        self._actions: dict[str, Callable[[list[JobRecord], Stamp], list[JobRecord]]] = {
+        self._actions: dict[str, Callable[[list[JobRecord], AuditFields], list[JobRecord]]] = {
             "cancel": self.cancel,
             "retry": self._retry,
             "drop": self._drop,
@@ -61,7 +69,7 @@ class Operations:
 
     # By id
 
-    def act(self, entry: Act) -> Acted:
+    def act(self, entry: ApplyToJobs) -> AffectedJobs:
         """Do something with jobs by id."""
         others: dict[str, str] = {}
         jobs: dict[str, JobRecord] = {}
@@ -75,9 +83,9 @@ class Operations:
                 jobs[job_id] = found.job
             else:
                 others[job_id] = state.value
-        return Acted(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
+        return AffectedJobs(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
 
-    def cancel(self, jobs: list[JobRecord], stamp: Stamp) -> list[JobRecord]:
+    def cancel(self, jobs: list[JobRecord], stamp: AuditFields) -> list[JobRecord]:
         """End jobs as cancelled."""
         end = transition(JobState.QUEUED, JobState.CANCELLED)
         rows = [
@@ -101,7 +109,7 @@ class Operations:
             return jobs, wall
         return jobs, next_expiry(tables, wall)
 
-    def _retry(self, jobs: list[JobRecord], stamp: Stamp) -> list[JobRecord]:
+    def _retry(self, jobs: list[JobRecord], stamp: AuditFields) -> list[JobRecord]:
         """Queue failed jobs again; their bodies stay in the database."""
         sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
@@ -141,7 +149,7 @@ class Operations:
         )  # fmt: skip
         self.writes.attempts.add(attempt)
 
-    def _drop(self, jobs: list[JobRecord], _: Stamp) -> list[JobRecord]:
+    def _drop(self, jobs: list[JobRecord], _: AuditFields) -> list[JobRecord]:
         for job in jobs:
             self._forget_failed(job)
         ids = [job.id for job in jobs]
@@ -158,7 +166,7 @@ class Operations:
 
     # Slice by slice
 
-    def begin_sweep(self, entry: BeginSweep) -> Sweep:
+    def begin_sweep(self, entry: BeginBulkOperation) -> BulkOperation:
         """Write the mark of a sweep, once."""
         db, sweep = self.tables.db, entry.sweep
         table = _table(sweep.operation)
@@ -173,18 +181,20 @@ class Operations:
         db.execute(sql, (_DONE_KEPT,))
         return _sweep(first_row(db, f"{_BULK} WHERE id = ?", (sweep.id,)))
 
-    def sweep_slice(self, entry: SweepSlice) -> tuple[Acted, Sweep | None]:
+    def sweep_slice(
+        self, entry: ContinueBulkOperation
+    ) -> tuple[AffectedJobs, BulkOperation | None]:
         """Do the next part of a sweep and note how far it came."""
         db = self.tables.db
         row = first_row(db, f"{_BULK} WHERE id = ? AND NOT done", (entry.id,))
         if row is None:
-            return Acted([], {}), None
+            return AffectedJobs([], {}), None
         sweep = _sweep(row)
         end = min(sweep.bound, sweep.cursor + _SPAN)
         looked, fitting = self._select(sweep, end, entry.limit)
         jobs = [job for job in fitting if job.seq not in entry.keep]
         cursor = looked[-1] if len(looked) == entry.limit else end
-        acted = Acted(self._actions[sweep.operation.action](jobs, entry.stamp), {})
+        acted = AffectedJobs(self._actions[sweep.operation.action](jobs, entry.stamp), {})
         sweep = sweep._replace(
             cursor=cursor, touched=sweep.touched + len(jobs), done=cursor >= sweep.bound
         )
@@ -192,7 +202,9 @@ class Operations:
         db.execute(sql, (sweep.cursor, sweep.touched, sweep.done, sweep.id))
         return acted, sweep
 
-    def _select(self, sweep: Sweep, end: int, limit: int) -> tuple[list[int], list[JobRecord]]:
+    def _select(
+        self, sweep: BulkOperation, end: int, limit: int
+    ) -> tuple[list[int], list[JobRecord]]:
         """Return the numbers of the rows that were looked at, and the jobs that fit."""
         operation, tables = sweep.operation, self.tables
         table = _table(operation)
@@ -245,16 +257,16 @@ def _table(operation: Operation) -> str:
     return "jobs" if operation.action == "cancel" else "failed"
 
 
-def _sweep(row: Sequence[Any]) -> Sweep:
+def _sweep(row: Sequence[Any]) -> BulkOperation:
     job_id, packed, at, bound, cursor, touched, done = row
     values = unpack(packed, "the row of a bulk operation")
     operation = Operation(*values)
     if operation.state is not None:
         operation = operation._replace(state=JobState(operation.state))
-    return Sweep(job_id, operation, at, bound, cursor, touched, bool(done))
+    return BulkOperation(job_id, operation, at, bound, cursor, touched, bool(done))
 
 
-def sweeps(tables: Tables) -> list[Sweep]:
+def sweeps(tables: Tables) -> list[BulkOperation]:
     """Return the marks that are kept."""
     return [_sweep(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
 
@@ -273,7 +285,7 @@ def fits_job(job: JobRecord, operation: Operation) -> bool:
     )
 
 
-def fits(found: Found, operation: Operation) -> bool:
+def fits(found: JobRow, operation: Operation) -> bool:
     """Say whether the filters take a failed job."""
     return (
         (not operation.queue or found.job.queue == operation.queue)
@@ -284,6 +296,6 @@ def fits(found: Found, operation: Operation) -> bool:
     )
 
 
-def _is_of_type(found: Found, name: str) -> bool:
+def _is_of_type(found: JobRow, name: str) -> bool:
     kind = decode_error(found.result or b"").type
     return name in {kind, kind.rpartition(".")[2]}

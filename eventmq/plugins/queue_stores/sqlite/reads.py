@@ -19,7 +19,7 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
     task_of,
 )
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name
-from eventmq.store.reads import Found
+from eventmq.store.reads import JobRow
 from eventmq.store.writes import Chunk
 from eventmq.wire.batches import unpack
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.store.reads import Claim, Find, ListJobs
+    from eventmq.store.reads import FindJobs, ListJobs, ReadQueued
     from eventmq.timekeeping import Timekeeper
 
 __all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
@@ -57,13 +57,13 @@ _SCAN = 20_000
 
 
 class Reads:
-    """Handlers of `Claim`, `Find` and `ListJobs`."""
+    """Handlers of `ReadQueued`, `FindJobs` and `ListJobs`."""
 
     def __init__(self, tables: Tables, keeper: Timekeeper) -> None:
         self.tables = tables
         self.keeper = keeper
 
-    def claim(self, entry: Claim) -> tuple[list[JobRecord], bool]:
+    def claim(self, entry: ReadQueued) -> tuple[list[JobRecord], bool]:
         """Read the next queued jobs of a subqueue in rank order."""
         key = self.tables.known_subqueue(entry.queue, entry.subqueue)
         values = (key, *entry.after, entry.limit + 1)
@@ -73,7 +73,7 @@ class Reads:
             return self._claim_carefully(values, entry)
 
     # hot loop: benchmarks/rows.py, drain
-    def _claim(self, values: tuple[int, ...], entry: Claim) -> tuple[list[JobRecord], bool]:
+    def _claim(self, values: tuple[int, ...], entry: ReadQueued) -> tuple[list[JobRecord], bool]:
         """Read jobs as they should be: what the subqueue says of them is not read again."""
         jobs: list[JobRecord] = []
         size, limit, most, queue = 0, entry.limit, entry.max_bytes, entry.queue
@@ -116,7 +116,7 @@ class Reads:
         return jobs, False
 
     def _claim_carefully(
-        self, values: tuple[int, ...], entry: Claim
+        self, values: tuple[int, ...], entry: ReadQueued
     ) -> tuple[list[JobRecord], bool]:
         """Do the same where something is damaged; such a job counts where its subqueue is."""
         jobs: list[JobRecord] = []
@@ -131,7 +131,7 @@ class Reads:
             jobs.append(job)
         return jobs, False
 
-    def find(self, entry: Find) -> dict[str, Found]:
+    def find(self, entry: FindJobs) -> dict[str, JobRow]:
         """Look jobs up by id: one by one, or where they are many table by table."""
         ids = list(dict.fromkeys(entry.ids))
         if entry.room is not None:
@@ -141,14 +141,14 @@ class Reads:
         known = {job_id: self.find_one(job_id) for job_id in ids}
         return {job_id: found for job_id, found in known.items() if found is not None}
 
-    def _find_many(self, ids: list[str]) -> dict[str, Found]:
+    def _find_many(self, ids: list[str]) -> dict[str, JobRow]:
         found = self._unfinished(ids, JOB_COLUMNS, _FAILED)
         left = [job_id for job_id in ids if job_id not in found]
         for _, row in self._ended(OUTCOME_COLUMNS, left):
             found[row[0]] = self.tables.outcome(row, self.keeper)
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
-    def _find_bare(self, ids: list[str], room: int) -> dict[str, Found]:
+    def _find_bare(self, ids: list[str], room: int) -> dict[str, JobRow]:
         """Look jobs up without their bodies, and read long results while there is room."""
         found = self._unfinished(ids, BARE_COLUMNS, _BARE_FAILED)
         keeper, tables = self.keeper, self.tables
@@ -168,12 +168,12 @@ class Reads:
             room -= len(found[job_id].result or b"")
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
-    def _unfinished(self, ids: list[str], columns: str, failed: str) -> dict[str, Found]:
+    def _unfinished(self, ids: list[str], columns: str, failed: str) -> dict[str, JobRow]:
         """Return the jobs that have not ended, or failed, with these columns."""
         tables = self.tables
-        found: dict[str, Found] = {}
+        found: dict[str, JobRow] = {}
         for row in self._rows_of(columns, "jobs", ids):
-            found[row[1]] = Found(tables.job(row))
+            found[row[1]] = JobRow(tables.job(row))
         left = [job_id for job_id in ids if job_id not in found]
         for row in self._rows_of(failed, "failed", left):
             found[row[1]] = tables.failed(row)
@@ -202,11 +202,11 @@ class Reads:
             padding = some[-1:] * (_AT_ONCE - len(some))
             yield from self.tables.rows(sql, some + padding)
 
-    def find_one(self, job_id: str) -> Found | None:
+    def find_one(self, job_id: str) -> JobRow | None:
         """Look one job up."""
         jobs = self.tables.jobs(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))
         if jobs:
-            return Found(jobs[0])
+            return JobRow(jobs[0])
         for row in self._rows_of(_FAILED, "failed", [job_id]):
             return self.tables.failed(row)
         for bucket in self.tables.buckets_of(job_id):
@@ -215,7 +215,7 @@ class Reads:
                 return self.tables.outcome(row, self.keeper)
         return None
 
-    def list_jobs(self, entry: ListJobs) -> tuple[list[Found], str]:
+    def list_jobs(self, entry: ListJobs) -> tuple[list[JobRow], str]:
         """List jobs page by page, the newest first: by id, which begins with the time.
 
         The cursor is the id of the last row that was looked at, so a job that goes from one table
@@ -225,7 +225,7 @@ class Reads:
         tables = [
             self._rows(name, entry.cursor) for name in names if self._may_hold(name, entry.state)
         ]
-        rows: list[Found] = []
+        rows: list[JobRow] = []
         newest_first = merge(*tables, key=itemgetter(0), reverse=True)
         for looked, (job_id, found) in enumerate(newest_first, 1):
             if self._matches(found, entry):
@@ -243,7 +243,7 @@ class Reads:
         ended = state in {JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED}
         return table.startswith("outcomes_") if ended else table == "jobs"
 
-    def _rows(self, table: str, before: str) -> Iterator[tuple[str, Found]]:
+    def _rows(self, table: str, before: str) -> Iterator[tuple[str, JobRow]]:
         """Yield (id, job) of a table, from the one before an id downwards."""
         tables = self.tables
         columns = BARE_COLUMNS if table == "jobs" else _BARE_FAILED
@@ -256,11 +256,11 @@ class Reads:
             if outcomes:
                 found = tables.outcome(row[:-1], self.keeper)
             else:
-                found = Found(tables.job(row)) if table == "jobs" else tables.failed(row)
+                found = JobRow(tables.job(row)) if table == "jobs" else tables.failed(row)
             yield found.job.id, found
 
     @staticmethod
-    def _matches(found: Found, entry: ListJobs) -> bool:
+    def _matches(found: JobRow, entry: ListJobs) -> bool:
         job = found.job
         return (
             (entry.queue is None or job.queue == entry.queue)

@@ -25,7 +25,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     bucket_name,
     buckets,
 )
-from eventmq.store.reads import Found
+from eventmq.store.reads import JobRow
 from eventmq.store.recovery import QueueCounts, SubqueueHead
 from eventmq.store.writes import SubqueueKey, subqueue_of, unique_rule
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
@@ -347,7 +347,7 @@ class Tables:
         except UnicodeDecodeError:
             yield from islice(self.db.execute(readable(sql), values), done, None)
 
-    def failed(self, row: tuple[Any, ...]) -> Found:
+    def failed(self, row: tuple[Any, ...]) -> JobRow:
         """Return a failed job of a row of `JOB_COLUMNS` and `FAILED_COLUMNS`."""
         *job, at, content_type, result, started, ran, worker, crc, head = row
         known = self.job(tuple(job))
@@ -355,9 +355,9 @@ class Tables:
         if not _is_sound(crc, head, content_type, result):
             text = f"{damage_of(known.id)}, its error included"
             content_type, result = ERROR_TYPE, _error(text)
-        return Found(known, at, content_type, result, started, ran, self.name(worker))
+        return JobRow(known, at, content_type, result, started, ran, self.name(worker))
 
-    def outcome(self, row: tuple[Any, ...], keeper: Timekeeper) -> Found:
+    def outcome(self, row: tuple[Any, ...], keeper: Timekeeper) -> JobRow:
         """Return the outcome of a row of `OUTCOME_COLUMNS`; a result past its time is None.
 
         Without a checksum nothing is checked: the result was not read.
@@ -376,18 +376,18 @@ class Tables:
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
                 kept = result if until + keeper.spared(at) > keeper.now else None
-                return Found(job, at, content_type, kept, started, ran, self.name(worker))
+                return JobRow(job, at, content_type, kept, started, ran, self.name(worker))
         except (KeyError, TypeError, AttributeError):  # values of another kind
             pass
         return self.damaged_outcome(_as_text(job_id), label, queue)
 
-    def damaged_outcome(self, job_id: str, label: str = "", queue: Any = 0) -> Found:
+    def damaged_outcome(self, job_id: str, label: str = "", queue: Any = 0) -> JobRow:
         """Return what is answered for an outcome whose row was altered."""
         text = damage_of(job_id)
         logger.error("%s: ask eventmq fsck", text)
         name = self._queue_names.get(_whole(queue), _NO_QUEUE)
         job = JobRecord(job_id, name, _headers(label), b"", state=JobState.FAILED, damaged=True)
-        return Found(job, 0.0, ERROR_TYPE, _error(text))
+        return JobRow(job, 0.0, ERROR_TYPE, _error(text))
 
     # Buckets
 

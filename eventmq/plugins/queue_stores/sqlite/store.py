@@ -31,7 +31,7 @@ from eventmq.plugins.queue_stores.additions import move_waits, prepare_additions
 from eventmq.plugins.queue_stores.errors import ALTERED, ASK, store_error
 from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES, Checkpointer
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME, DataDirectory, OpenedFiles
-from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, Outbox
+from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, EventLog
 from eventmq.plugins.queue_stores.sqlite.graphs import GraphReads, next_deadline, open_graphs
 from eventmq.plugins.queue_stores.sqlite.operations import Operations, next_expiry, sweeps
 from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
@@ -52,7 +52,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     prepare,
     save_clock,
 )
-from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteCare
+from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE, begin_anew, see_to_log
 from eventmq.plugins.queue_stores.sqlite.writes import (
     SKEW,
@@ -66,35 +66,35 @@ from eventmq.plugins.queue_stores.sqlite.writes import (
 )
 from eventmq.plugins.queue_stores.suspects import SuspectRows
 from eventmq.store.events import Announce, ReadEvents, SealEvents
-from eventmq.store.reads import Claim, Find, History, ListJobs
+from eventmq.store.reads import FindJobs, History, ListJobs, ReadQueued
 from eventmq.store.recovery import Recovered
 from eventmq.store.writes import (
-    Act,
     Admit,
     AdmitGraph,
-    BeginSweep,
+    AdvanceGraphs,
+    ApplyToJobs,
+    BeginBulkOperation,
     CancelGraph,
     CloseChunk,
+    ContinueBulkOperation,
     EndDeadlines,
     Expire,
     FindKin,
     Finish,
-    Follow,
     ForgetQueues,
     KeepTime,
+    LeaseChunk,
     ListFailed,
     ListGraph,
-    Note,
-    NoteEnds,
-    OpenChunk,
     Pause,
     Promote,
     PruneFailed,
     ReadInputs,
+    RecordEnds,
+    RecordEvents,
     Requeue,
     SaveLimits,
     SaveSuspects,
-    SweepSlice,
 )
 from eventmq.timekeeping import SAVE_EVERY, Reading, Timekeeper
 
@@ -189,11 +189,11 @@ class SqliteStore:
         self._path = ":memory:" if directory is None else str(directory / FILE_NAME)
 
     @property
-    def care(self) -> SqliteCare | None:
+    def care(self) -> SqliteTools | None:
         """What looks after the file; None where there is none."""
         if self._home is None:
             return None
-        return SqliteCare(
+        return SqliteTools(
             Path(self._path), durable=self._durability == "durable",
             page_checksums=self._page_checksums,
         )  # fmt: skip
@@ -243,7 +243,7 @@ class SqliteStore:
         prepare_additions(db)
         self._writes = writes = Writes(tables, self._dedupe_window, keeper)
         writes.unique.release_lonely()
-        self._outbox = Outbox(db, *self._events)
+        self._outbox = EventLog(db, *self._events)
         recovered = self._recover(tables)
         save_clock(db, keeper.record())
         db.execute("COMMIT")
@@ -429,7 +429,7 @@ class SqliteStore:
         keeper = self._keeper
         said, now, ahead, addition = verdicts, keeper.now, keeper.ahead, keeper.addition()
         if graphs.pending:
-            follow = Follow(now, ahead=ahead)
+            follow = AdvanceGraphs(now, ahead=ahead)
             batch = [*batch, follow]
             said = [*verdicts, graphs.follow(follow)]
         self._prune()
@@ -510,7 +510,7 @@ class SqliteStore:
 def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[Any], Any]]:
     return {
         AdmitGraph: writes.admit_graph,
-        Follow: writes.graphs.follow,
+        AdvanceGraphs: writes.graphs.follow,
         CancelGraph: graphs.cancel,
         EndDeadlines: graphs.end_deadlines,
         FindKin: graphs.kin,
@@ -527,18 +527,18 @@ def _handlers(
         Admit: writes.admit,
         Finish: writes.finish,
         Requeue: writes.requeue,
-        OpenChunk: writes.open_chunk,
+        LeaseChunk: writes.open_chunk,
         CloseChunk: writes.close_chunk,
         Promote: writes.promote,
         Expire: operations.expire,
         SaveLimits: limits.save,
-        Claim: reads.claim,
-        Find: reads.find,
+        ReadQueued: reads.claim,
+        FindJobs: reads.find,
         ListJobs: reads.list_jobs,
         History: writes.attempts.history,
-        Act: operations.act,
-        BeginSweep: operations.begin_sweep,
-        SweepSlice: operations.sweep_slice,
+        ApplyToJobs: operations.act,
+        BeginBulkOperation: operations.begin_sweep,
+        ContinueBulkOperation: operations.sweep_slice,
         Pause: operations.pause,
         ForgetQueues: operations.forget_queues,
         ListFailed: failures.list_failed,
@@ -546,10 +546,10 @@ def _handlers(
     }
 
 
-def _event_handlers(outbox: Outbox) -> dict[type, Callable[[Any], Any]]:
+def _event_handlers(outbox: EventLog) -> dict[type, Callable[[Any], Any]]:
     return {
-        Note: lambda _: None,  # the event is all there is
-        NoteEnds: lambda _: None,
+        RecordEvents: lambda _: None,  # the event is all there is
+        RecordEnds: lambda _: None,
         Announce: outbox.announce,
         ReadEvents: outbox.read,
         SealEvents: outbox.seal,

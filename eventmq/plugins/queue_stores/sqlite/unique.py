@@ -12,7 +12,7 @@ from eventmq.job import HELD, STATE_CODES, TERMINAL, JobState
 from eventmq.plugins.database import first_row
 from eventmq.plugins.queue_stores.sqlite.rows import INSERT_COLUMNS, JOB_COLUMNS
 from eventmq.plugins.queue_stores.sqlite.schema import bucket_name
-from eventmq.store.writes import Finished, UniqueRule, Verdict, unique_rule
+from eventmq.store.writes import Finished, UniqueRule, WriteResult, unique_rule
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Uniqueness:
 
     # Admission
 
-    def admit(self, job: JobRecord, running: Container[str]) -> Verdict | None:
+    def admit(self, job: JobRecord, running: Container[str]) -> WriteResult | None:
         """Insert a job with a key, unless its id or its key is taken.
 
         Args:
@@ -71,12 +71,12 @@ class Uniqueness:
         db = self.tables.db
         row = first_row(db, "SELECT state FROM jobs WHERE id = ?", (job.id,))
         if row is not None:
-            return Verdict("same_id", list(JobState)[row[0]].value)
+            return WriteResult("same_id", list(JobState)[row[0]].value)
         rule = unique_rule(job.headers)
         assert rule is not None  # noqa: S101 - checked by the caller
         ended = self._ended(rule, job.created)
         if ended is not None:
-            return Verdict("unique_conflict", ended)
+            return WriteResult("unique_conflict", ended)
         sql = f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = ? ORDER BY seq"
         holders = [
             holder
@@ -94,16 +94,16 @@ class Uniqueness:
         rule: UniqueRule,
         holders: Sequence[JobRecord],
         running: Container[str],
-    ) -> Verdict:
+    ) -> WriteResult:
         leased = [holder for holder in holders if holder.id in running]
         waiting = [holder for holder in holders if holder.id not in running]
         if rule.mode == "keep_last":
             return self._keep_last(job, rule, leased, waiting)
         if rule.mode == "reject" or leased:
-            return Verdict("unique_conflict", (leased or holders)[0].id)
+            return WriteResult("unique_conflict", (leased or holders)[0].id)
         ended = self._replace(waiting, job)
         self._insert(job, rule, job)
-        return Verdict("replaced", waiting[0].id, ended)
+        return WriteResult("replaced", waiting[0].id, ended)
 
     def _keep_last(
         self,
@@ -111,15 +111,15 @@ class Uniqueness:
         rule: UniqueRule,
         leased: Sequence[JobRecord],
         waiting: Sequence[JobRecord],
-    ) -> Verdict:
+    ) -> WriteResult:
         held = [holder for holder in waiting if holder.due >= HELD]
         if leased and not waiting:
             self._insert(job, rule, job, hold=True)
-            return Verdict("held", leased[0].id)
+            return WriteResult("held", leased[0].id)
         place = (held or waiting)[0]
         ended = self._replace(held or waiting, job)
         self._insert(job, rule, place)
-        return Verdict("replaced", place.id, ended)
+        return WriteResult("replaced", place.id, ended)
 
     def _insert(
         self, job: JobRecord, rule: UniqueRule, place: JobRecord, *, hold: bool = False

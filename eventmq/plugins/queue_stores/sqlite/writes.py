@@ -36,7 +36,7 @@ from eventmq.schedule import (
     RemoveSchedule,
     SaveSchedules,
 )
-from eventmq.store.writes import Attempt, LimitRow, Pruned, SubqueueKey, Verdict, unique_rule
+from eventmq.store.writes import Attempt, LimitRow, Pruned, SubqueueKey, WriteResult, unique_rule
 from eventmq.wire.batches import pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.joins import Inputs
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.store.reads import Found, History
+    from eventmq.store.reads import History, JobRow
     from eventmq.store.writes import (
         Admit,
         AdmitGraph,
         CloseChunk,
         Finish,
         Finished,
+        LeaseChunk,
         ListFailed,
-        OpenChunk,
         Promote,
         PruneFailed,
         Requeue,
@@ -181,7 +181,7 @@ class Mismatch(Exception):
 
 
 class Writes:
-    """Handlers of `Admit`, `Finish`, `Requeue`, `OpenChunk`, `CloseChunk` and `Promote`."""
+    """Handlers of `Admit`, `Finish`, `Requeue`, `LeaseChunk`, `CloseChunk` and `Promote`."""
 
     def __init__(self, tables: Tables, dedupe_window: float, keeper: Timekeeper) -> None:
         self.tables = tables
@@ -205,18 +205,18 @@ class Writes:
     # Admission
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def admit(self, entry: Admit) -> dict[int, Verdict]:  # noqa: PLR0912 - a hot loop
+    def admit(self, entry: Admit) -> dict[int, WriteResult]:  # noqa: PLR0912 - a hot loop
         """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
         jobs = entry.jobs
         if self.refuse:
-            return {i: Verdict("full", "the disk is nearly full") for i in range(len(jobs))}
+            return {i: WriteResult("full", "the disk is nearly full") for i in range(len(jobs))}
         if not jobs:
             return {}
         high, early = self.high, self.early
         places: dict[tuple[str, str], tuple[int, int, int]] = {}
         wall = self.wall
         sane, window = id_horizon(wall), self.dedupe_window
-        refused: dict[int, Verdict] = {}
+        refused: dict[int, WriteResult] = {}
         rows: list[tuple[Any, ...]] = []
         keyed: list[int] = []
         text = name = None
@@ -227,7 +227,7 @@ class Writes:
             if high < job_id < sane and id_time(job_id) is not None and job_id not in early:
                 high = job_id  # above all ids ever admitted: needs no look-up
             elif (state := self._finished_state(job_id)) is not None:
-                refused[i] = Verdict("same_id", state)
+                refused[i] = WriteResult("same_id", state)
                 continue
             elif sane <= job_id < id_horizon(wall + window):
                 early.add(job_id)
@@ -263,10 +263,10 @@ class Writes:
                 refused[i] = verdict
         return refused
 
-    def admit_graph(self, entry: AdmitGraph) -> Verdict | None:
+    def admit_graph(self, entry: AdmitGraph) -> WriteResult | None:
         """Insert the jobs of a graph, all or none."""
         if self.refuse:
-            return Verdict("full", "the disk is nearly full")
+            return WriteResult("full", "the disk is nearly full")
         return self.graphs.admit(entry, self._taken)
 
     def _taken(self, jobs: Sequence[JobRecord]) -> str:
@@ -294,7 +294,7 @@ class Writes:
         return tables.queue_id(job.queue), tables.subqueue_id(job.queue, job.headers), begun
 
     def _count_admitted(
-        self, jobs: Sequence[JobRecord], refused: dict[int, Verdict], keyed: Sequence[int]
+        self, jobs: Sequence[JobRecord], refused: dict[int, WriteResult], keyed: Sequence[int]
     ) -> None:
         there = jobs
         if refused or keyed:
@@ -319,21 +319,21 @@ class Writes:
         return None
 
     def _find_ignored(
-        self, jobs: Sequence[JobRecord], refused: dict[int, Verdict], keyed: Sequence[int]
+        self, jobs: Sequence[JobRecord], refused: dict[int, WriteResult], keyed: Sequence[int]
     ) -> None:
         sql = "SELECT seq, state FROM jobs WHERE id = ?"
         for i, job in enumerate(jobs):
             if i not in refused and i not in keyed:
                 seq, state = first_row(self.tables.db, sql, (job.id,))
                 if seq != job.seq:
-                    refused[i] = Verdict("same_id", list(JobState)[state].value)
+                    refused[i] = WriteResult("same_id", list(JobState)[state].value)
 
     # Ends
 
-    def finish(self, entry: Finish) -> dict[int, Verdict]:
+    def finish(self, entry: Finish) -> dict[int, WriteResult]:
         """Move jobs to their outcomes; those that are not there any more are ``stale_lease``."""
         rows = entry.rows
-        stale: dict[int, Verdict] = {}
+        stale: dict[int, WriteResult] = {}
         if self.careful:
             stale = self._missing(rows)
         if self._delete([row.job.seq for row in rows]) + len(stale) != len(rows):
@@ -357,14 +357,14 @@ class Writes:
         sql = "DELETE FROM jobs WHERE seq BETWEEN ? AND ?"
         return change_many(self.tables.db, sql, runs) if runs else 0
 
-    def _missing(self, rows: Sequence[Finished]) -> dict[int, Verdict]:
+    def _missing(self, rows: Sequence[Finished]) -> dict[int, WriteResult]:
         db = self.tables.db
         seen: set[int] = set()
         missing = {}
         for i, row in enumerate(rows):
             found = first_row(db, "SELECT 1 FROM jobs WHERE seq = ?", (row.job.seq,))
             if not found or row.job.seq in seen:
-                missing[i] = Verdict("stale_lease")
+                missing[i] = WriteResult("stale_lease")
             seen.add(row.job.seq)
         return missing
 
@@ -456,17 +456,17 @@ class Writes:
 
     # Life in between
 
-    def requeue(self, entry: Requeue) -> dict[int, Verdict]:
+    def requeue(self, entry: Requeue) -> dict[int, WriteResult]:
         """Write what changed of unfinished jobs; the counts follow their old state on disk."""
         db = self.tables.db
         failures = {attempt.job_id: attempt for attempt in entry.attempts}
         sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, attempt = ?, delivery = ?,
                  deaths = ?, eta = ? WHERE seq = ?"""
-        stale: dict[int, Verdict] = {}
+        stale: dict[int, WriteResult] = {}
         for place, job in enumerate(entry.jobs):
             row = first_row(db, "SELECT state FROM jobs WHERE seq = ?", (job.seq,))
             if row is None:
-                stale[place] = Verdict("stale_lease")
+                stale[place] = WriteResult("stale_lease")
                 continue
             was, now = row[0] == _DELAYED, job.state is JobState.DELAYED
             self.tables.count(self.tables.queue_id(job.queue), was - now, now - was)
@@ -477,7 +477,7 @@ class Writes:
                 self.attempts.add(failures[job.id])
         return stale
 
-    def open_chunk(self, entry: OpenChunk) -> dict[int, Verdict]:
+    def open_chunk(self, entry: LeaseChunk) -> dict[int, WriteResult]:
         """Write the one row that leases all jobs of a chunk."""
         chunk = entry.chunk
         leases = pack(
@@ -490,7 +490,7 @@ class Writes:
         self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases, chunk.leased))
         return {}
 
-    def close_chunk(self, entry: CloseChunk) -> dict[int, Verdict]:
+    def close_chunk(self, entry: CloseChunk) -> dict[int, WriteResult]:
         """Delete the row of a chunk."""
         sql = "DELETE FROM chunks WHERE session = ? AND number = ?"
         self.tables.db.execute(sql, (entry.session, entry.number))
@@ -560,12 +560,12 @@ class Failures:
         self.attempts = attempts
         self.inputs = inputs
 
-    def list_failed(self, entry: ListFailed) -> tuple[list[Found], str]:
+    def list_failed(self, entry: ListFailed) -> tuple[list[JobRow], str]:
         """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
         at, seq = _position(entry.cursor)
         sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
                   ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
-        rows: list[Found] = []
+        rows: list[JobRow] = []
         for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
             found = self.tables.failed(row)
             if fits(found, entry.operation):

@@ -17,11 +17,11 @@ from eventmq.plugins.queue_stores.errors import store_error
 from eventmq.plugins.queue_stores.sqlite import checkpoint, store
 from eventmq.plugins.queue_stores.sqlite.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.event_log import Outbox
+from eventmq.plugins.queue_stores.sqlite.event_log import EventLog
 from eventmq.plugins.queue_stores.sqlite.rows import Tables
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.writes import Mismatch
-from eventmq.store.reads import Find, History
+from eventmq.store.reads import FindJobs, History
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 from tests.support.pages import PAGE, leaves, overwrite
@@ -68,7 +68,7 @@ class Store:
 
     def found(self) -> Sequence[Any]:
         """Return what the store has of the confirmed jobs."""
-        return list(self.submit(Find(self.confirmed)).values())
+        return list(self.submit(FindJobs(self.confirmed)).values())
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def full_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tables, "flush_counts", flush_counts)
 
 
-@pytest.mark.parametrize("what", [Tables, Outbox])
+@pytest.mark.parametrize("what", [Tables, EventLog])
 def test_a_commit_that_cannot_be_undone_is_the_last_one(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, what: type
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_second_try_needs_what_was_undone(
 
     with monkeypatch.context() as patched:
         patched.setattr(Tables, "flush_counts", mismatch)
-        patched.setattr(Outbox, "reload", fail)
+        patched.setattr(EventLog, "reload", fail)
         verdict = store.admit()
     assert isinstance(verdict, StoreError)
     assert store.admit() is verdict

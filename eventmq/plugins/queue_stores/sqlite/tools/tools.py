@@ -1,4 +1,4 @@
-"""The `StoreCare` of the SQLite store."""
+"""The `StoreTools` of the SQLite store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import BackedUp, Salvaged
 
-__all__ = ["CHECKS", "SqliteCare", "check_rows", "mend_rows"]
+__all__ = ["CHECKS", "SqliteTools", "check_rows", "mend_rows"]
 
 #: Our own rules, in the order in which what breaks them is told and mended.
 CHECKS = (*checksums.CHECKS, *jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *events.CHECKS)
@@ -36,8 +36,8 @@ CHECKS = (*checksums.CHECKS, *jobs.CHECKS, *leases.CHECKS, *graphs.CHECKS, *even
 _ROUNDS = 4
 
 
-class SqliteCare:
-    """Looks after the file in a data directory; see `eventmq.interfaces.StoreCare`.
+class SqliteTools:
+    """Looks after the file in a data directory; see `eventmq.interfaces.StoreTools`.
 
     Args:
         path: Of the file.
@@ -53,7 +53,7 @@ class SqliteCare:
     # Checking
 
     def check(self) -> list[Finding]:
-        """See `StoreCare.check`."""
+        """See `StoreTools.check`."""
         self._must_exist()
         home = DataDirectory(self.path.parent, 0)
         with contextlib.suppress(StoreError):  # a broker runs, or nobody may write: no look at
@@ -105,7 +105,7 @@ class SqliteCare:
     # Repairing
 
     def repair(self) -> Repaired:
-        """See `StoreCare.repair`."""
+        """See `StoreTools.repair`."""
         self._must_exist()
         home = DataDirectory(self.path.parent, 0)
         home.open()
@@ -141,14 +141,14 @@ class SqliteCare:
     # Copying
 
     def backup(self, destination: Path, *, replace: bool) -> BackedUp:
-        """See `StoreCare.backup`."""
+        """See `StoreTools.backup`."""
         self._must_exist()
         with self._reading() as db:
             check_schema(db, self.path)
             return back_up(db, self.path, destination, replace=replace)
 
     def salvage(self, destination: Path) -> Salvaged:
-        """See `StoreCare.salvage`."""
+        """See `StoreTools.salvage`."""
         self._must_exist()
         return salvage(
             self.path, destination, _mend_all, durable=self._durable,
