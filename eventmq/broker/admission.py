@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.broker.grants import mark
+from eventmq.broker.grants import set_owner
 from eventmq.errors import ProtocolError
 from eventmq.graph import flags_of
 from eventmq.headers import parse_headers
@@ -260,9 +260,9 @@ class Admission:
         name = queue or limits.default_queue
         if peer.grant is not None:
             peer.grant.check_submit(name)
-            text = mark(text, peer.grant.owner)
+            text = set_owner(text, peer.grant.owner)
         elif headers.owner:
-            text = mark(text, "")
+            text = set_owner(text, "")
         state = JobState.DELAYED if delayed else JobState.QUEUED
         expires = headers.expires
 

@@ -1,7 +1,10 @@
-"""The door of a broker: CURVE on its sockets, the ZAP thread, the self-test, and the gate behind.
+"""Authenticates the peers of a broker and controls what each may do.
 
-`BrokerRunner` opens one where there are keys, a limit of messages, or addresses that other
-machines can reach. Without it, no message costs anything more.
+`Authenticator` turns CURVE on for the broker's sockets, answers libzmq through the ZAP thread,
+tests at the start that an unknown key is refused, and follows which connection is whose.
+`AccessControl` stands before the core's handlers: it limits rates and checks each message against
+the `eventmq.broker.grants.Grant` of its sender. `BrokerRunner` makes them where there are keys, a
+rate limit, or addresses that other machines can reach; without them no message costs more.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Peer, Any], None]
 
-__all__ = ["Door", "Gate"]
+__all__ = ["AccessControl", "Authenticator"]
 
 
 logger = logging.getLogger("eventmq.broker")
@@ -48,8 +51,8 @@ _ASKING = frozenset({Call, Inform, Publish, Request, Schedule})
 _WARNED = 1000
 
 
-class Gate:
-    """Checks each message of a broker.
+class AccessControl:
+    """Checks each message before the core handles it.
 
     Args:
         core: The broker.
@@ -66,14 +69,14 @@ class Gate:
         self._grants = dict(grants or {})
         self._rate = rate
         #: Session -> key that began it.
-        self._holders: dict[str, str] = {}
+        self._session_keys: dict[str, str] = {}
         self._warned: set[str] = set()
         core.guard(self._wrap)
 
     # Whose message
 
     def receive(self, port: str, frames: Sequence[bytes], user: str, now: float) -> None:
-        """Take one message as `BrokerCore.receive` does, from this user."""
+        """Pass one message of a user to `BrokerCore.receive`, unless the user has no grant."""
         key = Key(port, frames[0])
         grant = self._grants.get(user) if self._keyed else _by_address(user)
         if grant is None and self._keyed:
@@ -105,7 +108,7 @@ class Gate:
         state.outbox.append(Outgoing(key, error.frames()))
 
     def update(self, grants: Mapping[str, Grant], now: float) -> None:
-        """Take new grants: peers whose key lost or changed its own are cut."""
+        """Replace the grants; disconnect peers whose key lost its grant or got another one."""
         old, state = self._grants, self._core.state
         state.now = now
         self._grants = {
@@ -118,7 +121,7 @@ class Gate:
                 logger.info("peer of key %r is cut: its grant was changed or revoked", grant.name)
                 self._core.sessions.drop(peer)
 
-    # What it may do
+    # What a peer may do
 
     def _wrap(self, kind: type, handler: Handler) -> Handler:
         checks: dict[type, Callable[[Peer, Any, Handler], None]] = {
@@ -162,14 +165,14 @@ class Gate:
             return
         features = None if message.features is None else Features.parse(message.features)
         session_id = self._core.sessions.session_id(peer, features)
-        holder = self._holders.get(session_id, grant.key)
-        if session_id in state.sessions and holder != grant.key:
+        owner = self._session_keys.get(session_id, grant.key)
+        if session_id in state.sessions and owner != grant.key:
             raise ProtocolError("this session was begun with another key", code="not-allowed")
         handler(peer, message)
-        self._holders[session_id] = grant.key
-        if len(self._holders) > 2 * len(state.sessions) + 64:
-            held = self._holders.items()
-            self._holders = {name: key for name, key in held if name in state.sessions}
+        self._session_keys[session_id] = grant.key
+        if len(self._session_keys) > 2 * len(state.sessions) + 64:
+            held = self._session_keys.items()
+            self._session_keys = {name: key for name, key in held if name in state.sessions}
 
     def _call(self, peer: Peer, message: Call, handler: Handler) -> None:
         grant, state = peer.grant, self._core.state
@@ -224,8 +227,8 @@ def _ids(message: Call) -> Sequence[str]:
     return named if len(named) == len(ids) <= MAX_IDS else ()
 
 
-class Door:
-    """Lets in whom the keys allow.
+class Authenticator:
+    """Admits peers by their keys, and knows which connection each message came over.
 
     Args:
         core: The broker.
@@ -236,11 +239,11 @@ class Door:
     def __init__(self, core: BrokerCore, ring: KeyRing[Grant] | None, *, rate: float) -> None:
         self._ring = ring
         self._grants = None if ring is None else ring.grants
-        self._gate = Gate(core, self._grants, rate=rate)
+        self._access = AccessControl(core, self._grants, rate=rate)
         self._zap: ZapThread | None = None
         self._counters = core.state.counters
-        self._tell_lost = core.heartbeats.connection_lost
-        #: Port -> its link, and where its failed handshakes are told.
+        self._connection_lost = core.heartbeats.connection_lost
+        #: Port -> its link, and the monitor that reports its failed handshakes.
         self._watched: dict[str, tuple[Link, Link]] = {}
         self._warned: set[str] = set()
         #: Peer -> number of its connection, and back, as long as it is there; only with keys.
@@ -249,31 +252,31 @@ class Door:
 
     @property
     def known_by(self) -> str:
-        """What of a connection says who is at its other end."""
+        """The property of a connection that identifies its peer."""
         return "Peer-Address" if self._ring is None else "User-Id"
 
     def open(self, context: zmq.Context[Any]) -> None:
-        """Start to answer libzmq, before anything is bound."""
+        """Start to answer libzmq. To be called before anything is bound."""
         if self._ring is not None:
             self._zap = ZapThread(context, self._ring)
 
-    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
-        """Turn CURVE on, where there are keys, before a link is bound.
+    def encrypt(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
+        """Turn CURVE on for a link that is not bound yet, where there are keys; watch the link.
 
         Returns:
-            A descriptor that is readable when there may be something to `look` at; None without
-            keys, where the link is not watched, and for a port where no workers are.
+            A descriptor that is readable when the monitor may have something; None without keys,
+            where the link is not watched, and for a port where no workers are.
         """
         if self._ring is None:
             return None
         encrypt(link, self._ring.broker.secret.encode())
-        self.disarm(port)
-        told = watch_failures(context, link)
-        self._watched[port] = (link, told)
-        return event_fd(told.socket) if port in WORKER_PORTS else None
+        self.unwatch(port)
+        monitor = watch_failures(context, link)
+        self._watched[port] = (link, monitor)
+        return event_fd(monitor.socket) if port in WORKER_PORTS else None
 
-    def disarm(self, port: str) -> None:
-        """Watch a link no more, before it is closed."""
+    def unwatch(self, port: str) -> None:
+        """Stop the monitor of a link, before the link is closed."""
         if port in self._watched:
             link, failures = self._watched.pop(port)
             if not link.socket.closed:
@@ -281,7 +284,7 @@ class Door:
             failures.close(0)
 
     def test(self, addresses: Mapping[str, str]) -> None:
-        """See that a key that nobody has authorised is refused.
+        """Check that a key which is not authorised is refused.
 
         Raises:
             NotAllowed: It was let in, or there was no answer. The broker must not serve.
@@ -290,70 +293,70 @@ class Door:
             return
         for port, address in addresses.items():
             self._zap.test(address, subscribing=port == "subscribe")
-        logger.info("CURVE is on; a key that nobody authorised was refused on every address")
+        logger.info("CURVE is on; an unauthorised key was refused on every address")
 
-    def read(self, port: str, link: Link, most: int, now: float) -> bool:
-        """Take what a link has, ``most`` messages; return whether that was all."""
+    def read(self, port: str, link: Link, limit: int, now: float) -> bool:
+        """Receive up to ``limit`` messages of a link; return whether that was all."""
         assert isinstance(link, KnownLink)  # noqa: S101 - opened so by the runner
-        receive, take = link.receive, self._gate.receive
+        receive, check = link.receive, self._access.receive
         keyed, connections = self._ring is not None, self._connections
-        for _ in range(most):
+        for _ in range(limit):
             frames = receive()
             if frames is None:
                 return True
             if keyed and connections.get((port, frames[0])) != link.connection:
-                self._note_connection(port, frames[0], link.connection)
-            take(port, frames, link.user, now)
+                self._add_connection(port, frames[0], link.connection)
+            check(port, frames, link.user, now)
         return False
 
-    def _note_connection(self, port: str, identity: bytes, connection: int) -> None:
-        self._take_note(port)  # of the loss of one that had this number before
+    def _add_connection(self, port: str, identity: bytes, connection: int) -> None:
+        self._read_monitor(port)  # of the loss of one that had this number before
         self._connections[port, identity] = connection
         self._routes[port, connection] = (port, identity)
 
-    def is_there(self, port: str, identity: bytes) -> bool:
-        """Say whether the connection still is there that a peer was heard on.
+    def is_connected(self, port: str, identity: bytes) -> bool:
+        """Return whether the connection is still open that a peer was last heard on.
 
-        Its routing id may be that of somebody else by now, who has not said a word yet.
+        Another peer, which has not sent anything yet, may have its routing id by now.
         """
         return self._ring is None or (port, identity) in self._connections
 
-    def take_note(self) -> None:
-        """Take note of connections that were lost. Before anything is sent."""
+    def read_monitors(self) -> None:
+        """Forget connections that were lost. To be called before anything is sent."""
         for port in self._watched:
-            self._take_note(port)
+            self._read_monitor(port)
 
-    def look(self, now: float, on_revoked: Callable[[], None]) -> None:
-        """Take note of keys that were authorised or revoked.
+    def refresh(self, now: float, on_revoked: Callable[[], None]) -> None:
+        """Apply changes of the authorised keys.
 
         Args:
             now: Unix time.
-            on_revoked: Called if a key is not there any more.
+            on_revoked: Called if a key was revoked.
         """
         if self._ring is None or self._grants is None:
             return
-        self.take_note()
+        self.read_monitors()
         grants = self._ring.refresh()
         if grants is not self._grants:
             old, self._grants = self._grants, grants
-            self._gate.update(grants, now)
+            self._access.update(grants, now)
             if old.keys() - grants.keys():
                 on_revoked()
 
-    def _take_note(self, port: str) -> None:
-        _, told = self._watched[port]
-        while (frames := told.receive()) is not None:
+    def _read_monitor(self, port: str) -> None:
+        _, monitor = self._watched[port]
+        while (frames := monitor.receive()) is not None:
             connection = lost_connection(frames)
             if connection is None:
-                self._note_failure(port)
+                self._count_failure(port)
                 continue
             if port in WORKER_PORTS:
-                self._tell_lost()
+                self._connection_lost()
             peer = self._routes.pop((port, connection), None)
             if peer is not None and self._connections.get(peer) == connection:
                 del self._connections[peer]
 
-    def _note_failure(self, port: str) -> None:
+    def _count_failure(self, port: str) -> None:
         self._counters["errors.handshake"] += 1
         if port not in self._warned:
             self._warned.add(port)
@@ -361,9 +364,9 @@ class Door:
             logger.warning(what, port)
 
     def close(self) -> None:
-        """End the thread, and watch no more. Before the links close; idempotent."""
+        """Stop the ZAP thread and the monitors. To be called before the links close; idempotent."""
         for port in list(self._watched):
-            self.disarm(port)
+            self.unwatch(port)
         if self._zap is not None:
             self._zap.stop()
             self._zap = None

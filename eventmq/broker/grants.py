@@ -37,7 +37,7 @@ from eventmq.wire.commands import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NAME", "OWN_JOBS", "REMOTE", "ROLES", "Grant", "call_roles", "mark"]
+__all__ = ["NAME", "OWN_JOBS", "REMOTE", "ROLES", "Grant", "call_roles", "set_owner"]
 
 #: What a name of a client or a group may be: it stands in file names, headers and the log.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
@@ -241,7 +241,7 @@ def _queues(text: str | None, *, is_gateway: bool) -> frozenset[str] | None:
     return frozenset(unquote(name) for name in text.split(",") if name)
 
 
-def mark(text: str, owner: str) -> str:
+def set_owner(text: str, owner: str) -> str:
     """Return a header field whose ``owner`` is this one, and none that was there before.
 
     Args:

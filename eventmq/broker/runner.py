@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from zmq.backend import zmq_poll
 
-from eventmq.broker.authenticator import Door
+from eventmq.broker.authenticator import Authenticator
 from eventmq.broker.core import PORTS, WORKER_PORTS, BrokerCore
 from eventmq.broker.grants import Grant
 from eventmq.errors import BindError, NotAllowed, StoreError
@@ -56,7 +56,7 @@ __all__ = ["PATIENCE", "BrokerRunner", "Later", "Losses", "Observers", "is_local
 
 
 class Losses:
-    """Reads the monitors of a broker's ROUTERs, where no door does.
+    """Reads the monitors of a broker's ROUTERs, where no authenticator does.
 
     Args:
         tell: Called when a connection was lost.
@@ -263,7 +263,7 @@ class BrokerRunner:
         self._insecure = insecure
         self._keys_dir = keys_dir
         self._expected = expect_store
-        self._door: Door | None = None
+        self._authenticator: Authenticator | None = None
         self._links: dict[str, Link] = {}
         self._losses = Losses(self.core.heartbeats.connection_lost)
         self._later = Later()
@@ -282,7 +282,7 @@ class BrokerRunner:
             BindError: An address is taken or malformed.
             KeyFileError: The broker's own key cannot be used.
             NotAllowed: An address is not loopback and there are no keys, and ``insecure`` was not
-                said; or a key that nobody authorised was let in.
+                said; or an unauthorised key was let in.
             StoreError: The store cannot be opened, or has another id than the expected one.
         """
         for name, address in self._binds.items():
@@ -295,16 +295,16 @@ class BrokerRunner:
                     "loopback address, or say --insecure"
                 )
                 raise NotAllowed(msg)
-        self._door = self._make_door()
+        self._authenticator = self._make_authenticator()
         if self._context is None:
             self._context = new_context()
         try:
-            if self._door is not None:
-                self._door.open(self._context)
+            if self._authenticator is not None:
+                self._authenticator.open(self._context)
             for name, address in self._binds.items():
                 self._bind(name, address)
-            if self._door is not None:
-                self._door.test(self.addresses)
+            if self._authenticator is not None:
+                self._authenticator.test(self.addresses)
             recovered = self._open_store()
         except BaseException:
             self._close()
@@ -335,20 +335,24 @@ class BrokerRunner:
             self._observers = Observers(self.observer, recovered.store_id, last)
             self.core.events.observe = self._observers.take
 
-    def _make_door(self) -> Door | None:
+    def _make_authenticator(self) -> Authenticator | None:
         """Return what checks who comes, None where everybody on this machine may do everything."""
         ring = None if self._keys_dir is None else KeyRing(self._keys_dir, Grant.read)
         rate = self._limits.max_message_rate
         if ring is None and not rate and all(map(is_local, self._binds.values())):
             return None
-        return Door(self.core, ring, rate=rate)
+        return Authenticator(self.core, ring, rate=rate)
 
     def _bind(self, name: str, address: str) -> None:
         assert self._context is not None  # noqa: S101 - made by bind
         is_pub = name == "subscribe"
         link = open_pub(self._context) if is_pub else self._open_router(self._context)
         self._links[name] = link
-        fd = None if self._door is None else self._door.arm(self._context, name, link)
+        fd = (
+            None
+            if self._authenticator is None
+            else self._authenticator.encrypt(self._context, name, link)
+        )
         if fd is None:
             fd = self._losses.watch(self._context, name, link)
         try:
@@ -366,7 +370,7 @@ class BrokerRunner:
         return open_router(
             context,
             max_frame=self._limits.max_frame,
-            known_by="" if self._door is None else self._door.known_by,
+            known_by="" if self._authenticator is None else self._authenticator.known_by,
             max_unsent_bytes=self._limits.max_unsent_bytes,
             total=self._total,
         )
@@ -399,8 +403,8 @@ class BrokerRunner:
             self._close()
 
     def _close(self) -> None:
-        if self._door is not None:
-            self._door.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._losses.close()
         for link in self._links.values():
             link.close()
@@ -476,8 +480,8 @@ class BrokerRunner:
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
         self._losses.look(ready)
-        if self._door is not None:
-            return self._read_known(self._door, ready, now)
+        if self._authenticator is not None:
+            return self._read_known(self._authenticator, ready, now)
         core = self.core
         all_read = True
         for name, link in self._links.items():
@@ -493,26 +497,28 @@ class BrokerRunner:
                 all_read = False
         return all_read
 
-    def _read_known(self, door: Door, ready: Container[object], now: float) -> bool:
+    def _read_known(
+        self, authenticator: Authenticator, ready: Container[object], now: float
+    ) -> bool:
         """Do the same, with a look at who sends."""
-        door.look(now, self._reopen_pub)
+        authenticator.refresh(now, self._reopen_pub)
         readable = [(name, link) for name, link in self._links.items() if link.socket in ready]
-        rest = [door.read(name, link, READ_AT_MOST, now) for name, link in readable]
+        rest = [authenticator.read(name, link, READ_AT_MOST, now) for name, link in readable]
         return all(rest)
 
     def _reopen_pub(self) -> None:
         """Cut all subscribers, of whom one has no key any more; the others come back."""
         link = self._links.pop("subscribe", None)
-        if link is None or self._door is None:
+        if link is None or self._authenticator is None:
             return
-        self._door.disarm("subscribe")
+        self._authenticator.unwatch("subscribe")
         link.close(0)
         end = self._clock.monotonic() + REBIND_TIMEOUT
         while "subscribe" not in self._links:
             try:
                 self._bind("subscribe", self.addresses["subscribe"])
             except BindError:
-                self._door.disarm("subscribe")
+                self._authenticator.unwatch("subscribe")
                 self._links.pop("subscribe").close(0)
                 if self._clock.monotonic() > end:
                     raise
@@ -540,12 +546,12 @@ class BrokerRunner:
         poller.poll()
 
     def _send(self, *, last: bool = False) -> None:
-        links, door, later = self._links, self._door, self._later
+        links, authenticator, later = self._links, self._authenticator, self._later
         outbox = self.core.take_outbox()
         if outbox or later.waiting:
             outbox = later.pick(outbox, float("inf") if last else self._clock.monotonic())
-        if door is not None and outbox:
-            door.take_note()
+        if authenticator is not None and outbox:
+            authenticator.read_monitors()
         # Who takes nothing more: what follows is not to come before what was not sent.
         full: set[Key] = set()
         for message in outbox:
@@ -553,7 +559,7 @@ class BrokerRunner:
             if key.port == "subscribe":
                 links["subscribe"].send(message.frames)
                 continue
-            if door is not None and not door.is_there(*key):
+            if authenticator is not None and not authenticator.is_connected(*key):
                 self._not_sent(message, reachable=False)
                 continue
             try:

@@ -1,9 +1,8 @@
-"""The keys of a gateway over ZeroMQ: CURVE on its ports, who may connect to which, the self-test.
+"""Access to a gateway over ZeroMQ: CURVE on its ports, which key may connect to which, self-test.
 
 The directory is one as a broker has (`eventmq.wire.zap_thread`), and made by the same commands. A
-`eventmq.gateway.router.RouterLoop` with a door names each peer by its routing id
-*and* its key, so that nobody who uses another's routing id is that other one: for the machine it is
-a stranger.
+`eventmq.gateway.router.RouterLoop` with an authenticator names each peer by its routing id
+*and* its key, so that a peer which uses the routing id of another one is not taken for it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from eventmq.wire.sockets import Link
 
-__all__ = ["CLIENTS", "WORKERS", "GatewayDoor", "make_door"]
+__all__ = ["CLIENTS", "WORKERS", "GatewayAuthenticator", "make_authenticator"]
 
 logger = logging.getLogger("eventmq.keys")
 
@@ -50,14 +49,14 @@ def _roles(_: str, metadata: Mapping[str, str]) -> frozenset[str]:
     return roles
 
 
-class GatewayDoor:
-    """Lets in whom the keys of a directory allow.
+class GatewayAuthenticator:
+    """Admits peers by the keys of a directory.
 
     Args:
         directory: Of the keys.
         roles: Port -> roles of which a key needs one to connect there.
-        any_key: Serve whoever knows the gateway's public key: everything is encrypted, and nobody
-            is checked.
+        any_key: Serve every peer that knows the gateway's public key: messages are encrypted, and
+            no key is checked.
 
     Raises:
         KeyFileError: The gateway's own pair is not there, or not in order.
@@ -70,28 +69,28 @@ class GatewayDoor:
         self._roles = dict(roles)
         self._any = any_key
         self._grants = self._ring.grants
-        #: (port, routing id) -> user and number of the connection that has it, once it was heard.
+        #: (port, routing id) -> user and number of the connection that last sent under it.
         self._users: dict[tuple[str, bytes], tuple[str, int]] = {}
         #: (port, number of a connection) -> its routing id.
         self._routes: dict[tuple[str, int], bytes] = {}
         self._zap: ZapThread | None = None
-        #: Port -> its link, and where its failed handshakes are told.
+        #: Port -> its link, and the monitor that reports its failed handshakes.
         self._watched: dict[str, tuple[Link, Link]] = {}
         self._warned: set[str] = set()
 
     # Connections
 
     def open(self, context: zmq.Context[Any]) -> None:
-        """Start to answer libzmq, before anything is bound."""
+        """Start to answer libzmq. To be called before anything is bound."""
         self._zap = ZapThread(context, self._ring, self._connects)
 
-    def arm(self, context: zmq.Context[Any], port: str, link: Link) -> None:
-        """Turn CURVE on before a link is bound."""
+    def encrypt(self, context: zmq.Context[Any], port: str, link: Link) -> None:
+        """Turn CURVE on for a link that is not bound yet."""
         encrypt(link, self._ring.broker.secret.encode(), _domain(port))
         self._watched[port] = (link, watch_failures(context, link))
 
     def test(self, addresses: Mapping[str, str]) -> None:
-        """See that a key that nobody has authorised is refused, on every port.
+        """Check on every port that a key which is not authorised is refused.
 
         Raises:
             NotAllowed: It was let in, or there was no answer. The gateway must not serve.
@@ -101,7 +100,7 @@ class GatewayDoor:
         elif self._zap is not None:
             for address in addresses.values():
                 self._zap.test(address)
-            logger.info("CURVE is on; a key that nobody authorised was refused on every address")
+            logger.info("CURVE is on; an unauthorised key was refused on every address")
 
     def _connects(self, user: str, domain: bytes) -> bool:
         if self._any:
@@ -115,8 +114,8 @@ class GatewayDoor:
 
     # Messages
 
-    def enter(self, port: str, link: Link, identity: bytes) -> bytes | None:
-        """Return the peer that a message came from, None where it may say nothing any more.
+    def peer_of(self, port: str, link: Link, identity: bytes) -> bytes | None:
+        """Return the peer that a message came from, None if its key may not use the port.
 
         Args:
             port: Where it came from.
@@ -129,53 +128,53 @@ class GatewayDoor:
             self._warn(user)
             return None
         if self._users.get((port, identity)) != (user, connection):
-            # The loss of a connection of before that had this number was told already.
-            self._take_note(port)
+            # An earlier connection that had this number was lost: the monitor has said so already.
+            self._read_monitor(port)
             self._users[port, identity] = user, connection
             self._routes[port, connection] = identity
         return identity + user.encode()
 
-    def leave(self, port: str, peer: bytes) -> bytes | None:
-        """Return the routing id of a peer, None where it has gone, or its key was revoked.
+    def routing_id_of(self, port: str, peer: bytes) -> bytes | None:
+        """Return the routing id of a peer, None if it was disconnected or its key was revoked.
 
-        Whoever has its routing id now may be somebody else.
+        Another peer may have that routing id now.
         """
-        self._take_note(port)
+        self._read_monitor(port)
         identity, user = peer[:-_USER], peer[-_USER:].decode("ascii", "replace")
         held = self._users.get((port, identity))
         return identity if held is not None and held[0] == user else None
 
-    def look(self) -> list[tuple[str, bytes]]:
-        """Take note of keys that were revoked; return the peers that have to go."""
+    def refresh(self) -> list[tuple[str, bytes]]:
+        """Apply changes of the authorised keys; return the peers that must be disconnected."""
         for port in self._watched:
-            self._take_note(port)
+            self._read_monitor(port)
         grants = self._ring.refresh()
         if grants is self._grants:
             return []
         self._grants = grants
-        gone = [
+        revoked = [
             (port, identity, user, connection)
             for (port, identity), (user, connection) in self._users.items()
             if not self._may(user, port)
         ]
-        if gone:
-            logger.info("%d peers are cut: their keys were changed or revoked", len(gone))
-        for port, identity, _, connection in gone:
+        if revoked:
+            logger.info("%d peers are cut: their keys were changed or revoked", len(revoked))
+        for port, identity, _, connection in revoked:
             del self._users[port, identity], self._routes[port, connection]
-        return [(port, identity + user.encode()) for port, identity, user, _ in gone]
+        return [(port, identity + user.encode()) for port, identity, user, _ in revoked]
 
     def _warn(self, user: str) -> None:
         if user not in self._warned and len(self._warned) < _WARNED:
             self._warned.add(user)
             logger.warning("message of key %s refused: it is not authorised any more", user)
 
-    def _take_note(self, port: str) -> None:
-        """Forget who was at the other end of lost connections, and log failed handshakes."""
-        _, told = self._watched[port]
-        while (frames := told.receive()) is not None:
+    def _read_monitor(self, port: str) -> None:
+        """Forget the peers of lost connections, and log failed handshakes."""
+        _, monitor = self._watched[port]
+        while (frames := monitor.receive()) is not None:
             connection = lost_connection(frames)
             if connection is None:
-                self._note_failure(port)
+                self._log_failure(port)
                 continue
             identity = self._routes.pop((port, connection), None)
             if identity is not None:
@@ -183,14 +182,14 @@ class GatewayDoor:
                 if held is not None and held[1] == connection:
                     del self._users[port, identity]
 
-    def _note_failure(self, port: str) -> None:
+    def _log_failure(self, port: str) -> None:
         if port not in self._warned:
             self._warned.add(port)
             what = "a peer without CURVE or without this gateway's key was refused on port %s"
             logger.warning(what, port)
 
     def close(self) -> None:
-        """End the thread, and watch no more. Before the links close; idempotent."""
+        """Stop the ZAP thread and the monitors. To be called before the links close; idempotent."""
         for link, failures in self._watched.values():
             if not link.socket.closed:
                 link.socket.disable_monitor()
@@ -205,10 +204,10 @@ def _domain(port: str) -> bytes:
     return b"%s.%s" % (zap.DOMAIN, port.encode())
 
 
-def make_door(
+def make_authenticator(
     keys_dir: str, roles: Mapping[str, frozenset[str]], *, any_key: bool
-) -> GatewayDoor | None:
-    """Return the door for the options ``keys_dir`` and ``any_key``, None without keys.
+) -> GatewayAuthenticator | None:
+    """Return the authenticator for the options ``keys_dir`` and ``any_key``, None without keys.
 
     Raises:
         KeyFileError: There is no pair of a server in the directory, or it is not in order.
@@ -216,4 +215,4 @@ def make_door(
     """
     if any_key and not keys_dir:
         raise PluginError("option 'any_key' needs 'keys_dir': a gateway without keys asks for none")
-    return GatewayDoor(Path(keys_dir), roles, any_key=any_key) if keys_dir else None
+    return GatewayAuthenticator(Path(keys_dir), roles, any_key=any_key) if keys_dir else None

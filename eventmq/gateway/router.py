@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import zmq
 
     from eventmq.clock import Clock
-    from eventmq.gateway.access import GatewayDoor
+    from eventmq.gateway.access import GatewayAuthenticator
     from eventmq.wire.sockets import Link
 
 __all__ = ["FrameMachine", "Guest", "RouterLoop"]
@@ -68,7 +68,7 @@ class FrameMachine(Protocol):
         """Take back a message: its peer is ``gone``, or too slow."""
 
     def expel(self, port: str, peer: bytes) -> None:
-        """Forget a peer whose key was revoked; nothing can be sent to it. Only with a door."""
+        """Forget a peer whose key was revoked; it gets nothing more. Needs an authenticator."""
 
     def close(self, now: float) -> None:
         """Say goodbye to all peers."""
@@ -99,8 +99,8 @@ class RouterLoop:
         clock: Reads time.
         name: Of the thread.
         max_frame: Longest frame in bytes; a longer one costs its peer the connection.
-        door: Checks the keys of peers, which the machine then knows by routing id and key; None: in
-            the clear.
+        authenticator: Checks the keys of peers, which the machine then knows by routing id and
+            key; None for no encryption.
         max_unsent_bytes: Bytes that wait for one peer that does not read; beyond it, as at the
             bound of messages, the machine is told that they were not sent.
 
@@ -117,7 +117,7 @@ class RouterLoop:
         clock: Clock,
         name: str,
         max_frame: int,
-        door: GatewayDoor | None = None,
+        authenticator: GatewayAuthenticator | None = None,
         max_unsent_bytes: int = MOST,
     ) -> None:
         self.machine = machine
@@ -126,7 +126,7 @@ class RouterLoop:
         self._clock = clock
         self._name = name
         self._max_frame = max_frame
-        self._door = door
+        self._authenticator = authenticator
         self._links: dict[str, Link] = {}
         self._own: list[tuple[Any, int]] = []
         self._calls: deque[Callable[[float], None]] = deque()
@@ -144,7 +144,7 @@ class RouterLoop:
 
         Raises:
             BindError: An address is taken or malformed.
-            NotAllowed: A key that nobody authorised was let in.
+            NotAllowed: An unauthorised key was let in.
         """
         from zmq.backend import zmq_poll
 
@@ -165,9 +165,12 @@ class RouterLoop:
         return addresses
 
     def _bind(self, context: zmq.Context[Any]) -> dict[str, str]:
-        door, known_by = self._door, "" if self._door is None else "User-Id"
-        if door is not None:
-            door.open(context)
+        authenticator, known_by = (
+            self._authenticator,
+            "" if self._authenticator is None else "User-Id",
+        )
+        if authenticator is not None:
+            authenticator.open(context)
         addresses = {}
         for port, address in self._binds.items():
             link = open_router(
@@ -178,11 +181,11 @@ class RouterLoop:
                 max_unsent_bytes=self._max_unsent_bytes,
             )
             self._links[port] = link
-            if door is not None:
-                door.arm(context, port, link)
+            if authenticator is not None:
+                authenticator.encrypt(context, port, link)
             addresses[port] = _bound(link, address)
-        if door is not None:
-            door.test(addresses)
+        if authenticator is not None:
+            authenticator.test(addresses)
         return addresses
 
     def call(self, function: Callable[[float], None]) -> None:
@@ -227,8 +230,8 @@ class RouterLoop:
         """Wait for something, take all that can be read, and send what follows."""
         ready, sources = self._await()
         now = self._clock.monotonic()
-        if self._door is not None:
-            for port, peer in self._door.look():
+        if self._authenticator is not None:
+            for port, peer in self._authenticator.refresh():
                 self._guarded(self.machine.expel, port, peer)
         for port, link in self._links.items():
             if link.socket in sources:
@@ -295,8 +298,8 @@ class RouterLoop:
             frames = link.receive()
             if frames is None:
                 return
-            if self._door is not None:
-                peer = self._door.enter(port, link, frames[0])
+            if self._authenticator is not None:
+                peer = self._authenticator.peer_of(port, link, frames[0])
                 if peer is None:
                     continue
                 frames[0] = peer
@@ -325,16 +328,16 @@ class RouterLoop:
                 self._guarded(partial(self.machine.not_sent, port, frames, gone=gone))
 
     def _send_one(self, port: str, frames: list[bytes]) -> bool:
-        if self._door is None:
+        if self._authenticator is None:
             return self._links[port].send(frames)
-        identity = self._door.leave(port, frames[0])
+        identity = self._authenticator.routing_id_of(port, frames[0])
         if identity is None:
             raise Unroutable
         return self._links[port].send([identity, *frames[1:]])
 
     def _close(self, context: zmq.Context[Any]) -> None:
-        if self._door is not None:
-            self._door.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         for link in self._links.values():
             link.close()
         context.term()

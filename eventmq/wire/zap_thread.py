@@ -218,13 +218,13 @@ class ZapThread:
         self._socket.close(0)
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
-        enquiry = zap.read(frames)
-        if enquiry is None:
+        asked = zap.read(frames)
+        if asked is None:
             return zap.refuse(frames, "only CURVE connects here")
-        user = fingerprint(enquiry.key)
-        if self._admits(user, enquiry.domain):
-            return zap.accept(enquiry.request, user)
-        self._warn(user, enquiry.address)
+        user = fingerprint(asked.key)
+        if self._admits(user, asked.domain):
+            return zap.accept(asked.request_id, user)
+        self._warn(user, asked.address)
         return zap.refuse(frames)
 
     def _warn(self, user: str, address: str) -> None:
@@ -257,7 +257,7 @@ class ZapThread:
         )
         if let_in is not False:
             what = "let in" if let_in else "not answered"
-            msg = f"the self-test of {address} failed: a key that nobody authorised was {what}"
+            msg = f"the self-test of {address} failed: an unauthorised key was {what}"
             raise NotAllowed(msg)
 
     def stop(self) -> None:

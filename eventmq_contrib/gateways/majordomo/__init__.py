@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import PluginError
-from eventmq.gateway.access import CLIENTS, WORKERS, make_door
+from eventmq.gateway.access import CLIENTS, WORKERS, make_authenticator
 from eventmq.gateway.options import gateway_options, split_address
 from eventmq.hookspecs import hookimpl
 from eventmq_contrib.gateways.majordomo.gateway import MajordomoGateway, MajordomoOptions
@@ -74,7 +74,7 @@ def make_gateway(context: PluginContext) -> Gateway:
         max_unsent_bytes=options["max_unsent_bytes"],
         name=options["name"],
         run=uuid.uuid4().hex,
-        door=make_door(
+        authenticator=make_authenticator(
             options["keys_dir"], {"front": CLIENTS, "back": WORKERS}, any_key=options["any_key"]
         ),
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.clock import Clock
-    from eventmq.gateway.access import GatewayDoor
+    from eventmq.gateway.access import GatewayAuthenticator
     from eventmq_contrib.gateways.majordomo.machine import MajordomoLimits
 
 __all__ = ["MajordomoGateway", "MajordomoOptions"]
@@ -66,7 +66,7 @@ class MajordomoOptions:
         max_unsent_bytes: Bytes that wait for one peer that does not read.
         name: Of this gateway among others of the same broker: part of the ids of its jobs.
         run: Of this run, for clients that have no identity of their own.
-        door: The keys of both ports; None for none.
+        authenticator: The keys of both ports; None for none.
     """
 
     front: str
@@ -76,7 +76,7 @@ class MajordomoOptions:
     max_unsent_bytes: int
     name: str
     run: str
-    door: GatewayDoor | None = None
+    authenticator: GatewayAuthenticator | None = None
 
 
 class MajordomoGateway:
@@ -101,7 +101,7 @@ class MajordomoGateway:
             clock=clock,
             name="eventmq-gateway-majordomo",
             max_frame=options.max_frame,
-            door=options.door,
+            authenticator=options.authenticator,
             max_unsent_bytes=options.max_unsent_bytes,
         )
         self._loop = LoopThread("eventmq-gateway-majordomo-jobs")
@@ -121,7 +121,7 @@ class MajordomoGateway:
         if "memory://" in self._app.settings.broker:
             msg = "the gateway majordomo works for a broker that it can connect to, not memory://"
             raise NotAllowed(msg)
-        for address in (options.front, options.back) if options.door is None else ():
+        for address in (options.front, options.back) if options.authenticator is None else ():
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         self._loop.start()
         try:

@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
-from eventmq.gateway.access import CLIENTS, make_door
+from eventmq.gateway.access import CLIENTS, make_authenticator
 from eventmq.gateway.options import gateway_options, split_address
 from eventmq.hookspecs import hookimpl
 from eventmq_contrib.gateways.mc0.bridge import Mc0Gateway, Mc0Options
@@ -56,7 +56,9 @@ def make_gateway(context: PluginContext) -> Gateway:
         insecure=options["insecure"],
         max_frame=options["max_frame"],
         max_unsent_bytes=options["max_unsent_bytes"],
-        door=make_door(options["keys_dir"], {"main": CLIENTS}, any_key=options["any_key"]),
+        authenticator=make_authenticator(
+            options["keys_dir"], {"main": CLIENTS}, any_key=options["any_key"]
+        ),
     )
     limits = Mc0Limits(clients=options["max_peers"], topics=options["max_topics"])
     mark = uuid.uuid4().hex

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from eventmq.client.topics import Message, Subscription
     from eventmq.clock import Clock
-    from eventmq.gateway.access import GatewayDoor
+    from eventmq.gateway.access import GatewayAuthenticator
     from eventmq_contrib.gateways.mc0.machine import Mc0Limits
     from eventmq_contrib.gateways.mc0.messages import Command, Publication
 
@@ -53,14 +53,14 @@ class Mc0Options:
         insecure: It may be one that others can reach in the clear.
         max_frame: Longest frame in bytes.
         max_unsent_bytes: Bytes that wait for one peer that does not read.
-        door: Its keys; None for none.
+        authenticator: Its keys; None for none.
     """
 
     bind: str
     insecure: bool
     max_frame: int
     max_unsent_bytes: int
-    door: GatewayDoor | None = None
+    authenticator: GatewayAuthenticator | None = None
 
 
 class Mc0Gateway:
@@ -87,7 +87,7 @@ class Mc0Gateway:
             clock=clock,
             name="eventmq-gateway-mc0",
             max_frame=options.max_frame,
-            door=options.door,
+            authenticator=options.authenticator,
             max_unsent_bytes=options.max_unsent_bytes,
         )
         self._waiting: deque[Publication] = deque()
@@ -104,7 +104,7 @@ class Mc0Gateway:
     def start(self) -> Sequence[str]:
         """Bind and serve; return the real address."""
         options = self._options
-        if options.door is None:
+        if options.authenticator is None:
             check_reach(options.bind, insecure=options.insecure, protected=WITH_KEYS)
         addresses = self._router.start()
         for name, main in (("in", self._take_in), ("out", self._give_out)):

@@ -181,8 +181,8 @@ def test_off_loopback_wants_keys(farm, keys, dealer, name):
 
 
 def test_the_self_test_ends_a_gateway_that_lets_everybody_in(keys, start, monkeypatch):
-    monkeypatch.setattr("eventmq.gateway.access.GatewayDoor._connects", _anybody)
-    with pytest.raises(NotAllowed, match="a key that nobody authorised was let in"):
+    monkeypatch.setattr("eventmq.gateway.access.GatewayAuthenticator._connects", _anybody)
+    with pytest.raises(NotAllowed, match="an unauthorised key was let in"):
         start("mc0", bind="tcp://127.0.0.1:0", keys_dir=str(keys.folder))
 
 

@@ -1,4 +1,4 @@
-"""The gate before a broker's handlers: rates, addresses, and what changes while peers are there."""
+"""Access control before a broker's handlers: rates, addresses, changes of what a peer may do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.broker.authenticator import Gate
+from eventmq.broker.authenticator import AccessControl
 from eventmq.broker.grants import REMOTE, Grant
 from eventmq.graph import Plan
 from eventmq.wire.batches import pack
@@ -26,18 +26,18 @@ ROOT = Grant("R", "root", frozenset({"admin"}))
 EVERYBODY = {grant.key: grant for grant in (ALICE, WENDY, ROOT)}
 
 
-class Door:
-    """A broker behind a gate, and messages to it."""
+class GuardedBroker:
+    """A broker behind its access control, and messages to it."""
 
     def __init__(self, folder: Path, grants: Mapping[str, Grant] | None, rate: float = 0.0) -> None:
         self.broker = Broker(folder)
         self.core = self.broker.core
-        self.gate = Gate(self.core, grants, rate=rate)
+        self.access = AccessControl(self.core, grants, rate=rate)
 
     def say(self, user: str, message: Command, who: bytes = b"peer") -> list[Command]:
         """Hand a message over; return what comes back to this peer."""
         now = self.broker.clock.now()
-        self.gate.receive("main", [who, *message.frames()], user, now)
+        self.access.receive("main", [who, *message.frames()], user, now)
         self.broker.turn()
         return self.broker.took(who)
 
@@ -48,15 +48,15 @@ def codes(messages: list[Command]) -> list[str]:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator:
-    doors: list[Door] = []
+    made: list[GuardedBroker] = []
 
-    def make(grants: Mapping[str, Grant] | None, rate: float = 0.0) -> Door:
-        doors.append(Door(tmp_path, grants, rate))
-        return doors[-1]
+    def make(grants: Mapping[str, Grant] | None, rate: float = 0.0) -> GuardedBroker:
+        made.append(GuardedBroker(tmp_path, grants, rate))
+        return made[-1]
 
     yield make
-    for door in doors:
-        door.broker.close()
+    for guarded in made:
+        guarded.broker.close()
 
 
 def request(id: str) -> Request:
@@ -68,37 +68,41 @@ def request(id: str) -> Request:
 
 def test_a_peer_over_its_rate_is_refused_and_later_served_again(make) -> None:
     """A bucket holds the messages of one second."""
-    door = make(None, rate=10.0)
-    said = [codes(door.say("", request(f"job-{i}"))) for i in range(13)]
+    guarded = make(None, rate=10.0)
+    said = [codes(guarded.say("", request(f"job-{i}"))) for i in range(13)]
     assert [[]] * 10 + [["rate-limited"]] * 3 == said
-    door.broker.clock.time += 0.5
-    said = [codes(door.say("", request(f"later-{i}"))) for i in range(7)]
+    guarded.broker.clock.time += 0.5
+    said = [codes(guarded.say("", request(f"later-{i}"))) for i in range(7)]
     assert [[]] * 5 + [["rate-limited"]] * 2 == said
-    assert 15 == door.core.state.counters["admitted"]
+    assert 15 == guarded.core.state.counters["admitted"]
 
 
 def test_the_rate_is_counted_for_each_peer(make) -> None:
-    door = make(None, rate=1.0)
-    assert [[], ["rate-limited"]] == [codes(door.say("", request(f"a{i}"), b"a")) for i in range(2)]
-    assert [[], ["rate-limited"]] == [codes(door.say("", request(f"b{i}"), b"b")) for i in range(2)]
+    guarded = make(None, rate=1.0)
+    assert [[], ["rate-limited"]] == [
+        codes(guarded.say("", request(f"a{i}"), b"a")) for i in range(2)
+    ]
+    assert [[], ["rate-limited"]] == [
+        codes(guarded.say("", request(f"b{i}"), b"b")) for i in range(2)
+    ]
 
 
 def test_signs_of_life_and_answers_are_not_counted(make) -> None:
     """A worker under load would be taken for dead, and its results lost."""
-    door = make(None, rate=1.0)
-    door.say("", Inform("i", "", "worker"))
+    guarded = make(None, rate=1.0)
+    guarded.say("", Inform("i", "", "worker"))
     for i in range(50):
-        assert [] == codes(door.say("", Heartbeat(f"h{i}", "1.0")))
-        assert [] == codes(door.say("", Ready(f"r{i}")))
+        assert [] == codes(guarded.say("", Heartbeat(f"h{i}", "1.0")))
+        assert [] == codes(guarded.say("", Ready(f"r{i}")))
 
 
 def test_a_clock_that_goes_back_fills_no_bucket(make) -> None:
-    door = make(None, rate=1.0)
-    door.say("", request("one"))
-    door.broker.clock.time -= 3600
-    assert ["rate-limited"] == codes(door.say("", request("two")))
-    door.broker.clock.time += 2
-    assert [] == codes(door.say("", request("three")))
+    guarded = make(None, rate=1.0)
+    guarded.say("", request("one"))
+    guarded.broker.clock.time -= 3600
+    assert ["rate-limited"] == codes(guarded.say("", request("two")))
+    guarded.broker.clock.time += 2
+    assert [] == codes(guarded.say("", request("three")))
 
 
 # Addresses
@@ -106,89 +110,89 @@ def test_a_clock_that_goes_back_fills_no_bucket(make) -> None:
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 def test_without_keys_this_machine_may_do_everything(make, address: str) -> None:
-    door = make(None)
-    [reply] = door.say(address, Call("c", "pause", pack({"queue": "nowhere"})))
+    guarded = make(None)
+    [reply] = guarded.say(address, Call("c", "pause", pack({"queue": "nowhere"})))
     assert "queue-not-found" == reply.code
 
 
 @pytest.mark.parametrize("address", ["10.0.0.5", "192.168.1.2", "fe80::1", "::ffff:10.0.0.5"])
 def test_without_keys_another_machine_does_not_administer(make, address: str) -> None:
     """Where the operator said --insecure, it may do the rest."""
-    door = make(None)
+    guarded = make(None)
     pause = Call("c", "pause", pack({"queue": "nowhere"}))
-    assert ["not-allowed"] == codes(door.say(address, pause))
-    assert ["not-allowed"] == codes(door.say(address, Disconnect("d")))
-    assert [] == codes(door.say(address, request("job")))
-    assert [] == codes(door.say(address, Call("j", "jobs", pack({}))))
-    assert [] == codes(door.say(address, Call("i", "info", pack({"id": "job"}))))
-    assert [] == codes(door.say(address, Inform("w", "", "worker"), b"worker"))
-    assert REMOTE is door.core.state.peers["main", b"peer"].grant
+    assert ["not-allowed"] == codes(guarded.say(address, pause))
+    assert ["not-allowed"] == codes(guarded.say(address, Disconnect("d")))
+    assert [] == codes(guarded.say(address, request("job")))
+    assert [] == codes(guarded.say(address, Call("j", "jobs", pack({}))))
+    assert [] == codes(guarded.say(address, Call("i", "info", pack({"id": "job"}))))
+    assert [] == codes(guarded.say(address, Inform("w", "", "worker"), b"worker"))
+    assert REMOTE is guarded.core.state.peers["main", b"peer"].grant
 
 
 def test_jobs_of_a_broker_without_keys_have_no_owner(make) -> None:
-    door = make(None)
-    door.say("10.0.0.5", Request("job", "default", "guarantee,content-type:x,owner:A", b""))
-    assert "guarantee,content-type:x" == door.core.state.jobs["job"].headers
+    guarded = make(None)
+    guarded.say("10.0.0.5", Request("job", "default", "guarantee,content-type:x,owner:A", b""))
+    assert "guarantee,content-type:x" == guarded.core.state.jobs["job"].headers
 
 
 # Changes
 
 
 def test_an_unknown_user_is_refused_and_costs_no_peer(make) -> None:
-    door = make(EVERYBODY)
+    guarded = make(EVERYBODY)
     for i in range(20):
         who = f"peer-{i}".encode()
-        assert ["not-allowed"] == codes(door.say("M", request("job"), who))
-    assert {} == door.core.state.peers
-    assert 20 == door.core.state.counters["errors.not-allowed"]
+        assert ["not-allowed"] == codes(guarded.say("M", request("job"), who))
+    assert {} == guarded.core.state.peers
+    assert 20 == guarded.core.state.counters["errors.not-allowed"]
 
 
 def test_the_same_routing_id_with_another_key_is_another_peer(make) -> None:
     """Its session, calls and subscriptions are not handed on."""
-    door = make(EVERYBODY)
-    door.say("A", Inform("i", "", "client"))
-    door.say("A", Call("s", "subscribe", pack({"topics": [""]})))
-    first = door.core.state.peers["main", b"peer"]
+    guarded = make(EVERYBODY)
+    guarded.say("A", Inform("i", "", "client"))
+    guarded.say("A", Call("s", "subscribe", pack({"topics": [""]})))
+    first = guarded.core.state.peers["main", b"peer"]
     assert first.topics
-    door.say("R", Heartbeat("h", "1.0"))
-    second = door.core.state.peers["main", b"peer"]
+    guarded.say("R", Heartbeat("h", "1.0"))
+    second = guarded.core.state.peers["main", b"peer"]
     assert second is not first
     assert (ROOT, {}, "") == (second.grant, second.topics, second.role)
     assert {} == first.topics
 
 
 def test_who_is_not_touched_by_a_change_stays(make) -> None:
-    door = make(EVERYBODY)
+    guarded = make(EVERYBODY)
     for user in EVERYBODY:
-        door.say(user, Heartbeat("h", "1.0"), user.encode())
-    before = dict(door.core.state.peers)
+        guarded.say(user, Heartbeat("h", "1.0"), user.encode())
+    before = dict(guarded.core.state.peers)
     changed = Grant("A", "alice", frozenset({"client"}), group="shop")
-    door.gate.update({"A": changed, "W": Grant("W", "wendy", frozenset({"worker"}))}, 1.0)
-    left = door.core.state.peers
+    guarded.access.update({"A": changed, "W": Grant("W", "wendy", frozenset({"worker"}))}, 1.0)
+    left = guarded.core.state.peers
     assert [b"W"] == [key.identity for key in left]
-    door.say("W", Heartbeat("h2", "1.0"), b"W")
+    guarded.say("W", Heartbeat("h2", "1.0"), b"W")
     assert left["main", b"W"] is before["main", b"W"]
-    door.say("A", Heartbeat("h2", "1.0"), b"A")
+    guarded.say("A", Heartbeat("h2", "1.0"), b"A")
     assert left["main", b"A"].grant is changed
 
 
 def test_bad_arguments_are_told_of_as_without_keys(make) -> None:
     """The check of owners makes no other errors, and no exceptions."""
-    door = make(EVERYBODY)
+    guarded = make(EVERYBODY)
     for arguments in ({"ids": 7}, {"ids": [7]}, {"ids": ["x"] * 1001}, {}, {"ids": None}):
-        assert ["bad-arguments"] == codes(door.say("A", Call("c", "get", pack(arguments))))
-    assert ["bad-arguments"] == codes(door.say("A", Call("c", "get", pack([1]))))
-    assert ["bad-arguments"] == codes(door.say("A", Call("c", "info", pack({"id": b"x"}))))
-    assert ["unknown-call"] == codes(door.say("A", Call("c", "dance", pack({}))))
-    assert ["job-not-found"] == codes(door.say("A", Call("c", "info", pack({"id": "x"}))))
+        assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "get", pack(arguments))))
+    assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "get", pack([1]))))
+    assert ["bad-arguments"] == codes(guarded.say("A", Call("c", "info", pack({"id": b"x"}))))
+    assert ["unknown-call"] == codes(guarded.say("A", Call("c", "dance", pack({}))))
+    assert ["job-not-found"] == codes(guarded.say("A", Call("c", "info", pack({"id": "x"}))))
 
 
 def test_what_is_remembered_of_sessions_is_bounded(make) -> None:
-    door = make(EVERYBODY)
+    guarded = make(EVERYBODY)
     for i in range(500):
-        door.say("W", Inform(f"i{i}", "", "worker", f"session:s{i}"))
-    assert 1 == len(door.core.state.sessions)
-    assert len(door.gate._holders) < 100
+        guarded.say("W", Inform(f"i{i}", "", "worker", f"session:s{i}"))
+    assert 1 == len(guarded.core.state.sessions)
+    assert len(guarded.access._session_keys) < 100
 
 
 # Graphs
@@ -197,14 +201,14 @@ def test_what_is_remembered_of_sessions_is_bounded(make) -> None:
 def test_a_graph_belongs_to_the_key_that_submitted_it(make) -> None:
     """Nobody else looks at it, cancels it, or gets a receipt for its id."""
     bob = Grant("B", "bob", frozenset({"client"}))
-    door = make({**EVERYBODY, "B": bob})
+    guarded = make({**EVERYBODY, "B": bob})
     rows = [(job_id, 0, b"") for job_id in ("g1", "g2")]
     body = encode_graph([("default", "content-type:x,graph:n")], rows, Plan([-1, 0], [0]))
     graph = Request("g1", "", "ack-requested,nodes:2", body)
-    assert [] == codes(door.say("A", graph, b"alice"))
-    assert [] == codes(door.say("A", graph, b"alice"))
-    assert ["not-allowed"] == codes(door.say("B", graph, b"bob"))
+    assert [] == codes(guarded.say("A", graph, b"alice"))
+    assert [] == codes(guarded.say("A", graph, b"alice"))
+    assert ["not-allowed"] == codes(guarded.say("B", graph, b"bob"))
     for name in ("graph", "cancel_graph"):
         call = Call(f"{name}-of-bob", name, pack({"id": "g2"}))
-        assert ["not-allowed"] == codes(door.say("B", call, b"bob"))
-        assert [] == codes(door.say("A", call, b"alice"))
+        assert ["not-allowed"] == codes(guarded.say("B", call, b"bob"))
+        assert [] == codes(guarded.say("A", call, b"alice"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventmq.broker.core import BrokerCore
-from eventmq.broker.grants import OWN_JOBS, REMOTE, ROLES, Grant, call_roles, mark
+from eventmq.broker.grants import OWN_JOBS, REMOTE, ROLES, Grant, call_roles, set_owner
 from eventmq.broker.limits import Limits
 from eventmq.errors import KeyFileError, ProtocolError
 from eventmq.headers import parse_headers
@@ -98,7 +98,7 @@ def test_two_roles_may_what_either_may() -> None:
 
 
 def test_a_key_owns_what_it_submitted() -> None:
-    text = mark("task:shop.add", grant("client", key="A").owner)
+    text = set_owner("task:shop.add", grant("client", key="A").owner)
     assert grant("client", key="A").owns(text)
     assert not grant("client", key="B").owns(text)
     assert grant("admin", key="B").owns(text)
@@ -106,7 +106,7 @@ def test_a_key_owns_what_it_submitted() -> None:
 
 
 def test_a_group_owns_what_one_of_it_submitted() -> None:
-    text = mark("", grant("client", key="A", group="shop").owner)
+    text = set_owner("", grant("client", key="A", group="shop").owner)
     assert grant("client", key="B", group="shop").owns(text)
     assert not grant("client", key="B", group="mail").owns(text)
     assert not grant("client", key="B").owns(text)
@@ -124,16 +124,16 @@ def test_a_job_without_owner_is_of_admins_only() -> None:
      "own%65r:B", "owner :B", "OWNER:B", "task:x,,owner:B,"],
 )  # fmt: skip
 def test_no_client_makes_itself_an_owner(text: str) -> None:
-    marked = parse_headers(mark(text, "A"))
-    assert "A" == marked.owner
-    assert "" == parse_headers(mark(text, "")).owner
-    assert not grant("client", key="B", group="shop").owns(mark(text, "A"))
+    owned = parse_headers(set_owner(text, "A"))
+    assert "A" == owned.owner
+    assert "" == parse_headers(set_owner(text, "")).owner
+    assert not grant("client", key="B", group="shop").owns(set_owner(text, "A"))
 
 
 def test_other_headers_stay_as_they_are() -> None:
     text = "task:a%2Cb,x-tenant:7,retry-count:3"
-    assert f"{text},owner:A" == mark(text, "A")
-    assert text == mark(text, "")
+    assert f"{text},owner:A" == set_owner(text, "A")
+    assert text == set_owner(text, "")
 
 
 # Gateways

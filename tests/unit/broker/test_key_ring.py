@@ -11,7 +11,7 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from eventmq.broker.authenticator import Door
+from eventmq.broker.authenticator import Authenticator
 from eventmq.broker.core import BrokerCore
 from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
@@ -171,24 +171,24 @@ def test_a_start_without_readable_keys_is_an_error(keys: Keys, monkeypatch) -> N
 # ZAP
 
 
-def enquiry(key: bytes = b"k" * 32, **more: bytes) -> list[bytes]:
+def request(key: bytes = b"k" * 32, **more: bytes) -> list[bytes]:
     frames = {"version": b"1.0", "request": b"7", "domain": b"eventmq", "address": b"10.0.0.1",
               "identity": b"", "mechanism": b"CURVE", "key": key}  # fmt: skip
     return list((frames | more).values())
 
 
-def test_an_enquiry_is_read_and_answered() -> None:
-    assert zap.Enquiry(b"7", b"eventmq", "10.0.0.1", b"k" * 32) == zap.read(enquiry())
+def test_an_authentication_request_is_read_and_answered() -> None:
+    assert zap.AuthenticationRequest(b"7", b"eventmq", "10.0.0.1", b"k" * 32) == zap.read(request())
     assert [b"1.0", b"7", b"200", b"OK", b"user", b""] == zap.accept(b"7", "user")
-    assert [b"1.0", b"7", b"400", b"why", b"", b""] == zap.refuse(enquiry(), "why")
+    assert [b"1.0", b"7", b"400", b"why", b"", b""] == zap.refuse(request(), "why")
 
 
 @pytest.mark.parametrize(
     "frames",
-    [[], [b"1.0"], enquiry(mechanism=b"NULL"), enquiry(mechanism=b"PLAIN"), enquiry(version=b"2.0"),
-     enquiry()[:6], [*enquiry(), b"more"]],
+    [[], [b"1.0"], request(mechanism=b"NULL"), request(mechanism=b"PLAIN"), request(version=b"2.0"),
+     request()[:6], [*request(), b"more"]],
 )  # fmt: skip
-def test_what_is_no_enquiry_about_curve_is_refused(frames: list[bytes]) -> None:
+def test_a_request_that_is_not_about_curve_is_refused(frames: list[bytes]) -> None:
     assert zap.read(frames) is None
     assert b"400" == zap.refuse(frames)[2]
 
@@ -215,12 +215,12 @@ def test_the_thread_answers_refuses_and_outlives_nonsense(
         return answer[2], answer[4]
 
     key = z85.decode(keys.pair("alice")[0])
-    assert (b"200", alice.key.encode()) == ask(enquiry(key))
+    assert (b"200", alice.key.encode()) == ask(request(key))
     for _ in range(3):
-        assert (b"400", b"") == ask(enquiry(b"x" * 32))
-    assert (b"400", b"") == ask(enquiry(b"short"))
+        assert (b"400", b"") == ask(request(b"x" * 32))
+    assert (b"400", b"") == ask(request(b"short"))
     assert (b"400", b"") == ask([b"nonsense"])
-    assert (b"200", alice.key.encode()) == ask(enquiry(key))
+    assert (b"200", alice.key.encode()) == ask(request(key))
     asking.close(0)
     thread.stop()
     user = fingerprint(b"x" * 32)
@@ -237,12 +237,12 @@ class Open(dict):
         return True
 
 
-def _door(keys: Keys, context: zmq.Context) -> tuple[Door, KeyRing]:
+def _authenticator(keys: Keys, context: zmq.Context) -> tuple[Authenticator, KeyRing]:
     ring = ring_of(keys)
     core = BrokerCore(Limits(), FirstWorker(), FirstQueue)
-    door = Door(core, ring, rate=0.0)
-    door.open(context)
-    return door, ring
+    authenticator = Authenticator(core, ring, rate=0.0)
+    authenticator.open(context)
+    return authenticator, ring
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "*"])
@@ -251,12 +251,12 @@ def test_the_self_test_sees_that_a_random_key_is_refused(
 ) -> None:
     """And does not warn of itself."""
     caplog.set_level(logging.INFO)
-    door, _ = _door(keys, context)
-    link = open_router(context, known_by=door.known_by)
-    door.arm(context, "main", link)
-    door.test({"main": link.bind(f"tcp://{host}:0")})
-    door.look(0.0, lambda: None)
-    door.close()
+    authenticator, _ = _authenticator(keys, context)
+    link = open_router(context, known_by=authenticator.known_by)
+    authenticator.encrypt(context, "main", link)
+    authenticator.test({"main": link.bind(f"tcp://{host}:0")})
+    authenticator.refresh(0.0, lambda: None)
+    authenticator.close()
     link.close(0)
     assert "CURVE is on" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
@@ -266,14 +266,14 @@ def test_the_self_test_finds_a_check_that_lets_everybody_in(
     keys: Keys, context: zmq.Context
 ) -> None:
     """Then the broker must not serve."""
-    door, ring = _door(keys, context)
+    authenticator, ring = _authenticator(keys, context)
     ring.grants = Open()
     ring._look_at = time.monotonic() + 60
-    link = open_router(context, known_by=door.known_by)
-    door.arm(context, "main", link)
-    with pytest.raises(NotAllowed, match="a key that nobody authorised was let in"):
-        door.test({"main": link.bind("tcp://127.0.0.1:0")})
-    door.close()
+    link = open_router(context, known_by=authenticator.known_by)
+    authenticator.encrypt(context, "main", link)
+    with pytest.raises(NotAllowed, match="an unauthorised key was let in"):
+        authenticator.test({"main": link.bind("tcp://127.0.0.1:0")})
+    authenticator.close()
     link.close(0)
 
 
@@ -281,24 +281,24 @@ def test_the_self_test_finds_a_socket_without_curve(
     keys: Keys, context: zmq.Context, monkeypatch
 ) -> None:
     monkeypatch.setattr("eventmq.wire.zap_thread.TEST_TIMEOUT", 0.5)
-    door, _ = _door(keys, context)
+    authenticator, _ = _authenticator(keys, context)
     link = open_router(context)
     with pytest.raises(NotAllowed, match=r"the self-test of .* failed"):
-        door.test({"main": link.bind("tcp://127.0.0.1:0")})
+        authenticator.test({"main": link.bind("tcp://127.0.0.1:0")})
     with pytest.raises(NotAllowed, match="inproc://x has no CURVE"):
-        door.test({"main": "inproc://x"})
-    door.close()
+        authenticator.test({"main": "inproc://x"})
+    authenticator.close()
     link.close(0)
 
 
 def test_without_the_zap_thread_nobody_is_let_in(keys: Keys, context: zmq.Context) -> None:
     """libzmq would let everybody in; we say that there must be one."""
     keys.authorize("alice", "client")
-    door, _ = _door(keys, context)
-    link = open_router(context, known_by=door.known_by)
-    door.arm(context, "main", link)
+    authenticator, _ = _authenticator(keys, context)
+    link = open_router(context, known_by=authenticator.known_by)
+    authenticator.encrypt(context, "main", link)
     address = link.bind("tcp://127.0.0.1:0")
-    door.close()
+    authenticator.close()
     peer = context.socket(zmq.DEALER)
     peer.curve_serverkey, peer.curve_publickey, peer.curve_secretkey = keys.of("alice")
     peer.connect(address)

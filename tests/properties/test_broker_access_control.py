@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventmq.broker.authenticator import Gate
+from eventmq.broker.authenticator import AccessControl
 from eventmq.broker.grants import Grant
 from eventmq.broker.limits import Limits
 from eventmq.headers import parse_headers
@@ -38,10 +38,10 @@ USERS = st.fixed_dictionaries(
 )
 
 
-def _finish_a_job(broker: Broker, gate: Gate) -> None:
+def _finish_a_job(broker: Broker, access: AccessControl) -> None:
     """Let the owner submit the job ``mine``, and a worker of nobody else's do it."""
     request = Request("mine", "default", "task:t,content-type:json,guarantee", b"x")
-    gate.receive("main", [b"good", *request.frames()], "A", broker.clock.now())
+    access.receive("main", [b"good", *request.frames()], "A", broker.clock.now())
     [(request, _)] = chunks(broker.worker(b"worker", "own"))
     row = OutcomeRow(0, OutcomeKind.SUCCEEDED, 0.0, 0.0, "json", SECRET)
     broker.answer(b"worker", request, [row])
@@ -49,19 +49,19 @@ def _finish_a_job(broker: Broker, gate: Gate) -> None:
     broker.sent.clear()
 
 
-def _let_gateways_work(broker: Broker, gate: Gate, users: dict[bytes, str]) -> None:
+def _let_gateways_work(broker: Broker, access: AccessControl, users: dict[bytes, str]) -> None:
     """Let each gateway serve its queue, in which there are jobs."""
     now = broker.clock.now()
     for identity, user in users.items():
         if user == "G":
             features = f"session:{identity.decode()},chunk,outcome,error"
             inform = Inform("i", '[[1, "default"]]', "worker", features)
-            gate.receive("main", [identity, *inform.frames()], user, now)
+            access.receive("main", [identity, *inform.frames()], user, now)
             ready = Ready("r", "received:0,window:3,held:")
-            gate.receive("main", [identity, *ready.frames()], user, now)
+            access.receive("main", [identity, *ready.frames()], user, now)
     for i in range(4):
         request = Request(f"w{i}", "default", "task:t,content-type:json,guarantee", b"x")
-        gate.receive("main", [b"good", *request.frames()], "A", now)
+        access.receive("main", [b"good", *request.frames()], "A", now)
     broker.turn()
 
 
@@ -73,19 +73,19 @@ def test_no_key_gets_more_than_it_may(
     """Neither another's result nor a job of a queue that it does not serve; and no crash."""
     broker = Broker(None, Limits(queue_window=3, max_queues=20, max_peers=20))
     try:
-        gate = Gate(broker.core, GRANTS, rate=1000.0)
-        _finish_a_job(broker, gate)
-        _let_gateways_work(broker, gate, users)
+        access = AccessControl(broker.core, GRANTS, rate=1000.0)
+        _finish_a_job(broker, access)
+        _let_gateways_work(broker, access, users)
         _check(broker, users)
         for identity, port, frames, seconds in steps:
             message = [identity, *frames]
-            gate.receive(port, message, users[identity], broker.clock.now())
+            access.receive(port, message, users[identity], broker.clock.now())
             broker.turn()
             broker.wait(seconds)
             _check(broker, users)
         assert not broker.core.state.closing
         call = Call("last", "get", b"\x81\xa3ids\x91\xa4mine")
-        gate.receive("main", [b"good", *call.frames()], "A", broker.clock.now())
+        access.receive("main", [b"good", *call.frames()], "A", broker.clock.now())
         broker.turn()
         [*_, answer] = [m for m in broker.took(b"good") if isinstance(m, Reply)]
         assert SECRET in answer.result
