@@ -16,7 +16,7 @@ from eventmq.broker.events import Events
 from eventmq.broker.forgetting import Forgetting
 from eventmq.broker.graphs import Graphs
 from eventmq.broker.maintenance import Expiry, Promotion, Retention
-from eventmq.broker.operations import Operations, Sweeps
+from eventmq.broker.operations import BulkOperations, Operations
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.peers import Key, Peer
 from eventmq.broker.recovery import Recovery
@@ -113,7 +113,7 @@ class BrokerCore:
         self.events = Events(state, self.calls)
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
         self.graphs = Graphs(state, self.operations)
-        self.sweeps = Sweeps(state, self.operations)
+        self.bulk = BulkOperations(state, self.operations)
         self.promotion = Promotion(state, self.dispatch.damage)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
@@ -172,7 +172,7 @@ class BrokerCore:
         self.state.keeper = recovered.keeper
         self.state.now = self.state.started = self._ticked = now
         self.events.observed = recovered.next_event - 1
-        self.sweeps.recover(recovered.sweeps)
+        self.bulk.recover(recovered.bulk_operations)
         Recovery(self.state, self.outcomes, self.sessions.revoked, new_order).run(recovered)
         self.graphs.left = recovered.graphs
 
@@ -339,7 +339,7 @@ class BrokerCore:
         self.promotion.run()
         self.volatile.promote()
         self.graphs.tick()
-        self.sweeps.run()
+        self.bulk.run()
         self.waits.lookups.run()
         self.dispatch.run()
         if (changes := state.suspects.take_changes()) is not None:

@@ -42,7 +42,7 @@ _LOOK = 1.0
 
 
 class Events:
-    """Notes what lasts, and answers the calls ``events.read`` and ``events.seal``."""
+    """Records what lasts, and answers the calls ``events.read`` and ``events.seal``."""
 
     def __init__(self, state: State, calls: Calls) -> None:
         self.state = state
@@ -55,7 +55,7 @@ class Events:
         calls.add({"events.read": self._read, "events.seal": self._seal})
 
     def tick(self) -> None:
-        """Note what is to be noted, and read for observers."""
+        """Record what lasts, and read for observers."""
         state = self.state
         if state.now < state.hold_until:
             return
@@ -74,16 +74,16 @@ class Events:
         for lease in session.leases.values():
             if not lease.sent or lease.volatile:
                 continue
-            if not lease.noted and now - lease.leased >= LEASED_AFTER:
+            if not lease.recorded and now - lease.leased >= LEASED_AFTER:
                 self._note(Kind.LEASED, session, lease)
-            elif lease.noted and now - lease.noted >= PROGRESS_EVERY:
+            elif lease.recorded and now - lease.recorded >= PROGRESS_EVERY:
                 self._note(Kind.PROGRESS, session, lease)
 
     def _note(self, kind: Kind, session: Session, lease: Lease) -> None:
-        was, lease.noted = lease.noted, self.state.now
+        was, lease.recorded = lease.recorded, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
         entry = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
-        self.state.note(entry, lambda: setattr(lease, "noted", was))
+        self.state.record(entry, lambda: setattr(lease, "recorded", was))
 
     # Observers
 
@@ -129,7 +129,7 @@ class Events:
                 self.state.reply(peer, pack(self._head(head)), call)
 
         def undo() -> None:
-            self.state.error(peer, call, "store-full", "the disk is full; nothing was noted")
+            self.state.error(peer, call, "store-full", "the disk is full; nothing was recorded")
 
         self.state.write(SealEvents(journal, sealed, self.state.now, PATIENCE), settle, undo)
 

@@ -115,10 +115,10 @@ class Graphs:
 
         def settle(verdict: tuple[AffectedJobs, float | None]) -> None:
             self._ending = False
-            acted, state.next_deadline = verdict
-            self.operations.cancelled(acted.jobs, stamp, _LATE)
-            if acted.jobs:
-                logger.warning("%d jobs of graphs were cancelled: %s", len(acted.jobs), _LATE)
+            affected, state.next_deadline = verdict
+            self.operations.cancelled(affected.jobs, stamp, _LATE)
+            if affected.jobs:
+                logger.warning("%d jobs of graphs were cancelled: %s", len(affected.jobs), _LATE)
 
         undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - as in other places
         state.write(EndDeadlines(state.now, stamp, state.limits.graph_slice), settle, undo)
@@ -133,13 +133,13 @@ class Graphs:
 
         def settle(verdict: tuple[str, AffectedJobs]) -> None:
             nonlocal count
-            root, acted = verdict
+            root, affected = verdict
             if not root:
                 self._unknown(peer, call, job_id)
                 return
-            self.operations.cancelled(acted.jobs, stamp, reason)
-            count += len(acted.jobs)
-            if len(acted.jobs) >= limit:  # slice by slice: the next commit goes on
+            self.operations.cancelled(affected.jobs, stamp, reason)
+            count += len(affected.jobs)
+            if len(affected.jobs) >= limit:  # slice by slice: the next commit goes on
                 self.state.write(CancelGraph(job_id, stamp, limit), settle, undo)
                 return
             logger.info("graph %s: %d jobs cancelled: %r", root, count, reason)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import JobRow
     from eventmq.store.writes import AffectedJobs
 
-__all__ = ["SLICE", "Operations", "Sweeps", "failed_filter"]
+__all__ = ["SLICE", "BulkOperations", "Operations", "failed_filter"]
 
 
 logger = logging.getLogger("eventmq.broker")
@@ -84,8 +84,8 @@ class Operations:
         self.calls = calls
         calls.add({
             "cancel": self._cancel,
-            "retry": lambda peer, call, args: self._act(peer, call, args, "retry"),
-            "drop": lambda peer, call, args: self._act(peer, call, args, "drop"),
+            "retry": lambda peer, call, args: self._apply(peer, call, args, "retry"),
+            "drop": lambda peer, call, args: self._apply(peer, call, args, "drop"),
             "failed": self._failed,
             "pause": lambda peer, call, args: self._pause(peer, call, args, paused=True),
             "resume": lambda peer, call, args: self._pause(peer, call, args, paused=False),
@@ -99,9 +99,9 @@ class Operations:
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
         entry, done = self._cancelling(ids, reason)
 
-        def settle(acted: AffectedJobs) -> None:
-            was = done(acted)
-            rows = [(i, "cancelled", was[i]) if i in was else _other(i, acted) for i in ids]
+        def settle(affected: AffectedJobs) -> None:
+            was = done(affected)
+            rows = [(i, "cancelled", was[i]) if i in was else _other(i, affected) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
         self._write(peer, call, entry, settle)
@@ -110,8 +110,8 @@ class Operations:
         """Cancel a job that nobody asked for: the broker does."""
         entry, done = self._cancelling([job_id], reason)
 
-        def settle(acted: AffectedJobs) -> None:
-            done(acted)
+        def settle(affected: AffectedJobs) -> None:
+            done(affected)
 
         self.state.write(entry, settle)
 
@@ -121,9 +121,9 @@ class Operations:
         """Return what cancels jobs, and what to do then; that returns the states that they had."""
         stamp = self.stamp(reason=reason)
 
-        def settle(acted: AffectedJobs) -> dict[str, str]:
-            was = {job.id: self._state_of(job) for job in acted.jobs}
-            self.cancelled(acted.jobs, stamp, reason)
+        def settle(affected: AffectedJobs) -> dict[str, str]:
+            was = {job.id: self._state_of(job) for job in affected.jobs}
+            self.cancelled(affected.jobs, stamp, reason)
 
             def tell(session: Session, lease: Lease, place: int, job_id: str) -> None:
                 self._tell(session, lease, place, job_id, reason)
@@ -135,7 +135,7 @@ class Operations:
 
         return ApplyToJobs("cancel", list(ids), stamp), settle
 
-    def _act(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
+    def _apply(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
         attempts = read_numbers(arguments, "attempts") if action == "retry" else []
         if attempts and len(attempts) != len(ids):
@@ -143,12 +143,12 @@ class Operations:
             raise ProtocolError(msg, code="bad-arguments")
         now = "queued" if action == "retry" else "dropped"
 
-        def settle(acted: AffectedJobs) -> None:
-            self.acted(action, acted.jobs)
-            done = {job.id for job in acted.jobs}
+        def settle(affected: AffectedJobs) -> None:
+            self.affected(action, affected.jobs)
+            done = {job.id for job in affected.jobs}
             for job_id in done:
                 logger.info("failed job %s was %s", job_id, _DID[action])
-            rows = [(i, now, "failed") if i in done else _other(i, acted) for i in ids]
+            rows = [(i, now, "failed") if i in done else _other(i, affected) for i in ids]
             self.state.reply(peer, pack(rows), call)
 
         self._write(
@@ -202,7 +202,7 @@ class Operations:
 
         self.state.write(entry, settle, undo)
 
-    # For sweeps too
+    # For bulk operations too
 
     def stamp(self, *, reason: str = "", seqs: int = 0) -> AuditFields:
         """Return what is written about jobs now, and reserve numbers for as many as given."""
@@ -254,7 +254,7 @@ class Operations:
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
         self.state.send(session.peer, message.frames())
 
-    def acted(self, action: str, jobs: Sequence[JobRecord]) -> None:
+    def affected(self, action: str, jobs: Sequence[JobRecord]) -> None:
         """Keep the counts right of failed jobs that were retried or dropped."""
         state = self.state
         state.counters["failed_retried" if action == "retry" else "failed_dropped"] += len(jobs)
@@ -271,16 +271,16 @@ class Operations:
                 state.busy[name] = state.queues[name]
 
 
-def _other(job_id: str, acted: AffectedJobs) -> tuple[str, str, str]:
+def _other(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
     """Return the row of a job to which nothing was done."""
-    state = acted.others.get(job_id, "")
+    state = affected.others.get(job_id, "")
     return job_id, state, state
 
 
 #: Jobs that one turn looks at, so that it takes some 30 ms.
 SLICE = 2000
 
-#: Sweeps that are not done; more are refused.
+#: Bulk operations that are not done; more are refused.
 MOST = 100
 
 #: Marks of done ones that are known.
@@ -289,49 +289,49 @@ _DONE_KEPT = 100
 _STATES = {state.value: state for state in (JobState.QUEUED, JobState.DELAYED, JobState.BLOCKED)}
 
 
-class Sweeps:
-    """Begins sweeps and does their slices."""
+class BulkOperations:
+    """Begins bulk operations and does their slices."""
 
     def __init__(self, state: State, operations: Operations) -> None:
         self.state = state
         self.operations = operations
-        self._sweeps: dict[str, BulkOperation] = {}
+        self._bulk: dict[str, BulkOperation] = {}
         self._open: list[str] = []
         self._busy = False
         operations.calls.add({"bulk": self._call})
 
-    def recover(self, sweeps: Iterable[BulkOperation]) -> None:
+    def recover(self, operations: Iterable[BulkOperation]) -> None:
         """Go on with what an earlier broker began."""
-        for sweep in sweeps:
-            self._note(sweep)
+        for bulk in operations:
+            self._note(bulk)
 
-    def _note(self, sweep: BulkOperation) -> None:
-        if sweep.id not in self._sweeps and not sweep.done:
-            self._open.append(sweep.id)
-        self._sweeps[sweep.id] = sweep
-        done = [each.id for each in self._sweeps.values() if each.done]
-        for sweep_id in done[:-_DONE_KEPT]:
-            del self._sweeps[sweep_id]
+    def _note(self, bulk: BulkOperation) -> None:
+        if bulk.id not in self._bulk and not bulk.done:
+            self._open.append(bulk.id)
+        self._bulk[bulk.id] = bulk
+        done = [each.id for each in self._bulk.values() if each.done]
+        for bulk_id in done[:-_DONE_KEPT]:
+            del self._bulk[bulk_id]
 
     # Asking
 
     def _call(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        sweep_id = read_text(arguments, "id")
-        if sweep_id in self._sweeps:
-            self._answer(peer, call, self._sweeps[sweep_id])
+        bulk_id = read_text(arguments, "id")
+        if bulk_id in self._bulk:
+            self._answer(peer, call, self._bulk[bulk_id])
             return
         operation = self._operation(arguments)
-        if not 0 < len(sweep_id) <= self.state.limits.max_id:
+        if not 0 < len(bulk_id) <= self.state.limits.max_id:
             msg = f"a bulk operation has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
         if len(self._open) >= MOST:
             raise ProtocolError(f"{MOST} bulk operations are at work already", code="too-many")
-        mark = BulkOperation(sweep_id, operation, self.state.now, self.state.next_seq - 1)
+        mark = BulkOperation(bulk_id, operation, self.state.now, self.state.next_seq - 1)
 
-        def settle(sweep: BulkOperation) -> None:
-            self._note(sweep)
-            self._answer(peer, call, sweep)
-            logger.info("bulk operation %s begins: %s", sweep.id, _said(sweep.operation))
+        def settle(bulk: BulkOperation) -> None:
+            self._note(bulk)
+            self._answer(peer, call, bulk)
+            logger.info("bulk operation %s begins: %s", bulk.id, _said(bulk.operation))
 
         def undo() -> None:
             self.state.error(peer, call, "store-full", "the disk is full; nothing was done")
@@ -365,10 +365,10 @@ class Sweeps:
             reason=read_text(arguments, "reason")[:500] or "cancelled with others",
         )
 
-    def _answer(self, peer: Peer, call: str, sweep: BulkOperation) -> None:
+    def _answer(self, peer: Peer, call: str, bulk: BulkOperation) -> None:
         answer = {
-            "id": sweep.id, "action": sweep.operation.action, "done": sweep.done,
-            "count": sweep.touched,
+            "id": bulk.id, "action": bulk.operation.action, "done": bulk.done,
+            "count": bulk.touched,
         }  # fmt: skip
         self.state.reply(peer, pack(answer), call)
 
@@ -378,9 +378,9 @@ class Sweeps:
         """Begin the next slice of the sweep whose turn it is, unless one is being written."""
         if not self._open or self._busy or self.state.now < self.state.hold_until:
             return
-        sweep_id = self._open.pop(0)
-        self._open.append(sweep_id)
-        operation = self._sweeps[sweep_id].operation
+        bulk_id = self._open.pop(0)
+        self._open.append(bulk_id)
+        operation = self._bulk[bulk_id].operation
         retry = operation.action == "retry"  # which takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
         stamp = self.operations.stamp(reason=operation.reason, seqs=limit if retry else 0)
@@ -389,26 +389,26 @@ class Sweeps:
 
         def settle(verdict: tuple[AffectedJobs, BulkOperation | None]) -> None:
             self._busy = False
-            acted, sweep = verdict
+            affected, bulk = verdict
             if operation.action == "cancel":
-                self.operations.cancelled(acted.jobs, stamp, operation.reason)
+                self.operations.cancelled(affected.jobs, stamp, operation.reason)
             else:
-                self.operations.acted(operation.action, acted.jobs)
-            self._went_on(sweep_id, sweep)
+                self.operations.affected(operation.action, affected.jobs)
+            self._went_on(bulk_id, bulk)
 
         self.state.write(
-            ContinueBulkOperation(sweep_id, stamp, keep, limit),
+            ContinueBulkOperation(bulk_id, stamp, keep, limit),
             settle,
             lambda: setattr(self, "_busy", False),
         )
 
-    def _went_on(self, sweep_id: str, sweep: BulkOperation | None) -> None:
-        if sweep is None:  # its mark is not there
-            sweep = self._sweeps[sweep_id]._replace(done=True)
-        self._note(sweep)
-        if sweep.done:
-            self._open.remove(sweep_id)
-            logger.info("bulk operation %s is done: %d jobs", sweep_id, sweep.touched)
+    def _went_on(self, bulk_id: str, bulk: BulkOperation | None) -> None:
+        if bulk is None:  # its mark is not there
+            bulk = self._bulk[bulk_id]._replace(done=True)
+        self._note(bulk)
+        if bulk.done:
+            self._open.remove(bulk_id)
+            logger.info("bulk operation %s is done: %d jobs", bulk_id, bulk.touched)
 
 
 def _said(operation: Operation) -> str:

@@ -10,7 +10,7 @@ from eventmq.broker.suspects import Death
 from eventmq.events import Kind
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
-from eventmq.store.writes import Attempt, Cause, CloseChunk, Finish, Finished, Requeue
+from eventmq.store.writes import Attempt, CloseChunk, Finish, Finished, Requeue, RequeueReason
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, parse_chunk_number
 from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error, encode_error
 
@@ -33,8 +33,8 @@ class Answers:
     """What becomes of the jobs of a chunk that were answered, or that are lost."""
 
     __slots__ = (
-        "again", "attempts", "before", "blamed", "causes", "ends", "given_up", "lease", "lost",
-        "ready", "session", "suspects", "taken", "unstarted",
+        "again", "attempts", "before", "blamed", "ends", "given_up", "lease", "lost", "ready",
+        "reasons", "session", "suspects", "taken", "unstarted",
     )  # fmt: skip
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -43,7 +43,7 @@ class Answers:
         self.ends: list[Finished] = []
         #: Jobs that go back, and why each does.
         self.again: list[JobRecord] = []
-        self.causes: list[Cause] = []
+        self.reasons: list[RequeueReason] = []
         #: Attempts that failed, and when the job of each had become ready for it.
         self.attempts: list[Attempt] = []
         self.ready: list[float] = []
@@ -109,7 +109,11 @@ _RETRY = int(OutcomeKind.RETRY)
 _DONE = JobState.SUCCEEDED
 
 #: Why jobs go back.
-_AGAIN, _BACK, _LOST = Cause(Kind.RETRY), Cause(Kind.HANDED_BACK), Cause(Kind.LEASE_LOST)
+_AGAIN, _BACK, _LOST = (
+    RequeueReason(Kind.RETRY),
+    RequeueReason(Kind.HANDED_BACK),
+    RequeueReason(Kind.LEASE_LOST),
+)
 
 #: Outcomes of jobs that had begun when their process died.
 _DEATHS: Mapping[int, Death] = {
@@ -125,11 +129,11 @@ MAX_TASKS = 10_000
 _NEWS = 0.3
 
 
-def _worker_lost(session: Session) -> Cause:
+def _worker_lost(session: Session) -> RequeueReason:
     """Return why a job goes back to which the loss of its worker is counted."""
     msg = f"the worker {session.name} was lost while it had this job"
     error = RemoteError("eventmq.errors.WorkerLost", msg)
-    return Cause(Kind.LEASE_LOST, encode_error(error))
+    return RequeueReason(Kind.LEASE_LOST, encode_error(error))
 
 
 class Outcomes:
@@ -224,20 +228,20 @@ class Outcomes:
         self, answers: Answers, job: JobRecord, kind: int, countdown: float, failure: Failure
     ) -> None:
         state, session = self.state, answers.session
-        cause = _BACK
+        reason = _BACK
         answers.before.append((job, (
             job.attempt, job.deaths, job.due, job.rank, job.state, job.eta,
         )))  # fmt: skip
         if kind == OutcomeKind.RETRY:
             answers.attempts.append(failure.attempt(job, state.now))
             answers.ready.append(job.ready_at)
-            cause = _AGAIN
+            reason = _AGAIN
             answers.suspects.append((job, state.suspects.copy_of(job)))
             self._delay(job, countdown)
         elif (death := _DEATHS.get(kind)) is not None:
             if self._died(answers, job, failure.error, death):
                 return
-            cause = Cause(Kind.LEASE_LOST, failure.error if death is Death.ALONE else b"")
+            reason = RequeueReason(Kind.LEASE_LOST, failure.error if death is Death.ALONE else b"")
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
             answers.unstarted.add(job.id)
@@ -251,7 +255,7 @@ class Outcomes:
             state.counters["handed_back"] += 1
             answers.unstarted.add(job.id)
         answers.again.append(job)
-        answers.causes.append(cause)
+        answers.reasons.append(reason)
 
     def _died(self, answers: Answers, job: JobRecord, error: bytes, death: Death) -> bool:
         """Count a death; return whether the job ends with it.
@@ -380,7 +384,7 @@ class Outcomes:
         if again:
             self._suspect(answers)
             entry = Requeue(
-                again, answers.attempts, answers.causes, state.now, session.name, lease.leased,
+                again, answers.attempts, answers.reasons, state.now, session.name, lease.leased,
                 answers.ready,
             )  # fmt: skip
             state.write(entry, lambda _: self._back(answers))
@@ -509,9 +513,9 @@ class Outcomes:
                 if death is not None and self._killed(answers, job, death):
                     continue
                 answers.again.append(job)
-                answers.causes.append(_BACK if unstarted else _LOST)
+                answers.reasons.append(_BACK if unstarted else _LOST)
                 if job.id in answers.blamed:
-                    answers.causes[-1] = _worker_lost(session)
+                    answers.reasons[-1] = _worker_lost(session)
                 if unstarted:
                     answers.unstarted.add(job.id)
         lease.left = 0

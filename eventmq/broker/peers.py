@@ -115,7 +115,7 @@ class Lease:
         left: Positions not answered yet.
         volatile: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
-        noted: When an event last said that it lasts, 0.0 for never.
+        recorded: When an event last said that it lasts, 0.0 for never.
         asks: It has a suspect: the worker asks with the CALL ``begin`` before it starts it.
         begun: The worker has asked.
     """
@@ -133,7 +133,7 @@ class Lease:
     resent: bool = False
     asks: bool = False
     begun: bool = False
-    noted: float = 0.0
+    recorded: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -183,7 +183,7 @@ class State:
         self._settles.append(settle)
         self._undos.append(undo)
 
-    def note(self, entry: Write, undo: Callable[[], None]) -> None:
+    def record(self, entry: Write, undo: Callable[[], None]) -> None:
         """Add an entry about how things were when this turn began, before all others of it."""
         self._batch.insert(0, entry)
         self._settles.insert(0, lambda _: None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventmq.app import EventMQ
     from eventmq.cli.target import Target
 
-__all__ = ["COMMANDS", "in_parts", "sweep"]
+__all__ = ["COMMANDS", "in_parts", "run_bulk"]
 
 
 #: Seconds between two questions how far it is: the first, and the longest.
@@ -37,7 +37,7 @@ def in_parts(app: EventMQ, name: str, ids: Sequence[str], **more: Any) -> list[l
     return rows
 
 
-def sweep(app: EventMQ, action: str, **filters: Any) -> int:
+def run_bulk(app: EventMQ, action: str, **filters: Any) -> int:
     """Cancel, retry or drop jobs by filters; return how many that were.
 
     The broker does it slice by slice. It goes on if this process ends, and over a restart of the
@@ -101,7 +101,7 @@ def cancel(
             _say(answer["count"], "cancelled", as_json=as_json)
             return None
         if not ids:
-            count = sweep(app, "cancel", reason=reason, **chosen)
+            count = run_bulk(app, "cancel", reason=reason, **chosen)
             _say(count, "cancelled", as_json=as_json)
             return None
         answers = in_parts(app, "cancel", ids, reason=reason)
@@ -131,7 +131,7 @@ def purge(target: Target, queue: str, as_json: bool) -> None:
     that it was purged.
     """
     with target.asking() as app:
-        count = sweep(app, "cancel", queue=queue, reason="purged")
+        count = run_bulk(app, "cancel", queue=queue, reason="purged")
     _say(count, "cancelled", as_json=as_json)
 
 

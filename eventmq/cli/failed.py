@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventmq.cli.act import in_parts, sweep
+from eventmq.cli.act import in_parts, run_bulk
 from eventmq.cli.command import NO_BROKER, NOT_FOUND, Command, read_moment, say_error
 from eventmq.cli.look import attempts_of, error_of, show_attempts
 from eventmq.cli.output import rows_of, show_object, show_rows
@@ -142,7 +142,7 @@ def retry(**options: Any) -> int | None:
     Each keeps its id and its history and goes to the back of its queue as its next attempt. If it
     fails again, it is tried again only where its task's "retries" still allow that.
     """
-    return _act("retry", "queued", **options)
+    return _apply("retry", "queued", **options)
 
 
 @failed.command("drop", cls=Command, exits=_EXITS)
@@ -152,10 +152,10 @@ def drop(**options: Any) -> int | None:
 
     They cannot be had back.
     """
-    return _act("drop", "dropped", **options)
+    return _apply("drop", "dropped", **options)
 
 
-def _act(
+def _apply(
     action: str,
     done: str,
     *,
@@ -171,7 +171,7 @@ def _act(
         raise click.UsageError("name jobs by their ids, by filters, or say --all")
     with target.asking() as app:
         if not ids and limit is None:
-            count = sweep(app, action, **chosen)
+            count = run_bulk(app, action, **chosen)
         else:
             wanted = ids or tuple(row["id"] for row in rows_of(app, "failed", chosen, limit or 0))
             answers = in_parts(app, action, wanted)

@@ -365,7 +365,7 @@ def _ended(
 def _requeued(entry: Requeue, verdict: Mapping[int, WriteResult]) -> Iterator[Block]:
     attempts = {attempt.job_id: attempt for attempt in entry.attempts}
     ready = {attempt.job_id: at for attempt, at in zip(entry.attempts, entry.ready, strict=False)}
-    for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.causes, strict=False)):
+    for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.reasons, strict=False)):
         if place not in verdict:
             block = next(_changed(KIND_CODES[kind], [job], entry.at))
             if entry.worker:
@@ -387,25 +387,25 @@ def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -
     _put_errors(block, [attempt.error])
 
 
-def _acted(entry: ApplyToJobs, verdict: AffectedJobs) -> Iterator[Block]:
+def _affected(entry: ApplyToJobs, verdict: AffectedJobs) -> Iterator[Block]:
     yield from _done(entry.action, verdict, entry.stamp.at)
 
 
-def _swept(
+def _bulk_slice(
     entry: ContinueBulkOperation, verdict: tuple[AffectedJobs, BulkOperation | None]
 ) -> Iterator[Block]:
-    acted, sweep = verdict
-    if sweep is not None:
-        yield from _done(sweep.operation.action, acted, entry.stamp.at)
+    affected, bulk = verdict
+    if bulk is not None:
+        yield from _done(bulk.operation.action, affected, entry.stamp.at)
 
 
-def _done(action: str, acted: AffectedJobs, at: float) -> Iterator[Block]:
+def _done(action: str, affected: AffectedJobs, at: float) -> Iterator[Block]:
     kind = {"cancel": _CANCELLED, "retry": _REPLAYED}.get(action)
     if kind is not None:
-        yield from _changed(kind, acted.jobs, at)
+        yield from _changed(kind, affected.jobs, at)
 
 
-def _noted(entry: RecordEvents, _: object) -> Iterator[Block]:
+def _recorded(entry: RecordEvents, _: object) -> Iterator[Block]:
     for block in _changed(KIND_CODES[entry.kind], entry.jobs, entry.at):
         block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
         yield block
@@ -483,10 +483,10 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Promote: _promoted,
     Expire: _expired,
     Requeue: _requeued,
-    RecordEvents: _noted,
+    RecordEvents: _recorded,
     RecordEnds: lambda entry, _: _ended(entry.rows, {}),
-    ApplyToJobs: _acted,
-    ContinueBulkOperation: _swept,
+    ApplyToJobs: _affected,
+    ContinueBulkOperation: _bulk_slice,
     AdmitGraph: _admitted_graph,
     AdvanceGraphs: _followed,
     CancelGraph: lambda entry, verdict: _done("cancel", verdict[1], entry.stamp.at),

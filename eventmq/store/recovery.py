@@ -45,7 +45,7 @@ class Recovered:
         chunks: Open chunks of earlier epochs, with their jobs.
         next_due: Store time of the first delayed job, or None.
         next_expiry: Unix time of the first expiry of a job, or None.
-        sweeps: The marks that are kept, oldest first.
+        bulk_operations: The marks that are kept, oldest first.
         subqueues: Those with queued jobs.
         limiters: The token buckets that may not be full yet.
         next_event: Number of the next event.
@@ -63,7 +63,7 @@ class Recovered:
     chunks: list[Chunk] = field(default_factory=list)
     next_due: float | None = None
     next_expiry: float | None = None
-    sweeps: list[BulkOperation] = field(default_factory=list)
+    bulk_operations: list[BulkOperation] = field(default_factory=list)
     subqueues: list[SubqueueHead] = field(default_factory=list)
     limiters: list[LimitRow] = field(default_factory=list)
     next_event: int = 1

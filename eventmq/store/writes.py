@@ -28,7 +28,6 @@ __all__ = [
     "BeginBulkOperation",
     "BulkOperation",
     "CancelGraph",
-    "Cause",
     "Chunk",
     "CloseChunk",
     "ContinueBulkOperation",
@@ -57,6 +56,7 @@ __all__ = [
     "RecordEnds",
     "RecordEvents",
     "Requeue",
+    "RequeueReason",
     "SaveLimits",
     "SaveSuspects",
     "SubqueueKey",
@@ -152,7 +152,7 @@ class Attempt(NamedTuple):
     error: bytes
 
 
-class Cause(NamedTuple):
+class RequeueReason(NamedTuple):
     """Why a job goes back: the kind of the event that says so, and the encoded error if any."""
 
     kind: Kind
@@ -170,7 +170,7 @@ class Requeue(NamedTuple):
     jobs: Sequence[JobRecord]
     attempts: Sequence[Attempt] = ()
     #: One per job, for their events; then when, and what is known of the lease that has ended.
-    causes: Sequence[Cause] = ()
+    reasons: Sequence[RequeueReason] = ()
     at: float = 0.0
     worker: str = ""
     leased: float = 0.0
@@ -632,14 +632,14 @@ class BulkOperation(NamedTuple):
 class BeginBulkOperation(NamedTuple):
     """Write the mark of a bulk operation. Result: it, or the one that has its id already.
 
-    The marks of the last hundred sweeps that are done are kept.
+    The marks of the last hundred bulk operations that are done are kept.
     """
 
-    sweep: BulkOperation
+    bulk: BulkOperation
 
 
 class ContinueBulkOperation(NamedTuple):
-    """Do the next part of a sweep: up to ``limit`` jobs that are not in ``keep``, by number.
+    """Do the next part of a bulk operation: up to ``limit`` jobs by number, except ``keep``.
 
     Result: (AffectedJobs, BulkOperation as it is now); for an unknown id AffectedJobs is empty and
     the other None.

@@ -120,7 +120,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.call(
             "bulk",
             client=b"boss",
-            id=f"sweep{self.generation}",
+            id=f"bulk{self.generation}",
             action="cancel",
             queue="default",
             running=running,
@@ -137,7 +137,7 @@ class BrokerMachine(RuleBasedStateMachine):
         failed = [job_id for job_id, state in self.confirmed.items() if state == "failed"]
         if swept:
             self.generation += 1
-            name = f"sweep{self.generation}"
+            name = f"bulk{self.generation}"
             self.broker.call("bulk", client=b"boss", id=name, action="retry")
         else:
             failed = [data.draw(st.sampled_from(sorted(failed)))]

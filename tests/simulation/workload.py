@@ -209,7 +209,7 @@ class _Maker:
 
     def _purge(self) -> Op:
         running = self.random.random() < 0.5
-        name, queue = f"sweep{self.at}", self.random.choice(self.queues)
+        name, queue = f"bulk{self.at}", self.random.choice(self.queues)
         return self._call("bulk", id=name, action="cancel", queue=queue, running=running)
 
     def _pause(self) -> Op:

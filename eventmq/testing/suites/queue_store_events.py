@@ -16,13 +16,13 @@ from eventmq.store.writes import (
     AuditFields,
     BeginBulkOperation,
     BulkOperation,
-    Cause,
     ContinueBulkOperation,
     Finish,
     Operation,
     Promote,
     RecordEvents,
     Requeue,
+    RequeueReason,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
 
@@ -92,7 +92,7 @@ class EventTests(StoreHarness):
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job))
-        gone = Requeue([job], (), [Cause(Kind.LEASE_LOST)], self.clock.now())
+        gone = Requeue([job], (), [RequeueReason(Kind.LEASE_LOST)], self.clock.now())
         self.commit(store, Finish([self.end(job)]), gone, ReadEvents(0, 1))
         assert [kind for kind, _ in self.kinds(store)] == ["enqueued", "succeeded"]
 
@@ -123,8 +123,12 @@ class EventTests(StoreHarness):
             job.delivery = 1
         jobs[0].state, jobs[0].attempt, jobs[0].due = JobState.DELAYED, 2, now + 9.0
         failure = Attempt(jobs[0].id, 1, 1, now, now - 1.0, 0.5, "w:1", "e", b"??")
-        causes = [Cause(Kind.RETRY), Cause(Kind.LEASE_LOST), Cause(Kind.HANDED_BACK)]
-        self.commit(store, Requeue(jobs, [failure], causes, now, "w:1", now - 2.0, [now - 4.0]))
+        reasons = [
+            RequeueReason(Kind.RETRY),
+            RequeueReason(Kind.LEASE_LOST),
+            RequeueReason(Kind.HANDED_BACK),
+        ]
+        self.commit(store, Requeue(jobs, [failure], reasons, now, "w:1", now - 2.0, [now - 4.0]))
         found = self.events(store, 3)
         assert [row["kind"] for row in found] == ["retry", "lease_lost", "handed_back"]
         assert {(row["host"], row["leased_us"]) for row in found} == {("w", int((now - 2) * 1e6))}

@@ -219,8 +219,8 @@ class GraphTests(StoreHarness):
         store, jobs, _ = self.begun(Chain((_A, _B)))
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
         stamp = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
-        [acted] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], stamp))
-        assert self.after(store, self.end(acted.jobs[0])) == GraphChanges([], [], [])
+        [affected] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], stamp))
+        assert self.after(store, self.end(affected.jobs[0])) == GraphChanges([], [], [])
 
     # Handlers
 
@@ -260,8 +260,8 @@ class GraphTests(StoreHarness):
         store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)))
         self.after(store, self.end(jobs[0]))
         stamp = AuditFields(self.clock.now(), 60.0)
-        [(root, acted)] = self.commit(store, CancelGraph(jobs[2].id, stamp))
-        assert (root, _names(acted.jobs)) == (jobs[0].id, ["b", "c", "d"])
+        [(root, affected)] = self.commit(store, CancelGraph(jobs[2].id, stamp))
+        assert (root, _names(affected.jobs)) == (jobs[0].id, ["b", "c", "d"])
         assert self.states(store, jobs) == ["succeeded", *["cancelled"] * 3]
         assert self.counts(store) == QueueCounts()
         assert self.commit(self.stores[-1], CancelGraph("nobody", stamp))[0][0] == ""
@@ -276,10 +276,10 @@ class GraphTests(StoreHarness):
         self.after(store, self.end(jobs[0], result=b"0"))
         self.clock.advance(10.0)
         now, stamp = self.clock.now(), AuditFields(self.clock.now(), 60.0)
-        (acted, due), followed = self.commit(
+        (affected, due), followed = self.commit(
             store, EndDeadlines(now, stamp), AdvanceGraphs(now, 60.0, 60.0)
         )
-        assert (_names(acted.jobs), due) == (["b"], begin + 99.0)
+        assert (_names(affected.jobs), due) == (["b"], begin + 99.0)
         assert _names(followed.ready) == ["c"]
 
     def test_kin_and_pages_say_who_waits_for_whom(self) -> None:

@@ -114,9 +114,9 @@ class InputTests(GraphTests):
         store, members, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
         stamp = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
-        [acted] = self.commit(store, ApplyToJobs("retry", [taker.id], stamp))
+        [affected] = self.commit(store, ApplyToJobs("retry", [taker.id], stamp))
         assert len(self.page(store, taker).rows) == len(members)
-        self.after(store, self.end(acted.jobs[0]))
+        self.after(store, self.end(affected.jobs[0]))
         assert not self.keeps(store, taker)
 
     def test_those_of_a_failed_job_go_when_it_is_dropped(self) -> None:

@@ -47,11 +47,11 @@ _ANY = Operation("")
 class OperationTests(StoreHarness):
     """Part of `QueueStoreSuite`."""
 
-    def act(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> AffectedJobs:
+    def apply(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> AffectedJobs:
         """Do something with jobs by id."""
         stamp = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        acted: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, stamp))[0]
-        return acted
+        affected: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, stamp))[0]
+        return affected
 
     def broken(self, store: QueueStore, n: int, **changes: object) -> list[JobRecord]:
         """Admit jobs and let them fail, a second after the other."""
@@ -61,20 +61,20 @@ class OperationTests(StoreHarness):
             self.clock.advance(1.0)
         return jobs
 
-    def sweep(
+    def bulk(
         self, store: QueueStore, operation: Operation, bound: int, *, begin: bool = True
     ) -> list[int]:
-        """Sweep to the end, two jobs at a time; return how many each slice touched."""
+        """Go on to the end, two jobs at a time; return how many each slice touched."""
         mark = BulkOperation("s", operation, self.clock.now(), bound)
         if begin:
             self.commit(store, BeginBulkOperation(mark))
         sizes: list[int] = []
         for _ in range(100):
-            acted, sweep = self.slice(store, seq=20_000 + 100 * len(sizes))
-            sizes.append(len(acted.jobs))
-            if sweep.done:
+            affected, bulk = self.slice(store, seq=20_000 + 100 * len(sizes))
+            sizes.append(len(affected.jobs))
+            if bulk.done:
                 return sizes
-        raise AssertionError("the sweep never ends")
+        raise AssertionError("the bulk operation never ends")
 
     def slice(
         self, store: QueueStore, keep: Collection[int] = (), seq: int = 20_000
@@ -93,12 +93,12 @@ class OperationTests(StoreHarness):
         store = self.begin()
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
-        acted = self.act(store, "cancel", queued.id, delayed.id, "nobody")
-        assert [(j.id, j.state, j.queue, j.seq) for j in acted.jobs] == [
+        affected = self.apply(store, "cancel", queued.id, delayed.id, "nobody")
+        assert [(j.id, j.state, j.queue, j.seq) for j in affected.jobs] == [
             (queued.id, JobState.QUEUED, "q", queued.seq),
             (delayed.id, JobState.DELAYED, "q", delayed.seq),
         ]
-        assert acted.others == {}
+        assert affected.others == {}
         found = self.find(store, queued, delayed)
         assert {f.job.state for f in found.values()} == {JobState.CANCELLED}
         assert {(f.content_type, f.result) for f in found.values()} == {("error", b"why")}
@@ -114,11 +114,11 @@ class OperationTests(StoreHarness):
         store = self.begin()
         jobs = self.admitted(store, 3)
         self.finish(store, self.end(jobs[0]), self.end(jobs[1], JobState.FAILED))
-        self.act(store, "cancel", jobs[2].id)
-        acted = self.act(store, "cancel", *(job.id for job in jobs))
+        self.apply(store, "cancel", jobs[2].id)
+        affected = self.apply(store, "cancel", *(job.id for job in jobs))
         states = ["succeeded", "failed", "cancelled"]
         expected = {job.id: state for job, state in zip(jobs, states, strict=True)}
-        assert acted == AffectedJobs([], expected)
+        assert affected == AffectedJobs([], expected)
 
     def test_a_cancelled_job_ends_no_second_time(self) -> None:
         """Its lease is over: an answer of the same commit is stale, and so is a hand-back."""
@@ -126,8 +126,8 @@ class OperationTests(StoreHarness):
         (job,) = self.admitted(store, 1)
         stamp = AuditFields(self.clock.now(), 60.0)
         entries = (ApplyToJobs("cancel", [job.id], stamp), Requeue([job]), Finish([self.end(job)]))
-        acted, _, verdict = self.commit(store, *entries)
-        assert len(acted.jobs) == 1
+        affected, _, verdict = self.commit(store, *entries)
+        assert len(affected.jobs) == 1
         assert verdict == {0: WriteResult("stale_lease")}
         assert self.state(store, job) is JobState.CANCELLED
 
@@ -137,8 +137,8 @@ class OperationTests(StoreHarness):
         """Under a new number, with its body, its error being a part of its history."""
         store = self.begin()
         (job,) = self.broken(store, 1, body=b"body", deaths=2, delivery=4)
-        acted = self.act(store, "retry", job.id, seq=77)
-        assert [(j.id, j.seq, j.attempt, j.deaths) for j in acted.jobs] == [(job.id, 77, 2, 0)]
+        affected = self.apply(store, "retry", job.id, seq=77)
+        assert [(j.id, j.seq, j.attempt, j.deaths) for j in affected.jobs] == [(job.id, 77, 2, 0)]
         found = self.find(store, job)[job.id].job
         assert (found.state, found.body, found.attempt) == (JobState.QUEUED, b"body", 2)
         (claimed,), _ = self.commit(store, ReadQueued("q", SubqueueKey("t"), _FIRST, 9, 999))[0]
@@ -156,17 +156,17 @@ class OperationTests(StoreHarness):
         entry = ApplyToJobs(
             "retry", [one.id, two.id], AuditFields(self.clock.now(), seq=77), [1, 2]
         )
-        (acted,) = self.commit(store, entry)
-        assert [(job.id, job.attempt) for job in acted.jobs] == [(one.id, 2)]
-        assert acted.others == {two.id: "failed"}
+        (affected,) = self.commit(store, entry)
+        assert [(job.id, job.attempt) for job in affected.jobs] == [(one.id, 2)]
+        assert affected.others == {two.id: "failed"}
         assert self.commit(store, entry) == [AffectedJobs([], {one.id: "queued", two.id: "failed"})]
 
     def test_a_dropped_job_is_unknown(self) -> None:
         """Its id may be used again."""
         store = self.begin()
         one, two = self.broken(store, 2)
-        acted = self.act(store, "drop", one.id)
-        assert [job.id for job in acted.jobs] == [one.id]
+        affected = self.apply(store, "drop", one.id)
+        assert [job.id for job in affected.jobs] == [one.id]
         assert set(self.find(store, one, two)) == {two.id}
         assert self.commit(store, Admit([self.job(id=one.id)])) == [{}]
         _, recovered = self.reopen(store)
@@ -178,12 +178,12 @@ class OperationTests(StoreHarness):
         store = self.begin()
         waiting, ended = self.admitted(store, 2)
         self.finish(store, self.end(ended))
-        acted = self.act(store, action, waiting.id, ended.id, "nobody")
-        assert acted == AffectedJobs([], {waiting.id: "queued", ended.id: "succeeded"})
+        affected = self.apply(store, action, waiting.id, ended.id, "nobody")
+        assert affected == AffectedJobs([], {waiting.id: "queued", ended.id: "succeeded"})
 
-    # Sweeping
+    # Bulk operations
 
-    def test_a_sweep_goes_slice_by_slice_over_what_fits(self) -> None:
+    def test_a_bulk_operation_goes_slice_by_slice_over_what_fits(self) -> None:
         """Other queues, later jobs and those to keep are left alone."""
         store = self.begin()
         first = self.admitted(store, 3)
@@ -194,16 +194,16 @@ class OperationTests(StoreHarness):
         self.commit(
             store, BeginBulkOperation(BulkOperation("s", operation, self.clock.now(), last[1].seq))
         )
-        acted, sweep = self.slice(store, keep={first[0].seq})
-        assert [job.id for job in acted.jobs] == [first[1].id]
-        assert (sweep.touched, sweep.done) == (1, False)
-        sizes = self.sweep(store, operation, 0, begin=False)
+        affected, bulk = self.slice(store, keep={first[0].seq})
+        assert [job.id for job in affected.jobs] == [first[1].id]
+        assert (bulk.touched, bulk.done) == (1, False)
+        sizes = self.bulk(store, operation, 0, begin=False)
         assert sum(sizes) == 3  # noqa: PLR2004 - what is left of five
         states = [self.state(store, job) for job in (*first, *last, *late)]
         cancelled = JobState.CANCELLED
         assert states == [JobState.QUEUED, *[cancelled] * 4, JobState.QUEUED]
 
-    def test_a_sweep_goes_on_after_opening_again(self) -> None:
+    def test_a_bulk_operation_goes_on_after_opening_again(self) -> None:
         """From the durable mark; what was done is counted once."""
         store = self.begin()
         jobs = self.admitted(store, 5)
@@ -213,27 +213,27 @@ class OperationTests(StoreHarness):
         assert (begun.id, begun.operation, begun.done) == ("s", operation, False)
         self.slice(store)
         store, recovered = self.reopen(store)
-        (sweep,) = recovered.sweeps
-        assert (sweep.operation, sweep.touched, sweep.done) == (operation, 2, False)
-        assert sum(self.sweep(store, operation, 0, begin=False)) == 3  # noqa: PLR2004
+        (bulk,) = recovered.bulk_operations
+        assert (bulk.operation, bulk.touched, bulk.done) == (operation, 2, False)
+        assert sum(self.bulk(store, operation, 0, begin=False)) == 3  # noqa: PLR2004
         store, recovered = self.reopen(store)
-        (sweep,) = recovered.sweeps
-        assert (sweep.touched, sweep.done) == (5, True)
+        (bulk,) = recovered.bulk_operations
+        assert (bulk.touched, bulk.done) == (5, True)
         assert {self.state(store, job) for job in jobs} == {JobState.CANCELLED}
 
-    def test_a_sweep_begins_once(self) -> None:
+    def test_a_bulk_operation_begins_once(self) -> None:
         """A caller may resend: the verdict is how far it is. An unknown one has no slices."""
         store = self.begin()
         jobs = self.admitted(store, 2)
         operation = Operation("cancel", queue="q")
-        self.sweep(store, operation, jobs[-1].seq)
+        self.bulk(store, operation, jobs[-1].seq)
         again = BulkOperation("s", Operation("cancel", task="t"), 0.0, 0)
-        (sweep,) = self.commit(store, BeginBulkOperation(again))
-        assert (sweep.operation, sweep.touched, sweep.done) == (operation, 2, True)
+        (bulk,) = self.commit(store, BeginBulkOperation(again))
+        assert (bulk.operation, bulk.touched, bulk.done) == (operation, 2, True)
         entry = ContinueBulkOperation("other", AuditFields(0.0), (), 2)
         assert self.commit(store, entry) == [(AffectedJobs([], {}), None)]
 
-    def test_a_sweep_of_waiting_jobs_keeps_to_task_and_state(self) -> None:
+    def test_a_bulk_operation_of_waiting_jobs_keeps_to_task_and_state(self) -> None:
         """Filters are joined by and."""
         store = self.begin()
         self.admitted(store, 2)
@@ -241,18 +241,18 @@ class OperationTests(StoreHarness):
         others = [self.job(headers="task:u"), self.delayed(60.0, headers="task:u")]
         self.commit(store, Admit([fits, *others]))
         operation = Operation("cancel", task="t", state=JobState.DELAYED)
-        assert sum(self.sweep(store, operation, others[-1].seq)) == 1
+        assert sum(self.bulk(store, operation, others[-1].seq)) == 1
         assert self.state(store, fits) is JobState.CANCELLED
 
     @pytest.mark.parametrize("action", ["retry", "drop"])
-    def test_a_sweep_of_failed_jobs_keeps_to_its_filters(self, action: str) -> None:
+    def test_a_bulk_operation_of_failed_jobs_keeps_to_its_filters(self, action: str) -> None:
         """Each is touched once, although a retried one may fail again."""
         store = self.begin()
         start = self.clock.now()
         jobs = self.broken(store, 5)
         other = self.broken(store, 1, queue="other")
         operation = Operation(action, queue="q", since=start + 1.0, until=start + 4.0)
-        assert sum(self.sweep(store, operation, other[0].seq)) == 3  # noqa: PLR2004
+        assert sum(self.bulk(store, operation, other[0].seq)) == 3  # noqa: PLR2004
         failed = JobState.FAILED
         gone = None if action == "drop" else JobState.QUEUED
         states = [self.state(store, job) for job in (*jobs, *other)]
@@ -339,7 +339,7 @@ class OperationTests(StoreHarness):
         """Also those of an earlier opening; a dropped one takes nothing any more."""
         store = self.begin()
         jobs = self.broken(store, 4, body=b"x" * 1000)
-        self.act(store, "drop", jobs[3].id)
+        self.apply(store, "drop", jobs[3].id)
         store, _ = self.reopen(store)
         (pruned,) = self.commit(store, PruneFailed(0.0, 2500, 100))
         assert (pruned.queues, pruned.more) == ({"q": 1}, False)
@@ -383,6 +383,6 @@ class OperationTests(StoreHarness):
             job.attempt = 2
             self.commit(store, Requeue([job], [self.attempt(job, 1)]))
             self.finish(store, self.end(job, JobState.FAILED))
-        self.act(store, "drop", jobs[0].id)
+        self.apply(store, "drop", jobs[0].id)
         self.commit(store, PruneFailed(self.clock.now() + 1.0, 10**9, 10))
         assert self.commit(store, *(History(job.id) for job in jobs)) == [[], []]

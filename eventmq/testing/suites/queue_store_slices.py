@@ -115,9 +115,9 @@ class SliceTests(LookupTests):
         touched: list[JobRecord] = []
         for count in (4, 2, 0):
             entry = CancelGraph(jobs[2].id, stamp, 4)
-            [(root, acted), told] = self.commit(store, entry, AdvanceGraphs(self.clock.now()))
-            assert (root, len(acted.jobs), told) == (jobs[0].id, count, GraphChanges([], [], []))
-            touched += acted.jobs
+            [(root, affected), told] = self.commit(store, entry, AdvanceGraphs(self.clock.now()))
+            assert (root, len(affected.jobs), told) == (jobs[0].id, count, GraphChanges([], [], []))
+            touched += affected.jobs
         assert {job.id for job in touched} == {job.id for job in jobs}
         found = self.find(store, *jobs)
         assert {found[job.id].result for job in jobs} == {b"enough"}
@@ -130,7 +130,9 @@ class SliceTests(LookupTests):
         counts = []
         due: float | None = now
         while due is not None and due <= now:
-            [(acted, due), _] = self.commit(store, EndDeadlines(now, stamp, 2), AdvanceGraphs(now))
-            counts.append(len(acted.jobs))
+            [(affected, due), _] = self.commit(
+                store, EndDeadlines(now, stamp, 2), AdvanceGraphs(now)
+            )
+            counts.append(len(affected.jobs))
         assert counts == [2, 2, 1]
         assert self.states(store, jobs) == ["cancelled"] * 6

@@ -80,15 +80,15 @@ def states(broker: Broker, ids: list[str]) -> list[str]:
     return [state for _, state in ask(broker, "state", ids=ids)]
 
 
-def swept(broker: Broker, sweep_id: str = "s", **arguments: Any) -> int:
-    """Sweep to the end; return how many jobs were touched."""
-    answer = ask(broker, "bulk", id=sweep_id, **arguments)
+def bulk(broker: Broker, bulk_id: str = "s", **arguments: Any) -> int:
+    """Go on to the end; return how many jobs were touched."""
+    answer = ask(broker, "bulk", id=bulk_id, **arguments)
     assert not isinstance(answer, Error), answer
     for _ in range(100):
         if answer["done"]:
             return int(answer["count"])
-        answer = ask(broker, "bulk", id=sweep_id)
-    raise AssertionError("the sweep never ends")
+        answer = ask(broker, "bulk", id=bulk_id)
+    raise AssertionError("the bulk operation never ends")
 
 
 # Pause
@@ -163,7 +163,7 @@ def test_a_purge_ends_what_waits_and_leaves_what_runs(broker: Broker) -> None:
     waiting = submit(broker, 12)
     delayed = submit(broker, 3, headers="countdown:60")
     other = submit(broker, 2, queue="other")
-    assert swept(broker, action="cancel", queue="default", reason="purged") == 15
+    assert bulk(broker, action="cancel", queue="default", reason="purged") == 15
     assert set(states(broker, waiting + delayed)) == {"cancelled"}
     assert set(states(broker, other)) == {"queued"}
     assert queue(broker) | {"workers": 0} == {
@@ -178,7 +178,7 @@ def test_a_purge_reaches_jobs_beyond_the_window(tmp_path: Path) -> None:
     """They are in the store only, and the window is not filled with them later."""
     broker = Broker(tmp_path, Limits(queue_window=4))
     submit(broker, 20)
-    assert swept(broker, action="cancel", queue="default") == 20
+    assert bulk(broker, action="cancel", queue="default") == 20
     (after,) = submit(broker, 1)
     [(_, index)] = chunks(broker.worker())
     assert [entry.id for entry in index.entries] == [after]
@@ -187,13 +187,13 @@ def test_a_purge_reaches_jobs_beyond_the_window(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_what_comes_after_the_begin_is_not_purged(broker: Broker) -> None:
-    """A sweep ends: it goes up to the last job that was there."""
+    """A bulk operation ends: it goes up to the last job that was there."""
     submit(broker, 12)
     broker.put(
         b"boss", Call("7", "bulk", pack({"id": "s", "action": "cancel", "queue": "default"}))
     )
     late = submit(broker, 3)
-    assert swept(broker) == 12
+    assert bulk(broker) == 12
     assert set(states(broker, late)) == {"queued"}
 
 
@@ -219,7 +219,7 @@ def test_a_slice_is_one_commit_and_a_crash_between_two_loses_nothing(broker: Bro
     assert set(states(broker, ids)) == {"cancelled"}
     assert queue(broker)["waiting"] == 0
     broker.crash()
-    assert swept(broker) == 22
+    assert bulk(broker) == 22
     assert broker.core.state.counters["cancelled"] == 0
 
 
@@ -227,7 +227,7 @@ def test_a_slice_is_one_commit_and_a_crash_between_two_loses_nothing(broker: Bro
 def test_those_who_wait_for_swept_jobs_are_answered(broker: Broker) -> None:
     ids = submit(broker, 8)
     broker.tell(b"c", Call("7", "get", pack({"ids": ids})))
-    swept(broker, action="cancel", queue="default", reason="purged")
+    bulk(broker, action="cancel", queue="default", reason="purged")
     rows = [
         each for m in broker.took(b"c") if isinstance(m, Reply) for each in unpack(m.result, "")
     ]
@@ -239,7 +239,7 @@ def test_running_jobs_are_cancelled_if_that_is_said(broker: Broker) -> None:
     running, _ = broker.submit()
     broker.worker()
     waiting, _ = broker.submit()
-    assert swept(broker, action="cancel", queue="default", running=True) == 2
+    assert bulk(broker, action="cancel", queue="default", running=True) == 2
     assert states(broker, [running, waiting]) == ["cancelled", "cancelled"]
     assert [m.job for m in broker.took(b"worker") if isinstance(m, Cancel)] == [running]
 
@@ -251,13 +251,13 @@ def test_jobs_are_cancelled_by_task_and_by_state(broker: Broker) -> None:
         text = "task:shop.sub,content-type:msgpack"
         broker.tell(b"client", Request(job_id, "other", text, b"x"))
     late = submit(broker, 2, headers="countdown:60")
-    assert swept(broker, "1", action="cancel", task="shop.sub") == 2
-    assert swept(broker, "2", action="cancel", task="shop.add", state="delayed") == 2
+    assert bulk(broker, "1", action="cancel", task="shop.sub") == 2
+    assert bulk(broker, "2", action="cancel", task="shop.add", state="delayed") == 2
     assert set(states(broker, ids + late)) == {"cancelled"}
     assert set(states(broker, adds)) == {"queued"}
 
 
-def test_a_disk_without_space_stops_a_sweep_until_there_is_some(broker: Broker) -> None:
+def test_a_disk_without_space_stops_a_bulk_operation_until_there_is_some(broker: Broker) -> None:
     submit(broker, 3)
     broker.put(
         b"boss", Call("7", "bulk", pack({"id": "s", "action": "cancel", "queue": "default"}))
@@ -273,7 +273,7 @@ def test_a_disk_without_space_stops_a_sweep_until_there_is_some(broker: Broker) 
     broker.core.decide(broker.clock.now())
     assert not broker.core.has_writes
     broker.wait(2.0)
-    assert swept(broker) == 3
+    assert bulk(broker) == 3
 
 
 def test_the_name_of_the_call_before_1_0_is_taken_too(broker: Broker) -> None:
@@ -282,17 +282,17 @@ def test_the_name_of_the_call_before_1_0_is_taken_too(broker: Broker) -> None:
     frames = Call("7", "sweep", pack({"id": "s", "action": "cancel", "queue": "default"})).frames()
     assert decode(frames).name == "bulk"
     assert ask(broker, "sweep", id="s", action="cancel", queue="default")["action"] == "cancel"
-    assert swept(broker) == 1
+    assert bulk(broker) == 1
 
 
-def test_two_sweeps_take_turns(broker: Broker, short: None) -> None:
+def test_two_bulk_operations_take_turns(broker: Broker, short: None) -> None:
     submit(broker, 12)
     submit(broker, 12, queue="other")
     for name in ("default", "other"):
         call = {"id": name, "action": "cancel", "queue": name}
         broker.put(b"boss", Call(name, "bulk", pack(call)))
     broker.turn()
-    assert [swept(broker, "default"), swept(broker, "other")] == [12, 12]
+    assert [bulk(broker, "default"), bulk(broker, "other")] == [12, 12]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_two_sweeps_take_turns(broker: Broker, short: None) -> None:
         ({"id": "unknown"}, "bad-arguments"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(
+def test_a_bulk_operation_that_makes_no_sense_is_refused(
     broker: Broker, arguments: dict[str, Any], expected: str
 ) -> None:
     broker.submit()
@@ -476,7 +476,7 @@ def test_many_failed_jobs_are_retried_slice_by_slice(broker: Broker) -> None:
     ids = failed(broker, 12)
     more = submit(broker, 1)
     fail(broker, *more, error="shop.OutOfStock")
-    assert swept(broker, action="retry", error="ValueError") == 12
+    assert bulk(broker, action="retry", error="ValueError") == 12
     assert queue(broker)["failed"] == 1
     fail(broker, *ids)
     infos = [ask(broker, "info", id=job_id) for job_id in ids]
@@ -493,7 +493,7 @@ def test_many_failed_jobs_are_dropped_slice_by_slice(broker: Broker) -> None:
     broker.store.submit(entries)
     broker.crash()
     broker.turn()
-    assert swept(broker) == 12
+    assert bulk(broker) == 12
     assert set(states(broker, ids)) == {""}
     assert queue(broker)["failed"] == 0
 

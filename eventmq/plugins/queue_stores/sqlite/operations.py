@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Pause,
     )
 
-__all__ = ["BARE_FAILED", "Operations", "fits", "next_expiry", "sweeps"]
+__all__ = ["BARE_FAILED", "Operations", "bulk_operations", "fits", "next_expiry"]
 
 #: Columns of a failed job, without its body.
 BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
@@ -48,7 +48,7 @@ _WAITING = (STATE_CODES[JobState.DELAYED], STATE_CODES[JobState.QUEUED])
 #: Numbers that a slice goes through at most, whether there are jobs or not.
 _SPAN = 50_000
 
-#: Marks of sweeps that are done which are kept.
+#: Marks of bulk operations that are done which are kept.
 _DONE_KEPT = 100
 
 _BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_operations"
@@ -69,7 +69,7 @@ class Operations:
 
     # By id
 
-    def act(self, entry: ApplyToJobs) -> AffectedJobs:
+    def apply(self, entry: ApplyToJobs) -> AffectedJobs:
         """Do something with jobs by id."""
         others: dict[str, str] = {}
         jobs: dict[str, JobRecord] = {}
@@ -166,12 +166,12 @@ class Operations:
 
     # Slice by slice
 
-    def begin_sweep(self, entry: BeginBulkOperation) -> BulkOperation:
-        """Write the mark of a sweep, once."""
-        db, sweep = self.tables.db, entry.sweep
-        table = _table(sweep.operation)
+    def begin_bulk(self, entry: BeginBulkOperation) -> BulkOperation:
+        """Write the mark of a bulk operation, once."""
+        db, bulk = self.tables.db, entry.bulk
+        table = _table(bulk.operation)
         (first,) = first_row(db, f"SELECT min(seq) FROM {table}")
-        values = (sweep.id, pack(sweep.operation), sweep.at, sweep.bound, (first or 1) - 1)
+        values = (bulk.id, pack(bulk.operation), bulk.at, bulk.bound, (first or 1) - 1)
         sql = """INSERT OR IGNORE INTO bulk_operations
                  (id, operation, at, bound, cursor, affected, done)
                  VALUES (?, ?, ?, ?, ?, 0, 0)"""
@@ -179,36 +179,34 @@ class Operations:
         sql = """DELETE FROM bulk_operations WHERE done AND key <=
                  (SELECT max(key) FROM bulk_operations WHERE done) - ?"""
         db.execute(sql, (_DONE_KEPT,))
-        return _sweep(first_row(db, f"{_BULK} WHERE id = ?", (sweep.id,)))
+        return _bulk(first_row(db, f"{_BULK} WHERE id = ?", (bulk.id,)))
 
-    def sweep_slice(
-        self, entry: ContinueBulkOperation
-    ) -> tuple[AffectedJobs, BulkOperation | None]:
-        """Do the next part of a sweep and note how far it came."""
+    def bulk_slice(self, entry: ContinueBulkOperation) -> tuple[AffectedJobs, BulkOperation | None]:
+        """Do the next part of a bulk operation and note how far it came."""
         db = self.tables.db
         row = first_row(db, f"{_BULK} WHERE id = ? AND NOT done", (entry.id,))
         if row is None:
             return AffectedJobs([], {}), None
-        sweep = _sweep(row)
-        end = min(sweep.bound, sweep.cursor + _SPAN)
-        looked, fitting = self._select(sweep, end, entry.limit)
+        bulk = _bulk(row)
+        end = min(bulk.bound, bulk.cursor + _SPAN)
+        looked, fitting = self._select(bulk, end, entry.limit)
         jobs = [job for job in fitting if job.seq not in entry.keep]
         cursor = looked[-1] if len(looked) == entry.limit else end
-        acted = AffectedJobs(self._actions[sweep.operation.action](jobs, entry.stamp), {})
-        sweep = sweep._replace(
-            cursor=cursor, touched=sweep.touched + len(jobs), done=cursor >= sweep.bound
+        affected = AffectedJobs(self._actions[bulk.operation.action](jobs, entry.stamp), {})
+        bulk = bulk._replace(
+            cursor=cursor, touched=bulk.touched + len(jobs), done=cursor >= bulk.bound
         )
         sql = "UPDATE bulk_operations SET cursor = ?, affected = ?, done = ? WHERE id = ?"
-        db.execute(sql, (sweep.cursor, sweep.touched, sweep.done, sweep.id))
-        return acted, sweep
+        db.execute(sql, (bulk.cursor, bulk.touched, bulk.done, bulk.id))
+        return affected, bulk
 
     def _select(
-        self, sweep: BulkOperation, end: int, limit: int
+        self, bulk: BulkOperation, end: int, limit: int
     ) -> tuple[list[int], list[JobRecord]]:
         """Return the numbers of the rows that were looked at, and the jobs that fit."""
-        operation, tables = sweep.operation, self.tables
+        operation, tables = bulk.operation, self.tables
         table = _table(operation)
-        where, values = "seq > ? AND seq <= ?", [sweep.cursor, end]
+        where, values = "seq > ? AND seq <= ?", [bulk.cursor, end]
         if operation.queue:
             where += " AND +queue = ?"
             values.append(tables.known_queue(operation.queue))
@@ -257,7 +255,7 @@ def _table(operation: Operation) -> str:
     return "jobs" if operation.action == "cancel" else "failed"
 
 
-def _sweep(row: Sequence[Any]) -> BulkOperation:
+def _bulk(row: Sequence[Any]) -> BulkOperation:
     job_id, packed, at, bound, cursor, touched, done = row
     values = unpack(packed, "the row of a bulk operation")
     operation = Operation(*values)
@@ -266,9 +264,9 @@ def _sweep(row: Sequence[Any]) -> BulkOperation:
     return BulkOperation(job_id, operation, at, bound, cursor, touched, bool(done))
 
 
-def sweeps(tables: Tables) -> list[BulkOperation]:
+def bulk_operations(tables: Tables) -> list[BulkOperation]:
     """Return the marks that are kept."""
-    return [_sweep(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
+    return [_bulk(row) for row in all_rows(tables.db, f"{_BULK} ORDER BY key")]
 
 
 def priority_of(job: JobRecord) -> int:

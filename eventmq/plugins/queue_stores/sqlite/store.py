@@ -33,7 +33,7 @@ from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES, Checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME, DataDirectory, OpenedFiles
 from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, EventLog
 from eventmq.plugins.queue_stores.sqlite.graphs import GraphReads, next_deadline, open_graphs
-from eventmq.plugins.queue_stores.sqlite.operations import Operations, next_expiry, sweeps
+from eventmq.plugins.queue_stores.sqlite.operations import Operations, bulk_operations, next_expiry
 from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite.reads import (
     Reads,
@@ -324,7 +324,8 @@ class SqliteStore:
         self._limits.prune(self._keeper.now)
         return Recovered(
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
-            next_expiry(tables, 0.0), sweeps(tables), tables.subqueues(), self._limits.rows(),
+            next_expiry(tables, 0.0), bulk_operations(tables), tables.subqueues(),
+            self._limits.rows(),
             self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db),
             self._suspects.rows(), self._keeper,
         )  # fmt: skip
@@ -536,9 +537,9 @@ def _handlers(
         FindJobs: reads.find,
         ListJobs: reads.list_jobs,
         History: writes.attempts.history,
-        ApplyToJobs: operations.act,
-        BeginBulkOperation: operations.begin_sweep,
-        ContinueBulkOperation: operations.sweep_slice,
+        ApplyToJobs: operations.apply,
+        BeginBulkOperation: operations.begin_bulk,
+        ContinueBulkOperation: operations.bulk_slice,
         Pause: operations.pause,
         ForgetQueues: operations.forget_queues,
         ListFailed: failures.list_failed,
