@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.broker.grants import Grant
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.broker.transient import Volatile
+    from eventmq.broker.transient import Transient
     from eventmq.broker.waiters import Waits
     from eventmq.graph import Plan
     from eventmq.headers import Headers
@@ -114,10 +114,10 @@ class _Arrival(NamedTuple):
 class Admission:
     """Admits jobs."""
 
-    def __init__(self, state: State, waits: Waits, volatile: Volatile) -> None:
+    def __init__(self, state: State, waits: Waits, transient: Transient) -> None:
         self.state = state
         self.waits = waits
-        self.volatile = volatile
+        self.transient = transient
         self.unique = Uniqueness(state, waits)
         #: Queues that the message names first, and by whom, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
@@ -135,17 +135,17 @@ class Admission:
             return
         self._check_sizes(message.id, message.queue, message.body)
         make = self._maker(peer, message.queue, message.headers, headers)
-        volatile = headers.guarantee is False
-        refusal = self.volatile.refusal(headers) if volatile else None
+        transient = headers.guarantee is False
+        refusal = self.transient.refusal(headers) if transient else None
         refusal = refusal or self._refusal(peer, message.queue, 1, message.headers, headers)
         if refusal:
             state.error(peer, message.id, *refusal)
             return
         job = make(message.id, message.body, self._take_seqs(1))
         arrival = self._arrival(peer, message.id, headers, job)
-        if volatile:
+        if transient:
             self._begin_queues()
-            refusal = self.volatile.admit(job)
+            refusal = self.transient.admit(job)
             self._receipt(arrival, {0: refusal} if refusal else {})
         else:
             self._admit(arrival)
@@ -322,7 +322,7 @@ class Admission:
                 refused[i] = refusal
         self._begin_queues()
         if any(h.guarantee is False for h in headers):
-            jobs, places = self.volatile.sift(jobs, places, refused)
+            jobs, places = self.transient.sift(jobs, places, refused)
         arrival = _Arrival(peer, message.id, True, True, jobs, places, refused)  # noqa: FBT003
         if jobs:
             self._admit(arrival)

@@ -179,8 +179,8 @@ class AccessControl:
         assert grant is not None  # noqa: S101 - as `guarded` has seen
         grant.check_call(message.name)
         ids = () if grant.keyless or message.name not in OWN_JOBS else _ids(message)
-        volatile = state.volatile.find(ids, state.now)
-        here = {job_id: found.job for job_id, found in volatile.items()}
+        transient = state.transient.find(ids, state.now)
+        here = {job_id: found.job for job_id, found in transient.items()}
         here |= {job_id: state.jobs[job_id] for job_id in ids if job_id in state.jobs}
         for job in here.values():
             _check_owner(grant, job.id, job.headers)

@@ -91,7 +91,7 @@ class Calls:
         ids = read_texts(arguments, "ids")
 
         def settle(found: Mapping[str, JobRow]) -> None:
-            found = {**self.state.volatile.find(ids, self.state.now), **found}
+            found = {**self.state.transient.find(ids, self.state.now), **found}
             rows = [(i, self._now(found[i]) if i in found else "") for i in ids]
             self._answer(peer, call, rows)
 
@@ -109,7 +109,7 @@ class Calls:
         kin: list[Kin | None] = []
 
         def settle(history: Sequence[Attempt]) -> None:
-            known.update({**self.state.volatile.find([job_id], self.state.now), **known})
+            known.update({**self.state.transient.find([job_id], self.state.now), **known})
             if job_id in known:
                 attempts = _attempts(known[job_id], history, self.state.keeper.wall_of)
                 progress = self.waits.streams.progress.get(job_id)
@@ -156,7 +156,7 @@ class Calls:
         )  # fmt: skip
 
         def settle(verdict: tuple[list[JobRow], str]) -> None:
-            rows, cursor = self.state.volatile.merge(entry, *verdict, self.state.now)
+            rows, cursor = self.state.transient.merge(entry, *verdict, self.state.now)
             maps = [self.row(found) for found in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
             self._answer(peer, call, {"jobs": maps, "cursor": cursor})
@@ -167,13 +167,13 @@ class Calls:
 
     def _queues(self) -> list[dict[str, Any]]:
         sessions = self.state.sessions.values()
-        volatile = self.state.volatile.counts()
+        transient = self.state.transient.counts()
         return [
             {
                 "name": queue.name,
-                "waiting": queue.counts.waiting - queue.running + volatile[queue.name, "queued"],
-                "delayed": queue.counts.delayed + volatile[queue.name, "delayed"],
-                "running": queue.running + volatile[queue.name, "running"],
+                "waiting": queue.counts.waiting - queue.running + transient[queue.name, "queued"],
+                "delayed": queue.counts.delayed + transient[queue.name, "delayed"],
+                "running": queue.running + transient[queue.name, "running"],
                 "failed": queue.counts.failed,
                 "paused": queue.counts.paused,
                 "workers": sum(

@@ -25,7 +25,7 @@ from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
 from eventmq.broker.strangers import Strangers, reads_refusal
 from eventmq.broker.streams import Streams
-from eventmq.broker.transient import Volatile
+from eventmq.broker.transient import Transient
 from eventmq.broker.unroutable import Parking
 from eventmq.broker.waiters import Waits
 from eventmq.errors import ProtocolError, QueueFull
@@ -101,10 +101,10 @@ class BrokerCore:
         self.state = state = State(limits, version=version)
         self.streams = Streams(state, lambda *job: self.operations.cancel(*job))  # noqa: PLW0108 - made later
         self.waits = Waits(state, self.streams)
-        self.volatile = Volatile(state, self.waits)
-        self.admission = GraphAdmission(state, self.waits, self.volatile)
-        self.outcomes = Outcomes(state, self.waits, self.volatile)
-        self.dispatch = Dispatch(state, routing, self.outcomes, self.volatile)
+        self.transient = Transient(state, self.waits)
+        self.admission = GraphAdmission(state, self.waits, self.transient)
+        self.outcomes = Outcomes(state, self.waits, self.transient)
+        self.dispatch = Dispatch(state, routing, self.outcomes, self.transient)
         self.parking = Parking(state, self.outcomes)
         self.sessions = Sessions(
             state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
@@ -187,7 +187,7 @@ class BrokerCore:
         if not self.state.closing:  # a DISCONNECT has said it already
             self.state.closing = True
             self.sessions.say_goodbye()
-        self.volatile.close()
+        self.transient.close()
         self.events.tick()
 
     # In
@@ -296,7 +296,7 @@ class BrokerCore:
         self.sessions.shift(seconds)
         self.heartbeats.shift(seconds)
         self.parking.shift(seconds)
-        self.volatile.shift(seconds)
+        self.transient.shift(seconds)
 
     def jump(self, seconds: float) -> None:
         """Let store time go on at once: nobody was silent meanwhile, and no wait is over.
@@ -307,7 +307,7 @@ class BrokerCore:
         state = self.state
         self.shift(state.keeper.now, seconds)
         state.limiters.shift(seconds, state.keeper.anchor)
-        state.volatile.shift(seconds)
+        state.transient.shift(seconds)
         self.schedules.shift(seconds)
 
     def decide(self, now: float, *, judge: bool = True) -> None:
@@ -330,14 +330,14 @@ class BrokerCore:
             self.retention.tick()
             self.forgetting.tick()
             state.prune_limiters()
-            self.volatile.tick(admits)
+            self.transient.tick(admits)
             self.streams.tick()
             self.schedules.tick()
             self.events.tick()
         elif judge and self.sessions.due is not None and self.sessions.due <= now:
             self.sessions.end_graces()
         self.promotion.run()
-        self.volatile.promote()
+        self.transient.promote()
         self.graphs.tick()
         self.bulk.run()
         self.waits.lookups.run()
@@ -351,7 +351,7 @@ class BrokerCore:
         state = self.state
         due = wake = now + min(state.limits.lease_interval / 2, self.waits.lookups.patience)
         moments = (
-            state.next_due, state.volatile.next_due, self.dispatch.throttle.due,
+            state.next_due, state.transient.next_due, self.dispatch.throttle.due,
             state.next_deadline, self.heartbeats.due, self.sessions.due,
         )  # fmt: skip
         for each in moments:

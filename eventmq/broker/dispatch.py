@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
     from eventmq.broker.subqueues import Refuses, Subqueue
-    from eventmq.broker.transient import Volatile
+    from eventmq.broker.transient import Transient
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import JobRecord
     from eventmq.store.writes import InputsPage
@@ -123,7 +123,7 @@ class Throttle:
         dues = [
             limiter.wake_at(state.now)
             for name, limiter in state.limiters.of_queues.items()
-            if name in state.busy or name in state.volatile.windows
+            if name in state.busy or name in state.transient.queues
         ]
         return min((due for due in (*dues, state.limiters.due) if due is not None), default=None)
 
@@ -270,14 +270,14 @@ class Dispatch:
     """Leases jobs to sessions."""
 
     def __init__(
-        self, state: State, routing: RoutingStrategy, outcomes: Outcomes, volatile: Volatile
+        self, state: State, routing: RoutingStrategy, outcomes: Outcomes, transient: Transient
     ) -> None:
         self.state = state
         self.routing = routing
         self.affinity = Affinity.of(state, routing, admits)
         self.outcomes = outcomes
         self.inputs = Inputs(state, outcomes)
-        self.volatile = volatile
+        self.transient = transient
         self.damage = Damage(state, outcomes)
         self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
@@ -288,7 +288,7 @@ class Dispatch:
         """Lease what can be leased now, and ask the store for more where windows run low."""
         state = self.state
         self.damage.run()
-        if state.busy or state.volatile.windows:
+        if state.busy or state.transient.queues:
             self._dispatch()
         state.subqueue_counts.coming.clear()
         self.throttle.end()
@@ -314,11 +314,11 @@ class Dispatch:
     def _round(self) -> bool:
         """Serve each session with room once; say whether another round may do something."""
         state = self.state
-        if not state.busy and not state.volatile.windows:
+        if not state.busy and not state.transient.queues:
             return False
         ready = {q.name for q in state.busy.values() if q.ready(state.now) and not q.counts.paused}
-        if state.volatile.windows:
-            ready |= {n for n in state.volatile.ready() if not state.queues[n].counts.paused}
+        if state.transient.queues:
+            ready |= {n for n in state.transient.ready() if not state.queues[n].counts.paused}
         if state.limiters.of_queues:
             ready = {name for name in ready if state.queues[name].allowance(state.now)}
         if not ready:
@@ -373,7 +373,7 @@ class Dispatch:
         leased = False
         # Who was chosen for nothing would count as used.
         waiting = len(queue) + len(queue.arriving)
-        waiting += len(self.state.volatile.windows.get(queue.name, ()))
+        waiting += len(self.state.transient.queues.get(queue.name, ()))
         chosen = self.routing.choose(queue.name, views, max(1, min(len(sessions), waiting)))
         if self.affinity is not None:  # nobody is passed over: keys decide
             chosen = list(dict.fromkeys([*chosen, *by_id]))
@@ -386,10 +386,10 @@ class Dispatch:
     def _lease(self, queue: Queue, session: Session) -> bool:
         if queue.limiter is not None and not queue.allowance(self.state.now):
             return False  # another session got the last one of this round
-        if self._lease_volatile(queue, session):
+        if self._lease_transient(queue, session):
             return True
         jobs = self._take(queue, session)
-        if not jobs and self._lease_volatile(queue, session, anyway=True):
+        if not jobs and self._lease_transient(queue, session, anyway=True):
             return True
         if not jobs:
             if self.affinity is not None:
@@ -408,28 +408,28 @@ class Dispatch:
         )
         return True
 
-    def _lease_volatile(self, queue: Queue, session: Session, *, anyway: bool = False) -> bool:
+    def _lease_transient(self, queue: Queue, session: Session, *, anyway: bool = False) -> bool:
         """Lease jobs without guarantee where they rank first, or anyway; it needs no commit."""
         state = self.state
-        window = state.volatile.windows.get(queue.name)
+        window = state.transient.queues.get(queue.name)
         if not window:
             return False
         judge, refuses = self._judge(queue, session), self._refuses(session)
         limit = self._limit(queue, session, len(window))
         stored = None if anyway else queue.head
-        jobs = self.volatile.take(queue.name, judge, refuses, limit, stored)
+        jobs = self.transient.pop(queue.name, judge, refuses, limit, stored)
         if not jobs:
             return False
         self._charge(queue, session, jobs)
         unsent = any(not lease.sent for lease in session.leases.values())
-        lease = self._open(queue, session, jobs, volatile=True)
+        lease = self._open(queue, session, jobs, transient=True)
         if not unsent:
             self._send(session, lease)
         else:  # behind the stored chunks of the turn: a worker takes their numbers in order
             state.write(
                 Finish([]),
                 lambda _: self._send(session, lease),
-                lambda: self.volatile.undo(session, lease),
+                lambda: self.transient.undo(session, lease),
             )
         return True
 
@@ -571,25 +571,25 @@ class Dispatch:
         return lambda job: session.id in refusals.get(job.id, ())
 
     def _open(
-        self, queue: Queue, session: Session, jobs: list[JobRecord], *, volatile: bool = False
+        self, queue: Queue, session: Session, jobs: list[JobRecord], *, transient: bool = False
     ) -> Lease:
         number = session.next_number
         session.next_number = number + 1
         if session.kept_for:
             session.kept_for = ""
-        if self.state.suspects and not volatile:
+        if self.state.suspects and not transient:
             self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
-        lease.volatile, lease.leased = volatile, self.state.now
-        if self.state.suspects and not volatile and not session.plain:
+        lease.transient, lease.leased = transient, self.state.now
+        if self.state.suspects and not transient and not session.plain:
             lease.asks = self.state.suspects.get(jobs[0]) is not None
         for job in jobs:
             job.delivery += 1
         lease.deliveries = [job.delivery for job in jobs]
-        if volatile:
+        if transient:
             for place, job in enumerate(jobs):
-                self.state.volatile.leased(job, (session, lease, place), self.state.now)
+                self.state.transient.leased(job, (session, lease, place), self.state.now)
         else:
             self.state.leased_all(queue, jobs, session, lease)
         session.leases[number] = lease

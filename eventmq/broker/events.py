@@ -72,7 +72,7 @@ class Events:
     def _look(self, session: Session) -> None:
         now = self.state.now
         for lease in session.leases.values():
-            if not lease.sent or lease.volatile:
+            if not lease.sent or lease.transient:
                 continue
             if not lease.recorded and now - lease.leased >= LEASED_AFTER:
                 self._note(Kind.LEASED, session, lease)

@@ -57,11 +57,11 @@ class Limits:
         max_schedule: A schedule with a longer body is refused with ``too-large``.
         queue_window: Jobs of one queue that are kept in memory; the others stay in the store.
         window_bytes: Bytes of payload of one queue that are kept in memory.
-        volatile_jobs: Unfinished jobs without guarantee; more are refused with ``queue-full``.
-        volatile_bytes: Bytes of payload of the same; more are refused with ``queue-full``.
-        volatile_results: Ended jobs without guarantee that are remembered; the oldest make room.
-        volatile_result_bytes: Bytes of their results.
-        volatile_result_ttl: How long such a result is kept at most.
+        transient_jobs: Unfinished jobs without guarantee; more are refused with ``queue-full``.
+        transient_bytes: Bytes of payload of the same; more are refused with ``queue-full``.
+        transient_results: Ended jobs without guarantee that are remembered; the oldest make room.
+        transient_result_bytes: Bytes of their results.
+        transient_result_ttl: How long such a result is kept at most.
         chunk_jobs: Most jobs in a chunk.
         chunk_seconds: Measured work that a chunk is filled up to.
         heartbeat_interval: Time between two HEARTBEATs to a peer.
@@ -112,11 +112,11 @@ class Limits:
     max_schedule: int = 1024 * 1024
     queue_window: int = 5000
     window_bytes: int = 32 * 1024 * 1024
-    volatile_jobs: int = 100_000
-    volatile_bytes: int = 64 * 1024 * 1024
-    volatile_results: int = 20_000
-    volatile_result_bytes: int = 32 * 1024 * 1024
-    volatile_result_ttl: float = 3600.0
+    transient_jobs: int = 100_000
+    transient_bytes: int = 64 * 1024 * 1024
+    transient_results: int = 20_000
+    transient_result_bytes: int = 32 * 1024 * 1024
+    transient_result_ttl: float = 3600.0
     chunk_jobs: int = 1000
     chunk_seconds: float = 0.02
     heartbeat_interval: float = 3.0

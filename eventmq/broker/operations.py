@@ -128,7 +128,7 @@ class Operations:
             def tell(session: Session, lease: Lease, place: int, job_id: str) -> None:
                 self._tell(session, lease, place, job_id, reason)
 
-            was |= self.outcomes.volatile.cancel(ids, stamp.result, tell)
+            was |= self.outcomes.transient.cancel(ids, stamp.result, tell)
             for job_id, state in was.items():
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             return was

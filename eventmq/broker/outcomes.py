@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
     from eventmq.broker.suspects import Suspect
-    from eventmq.broker.transient import Volatile
+    from eventmq.broker.transient import Transient
     from eventmq.broker.waiters import Waits
     from eventmq.job import JobRecord
     from eventmq.store.writes import WriteResult
@@ -139,10 +139,10 @@ def _worker_lost(session: Session) -> RequeueReason:
 class Outcomes:
     """Ends jobs, or puts them back."""
 
-    def __init__(self, state: State, waits: Waits, volatile: Volatile) -> None:
+    def __init__(self, state: State, waits: Waits, transient: Transient) -> None:
         self.state = state
         self.waits = waits
-        self.volatile = volatile
+        self.transient = transient
         self.unique = Uniqueness(state, waits)
 
     def reply(self, peer: Peer, message: Reply) -> None:
@@ -164,8 +164,8 @@ class Outcomes:
             self._stale(len(rows))
             self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
             return
-        if lease.volatile:
-            for task, times in self.volatile.answered(session, lease, rows).items():
+        if lease.transient:
+            for task, times in self.transient.answered(session, lease, rows).items():
                 self._measured(task, sum(times) / len(times))
             self.state.ack_answer(peer, message.id)
             return
@@ -329,8 +329,8 @@ class Outcomes:
                 self.state.error(peer, message.id, "inform-again", "say INFORM first")
             return
         owner, lease, job = found
-        if lease.volatile:
-            self.volatile.plain(owner, lease, job, message.result)
+        if lease.transient:
+            self.transient.plain(owner, lease, job, message.result)
             return
         lease.jobs[0] = None
         lease.left = 0
@@ -348,7 +348,7 @@ class Outcomes:
     ) -> tuple[Session, Lease, JobRecord] | None:
         """The leased job of that id, else, of five frames, the oldest lease of the session."""
         job_id = message.request or message.id
-        entry = self.state.running.get(job_id) or self.state.volatile.running.get(job_id)
+        entry = self.state.running.get(job_id) or self.state.transient.running.get(job_id)
         if entry is not None and entry[0].plain:
             job = entry[1].jobs[entry[2]]
             return (entry[0], entry[1], job) if job is not None else None
@@ -501,8 +501,8 @@ class Outcomes:
             unstarted: None of it was started for certain, which matters without a guarantee.
             death: How the session ended, None where that says nothing about the jobs.
         """
-        if lease.volatile:
-            self.volatile.give_back(session, lease, unstarted=unstarted)
+        if lease.transient:
+            self.transient.give_back(session, lease, unstarted=unstarted)
             return
         answers = Answers(session, lease)
         answers.given_up = True

@@ -113,7 +113,7 @@ class Lease:
             not known.
         until: For plain peers, when the lease ends by itself.
         left: Positions not answered yet.
-        volatile: Its jobs are without guarantee, and the chunk is not stored.
+        transient: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
         recorded: When an event last said that it lasts, 0.0 for never.
         asks: It has a suspect: the worker asks with the CALL ``begin`` before it starts it.
@@ -129,7 +129,7 @@ class Lease:
     leased: float = 0.0
     until: float = 0.0
     left: int = 0
-    volatile: bool = False
+    transient: bool = False
     resent: bool = False
     asks: bool = False
     begun: bool = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.broker.limiters import Limiters
 from eventmq.broker.queues import Queue, SubqueueCounts
 from eventmq.broker.suspects import Suspects
-from eventmq.broker.transient_jobs import VolatileJobs
+from eventmq.broker.transient_jobs import TransientJobs
 from eventmq.headers import parse_headers
 from eventmq.job import JobState
 from eventmq.store.writes import subqueue_of
@@ -88,7 +88,7 @@ class State:
     #: Task -> measured seconds per job.
     run_time: dict[str, float] = field(default_factory=dict)
     #: The jobs without guarantee; none of them is in ``jobs`` or ``running``.
-    volatile: VolatileJobs = field(init=False)
+    transient: TransientJobs = field(init=False)
     limiters: Limiters = field(default_factory=Limiters)
     next_seq: int = 1
     next_due: float | None = None
@@ -114,7 +114,7 @@ class State:
     _message: int = 0
 
     def __post_init__(self) -> None:
-        self.volatile = VolatileJobs(self.limits, self.limiters)
+        self.transient = TransientJobs(self.limits, self.limiters)
         self.limiters.limit_queues(self.limits.queue_limits)
         self.subqueue_counts.limiters = self.limiters
 

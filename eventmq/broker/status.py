@@ -26,9 +26,9 @@ def status_keys(state: State) -> dict[str, Any]:
 
 def _messages(state: State) -> dict[str, dict[str, int]]:
     """Return the keys of EventMQ 0.3; times are whole milliseconds."""
-    volatile = state.volatile.counts()
+    transient = state.transient.counts()
     ages: dict[str, list[float]] = {}
-    for _, lease, place in chain(state.running.values(), state.volatile.running.values()):
+    for _, lease, place in chain(state.running.values(), state.transient.running.values()):
         job = lease.jobs[place]
         if job is not None:
             ages.setdefault(job.queue, []).append(max(0.0, state.now - job.ready_at))
@@ -46,7 +46,7 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
             name: int(max(each) * 1000) for name, each in ages.items()
         },
         "waiting_messages_by_queue": {
-            queue.name: queue.counts.waiting - queue.running + volatile[queue.name, "queued"]
+            queue.name: queue.counts.waiting - queue.running + transient[queue.name, "queued"]
             for queue in queues
         },
         "processed_messages_by_queue": {queue.name: queue.given for queue in queues if queue.given},

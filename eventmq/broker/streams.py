@@ -238,7 +238,7 @@ class Streams:
     def _leased(self, session: Session, job_id: str, delivery: int) -> JobRecord | None:
         """Return the job if the session has this delivery of it."""
         state = self.state
-        entry = state.running.get(job_id) or state.volatile.running.get(job_id)
+        entry = state.running.get(job_id) or state.transient.running.get(job_id)
         if entry is None or entry[0] is not session or entry[1].deliveries[entry[2]] != delivery:
             return None
         return entry[1].jobs[entry[2]]
@@ -327,7 +327,7 @@ class Streams:
         def settle(found: Mapping[str, JobRow]) -> None:
             if self.state.peers.get(peer.key) is not peer:
                 return
-            found = {**self.state.volatile.find([job_id], self.state.now), **found}
+            found = {**self.state.transient.find([job_id], self.state.now), **found}
             try:
                 self._opened(reader, job_id, found.get(job_id))
             except ProtocolError as error:
@@ -365,7 +365,7 @@ class Streams:
     def _runs(self, job_id: str) -> int:
         """Return the delivery of a job that runs, 0 of any other."""
         state = self.state
-        entry = state.running.get(job_id) or state.volatile.running.get(job_id)
+        entry = state.running.get(job_id) or state.transient.running.get(job_id)
         return 0 if entry is None else entry[1].deliveries[entry[2]]
 
     def _forward(self, stream: Stream, reader: Reader) -> None:

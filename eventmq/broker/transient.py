@@ -1,8 +1,8 @@
-"""What happens to jobs without guarantee: admitted, handed out at most once, never written.
+"""Admits, hands out and ends jobs without guarantee: at most once each, never written.
 
-A chunk is volatile or stored, never both. A volatile one that was never started for certain (it
+A chunk is transient or stored, never both. A transient one that was never started for certain (it
 could not be sent, the worker says that it never had it, or hands it back) may be handed out again.
-Of any other whose session is gone nobody knows: its jobs end as `WorkerLost`.
+Any other whose session is lost may have run: its jobs end as `WorkerLost`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Lease, Session
     from eventmq.broker.state import State
-    from eventmq.broker.transient_jobs import Window
+    from eventmq.broker.transient_jobs import TransientQueue
     from eventmq.broker.waiters import Waits
     from eventmq.headers import Headers
     from eventmq.job import JobRecord
     from eventmq.wire.batches import OutcomeRow
 
-__all__ = ["Volatile"]
+__all__ = ["Transient"]
 
 
 logger = logging.getLogger("eventmq.broker")
@@ -43,26 +43,26 @@ _ENDS = {
 #: Kinds whose seconds say how long the task takes.
 _RAN = {int(OutcomeKind.SUCCEEDED), int(OutcomeKind.FAILED), int(OutcomeKind.RETRY)}
 
-#: Microseconds of rank by which a volatile job may overtake a stored one of the same queue, so
+#: Microseconds of rank by which a transient job may overtake a stored one of the same queue, so
 #: that chunks have more than one job where both arrive together.
 _OVERTAKE = 20_000
 
-#: Seconds between two looks for jobs whose task nobody knows.
-_LOOK = 1.0
+#: Seconds between two scans for jobs whose task no worker knows.
+_SCAN_EVERY = 1.0
 
-#: Seconds between two gaps that are told apart.
+#: Seconds between two gaps that are kept separate.
 _APART = 1.0
 
 
-class Volatile:
-    """Takes, gives out and ends the jobs of `State.volatile`."""
+class Transient:
+    """Takes, gives out and ends the jobs of `State.transient`."""
 
     def __init__(self, state: State, waits: Waits) -> None:
         self.state = state
         self.waits = waits
-        self.memory = state.volatile
-        self._looked = 0.0
-        #: Spans of store time, first to last, in which nothing could be done for a job.
+        self.memory = state.transient
+        self._scanned_at = 0.0
+        #: Periods of store time, first to last, in which the broker served no job.
         self._gaps: list[tuple[float, float]] = []
 
     # Admission
@@ -91,7 +91,7 @@ class Volatile:
         refusal = memory.full(job)
         if refusal is None:
             memory.add(job)
-            self.state.counters["admitted_volatile"] += 1
+            self.state.counters["admitted_transient"] += 1
             self.state.queue(job.queue).version += 1
         else:
             self.waits.reply_never(job.id)
@@ -138,15 +138,17 @@ class Volatile:
     def tick(self, admits: Callable[[Session, str], bool]) -> None:
         """Forget old results, and fail what no worker of its queue has known for the grace."""
         now = self.state.now
-        if now - self._looked < _LOOK:
+        if now - self._scanned_at < _SCAN_EVERY:
             return
-        self._looked = now
+        self._scanned_at = now
         self.memory.results.prune(now)
-        for name, window in list(self.memory.windows.items()):
-            self._look(name, window, admits)
+        for name, waiting in list(self.memory.queues.items()):
+            self._scan(name, waiting, admits)
             self.memory.tidy(name)
 
-    def _look(self, name: str, window: Window, admits: Callable[[Session, str], bool]) -> None:
+    def _scan(
+        self, name: str, waiting: TransientQueue, admits: Callable[[Session, str], bool]
+    ) -> None:
         state = self.state
         sessions = [s for s in state.sessions.values() if any(n == name for _, n in s.queues)]
         since = state.now - state.limits.unknown_task_grace
@@ -156,10 +158,10 @@ class Volatile:
             known = any(admits(s, job.headers) and s.id not in refused for s in sessions)
             return self._moved(max(job.created, job.due)) <= since and not known
 
-        late = window.drop(lambda job: 0.0 < job.expires <= state.wall)
-        self._end([self._row(job, JobState.EXPIRED) for job in late])
+        expired = waiting.drop(lambda job: 0.0 < job.expires <= state.wall)
+        self._end([self._row(job, JobState.EXPIRED) for job in expired])
         if sessions:
-            self._fail_unknown(window.drop(hopeless))
+            self._fail_unknown(waiting.drop(hopeless))
 
     def _fail_unknown(self, jobs: Sequence[JobRecord]) -> None:
         for job in jobs:
@@ -169,10 +171,10 @@ class Volatile:
 
     # Dispatch
 
-    def take(
+    def pop(
         self,
         queue: str,
-        judge: Callable[[str], float],
+        cost_of: Callable[[str], float],
         refuses: Callable[[JobRecord], bool] | None,
         limit: int,
         stored: tuple[int, int] | None,
@@ -181,13 +183,13 @@ class Volatile:
 
         Args:
             queue: Name.
-            judge: Header text -> seconds that such a job costs, below 0 if it does not suit.
+            cost_of: Header text -> seconds that such a job costs, below 0 if it does not suit.
             refuses: Asked for each job in addition, or None.
             limit: Jobs.
             stored: The (rank, seq) of the first stored job of the queue, None for none.
         """
-        window = self.memory.windows.get(queue)
-        if window is None or not len(window) or (stored is not None and stored < window.head):
+        waiting = self.memory.queues.get(queue)
+        if waiting is None or not len(waiting) or (stored is not None and stored < waiting.head):
             return []
         limits = self.state.limits
         bound = float("inf") if stored is None else stored[0] + _OVERTAKE
@@ -196,12 +198,12 @@ class Volatile:
         def cost(job: JobRecord) -> float:
             seconds = costs.get(job.headers)
             if seconds is None:
-                seconds = costs[job.headers] = judge(job.headers)
+                seconds = costs[job.headers] = cost_of(job.headers)
             return -1.0 if refuses is not None and refuses(job) else seconds
 
         wall = self.state.wall
         while True:
-            jobs = window.take(cost, limits.chunk_seconds, limit, limits.max_frame // 2, bound)
+            jobs = waiting.pop(cost, limits.chunk_seconds, limit, limits.max_frame // 2, bound)
             fresh = [job for job in jobs if not 0.0 < job.expires <= wall]
             if len(fresh) < len(jobs):
                 self._end([self._row(job, JobState.EXPIRED) for job in jobs if job not in fresh])
@@ -238,7 +240,7 @@ class Volatile:
     def _lost(self, jobs: Sequence[JobRecord], worker: str, what: str) -> None:
         if not jobs:
             return
-        self.state.counters["volatile_lost"] += len(jobs)
+        self.state.counters["transient_lost"] += len(jobs)
         logger.warning(
             "the worker %s %s: %d jobs without guarantee are lost, the first is %s",
             worker, what, len(jobs), jobs[0].id,
@@ -263,13 +265,15 @@ class Volatile:
             lease.left -= 1
             if row[1] in _RAN:
                 ran.setdefault(parse_headers(job.headers).task, []).append(row[3])
-            self._one(session, job, row, ends)
+            self._answer(session, job, row, ends)
         if not lease.left:
             session.leases.pop(lease.number, None)
         self._end(ends)
         return ran
 
-    def _one(self, session: Session, job: JobRecord, row: OutcomeRow, ends: list[Finished]) -> None:
+    def _answer(
+        self, session: Session, job: JobRecord, row: OutcomeRow, ends: list[Finished]
+    ) -> None:
         _, kind, started, seconds, content_type, result, _ = row
         if kind in _ENDS:
             state = _ENDS[kind]
@@ -300,15 +304,15 @@ class Volatile:
         self,
         ids: Sequence[str],
         error: bytes,
-        tell: Callable[[Session, Lease, int, str], None],
+        send_cancel: Callable[[Session, Lease, int, str], None],
     ) -> dict[str, str]:
         """End unfinished jobs as cancelled; return the states that they had.
 
         Args:
             ids: Of any jobs.
             error: The encoded error.
-            tell: Asks the worker of a chunk to stop the job at a position; not a plain worker,
-                whose lease goes on until its slot is free.
+            send_cancel: Asks the worker of a chunk to stop the job at a position. Not called for a
+                legacy worker, whose lease goes on until its slot is free.
         """
         memory = self.memory
         was: dict[str, str] = {}
@@ -320,13 +324,13 @@ class Volatile:
                 session, lease, place = entry
                 lease.jobs[place] = None
                 if not session.plain:
-                    tell(session, lease, place, job.id)
+                    send_cancel(session, lease, place, job.id)
                     lease.left -= 1
                     if not lease.left:
                         session.leases.pop(lease.number, None)
             rows.append(self._row(job, JobState.CANCELLED, ERROR_TYPE, error))
         for name in {row.job.queue for row in rows if was[row.job.id] == "queued"}:
-            memory.windows[name].drop(lambda job: job.id in was)
+            memory.queues[name].drop(lambda job: job.id in was)
             memory.tidy(name)
         self._end(rows)
         return was
@@ -348,12 +352,12 @@ class Volatile:
         ttl = limits.result_ttl if headers.result_ttl is None else headers.result_ttl
         if headers.ignore_result and state is JobState.SUCCEEDED:
             ttl = 0.0
-        ttl = min(ttl, limits.volatile_result_ttl)
+        ttl = min(ttl, limits.transient_result_ttl)
         now = self.state.now
         return Finished(job, state, now, ttl, content_type, result, worker=worker)
 
     def _end(self, rows: Sequence[Finished]) -> None:
-        """Forget ended jobs but for their results, and tell whoever waits."""
+        """Forget ended jobs but for their results, and notify those who wait for them."""
         if not rows:
             return
         state, memory = self.state, self.memory
@@ -368,14 +372,14 @@ class Volatile:
             found = JobRow(
                 job, row.at, row.content_type, result, row.started, row.ran, row.worker
             )  # fmt: skip
-            memory.results.add(found, row.at + (row.ttl or state.limits.volatile_result_ttl))
+            memory.results.add(found, row.at + (row.ttl or state.limits.transient_result_ttl))
         state.counters["ended"] += len(rows)
         state.ends += rows
         self.waits.ended(rows)
         self.waits.flush()
 
     def close(self) -> None:
-        """Say what is gone with the broker."""
+        """Log how many jobs are lost with the broker."""
         if self.memory.jobs:
             n = len(self.memory.jobs)
             logger.warning("%d unfinished jobs without guarantee are gone with the broker", n)

@@ -1,7 +1,7 @@
 """Jobs without guarantee as the broker keeps them: in memory alone, bounded, gone with it.
 
-`TransientJobs` has the unfinished ones, a `Window` per queue of those that wait, and the outcomes
-of the last that have ended. What happens to them is decided in `eventmq.broker.transient`.
+`TransientJobs` has the unfinished ones, a `TransientQueue` of the waiting ones of each queue, and
+the outcomes of the last that have ended. `eventmq.broker.transient` decides what happens to them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.store.reads import ListJobs
 
-__all__ = ["Results", "VolatileJobs", "Window"]
+__all__ = ["TransientJobs", "TransientQueue", "TransientResults"]
 
 
-class Window:
-    """The waiting volatile jobs of one queue, best rank first."""
+class TransientQueue:
+    """The waiting transient jobs of one queue, best rank first."""
 
     __slots__ = ("_items",)
 
@@ -48,7 +48,7 @@ class Window:
         """Add a job."""
         insort(self._items, (job.rank, job.seq, job))
 
-    def take(
+    def pop(
         self, cost: Callable[[JobRecord], float], budget: float, limit: int, room: int, bound: float
     ) -> list[JobRecord]:
         """Remove and return the best ranked jobs that suit a worker.
@@ -60,26 +60,26 @@ class Window:
             room: Bytes of payload; the first job is taken whatever it has.
             bound: Jobs of a larger rank stay.
         """
-        taken: list[JobRecord] = []
+        popped: list[JobRecord] = []
         skipped: list[tuple[int, int, JobRecord]] = []
         place = 0
         for entry in self._items:
             rank, _, job = entry
-            if len(taken) >= limit or budget <= 0 or rank > bound:
+            if len(popped) >= limit or budget <= 0 or rank > bound:
                 break
             seconds = cost(job)
             if seconds < 0:
                 skipped.append(entry)
-            elif taken and len(job.body) > room:
+            elif popped and len(job.body) > room:
                 break
             else:
-                taken.append(job)
+                popped.append(job)
                 budget -= seconds
                 room -= len(job.body)
             place += 1
-        if taken:
+        if popped:
             self._items[:place] = skipped
-        return taken
+        return popped
 
     def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs for which ``leave`` is true."""
@@ -90,11 +90,11 @@ class Window:
         return left
 
 
-class Results:
-    """How the last volatile jobs ended, bounded in number, bytes and time."""
+class TransientResults:
+    """How the last transient jobs ended, bounded in number, bytes and time."""
 
     def __init__(self, limits: Limits) -> None:
-        self._most, self._most_bytes = limits.volatile_results, limits.volatile_result_bytes
+        self._max, self._max_bytes = limits.transient_results, limits.transient_result_bytes
         #: Ordered, because what goes first goes often: a dict would look for its first ever longer.
         self._kept: OrderedDict[str, tuple[float, JobRow]] = OrderedDict()
         self._bytes = 0
@@ -102,12 +102,12 @@ class Results:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, found: JobRow, until: float) -> None:
+    def add(self, row: JobRow, until: float) -> None:
         """Keep an outcome until a time; the oldest ones make room."""
-        self._drop(found.job.id)
-        self._kept[found.job.id] = (until, found)
-        self._bytes += len(found.result or b"")
-        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+        self._drop(row.job.id)
+        self._kept[row.job.id] = (until, row)
+        self._bytes += len(row.result or b"")
+        while len(self._kept) > self._max or self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
 
     def _drop(self, job_id: str) -> None:
@@ -117,13 +117,13 @@ class Results:
 
     def get(self, job_id: str, now: float) -> JobRow | None:
         """Return what is kept of a job."""
-        until, found = self._kept.get(job_id, (0.0, None))
-        return found if until > now else None
+        until, row = self._kept.get(job_id, (0.0, None))
+        return row if until > now else None
 
     def shift(self, seconds: float) -> None:
         """Keep everything for as long as it was to be kept: store time went on at once."""
-        for job_id, (until, found) in self._kept.items():
-            self._kept[job_id] = (until + seconds, found)
+        for job_id, (until, row) in self._kept.items():
+            self._kept[job_id] = (until + seconds, row)
 
     def prune(self, now: float) -> None:
         """Forget what is past its time, oldest first."""
@@ -137,7 +137,7 @@ class Results:
         return iter(self._kept)
 
 
-class VolatileJobs:
+class TransientJobs:
     """All jobs without guarantee of a broker."""
 
     def __init__(self, limits: Limits, limiters: Limiters) -> None:
@@ -148,8 +148,8 @@ class VolatileJobs:
         self.jobs: dict[str, JobRecord] = {}
         #: Leased jobs: id -> (session, chunk, position).
         self.running: dict[str, tuple[Session, Lease, int]] = {}
-        self.windows: dict[str, Window] = {}
-        self.results = Results(limits)
+        self.queues: dict[str, TransientQueue] = {}
+        self.results = TransientResults(limits)
         self.bytes = 0
         #: Delayed jobs by the store time at which they become ready, or by the wall time.
         self._delayed: list[tuple[float, int, JobRecord]] = []
@@ -175,10 +175,10 @@ class VolatileJobs:
 
     def join(self, job: JobRecord) -> None:
         """Make a job of the memory one that waits for a worker."""
-        window = self.windows.get(job.queue)
-        if window is None:
-            window = self.windows[job.queue] = Window()
-        window.join(job)
+        waiting = self.queues.get(job.queue)
+        if waiting is None:
+            waiting = self.queues[job.queue] = TransientQueue()
+        waiting.join(job)
 
     def leased(self, job: JobRecord, entry: tuple[Session, Lease, int], now: float) -> None:
         """Note that a job is leased."""
@@ -213,10 +213,10 @@ class VolatileJobs:
         return min(dues, default=None)
 
     def tidy(self, queue: str) -> None:
-        """Forget the window of a queue if it is empty."""
-        window = self.windows.get(queue)
-        if window is not None and not len(window):
-            del self.windows[queue]
+        """Forget a queue in which no job waits."""
+        waiting = self.queues.get(queue)
+        if waiting is not None and not len(waiting):
+            del self.queues[queue]
 
     def due(self, now: float, ahead: float) -> list[JobRecord]:
         """Remove and return the delayed jobs whose time has come.
@@ -238,28 +238,31 @@ class VolatileJobs:
     def full(self, job: JobRecord) -> tuple[str, str] | None:
         """Return why there is no room for a job, or None."""
         limits = self.limits
-        if len(self.jobs) >= limits.volatile_jobs:
-            return "queue-full", f"the broker has its {limits.volatile_jobs} jobs without guarantee"
-        if self.bytes + len(job.body) > limits.volatile_bytes:
-            text = f"jobs without guarantee have at most {limits.volatile_bytes} bytes in all"
+        if len(self.jobs) >= limits.transient_jobs:
+            return (
+                "queue-full",
+                f"the broker has its {limits.transient_jobs} jobs without guarantee",
+            )
+        if self.bytes + len(job.body) > limits.transient_bytes:
+            text = f"jobs without guarantee have at most {limits.transient_bytes} bytes in all"
             return "queue-full", text
         return None
 
     def ready(self) -> set[str]:
         """Return the names of queues with a waiting job."""
-        return set(self.windows)
+        return set(self.queues)
 
-    # Looking
+    # Reading
 
     def find(self, ids: Iterable[str], now: float) -> dict[str, JobRow]:
         """Return what is known of jobs, the unfinished and the ended ones."""
-        found = {}
+        rows = {}
         for job_id in ids:
             job = self.jobs.get(job_id)
             known = self._live(job) if job is not None else self.results.get(job_id, now)
             if known is not None:
-                found[job_id] = known
-        return found
+                rows[job_id] = known
+        return rows
 
     def _live(self, job: JobRecord) -> JobRow:
         entry = self.running.get(job.id)
@@ -282,21 +285,21 @@ class VolatileJobs:
         Args:
             entry: What was asked.
             rows: What the store found.
-            cursor: The last id that it looked at, "" if there is no more.
+            cursor: The last id that it scanned, "" if there is no more.
             now: Unix time.
         """
         first = entry.cursor
         ids = {i for i in (*self.jobs, *self.results) if cursor <= i and (not first or i < first)}
         mine: list[JobRow] = []
         for job_id in sorted(ids, reverse=True):
-            found = self.find([job_id], now).get(job_id)
-            if found is not None and _matches(found, entry):
-                mine.append(found)
+            match = self.find([job_id], now).get(job_id)
+            if match is not None and _matches(match, entry):
+                mine.append(match)
                 if len(mine) > entry.limit:
                     break
         if not mine:
             return rows, cursor
-        rows = sorted([*rows, *mine], key=lambda found: found.job.id, reverse=True)
+        rows = sorted([*rows, *mine], key=lambda match: match.job.id, reverse=True)
         if len(rows) <= entry.limit:
             return rows, cursor
         return rows[: entry.limit], rows[entry.limit - 1].job.id
@@ -307,8 +310,8 @@ def _held(job: JobRecord) -> str:
     return f"\0{job.id}"
 
 
-def _matches(found: JobRow, entry: ListJobs) -> bool:
-    job = found.job
+def _matches(match: JobRow, entry: ListJobs) -> bool:
+    job = match.job
     return (
         (entry.state is None or job.state is entry.state)
         and (entry.queue is None or job.queue == entry.queue)

@@ -149,7 +149,7 @@ class Lookups:
             if peer in self._needs:  # what it asked for before comes first, and does not fit
                 rest.append(_Asked(peer, call, list(wanted)))
                 continue
-            known = {**found, **state.volatile.find(wanted, state.now)}
+            known = {**found, **state.transient.find(wanted, state.now)}
             ids = _by_end(wanted, known)
             ready, left = _fitting(ids, known, room)
             sent = self._admitted(peer, ids[:ready], known, coming)
@@ -237,11 +237,11 @@ class Waits:
         for job_id in wanted:
             state.waiters.setdefault(job_id, []).append((peer, call))
         unknown = [job_id for job_id in wanted if job_id not in state.jobs]
-        volatile = state.volatile.find(unknown, state.now)
-        if volatile and sum(len(known.result or b"") for known in volatile.values()) <= SHORT:
-            self._found(peer, call, list(volatile), volatile)
+        transient = state.transient.find(unknown, state.now)
+        if transient and sum(len(known.result or b"") for known in transient.values()) <= SHORT:
+            self._found(peer, call, list(transient), transient)
             self.flush()
-            unknown = [job_id for job_id in unknown if job_id not in volatile]
+            unknown = [job_id for job_id in unknown if job_id not in transient]
         if unknown:
             self.lookups.ask(peer, call, unknown)
 
@@ -270,7 +270,7 @@ class Waits:
         for job_id in sorted(ids, key=lambda job_id: ends.get(job_id, 0.0)):
             known = found.get(job_id)
             if known is None:
-                if job_id not in self.state.jobs and job_id not in self.state.volatile.jobs:
+                if job_id not in self.state.jobs and job_id not in self.state.transient.jobs:
                     self._answer(peer, call, (job_id, "", "", None))
             elif not self._may_read(peer, known.job.headers):
                 self._answer(peer, call, (job_id, "", "", None))

@@ -420,8 +420,8 @@ class Off:
         broker.serve(queue="kept")
         part = Group((A, B), on_failure="continue", deadline=7200)
         self.part = submit_graph(broker, part)
-        self.volatile = self._delay("guarantee:False")
-        self.waiting = [*self.fresh[2:], self.tried, self.released[1], self.volatile]
+        self.transient = self._delay("guarantee:False")
+        self.waiting = [*self.fresh[2:], self.tried, self.released[1], self.transient]
 
     def _jobs(self) -> list[str]:
         broker = self.broker
@@ -472,7 +472,7 @@ def test_what_came_after_the_start_does_not_age_by_the_time_before_it(
         broker.crash()
         broker.go(120.0, every=10.0)
         broker.keep()
-        off.waiting.remove(off.volatile)
+        off.waiting.remove(off.transient)
     assert off.states(off.old) == ["", "", "queued"]
     assert off.states(off.fresh) == ["succeeded", "failed", "delayed"]
     assert [broker.is_refused(job_id) for job_id in off.fresh] == [True] * 3

@@ -255,7 +255,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def leased(self) -> set[str]:
         state = self.broker.core.state
-        return {*state.running, *state.volatile.running}
+        return {*state.running, *state.transient.running}
 
     def count(self, job_id: str, by: int) -> None:
         """Take the tokens of a job, or give them back."""

@@ -82,7 +82,7 @@ class Known:
         return not self.headers.content_type
 
     @property
-    def volatile(self) -> bool:
+    def transient(self) -> bool:
         return self.headers.guarantee is False
 
     def done(self, kind: OutcomeKind) -> list[Execution]:
@@ -174,7 +174,7 @@ class Auditor:
     def _got(self, answer: Any) -> None:
         job_id, state, _, result = answer
         known = self.job(job_id)
-        promised = known.confirmed is not None and not known.volatile
+        promised = known.confirmed is not None and not known.transient
         if not state and promised and not self.rolled_back:
             self.fail(f"job {job_id} has a receipt, and get() does not know it")
         if state == "succeeded" and result is not None:
@@ -226,7 +226,7 @@ class Auditor:
         return execution
 
     def _check_again(self, entry: ChunkEntry, known: Known) -> None:
-        if known.volatile:  # that a client may send it again after each death is all that there is
+        if known.transient:  # that a client may send it again after each death is all that there is
             if len(known.executions) >= self.lives:
                 self.fail(f"job {entry.id} has no guarantee and is started once more")
             return
@@ -273,7 +273,7 @@ class Auditor:
         limits: dict[tuple[str, str], list[int]] = {}
         for session in state.sessions.values():
             for lease in session.leases.values():
-                if lease.volatile:
+                if lease.transient:
                     continue
                 for job in lease.jobs:
                     if job is None:
@@ -297,7 +297,7 @@ class Auditor:
     def close(self, found: Mapping[str, JobRow]) -> None:
         """Compare what the store has with what was promised."""
         for job_id, known in self.jobs.items():
-            if known.volatile:
+            if known.transient:
                 continue
             if job_id in found:
                 self._close_one(job_id, known, found[job_id], found)

@@ -33,7 +33,7 @@ def check_events(auditor: Auditor, rows: Sequence[EventRow], found: Mapping[str,
         _check_keys(auditor, states)
     for job_id, end in found.items():
         said = states.get(job_id)
-        if said is not end.job.state and not auditor.jobs[job_id].volatile:
+        if said is not end.job.state and not auditor.jobs[job_id].transient:
             auditor.fail(f"the events of job {job_id} end in {said}, it is {end.job.state}")
 
 
@@ -42,7 +42,7 @@ def _follow(auditor: Auditor, states: dict[str, JobState], event: Mapping[str, A
     to = STATES.get(kind)
     if kind is Kind.GAP:
         auditor.fail("events were dropped")
-    if to is None or auditor.job(job_id).volatile:
+    if to is None or auditor.job(job_id).transient:
         return
     was = states.get(job_id)
     states[job_id] = to

@@ -20,7 +20,7 @@ from eventmq.broker.limiters import ANY, Limiter
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.strangers import Strangers
-from eventmq.broker.transient import Volatile
+from eventmq.broker.transient import Transient
 from eventmq.events import Kind
 from eventmq.job import JobState, OutcomeKind
 from eventmq.plugins.queue_stores.sqlite import event_log, store
@@ -197,7 +197,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "what a worker does not hold is not missed": bug(Sessions, "_reconcile", _nothing),
     "answers are not sent again": bug(Replies, "due", _none),
     "a failed commit is not undone": bug(BrokerCore, "_failed", _no_undo),
-    "a job without guarantee goes back": bug(Volatile, "give_back", _twice),
+    "a job without guarantee goes back": bug(Transient, "give_back", _twice),
     "a restart forgets delayed jobs": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
     "a worker holds on to what is settled": bug(Ledger, "settle", _nothing),

@@ -44,7 +44,7 @@ class _Maker:
         parts: dict[str, Callable[[], str]] = {
             "delay": self._delay, "expiry": self._expiry, "priority": self._priority,
             "unique": self._unique, "running": self._running, "rate": self._rate,
-            "volatile": self._volatile, "retries": self._retries, "stream": self._stream,
+            "transient": self._transient, "retries": self._retries, "stream": self._stream,
         }  # fmt: skip
         chosen = self.random.sample(sorted(parts), self.random.randint(1, 3))
         self.parts = [parts[name] for name in chosen]
@@ -153,7 +153,7 @@ class _Maker:
     def _rate(self) -> str:
         return "limit-rate:2/s"
 
-    def _volatile(self) -> str:
+    def _transient(self) -> str:
         return "guarantee:False"
 
     def _retries(self) -> str:
@@ -177,7 +177,7 @@ class _Maker:
 
     def _graph(self) -> Op:
         draw = self.random
-        alone = {self._unique, self._volatile, self._stream}
+        alone = {self._unique, self._transient, self._stream}
         parts = [part for part in self.parts if part not in alone]
         shape = draw.choice(("chain", "group", "chord", "chord", "nested"))
         count = draw.randint(2, 5)

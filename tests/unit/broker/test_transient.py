@@ -22,8 +22,8 @@ PLAIN = b'["run", {}]'
 FREE = f"{TASK},guarantee:False"
 
 SMALL = Limits(
-    volatile_jobs=3, volatile_bytes=1000, volatile_results=3, volatile_result_bytes=1000,
-    volatile_result_ttl=100.0,
+    transient_jobs=3, transient_bytes=1000, transient_results=3, transient_result_bytes=1000,
+    transient_result_ttl=100.0,
 )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_the_result_is_kept_for_a_while_and_then_the_job_is_unknown(small: Broke
     assert small.call("state", ids=[job_id]) == [[job_id, "succeeded"]]
     small.wait(101.0)
     assert result_of(small, job_id) == ("", None)
-    assert len(small.core.state.volatile.results) == 0
+    assert len(small.core.state.transient.results) == 0
 
 
 def test_results_are_bounded_in_number_and_bytes(small: Broker) -> None:
@@ -99,7 +99,7 @@ def test_results_are_bounded_in_number_and_bytes(small: Broker) -> None:
         small.answer(b"worker", small.dispatched[-1], [row(result=b"x" * 400)])
         small.ready(b"worker", 1, received=n + 1)
     assert [result_of(small, job_id)[0] for job_id in done] == ["", "", "", *["succeeded"] * 2]
-    assert small.core.state.volatile.results._bytes == 800
+    assert small.core.state.transient.results._bytes == 800
 
 
 def test_an_ignored_result_leaves_the_state(broker: Broker) -> None:
@@ -122,7 +122,7 @@ def test_more_jobs_than_the_bound_are_refused_with_a_reason(small: Broker) -> No
     assert isinstance(error, Error)
     assert "1000 bytes" in error.text
     submit(small, body=b"x" * 998)
-    assert small.core.state.volatile.bytes == 1000
+    assert small.core.state.transient.bytes == 1000
 
 
 def test_stored_jobs_are_not_counted_against_the_bound(small: Broker) -> None:
@@ -164,7 +164,7 @@ def test_one_batch_may_have_jobs_of_both_kinds(small: Broker) -> None:
         5: "queue-full",
     }
     assert stored(small)["jobs"] == 2
-    assert len(small.core.state.volatile.jobs) == 3
+    assert len(small.core.state.transient.jobs) == 3
 
 
 def test_a_batch_without_guarantee_needs_no_commit(broker: Broker) -> None:
@@ -223,7 +223,7 @@ def lost(broker: Broker, job_id: str) -> None:
     state, result = result_of(broker, job_id)
     assert state == "failed"
     assert decode_error(result or b"").type == "eventmq.errors.WorkerLost"
-    assert broker.core.state.counters["volatile_lost"] == 1
+    assert broker.core.state.counters["transient_lost"] == 1
 
 
 def test_the_jobs_of_a_lost_worker_end_and_are_not_run_again(
@@ -391,7 +391,7 @@ def test_jobs_without_guarantee_can_be_cancelled(broker: Broker) -> None:
     broker.wait(6.0)
     assert {result_of(broker, i)[0] for i in (running, delayed, waiting)} == {"cancelled"}
     assert ids(broker) == [[running], [kept]]
-    assert broker.core.state.volatile.bytes == 1
+    assert broker.core.state.transient.bytes == 1
 
 
 def test_a_paused_queue_gives_out_no_jobs_without_guarantee(broker: Broker) -> None:
