@@ -20,7 +20,7 @@ __all__ = ["measure", "schedules"]
 
 _ALL, _DUE = 100_000, 10_000
 
-#: Seconds between two slots of one schedule.
+#: Seconds between two fire times of one schedule.
 _INTERVAL = 36_000.0
 
 #: Seconds until the first of the due ones, for the beat to be up.
@@ -85,7 +85,7 @@ def _fired(app: EventMQ) -> int:
 
 
 def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float]) -> None:
-    """Store schedules whose last slot is what a function says, 5,000 at a time."""
+    """Store schedules whose last fire time is what a function says, 5,000 at a time."""
     trigger = str(every(seconds=_INTERVAL))
     headers = "task:benchmarks.bench_app.nothing,content-type:msgpack"
     for begin in range(first, last, 5000):
@@ -104,7 +104,7 @@ def _store(app: EventMQ, first: int, last: int, slot_of: Callable[[int], float])
 
 
 def _lateness(app: EventMQ) -> list[float]:
-    """Return how long after its slot the broker got each job."""
+    """Return how long after its fire time the broker got each job."""
     found: list[float] = []
     cursor = ""
     while True:

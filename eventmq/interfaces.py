@@ -440,16 +440,16 @@ class RetryPolicy(Protocol):
 
 
 class Trigger(Protocol):
-    """Decides when a schedule fires. Pure, a value object; slots are Unix time."""
+    """Decides when a schedule fires. Pure, a value object; fire times are Unix time."""
 
-    def next_after(self, slot: float) -> float | None:
-        """Return the slot that follows ``slot``, later than it, or None if there is none.
+    def next_after(self, fire_time: float) -> float | None:
+        """Return the first fire time later than ``fire_time``, None if there is none.
 
-        ``slot`` is the last slot of the schedule, or the time at which it was made.
+        ``fire_time`` is the last one of the schedule, or the time at which it was made.
         """
 
-    def latest(self, slot: float, now: float) -> float | None:
-        """Return the last of the slots that follow ``slot`` up to ``now``, None if none does.
+    def latest(self, fire_time: float, now: float) -> float | None:
+        """Return the last fire time after ``fire_time`` and up to ``now``, None if there is none.
 
         The same as calling ``next_after`` again and again, for after a long pause.
         """

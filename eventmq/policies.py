@@ -24,7 +24,7 @@ __all__ = [
     "check_delay",
     "check_growth",
     "check_interval",
-    "check_moment",
+    "check_timestamp",
     "cron",
     "every",
     "exponential",
@@ -50,7 +50,7 @@ SHORTEST_INTERVAL = 0.001
 LONGEST_INTERVAL = 1e9
 
 #: Unix time that a `datetime` can hold: the end of the year 9999.
-_LAST_MOMENT = 253_402_300_799.0
+_MAX_TIMESTAMP = 253_402_300_799.0
 
 _FIELDS = 5
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - local times are naive here on purpose
@@ -196,22 +196,22 @@ def cron(expression: str, *, tz: str = "UTC", missing: str = "next") -> Timing:
     return Timing("cron", options if missing == "next" else {**options, "missing": missing})
 
 
-def at(moment: datetime) -> Timing:
+def at(when: datetime) -> Timing:
     """Fire once.
 
     Args:
-        moment: An aware datetime: it says in which zone.
+        when: An aware datetime, one with a time zone.
 
     Raises:
-        SettingsError: It is not one.
+        SettingsError: It is not an aware datetime.
     """
     allowed = "an aware datetime, such as datetime(2030, 1, 1, 9, tzinfo=ZoneInfo('Europe/Paris'))"
-    if not isinstance(moment, datetime):
-        raise SettingsError(f"at({moment!r}): allowed is: {allowed}")
-    if moment.utcoffset() is None:
-        msg = f"at({moment!r}): this datetime is naive, it does not say in which zone; allowed is: "
+    if not isinstance(when, datetime):
+        raise SettingsError(f"at({when!r}): allowed is: {allowed}")
+    if when.utcoffset() is None:
+        msg = f"at({when!r}): this datetime is naive, it does not say in which zone; allowed is: "
         raise SettingsError(msg + allowed)
-    return Timing("at", {"moment": check_moment(moment.timestamp())})
+    return Timing("at", {"timestamp": check_timestamp(when.timestamp())})
 
 
 # What is allowed: checked where a value is written, and again where a plugin reads it.
@@ -256,16 +256,16 @@ def check_interval(seconds: float) -> float:
     return round(seconds, 6)
 
 
-def check_moment(moment: float) -> float:
+def check_timestamp(timestamp: float) -> float:
     """Return the fire time of the trigger ``at``, in Unix time.
 
     Raises:
         SettingsError: It is before 1970 or after the year 9999.
     """
-    if not 0 < moment <= _LAST_MOMENT:
-        msg = f"the moment {moment:g} is not allowed; allowed is: a Unix time from 1970 "
+    if not 0 < timestamp <= _MAX_TIMESTAMP:
+        msg = f"the timestamp {timestamp:g} is not allowed; allowed is: a Unix time from 1970 "
         raise SettingsError(msg + "to the year 9999")
-    return moment
+    return timestamp
 
 
 def check_cron(expression: str, tz: str, missing: str) -> tuple[Any, tzinfo]:

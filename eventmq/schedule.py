@@ -32,13 +32,13 @@ __all__ = [
     "ScheduleRow",
     "ScheduleRows",
     "ScheduleStore",
-    "slot_id",
+    "scheduled_job_id",
 ]
 
-#: What happens with slots that were missed: none of them, one for all, or all within a window.
+#: What happens with fire times that were missed: none of them, one for all, or all within a window.
 MISFIRE = ("skip", "one", "all")
 
-#: What happens at a slot while the job of the one before has not ended.
+#: What happens at a fire time while the job of the one before has not ended.
 OVERLAP = ("allow", "skip", "queue")
 
 #: Who made a schedule: an app's code, a client, the command line, or a SCHEDULE message.
@@ -71,14 +71,14 @@ class Schedule:
         source: One of `SOURCES`.
         app: Name of the app whose code has it.
         created: When it was made, or got another trigger.
-        nohaste: Its first slot is that of the trigger; else it fires once at ``created`` too.
+        nohaste: It first fires when its trigger says; else it fires once at ``created`` too.
         enabled: Whether it fires.
         misfire: One of `MISFIRE`.
-        window: For misfire ``all``: how far back missed slots are made up for.
+        window: For misfire ``all``: how far back missed fire times are made up for.
         overlap: One of `OVERLAP`.
-        jitter: Each slot fires up to so much later, always the same for one slot.
+        jitter: It fires up to so many seconds later, always the same for one fire time.
         run_count: How often it fires in all, None for no limit.
-        expires_in: Seconds after its slot at which a job must not start any more, 0.0 for never.
+        expires_in: Seconds after its fire time at which a job expires, 0.0 for never.
         sent: Of a SCHEDULE message: its headers and, of nine frames, interval and cron.
         version: Grows with every change.
         last_fire_time: The last fire time that was dealt with, None before the first.
@@ -370,17 +370,17 @@ class RemoveSchedule(NamedTuple):
     expected: int | None
 
 
-def slot_id(store: str, name: str, slot: float) -> str:
-    """Return the id of the job of one slot of a schedule: the same whoever computes it.
+def scheduled_job_id(store: str, name: str, fire_time: float) -> str:
+    """Return the id of a schedule's job for one fire time: every scheduler computes the same.
 
-    It has the layout of UUID version 7 (RFC 9562, section 5.7) with the slot as its time.
+    It has the layout of UUID version 7 (RFC 9562, section 5.7) with the fire time as its time.
 
     Args:
         store: Identity of the schedule store, in which names are unique.
         name: Of the schedule.
-        slot: Unix time.
+        fire_time: Unix time.
     """
-    micros = round(slot * 1e6)
+    micros = round(fire_time * 1e6)
     digest = hashlib.sha256(f"{store}\0{name}\0{micros}".encode()).digest()
     tail = int.from_bytes(digest[:8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
     more = int.from_bytes(digest[8:10], "big") & 0xFFF

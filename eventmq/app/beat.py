@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from eventmq.app.app import EventMQ
     from eventmq.interfaces import ScheduleStore
     from eventmq.schedule import Schedule
-    from eventmq.scheduler.runner import Order
+    from eventmq.scheduler.runner import ScheduledJob
 
-__all__ = ["BrokerGate", "make_beat"]
+__all__ = ["BrokerBeatClient", "make_beat"]
 
 logger = logging.getLogger("eventmq.scheduler")
 
 #: Messages of a broker that wait to be read.
-MOST_HEARD = 100_000
+MAX_RECEIVED = 100_000
 
 #: Refusals that pass.
 _PASSING = (BrokerUnavailable, QueueFull, RateLimited)
@@ -49,8 +49,8 @@ _PASSING = (BrokerUnavailable, QueueFull, RateLimited)
 _OVER = frozenset({"", *TERMINAL})
 
 
-class BrokerGate:
-    """A `Gate` that uses the app's client.
+class BrokerBeatClient:
+    """A `BeatClient` that uses the app's client.
 
     Args:
         app: Whose.
@@ -60,11 +60,11 @@ class BrokerGate:
         self._app = app
         self._plain = False
 
-    def heard(self) -> Sequence[tuple[Schedule, bool]]:
+    def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
         """Return what brokers sent us; one that has a store for schedules sends us nothing."""
         if self._app.settings.schedule_store == "broker":
             return ()
-        asked = self._app.wiring.client.runner.listen(MOST_HEARD)
+        asked = self._app.wiring.client.runner.listen(MAX_RECEIVED)
         found = []
         while asked:
             message = asked.popleft()
@@ -74,45 +74,45 @@ class BrokerGate:
                 logger.error("a schedule of the broker is refused: %s", error)  # noqa: TRY400
         return found
 
-    def submit(self, orders: Sequence[Order]) -> Callable[[], Sequence[bool | None]]:
+    def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs, many in one message where the broker takes that."""
         if self._plain:
-            return partial(self._notify, orders)
+            return partial(self._notify, jobs)
         client = self._app.wiring.client
         entries: list[tuple[Job[Any], Written]] = [
-            (Job(order.id, client.results, Origin(order.task, sent=False)), self._written(order))
-            for order in orders
+            (Job(job.id, client.results, Origin(job.task, sent=False)), self._written(job))
+            for job in jobs
         ]
         finish = client.submitter.begin_delivery(WrittenSource(entries))
-        return partial(self._receipts, orders, finish)
+        return partial(self._receipts, jobs, finish)
 
     def _receipts(
-        self, orders: Sequence[Order], finish: Callable[[], object]
+        self, jobs: Sequence[ScheduledJob], finish: Callable[[], object]
     ) -> Sequence[bool | None]:
         try:
-            return _verdicts(orders, finish)
+            return _verdicts(jobs, finish)
         except ProtocolError as error:
             if error.code != "no-extension":
                 raise
             self._plain = True
-            return self._notify(orders)
+            return self._notify(jobs)
 
-    def _written(self, order: Order) -> Written:
-        queue = order.queue or self._app.settings.default_queue
-        return Written(order.id, queue, order.headers, order.body)
+    def _written(self, job: ScheduledJob) -> Written:
+        queue = job.queue or self._app.settings.default_queue
+        return Written(job.id, queue, job.headers, job.body)
 
-    def _notify(self, orders: Sequence[Order]) -> Sequence[bool | None]:
+    def _notify(self, jobs: Sequence[ScheduledJob]) -> Sequence[bool | None]:
         """Submit jobs one by one to a plain broker, which gives no receipts for them."""
-        return [self._notice(self._written(order), order) for order in orders]
+        return [self._notice(self._written(job), job) for job in jobs]
 
-    def _notice(self, written: Written, order: Order) -> bool | None:
+    def _notice(self, written: Written, job: ScheduledJob) -> bool | None:
         runner = self._app.wiring.client.runner
-        frames = Request(order.id, written.queue, order.headers, order.body).frames()
+        frames = Request(job.id, written.queue, job.headers, job.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)
         try:
-            runner.send(OneWayMessage(frames, id=order.id, deadline=deadline))
+            runner.send(OneWayMessage(frames, id=job.id, deadline=deadline))
         except EventMQError as error:
-            return _verdict(order, error)
+            return _verdict(job, error)
         return True
 
     def now(self) -> float | None:
@@ -144,28 +144,28 @@ class BrokerGate:
         return found
 
 
-def _verdicts(orders: Sequence[Order], finish: Callable[[], object]) -> Sequence[bool | None]:
+def _verdicts(jobs: Sequence[ScheduledJob], finish: Callable[[], object]) -> Sequence[bool | None]:
     """Wait for the receipts of jobs, and return what became of each."""
     try:
         finish()
     except BatchError as error:
         return [
-            True if status == "confirmed" else _verdict(order, why)
-            for order, (_, status, why) in zip(orders, error.jobs, strict=True)
+            True if status == "confirmed" else _verdict(job, why)
+            for job, (_, status, why) in zip(jobs, error.jobs, strict=True)
         ]
-    return [True] * len(orders)
+    return [True] * len(jobs)
 
 
-def _verdict(order: Order, why: Exception | None) -> bool | None:
+def _verdict(job: ScheduledJob, why: Exception | None) -> bool | None:
     """Return False for a job that is to be submitted again, None for one that never will be."""
     if why is None or isinstance(why, _PASSING):
         return False
     if isinstance(why, ProtocolError) and why.code == "no-extension":
         raise why
     if isinstance(why, DuplicateJob):
-        logger.info("job %s of task %r is not needed: %s", order.id, order.task, why)
+        logger.info("job %s of task %r is not needed: %s", job.id, job.task, why)
         return None
-    logger.error("job %s of task %r is refused: %s", order.id, order.task, why)
+    logger.error("job %s of task %r is refused: %s", job.id, job.task, why)
     return None
 
 
@@ -179,11 +179,11 @@ def make_beat(app: EventMQ, *, on_ready: Callable[[], None] | None = None) -> Be
     """Return a scheduler of an app; see `EventMQ.make_beat`."""
     return BeatRunner(
         open_store=lambda: _open_store(app),
-        gate=BrokerGate(app),
+        client=BrokerBeatClient(app),
         make_trigger=Triggers(app.plugins),
         declared=app.schedules.in_code,
         app=app.name,
-        holder=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"[-200:],
+        owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"[-200:],
         clock=app.clock,
         on_ready=on_ready,
     )

@@ -226,7 +226,7 @@ class Schedules:
         """Return all schedules, by name."""
         return sorted(self.store.load().schedules, key=lambda schedule: schedule.name)
 
-    def next_slot(self, schedule: Schedule) -> float | None:
+    def next_fire_time(self, schedule: Schedule) -> float | None:
         """Return when a schedule fires next, as Unix time; None if it will not."""
         if not schedule.enabled or schedule.remaining == 0:
             return None
@@ -243,7 +243,7 @@ class Schedules:
         return self.store.remove(name, None)
 
     def enable(self, name: str) -> None:
-        """Let a schedule fire again; slots that passed meanwhile do not count as missed."""
+        """Let a schedule fire again; fire times that passed meanwhile do not count as missed."""
         self.get(name)
         now = self._app.clock.now()
 
@@ -262,7 +262,7 @@ class Schedules:
         self._edit(name, change)
 
     def run(self, name: str) -> Job[Any]:
-        """Submit the job of a schedule now; its slots are not touched."""
+        """Submit the job of a schedule now; its fire times are not touched."""
         made = self.get(name)
         headers = job_headers(made, self._app.clock.now())
         host = self._app.host

@@ -55,12 +55,12 @@ class Scheduling:
                 was unless ``trigger`` is another one.
             signature: ``task.s(...)``.
             trigger: ``every(...)``, ``cron(...)`` or ``at(...)``.
-            misfire: What happens with slots that were missed while no beat ran: ``skip`` them, fire
+            misfire: What happens with times that were missed while no beat ran: ``skip`` them, fire
                 ``one`` job for them together, or ``all`` within ``window``.
             window: Seconds.
-            overlap: What happens while the job of the slot before has not ended: ``allow`` another
-                one, ``skip`` the slot, or ``queue`` one until it has.
-            jitter: Seconds by which a slot may fire later, always the same for one slot.
+            overlap: What happens while the job before has not ended: ``allow`` another one,
+                ``skip`` the fire time, or ``queue`` one job until it has.
+            jitter: Seconds by which it may fire later, always the same for one fire time.
             run_count: How often it fires in all.
             nohaste: False fires once at once, too.
             **options: ``queue`` and others of its jobs; see `eventmq.task.CallOptions`.

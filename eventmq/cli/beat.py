@@ -30,8 +30,8 @@ def beat(target: Target, schedule_store: str | None) -> None:
     """Run the scheduler of an app.
 
     It brings the schedules of the app's code into the store, prints "ready" on stdout, and submits
-    a job for every slot that comes, whoever made the schedule. Any number may run: one fires, the
-    others take over within 2 s when it ends, and no slot fires twice. It ends at SIGTERM or Ctrl-C.
+    the job of every schedule at its fire times. Any number may run: one fires, another one takes
+    over within 2 s when it ends, and no job is submitted twice. It ends at SIGTERM or Ctrl-C.
     """
     if not target.app_name:
         raise click.UsageError("a scheduler needs an app: -A module[:attribute]")

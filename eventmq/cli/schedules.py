@@ -55,8 +55,8 @@ def schedules() -> None:
 def list_schedules(target: Target, as_json: bool) -> None:
     """List all schedules, whoever made them.
 
-    For each when it fires next, in local time and its zone, the slot that it fired for last, and
-    what became of that job.
+    For each its next fire time, in local time and its zone, its last one, and the state of the job
+    that was submitted then.
     """
     with target.asking() as app:
         found = app.schedules.list()
@@ -78,7 +78,7 @@ def _states(app: EventMQ, ids: list[str]) -> dict[str, str]:
 
 def _row(app: EventMQ, made: Schedule, states: dict[str, str]) -> dict[str, Any]:
     name, _, options = made.trigger.partition(":")
-    following = app.schedules.next_slot(made)
+    following = app.schedules.next_fire_time(made)
     last = made.last_fire_time if made.last_job else None
     return {
         "name": made.name, "task": made.task, "trigger": _words(name, options),
@@ -118,7 +118,7 @@ def _words(name: str, text: str) -> str:
         return f"every {options['seconds']:g} s"
     if name == "cron":
         return f"cron {options.get('expression')}"
-    if name == "at" and isinstance(options.get("moment"), (int, float)):
+    if name == "at" and isinstance(options.get("timestamp"), (int, float)):
         return f"at {_local(options['moment'])}"
     return f"{name} {text}".strip()
 
@@ -143,7 +143,7 @@ def _act(target: Target, act: Callable[[EventMQ], object]) -> int:
 @click.argument("name")
 @takes_target
 def run(target: Target, name: str) -> int:
-    """Submit the job of a schedule now, and print its id. Its slots stay as they are."""
+    """Submit the job of a schedule now, and print its id. Its fire times stay as they are."""
     return _act(target, lambda app: click.echo(app.schedules.run(name).id))
 
 
@@ -191,7 +191,7 @@ def disable(target: Target, name: str) -> int:
     "--misfire",
     type=click.Choice(["skip", "one", "all"]),
     default="one",
-    help="What happens with slots that were missed; else one job for them together.",
+    help="What happens with missed fire times; else one job for them together.",
 )
 @click.option(
     "--window",

@@ -1,5 +1,5 @@
-"""The scheduler: which slots are due, and who fires them.
+"""The scheduler: submits the job of each schedule at its fire times.
 
-`machine` decides, `runner` does, and fires by `runner_batches`. None of them knows where schedules
+`machine` decides what is due, `runner` reads the store and submits. Neither knows where schedules
 are kept nor how triggers are made.
 """

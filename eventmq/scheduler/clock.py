@@ -1,4 +1,4 @@
-"""A beat's clock: the wall clock of its machine, guarded (`eventmq.timekeeping`)."""
+"""The clock of a beat: the wall clock of its machine, guarded (`eventmq.timekeeping`)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ logger = logging.getLogger("eventmq.scheduler")
 
 
 class GuardedClock:
-    """Tells guarded wall time, and logs the steps of the wall clock.
+    """Guarded wall time; logs the steps of the wall clock.
 
     Args:
-        clock: Reads time.
+        clock: The clock that is guarded.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._guarded = GuardedWall(Reading(clock.now(), clock.boottime()))
-        #: A step that was told and does not count yet, 0.0 for none.
-        self._told = 0.0
+        #: Seconds of a step that was logged and does not count yet, 0.0 for none.
+        self._logged = 0.0
         #: Seconds by which guarded time was put back since `take_back`.
         self._back = 0.0
         self.monotonic = clock.monotonic
@@ -35,23 +35,23 @@ class GuardedClock:
         """Return guarded wall time."""
         guarded, clock = self._guarded, self._clock
         counted = guarded.advance(clock.now(), clock.boottime())
-        if counted or guarded.step or self._told:
-            self._tell(counted)
+        if counted or guarded.step or self._logged:
+            self._log(counted)
         return guarded.now
 
     def expect(self, guarded: float) -> None:
-        """Go on from the guarded time of the broker: a clock that differs has stepped."""
+        """Continue from the guarded time of the broker: a clock that differs has stepped."""
         clock = self._clock
         self._guarded.expect(guarded, clock.now(), clock.boottime())
-        self._tell(0.0)
+        self._log(0.0)
 
     def take_back(self) -> float:
-        """Return by how many seconds time was put back, once."""
+        """Return by how many seconds time was put back since the last call."""
         back, self._back = self._back, 0.0
         return back
 
-    def _tell(self, counted: float) -> None:
-        step, known = self._guarded.step, self._told
+    def _log(self, counted: float) -> None:
+        step, known = self._guarded.step, self._logged
         if counted:
             self._back += max(0.0, -counted)
             logger.warning("the clock has stepped by %s, and that counts now", say_seconds(counted))
@@ -65,4 +65,4 @@ class GuardedClock:
             logger.warning(text, say_seconds(step), SETTLED / 60)
         else:
             return
-        self._told = step
+        self._logged = step

@@ -1,7 +1,7 @@
-"""Brings the schedules of an app's code and those in the store together, at a beat's start.
+"""Brings the store in line with the schedules of an app's code, at the start of a beat.
 
-Added, changed, and removed where the code has them no more; those of other apps, of clients, of
-the command line and of SCHEDULE are left alone.
+Schedules that the code no longer has are removed; those of other apps, of clients, of the command
+line and of SCHEDULE messages are left alone.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ logger = logging.getLogger("eventmq.scheduler")
 
 def synchronise(
     store: ScheduleStore,
-    there: Mapping[str, Schedule],
+    stored: Mapping[str, Schedule],
     declared: Mapping[str, Schedule],
     app: str,
     now: float,
 ) -> None:
-    """Make the store have what the code of an app says.
+    """Add, change and remove schedules until the store has those that the code declares.
 
-    Another beat may do the same at the same time; whoever comes second finds it done.
+    Another beat may do the same at the same time; the second one finds it done.
 
     Args:
-        store: Where.
-        there: What is in it, by name.
-        declared: By name.
+        store: The schedule store to change.
+        stored: Schedules in the store, by name.
+        declared: Schedules in the code, by name.
         app: Name of the app.
         now: Unix time.
     """
     changes: list[tuple[Schedule, int | None]] = []
     for name, schedule in declared.items():
-        other = there.get(name)
+        other = stored.get(name)
         if other is None:
             changes.append((schedule.begun(now), None))
             logger.info("schedule %r is new", name)
@@ -49,7 +49,7 @@ def synchronise(
             logger.info("schedule %r has changed", name)
     if changes:
         store.save(changes)
-    for name, other in there.items():
+    for name, other in stored.items():
         if other.source == "code" and other.app == app and name not in declared:
             logger.info("schedule %r is not in the code any more and is removed", name)
             store.remove(name, other.version)

@@ -1,9 +1,9 @@
-"""The scheduler's state machine: schedules and ``now`` in, jobs and steps out.
+"""The scheduler's state machine: schedules and ``now`` in, pending fires and steps out.
 
-No socket, no store, no clock. Its runner (or a test) tells it what is in the store (`replace`,
-`drop`), asks what is due (`due`) and tells it what became of that (`moved`). The next fire time
-of a schedule always comes from its last one in the store, and the id of a job from schedule and
-fire time, so any number of these machines may run: the broker refuses the second job of one.
+No socket, no store, no clock. Its runner (or a test) passes it the schedules of the store
+(`replace`, `drop`), asks what is due (`due`) and reports each stored step (`moved`). The next fire
+time of a schedule is computed from its last one in the store, and the id of a job from schedule
+and fire time, so any number of schedulers may run: the broker refuses a second job of one id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.errors import EventMQError
 from eventmq.headers import write_headers
-from eventmq.schedule import Progress, slot_id
+from eventmq.schedule import Progress, scheduled_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from eventmq.schedule import Schedule
 
 __all__ = [
-    "AGAIN",
-    "AHEAD",
-    "MOST_SHOTS",
+    "MAX_AHEAD",
+    "MAX_FIRES",
+    "RETRY_AFTER",
     "TOLERANCE",
     "Entry",
     "Firing",
-    "Machine",
-    "Shot",
+    "PendingFire",
+    "SchedulerMachine",
     "job_headers",
 ]
 
 
 def job_headers(made: Schedule, at: float) -> str:
-    """Return the header text of a job of a schedule, for the slot at a Unix time.
+    """Return the header text of a schedule's job for the fire time ``at`` (Unix time).
 
-    The header ``schedule-id`` names the schedule, so that events of the job do. A job of a SCHEDULE
-    message, which a plain broker may have sent, is as that says.
+    The header ``schedule-id`` names the schedule in the job's events. The jobs of a SCHEDULE
+    message, which a legacy broker may have sent, have the headers of the message only.
     """
     texts = [made.headers] if made.headers else []
     if made.source != "wire":
@@ -51,11 +51,11 @@ def job_headers(made: Schedule, at: float) -> str:
     return ",".join(texts)
 
 
-class Shot(NamedTuple):
-    """One job to be submitted: its id and the slot that it is for."""
+class PendingFire(NamedTuple):
+    """One job to be submitted: its id and the fire time it is for."""
 
     id: str
-    slot: float
+    fire_time: float
 
 
 @dataclass(slots=True, eq=False)
@@ -63,19 +63,19 @@ class Entry:
     """One schedule in the memory of a scheduler.
 
     Attributes:
-        schedule: As it is in the store.
-        trigger: Its own.
-        slot: The next one, None where there is none.
-        due: When the slot fires: with its jitter.
-        generation: Of what the heap has about it; older ones count no more.
-        waits: Since when a slot of overlap ``queue`` waits for the job before, 0.0 if none does.
-        broken: The trigger has failed: there is no slot, and it has not ended either.
+        schedule: The schedule as it is in the store.
+        trigger: The trigger made from the schedule's text.
+        fire_time: The next fire time, None if there is none.
+        ready_at: The next fire time plus its jitter.
+        generation: Generation of its valid heap item; items of older ones are ignored.
+        waits: Since when a fire of overlap ``queue`` waits for the job before, 0.0 if none does.
+        broken: The trigger failed: there is no next fire time, yet the schedule has not ended.
     """
 
     schedule: Schedule
     trigger: Trigger
-    slot: float | None = None
-    due: float = 0.0
+    fire_time: float | None = None
+    ready_at: float = 0.0
     generation: int = 0
     waits: float = 0.0
     broken: bool = False
@@ -83,68 +83,68 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Firing:
-    """A due schedule: jobs to be submitted, in order, and then the step to be stored.
+    """What a due schedule does: jobs to be submitted, in order, and then the step to be stored.
 
     Attributes:
-        entry: Whose.
-        shots: May be none: then slots are only passed over.
-        last_fire_time: Of the schedule after it.
-        passed: Whether slots were left out, which is told.
+        entry: The due schedule.
+        fires: Jobs to be submitted; empty if fire times are only skipped.
+        last_fire_time: The schedule's last fire time after the step.
+        skipped: Whether fire times were left out, which is logged.
     """
 
     entry: Entry
-    shots: Sequence[Shot] = ()
+    fires: Sequence[PendingFire] = ()
     last_fire_time: float = 0.0
-    passed: bool = False
+    skipped: bool = False
 
     def step(self, results: Sequence[bool | None]) -> Progress | None:
-        """Return what to store, None if nothing came of it.
+        """Return the step to be stored, None if nothing was submitted.
 
         Args:
-            results: Per shot: True if the broker has it, None if it never will, False if it is to
-                be tried again, and so are all after it.
+            results: One per pending fire: True if the broker has the job, None if it refused it
+                for good, False if this one and all after it have to be submitted again.
         """
         schedule = self.entry.schedule
-        dealt = results.index(False) if False in results else len(results)
-        if results and not dealt:
+        done = results.index(False) if False in results else len(results)
+        if results and not done:
             return None
-        accepted = [shot.id for shot, got in zip(self.shots, results[:dealt], strict=False) if got]
-        fired = self.last_fire_time if dealt == len(results) else self.shots[dealt - 1].slot
-        left = schedule.remaining
-        if left is not None:
-            left = max(0, left - dealt)
+        accepted = [fire.id for fire, got in zip(self.fires, results[:done], strict=False) if got]
+        fired = self.last_fire_time if done == len(results) else self.fires[done - 1].fire_time
+        remaining = schedule.remaining
+        if remaining is not None:
+            remaining = max(0, remaining - done)
         job = accepted[-1] if accepted else schedule.last_job
-        return Progress(schedule.name, schedule.version, fired, left, job)
+        return Progress(schedule.name, schedule.version, fired, remaining, job)
 
 
 logger = logging.getLogger("eventmq.scheduler")
 
-#: Seconds that a slot may be late, for instance because another beat took over or the broker was
-#: restarted, before it counts as missed. Up to that, each slot fires.
+#: Seconds after which a fire time that has not fired counts as missed; up to that, each one fires:
+#: another beat may have to take over, or the broker may restart.
 TOLERANCE = 30.0
 
-#: Jobs of one schedule at a time.
-MOST_SHOTS = 100
+#: Jobs of one schedule that are submitted at a time.
+MAX_FIRES = 100
 
-#: Seconds until what could not be done is tried again, and until a job is looked at again.
-AGAIN = 1.0
+#: Seconds until a fire that failed is tried again, and until a running job is asked about again.
+RETRY_AFTER = 1.0
 
-#: Seconds that a schedule's last fire time may be ahead of the clock: other beats' clocks differ.
-AHEAD = 60.0
+#: Seconds that a schedule's last fire time may be ahead of the clock: clocks of beats differ.
+MAX_AHEAD = 60.0
 
 
-class Machine:
-    """Knows what is due.
+class SchedulerMachine:
+    """Schedules by name, and a heap of their next fire times.
 
     Args:
-        identity: Of the store that the schedules are in.
-        make_trigger: Makes the trigger of its text; raises `EventMQError`.
+        identity: Identity of the schedule store; part of the ids of jobs.
+        make_trigger: Makes a trigger from its text; raises `EventMQError`.
     """
 
     def __init__(self, identity: str, make_trigger: Callable[[str], Trigger]) -> None:
         self.identity = identity
         self.entries: dict[str, Entry] = {}
-        #: A scheduler of another kind fires the plain schedules of source ``wire``.
+        #: A legacy scheduler fires the legacy schedules of source ``wire``.
         self.foreign = False
         self._make_trigger = make_trigger
         self._heap: list[tuple[float, int, str]] = []
@@ -153,7 +153,7 @@ class Machine:
     # What is in the store
 
     def replace(self, schedules: Iterable[Schedule], now: float) -> None:
-        """Take schedules as they are in the store now; the others stay as they are."""
+        """Add or replace schedules by those read from the store; others stay as they are."""
         ahead: list[tuple[float, str]] = []
         for schedule in schedules:
             known = self.entries.get(schedule.name)
@@ -166,21 +166,21 @@ class Machine:
                 self.drop([schedule.name])
                 continue
             self.entries[schedule.name] = entry
-            if (seconds := (schedule.last_fire_time or 0.0) - now) > AHEAD:
+            if (seconds := (schedule.last_fire_time or 0.0) - now) > MAX_AHEAD:
                 ahead.append((seconds, schedule.name))
                 schedule.last_fire_time = now
-            self._expect(entry)
-        _say_ahead(ahead)
+            self._schedule_next(entry)
+        _log_ahead(ahead)
 
     def went_back(self, now: float, slack: float = 0.0) -> None:
-        """Let schedules fire from now on that have fired for later slots: time was put back.
+        """Reset schedules whose last fire time is in the future, after time was put back.
 
-        Slots that come again have the ids of before, which the broker refuses for as long as it
-        knows them.
+        They fire from now on. Jobs of fire times that come again have the ids of before, which the
+        broker refuses for as long as it remembers them.
 
         Args:
             now: Unix time.
-            slack: Seconds that a slot may be ahead all the same.
+            slack: Seconds that a last fire time may be ahead.
         """
         ahead: list[tuple[float, str]] = []
         for entry in self.entries.values():
@@ -188,37 +188,37 @@ class Machine:
             if (seconds := (schedule.last_fire_time or 0.0) - now) > slack:
                 ahead.append((seconds, schedule.name))
                 schedule.last_fire_time = now
-                self._expect(entry)
-        _say_ahead(ahead)
+                self._schedule_next(entry)
+        _log_ahead(ahead)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Forget schedules that are in the store no more."""
+        """Remove schedules that the store no longer has."""
         for name in names:
             self.entries.pop(name, None)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Forget all schedules but these."""
-        wanted = set(names)
-        self.drop([name for name in self.entries if name not in wanted])
+        """Remove all schedules but these."""
+        kept = set(names)
+        self.drop([name for name in self.entries if name not in kept])
 
-    def _expect(self, entry: Entry, at: float | None = None) -> None:
-        """Compute the next slot of a schedule, and put it where `due` finds it."""
+    def _schedule_next(self, entry: Entry, at: float | None = None) -> None:
+        """Compute the next fire time of a schedule and push it onto the heap."""
         schedule = entry.schedule
-        entry.slot = self._next(entry)
-        if entry.slot is None:
+        entry.fire_time = self._next(entry)
+        if entry.fire_time is None:
             return
-        entry.due = entry.slot + self._jitter(schedule, entry.slot)
-        self._push(entry, entry.due if at is None else at)
+        entry.ready_at = entry.fire_time + self._jitter(schedule, entry.fire_time)
+        self._push(entry, entry.ready_at if at is None else at)
 
     def _push(self, entry: Entry, at: float) -> None:
         self._generation += 1
         entry.generation = self._generation
         heappush(self._heap, (at, self._generation, entry.schedule.name))
         if len(self._heap) > 1000 and len(self._heap) > 3 * len(self.entries):  # noqa: PLR2004
-            self._sweep()
+            self._compact_heap()
 
-    def _sweep(self) -> None:
-        """Drop what the heap has about schedules that were replaced or removed."""
+    def _compact_heap(self) -> None:
+        """Drop heap items of schedules that were replaced or removed."""
         entries = self.entries
         self._heap = [
             item for item in self._heap
@@ -234,32 +234,32 @@ class Machine:
         if last is None:
             return schedule.created
         try:
-            slot = entry.trigger.next_after(last)
+            fire_time = entry.trigger.next_after(last)
         except Exception:
             logger.exception("the trigger of schedule %r failed; it does not fire", schedule.name)
             entry.broken = True
             return None
-        if slot is not None and not slot > last:
+        if fire_time is not None and not fire_time > last:
             text = (
                 "the trigger of schedule %r goes from %.6f to %.6f, not forward; it does not fire"
             )
-            logger.error(text, schedule.name, last, slot)
+            logger.error(text, schedule.name, last, fire_time)
             entry.broken = True
             return None
-        return slot
+        return fire_time
 
-    def _jitter(self, schedule: Schedule, slot: float) -> float:
-        """Return how much later a slot fires: the same whoever computes it."""
+    def _jitter(self, schedule: Schedule, fire_time: float) -> float:
+        """Return the jitter of a fire time in seconds: every scheduler computes the same."""
         if not schedule.jitter:
             return 0.0
-        text = f"{self.identity}\0{schedule.name}\0{slot:.6f}".encode()
-        part = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
-        return schedule.jitter * part / (1 << 48)
+        text = f"{self.identity}\0{schedule.name}\0{fire_time:.6f}".encode()
+        fraction = int.from_bytes(hashlib.sha256(text).digest()[:6], "big") / (1 << 48)
+        return schedule.jitter * fraction
 
     # What is due
 
     def wake_at(self) -> float | None:
-        """Return the Unix time at which something is due, None if nothing will be."""
+        """Return the Unix time at which the next schedule is due, None if none will be."""
         heap = self._heap
         while heap:
             at, generation, name = heap[0]
@@ -270,33 +270,33 @@ class Machine:
         return None
 
     def due(self, now: float, limit: int) -> list[Entry]:
-        """Return up to ``limit`` schedules whose next slot has come; `fire` them, or `wait`."""
-        found: list[Entry] = []
-        while len(found) < limit and (at := self.wake_at()) is not None and at <= now:
+        """Return up to ``limit`` schedules whose next fire time has come; `fire` or `wait` each."""
+        entries: list[Entry] = []
+        while len(entries) < limit and (at := self.wake_at()) is not None and at <= now:
             _, _, name = heappop(self._heap)
-            found.append(self.entries[name])
-        return found
+            entries.append(self.entries[name])
+        return entries
 
     @staticmethod
-    def asks(entries: Iterable[Entry]) -> list[str]:
-        """Return the ids of the jobs whose state decides about due schedules."""
-        found = (entry.schedule for entry in entries)
-        return [s.last_job for s in found if s.overlap != "allow" and s.last_job]
+    def awaited_jobs(entries: Iterable[Entry]) -> list[str]:
+        """Return the ids of the last jobs of due schedules that do not allow an overlap."""
+        schedules = (entry.schedule for entry in entries)
+        return [s.last_job for s in schedules if s.overlap != "allow" and s.last_job]
 
     def fire(self, entry: Entry, now: float, unfinished: Mapping[str, bool]) -> Firing | None:
-        """Decide what happens with a due schedule.
+        """Decide what a due schedule does.
 
         Args:
-            entry: From `due`.
+            entry: A schedule that `due` returned.
             now: Unix time.
-            unfinished: Whether jobs of `asks` have not ended.
+            unfinished: Ids of `awaited_jobs` -> whether the job has not ended.
 
         Returns:
-            What to do, or None if it waits for the job before.
+            Jobs to submit and the step to store, or None if it waits for the job before.
         """
         schedule = entry.schedule
         try:
-            slots, last, passed = self._slots(entry, now)
+            fire_times, last, skipped = self._fire_times(entry, now)
         except Exception:
             logger.exception("the trigger of schedule %r failed; it does not fire", schedule.name)
             self.drop([schedule.name])
@@ -306,28 +306,31 @@ class Machine:
         if unfinished.get(schedule.last_job):
             if schedule.overlap == "queue":
                 entry.waits = entry.waits or now
-                self._push(entry, now + AGAIN)
+                self._push(entry, now + RETRY_AFTER)
                 return None
-            logger.info("schedule %r: job %s still runs, slots are skipped", *_who(schedule))
-            return Firing(entry, (), last, passed=True)
+            logger.info("schedule %r: job %s still runs, fire times are skipped", *_who(schedule))
+            return Firing(entry, (), last, skipped=True)
         entry.waits = 0.0
         if schedule.remaining is not None:
-            slots = slots[: schedule.remaining]
-        if passed:
-            text = "schedule %r: slots were missed up to %.3f; policy %s: %d fire"
-            logger.info(text, schedule.name, last, schedule.misfire, len(slots))
-        shots = [Shot(slot_id(self.identity, schedule.name, slot), slot) for slot in slots]
-        return Firing(entry, shots, last, passed)
+            fire_times = fire_times[: schedule.remaining]
+        if skipped:
+            text = "schedule %r: fire times were missed up to %.3f; policy %s: %d fire"
+            logger.info(text, schedule.name, last, schedule.misfire, len(fire_times))
+        fires = [
+            PendingFire(scheduled_job_id(self.identity, schedule.name, fire_time), fire_time)
+            for fire_time in fire_times
+        ]
+        return Firing(entry, fires, last, skipped)
 
-    def _slots(self, entry: Entry, now: float) -> tuple[list[float], float, bool]:
-        """Return the slots that fire, the last one that is dealt with, and whether some do not.
+    def _fire_times(self, entry: Entry, now: float) -> tuple[list[float], float, bool]:
+        """Return the times to fire, the last fire time of the step, and whether some are skipped.
 
-        Slots that come at most `TOLERANCE` late all fire. Where the first one is later than that
-        it was missed, and the policy decides; ``skip`` is ``all`` within the tolerance.
+        All fire times that are at most `TOLERANCE` late fire. If the first one is later it was
+        missed, and the misfire policy decides; ``skip`` is ``all`` within the tolerance.
         """
-        schedule, first = entry.schedule, entry.slot
+        schedule, first = entry.schedule, entry.fire_time
         assert first is not None  # noqa: S101 - it was due
-        if not entry.waits and now - entry.due <= TOLERANCE:
+        if not entry.waits and now - entry.ready_at <= TOLERANCE:
             return self._steps(entry, first, now)
         base = schedule.created if schedule.last_fire_time is None else schedule.last_fire_time
         if entry.waits or schedule.misfire == "one":
@@ -342,39 +345,41 @@ class Machine:
         following = entry.trigger.next_after(begin)
         if following is None or following + self._jitter(schedule, following) > now:
             return [], begin, True
-        slots, last, _ = self._steps(entry, following, now)
-        return slots, last, True
+        fire_times, last, _ = self._steps(entry, following, now)
+        return fire_times, last, True
 
-    def _steps(self, entry: Entry, slot: float, now: float) -> tuple[list[float], float, bool]:
-        """Return the due slots from one on, as many as fire at a time."""
-        slots = [slot]
-        most = MOST_SHOTS if entry.schedule.overlap == "allow" else 1
-        while len(slots) < most:
-            following = entry.trigger.next_after(slots[-1])
+    def _steps(self, entry: Entry, fire_time: float, now: float) -> tuple[list[float], float, bool]:
+        """Return the due times from ``fire_time`` on, as many as fire at once."""
+        fire_times = [fire_time]
+        limit = MAX_FIRES if entry.schedule.overlap == "allow" else 1
+        while len(fire_times) < limit:
+            following = entry.trigger.next_after(fire_times[-1])
             if following is None or following + self._jitter(entry.schedule, following) > now:
                 break
-            slots.append(following)
-        return slots, slots[-1], False
+            fire_times.append(following)
+        return fire_times, fire_times[-1], False
 
     # What became of it
 
     def moved(self, entry: Entry, step: Progress) -> None:
-        """Note that a step is in the store."""
+        """Apply a step that is in the store."""
         schedule = entry.schedule
         schedule.version = step.expected + 1
         schedule.last_fire_time, schedule.remaining = step.last_fire_time, step.remaining
         schedule.last_job = step.last_job
         if self.entries.get(schedule.name) is entry:
-            self._expect(entry)
+            self._schedule_next(entry)
 
     @staticmethod
     def is_over(entry: Entry) -> bool:
-        """Whether a schedule will never fire again, and nobody's code has it."""
+        """Return whether a schedule will never fire again and is not declared in code."""
         made = entry.schedule
-        return entry.slot is None and made.enabled and made.source != "code" and not entry.broken
+        return (
+            entry.fire_time is None and made.enabled and made.source != "code" and not entry.broken
+        )
 
     def ended(self) -> list[Schedule]:
-        """Return those that have fired and are over: nobody removed them when they ended."""
+        """Return ended schedules that are still in the store."""
         return [
             entry.schedule
             for entry in self.entries.values()
@@ -382,15 +387,15 @@ class Machine:
         ]
 
     def wait(self, entry: Entry, now: float) -> None:
-        """Try a due schedule again soon: something could not be reached."""
+        """Try a due schedule again after `RETRY_AFTER`: broker or store could not be reached."""
         if self.entries.get(entry.schedule.name) is entry:
-            self._push(entry, now + AGAIN)
+            self._push(entry, now + RETRY_AFTER)
 
 
-def _say_ahead(ahead: Sequence[tuple[float, str]]) -> None:
+def _log_ahead(ahead: Sequence[tuple[float, str]]) -> None:
     if ahead:
         seconds, name = max(ahead)
-        text = "%d schedules have fired for slots ahead of the clock, %r for one in %.0f s: "
+        text = "%d schedules have fired for times ahead of the clock, %r for one in %.0f s: "
         text += "they go on from now"
         logger.warning(text, len(ahead), name, seconds)
 

@@ -1,9 +1,9 @@
-"""Runs a scheduler: the clock, the store and the way to the broker around `Machine`.
+"""Runs a scheduler: clock, schedule store and broker client around `SchedulerMachine`.
 
-Any number may run. The one that holds the store's lease fires; the others keep up and take over
-when it ends. One turn: ask for the lease and read what changed, then fire what is due until
-nothing is, or until the next look at the store. Whatever fails in between is done again, under
-the same ids.
+Any number may run. The one that holds the store's lease fires; the others follow the store and one
+of them takes over when it ends. One turn: renew the lease and read what changed, then fire what is
+due until nothing is, or until the next poll of the store. Whatever fails in between is done again,
+under the same ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from eventmq.errors import BrokerUnavailable, EventMQError, StoreError, SubmitError
 from eventmq.scheduler.clock import GuardedClock
 from eventmq.scheduler.code import synchronise
-from eventmq.scheduler.machine import AHEAD, Machine, job_headers
+from eventmq.scheduler.machine import MAX_AHEAD, SchedulerMachine, job_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from eventmq.schedule import Progress, Saved, Schedule
     from eventmq.scheduler.machine import Entry, Firing
 
-__all__ = ["BATCH", "LEASE", "POLL", "Batches", "BeatRunner", "Gate", "Order", "Steps"]
+__all__ = ["BATCH", "LEASE", "POLL", "Batches", "BeatClient", "BeatRunner", "ScheduledJob", "Steps"]
 
 
-#: Schedules, and where they go.
+#: Schedules, and the steps to be stored for them.
 Steps: TypeAlias = "Sequence[tuple[Entry, Progress]]"
 
-#: Schedules of one batch: one message to the broker, and one to its store.
+#: Schedules of one batch: one message to the broker, and one to the schedule store.
 BATCH = 1000
 
-#: Batches that wait for receipts at a time: one that the broker works on, and one that comes.
+#: Batches that wait for receipts at a time: the broker works on one while the next is on its way.
 IN_FLIGHT = 2
 
 
-class Order(NamedTuple):
+class ScheduledJob(NamedTuple):
     """One job to be submitted."""
 
     id: str
@@ -53,32 +53,32 @@ class Order(NamedTuple):
     body: bytes
 
 
-class Gate(Protocol):
-    """The way to the broker."""
+class BeatClient(Protocol):
+    """What a beat needs of a broker's client."""
 
-    def heard(self) -> Sequence[tuple[Schedule, bool]]:
-        """Return schedules that brokers sent to be kept here, and whether each is to go."""
+    def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
+        """Return schedules that brokers sent to be stored here, and whether to remove each."""
 
-    def submit(self, orders: Sequence[Order]) -> Callable[[], Sequence[bool | None]]:
+    def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs; return a function that waits for the receipts.
 
-        It returns per job: True if the broker has it, False if it is to be submitted again, None
-        if it was refused for good. After trouble it can be that it is never called. Where there
-        are no receipts, it is the function that submits.
+        It returns one value per job: True if the broker has it, False if it has to be submitted
+        again, None if it was refused for good. After an error it may never be called. Where there
+        are no receipts, that function submits.
 
         Raises:
             BrokerUnavailable: The client was closed.
         """
 
     def now(self) -> float | None:
-        """Wait for the broker's guarded wall time; None where it does not say it.
+        """Return the broker's guarded wall time, None if it has none. Blocks.
 
         Raises:
             BrokerUnavailable: It does not answer.
         """
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
-        """Wait, and say which jobs have not ended. Raises `BrokerUnavailable`."""
+        """Return whether each job has not ended. Blocks; raises `BrokerUnavailable`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,11 +86,11 @@ class _Batch:
     """Schedules that fire together.
 
     Attributes:
-        entries: All of them.
-        firings: What is done for them.
-        receipts: Waits for what became of their jobs.
-        steps: What is to be stored then.
-        stored: Waits for the store.
+        entries: The due schedules.
+        firings: The jobs and the step of each.
+        receipts: Waits for the receipts of the jobs.
+        steps: The steps to be stored after that.
+        stored: Waits for the store's answer.
     """
 
     entries: Sequence[Entry]
@@ -101,72 +101,78 @@ class _Batch:
 
 
 class Batches:
-    """What is on its way.
+    """Batches that wait for receipts or for the store.
 
     Args:
-        machine: Says what is due.
-        store: Keeps how far that is.
-        gate: Takes the jobs.
-        clock: Tells guarded time.
+        machine: Decides what is due.
+        store: Where the steps are stored.
+        client: Submits the jobs.
+        clock: Guarded time.
         size: Schedules of one batch at most.
     """
 
     def __init__(
-        self, machine: Machine, *, store: ScheduleStore, gate: Gate, clock: GuardedClock, size: int
+        self,
+        machine: SchedulerMachine,
+        *,
+        store: ScheduleStore,
+        client: BeatClient,
+        clock: GuardedClock,
+        size: int,
     ) -> None:
         self._machine = machine
         self._begin_advance = _advancing(store)
-        self._gate = gate
+        self._client = client
         self._clock = clock
         self._size = size
-        self._flying: deque[_Batch] = deque()
+        self._submitted: deque[_Batch] = deque()
         self._storing: deque[_Batch] = deque()
 
     @property
     def open(self) -> bool:
-        """Whether there is something to `settle`."""
-        return bool(self._flying or self._storing)
+        """Whether any batch is left to `settle`."""
+        return bool(self._submitted or self._storing)
 
     def launch(self) -> bool:
-        """Submit the jobs of what is due; return False if nothing is, or enough is on its way.
+        """Submit the jobs of one batch; return False if none is due or `IN_FLIGHT` are submitted.
 
         Raises:
-            BrokerUnavailable: It does not say which jobs have ended, or the client was closed.
+            BrokerUnavailable: The broker does not answer, or the client was closed.
         """
         machine, now = self._machine, self._clock.now()
         due = machine.wake_at()
-        if due is None or due > now or len(self._flying) >= IN_FLIGHT:
+        if due is None or due > now or len(self._submitted) >= IN_FLIGHT:
             return False
         batch = _Batch(machine.due(now, self._size))
-        self._flying.append(batch)
-        asked = machine.asks(batch.entries)
-        unfinished = self._gate.unfinished(asked) if asked else {}
+        self._submitted.append(batch)
+        awaited = machine.awaited_jobs(batch.entries)
+        unfinished = self._client.unfinished(awaited) if awaited else {}
         fired = [machine.fire(entry, now, unfinished) for entry in batch.entries]
         batch.firings = [firing for firing in fired if firing is not None]
-        orders = [order for firing in batch.firings for order in _orders(firing)]
-        if orders:
-            batch.receipts = self._gate.submit(orders)
+        jobs = [job for firing in batch.firings for job in _scheduled_jobs(firing)]
+        if jobs:
+            batch.receipts = self._client.submit(jobs)
         return True
 
     def settle(self) -> tuple[Steps, Saved] | None:
-        """Wait for something: the receipts of the oldest batch, and then perhaps for the store.
+        """Wait for the receipts of the oldest batch, and perhaps for the store.
 
-        The store gets the time of one more batch for its answer: it is waited for when receipts
-        of the next one are there, or when there are no other receipts to wait for.
+        The store's answer is awaited one batch later: when the receipts of the next batch are
+        there, or when there are no other receipts to wait for.
 
         Returns:
-            Steps and what the store says of them, None if the next ones may be launched first.
+            Steps and the store's answer, None if the next batch may be launched first.
 
         Raises:
             BrokerUnavailable: There was no answer.
-            StoreError: The store did not take them.
-            SubmitError: It has no space.
+            StoreError: The store did not take the steps.
+            SubmitError: The store has no space.
         """
-        landed = bool(self._flying)
-        if landed:
-            self._land(self._flying[0])
-            self._flying.popleft()
-        if not self._storing or (landed and len(self._storing) == 1):
+        confirmed = bool(self._submitted)
+        if confirmed:
+            self._store_steps(self._submitted[0])
+            self._submitted.popleft()
+        if not self._storing or (confirmed and len(self._storing) == 1):
             return None
         batch = self._storing[0]
         assert batch.stored is not None  # noqa: S101 - it was begun
@@ -174,15 +180,15 @@ class Batches:
         self._storing.popleft()
         return batch.steps, saved
 
-    def _land(self, batch: _Batch) -> None:
-        """Wait for receipts, and begin to store what they say. What was not taken waits."""
+    def _store_steps(self, batch: _Batch) -> None:
+        """Wait for receipts and begin to store the steps; schedules without one are retried."""
         results = batch.receipts()
         steps: list[tuple[Entry, Progress]] = []
-        place, now = 0, self._clock.now()
+        start, now = 0, self._clock.now()
         for firing in batch.firings:
-            end = place + len(firing.shots)
-            step = firing.step(results[place:end])
-            place = end
+            end = start + len(firing.fires)
+            step = firing.step(results[start:end])
+            start = end
             if step is None:
                 self._machine.wait(firing.entry, now)
             else:
@@ -193,9 +199,9 @@ class Batches:
             self._storing.append(batch)
 
     def give_up(self) -> None:
-        """Forget all that is on its way: it is done again, under the same ids."""
+        """Forget all batches: their schedules are retried, with the same job ids."""
         now = self._clock.now()
-        for batches in (self._flying, self._storing):
+        for batches in (self._submitted, self._storing):
             for batch in batches:
                 for entry in batch.entries:
                     self._machine.wait(entry, now)
@@ -203,7 +209,7 @@ class Batches:
 
 
 def _advancing(store: ScheduleStore) -> Callable[[Sequence[Progress]], Callable[[], Saved]]:
-    """Return the store's `begin_advance`, or what does the same at once."""
+    """Return the store's `begin_advance`, or one that waits at once."""
     begin = getattr(store, "begin_advance", None)
     if begin is not None:
         return begin  # type: ignore[no-any-return]
@@ -215,44 +221,45 @@ def _advancing(store: ScheduleStore) -> Callable[[Sequence[Progress]], Callable[
     return advance
 
 
-def _orders(firing: Firing) -> list[Order]:
+def _scheduled_jobs(firing: Firing) -> list[ScheduledJob]:
     """Return the jobs of a firing."""
-    made = firing.entry.schedule
+    of = firing.entry.schedule
     return [
-        Order(shot.id, made.task, made.queue, job_headers(made, shot.slot), made.body)
-        for shot in firing.shots
+        ScheduledJob(fire.id, of.task, of.queue, job_headers(of, fire.fire_time), of.body)
+        for fire in firing.fires
     ]
 
 
 logger = logging.getLogger("eventmq.scheduler")
 
-#: Seconds that a lease lasts, and between two times that it is asked for: whoever waits has it
-#: within the sum of both after the holder's death, and that is below 2 s.
+#: Seconds that a lease lasts. After its owner's death another beat has it within `LEASE` + `POLL`,
+#: below 2 s.
 LEASE = 1.2
 
+#: Seconds between two polls of the store, each of which asks for the lease.
 POLL = 0.4
 
 #: Seconds until a store or broker that did not answer is asked again.
 RETRY = 0.5
 
-#: Schedules that are over and are removed between two firings.
-CLEARED = 50
+#: Ended schedules that are removed at one poll.
+MAX_REMOVED = 50
 
-#: What passes: the broker or the store is away, or has no space. Then all is tried again.
-_TROUBLE = (BrokerUnavailable, StoreError, SubmitError)
+#: Temporary errors: the broker or the store is away, or has no space. Then all is tried again.
+_TEMPORARY = (BrokerUnavailable, StoreError, SubmitError)
 
 
 class BeatRunner:
-    """One beat: ``run`` in a thread of your choice, ``stop`` from anywhere.
+    """One beat: `run` in a thread of your choice, `stop` from anywhere.
 
     Args:
-        open_store: Opens the store; raises `EventMQError` where it cannot.
-        gate: The way to the broker.
-        make_trigger: Makes the trigger of its text.
-        declared: The schedules of the app's code.
-        app: Its name.
-        holder: Id of this run, for the lease.
-        clock: Reads time.
+        open_store: Opens the schedule store; raises `EventMQError` if it cannot.
+        client: Client of the broker.
+        make_trigger: Makes a trigger from its text.
+        declared: Returns the schedules of the app's code.
+        app: Name of the app.
+        owner: Id of this run, for the lease.
+        clock: The clock, not guarded yet.
         on_ready: Called once when the store was read for the first time.
         batch: Schedules that are fired together at most.
     """
@@ -261,21 +268,21 @@ class BeatRunner:
         self,
         *,
         open_store: Callable[[], ScheduleStore],
-        gate: Gate,
+        client: BeatClient,
         make_trigger: Callable[[str], Trigger],
         declared: Callable[[], Mapping[str, Schedule]],
         app: str,
-        holder: str,
+        owner: str,
         clock: Clock,
         on_ready: Callable[[], None] | None = None,
         batch: int = BATCH,
     ) -> None:
         self._open_store = open_store
-        self._gate = gate
+        self._client = client
         self._make_trigger = make_trigger
         self._declared = declared
         self._app = app
-        self._holder = holder
+        self._owner = owner
         self._clock = GuardedClock(clock)
         self._compared = False
         self._on_ready = on_ready
@@ -288,10 +295,11 @@ class BeatRunner:
         self._prepare()
 
     def _prepare(self) -> None:
-        self._trouble = ""
-        #: What was due could not be dealt with.
+        #: Text of the temporary error that was logged, "" for none.
+        self._failure = ""
+        #: Due schedules could not be fired.
         self._unfired = False
-        self._over: list[Schedule] = []
+        self._ended: list[Schedule] = []
         self._stopping = self._closed = False
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
@@ -302,14 +310,14 @@ class BeatRunner:
     # Start and stop
 
     def stop(self) -> None:
-        """Ask `run` to end. From any thread or signal handler, any number of times."""
+        """Ask `run` to end. Idempotent; from any thread or signal handler."""
         self._stopping = True
         if not self._closed:
-            with contextlib.suppress(OSError):  # full or just closed: awake or gone already
+            with contextlib.suppress(OSError):  # full: awake already; or just closed
                 os.write(self._wake, b"!")
 
     def install_signal_handlers(self) -> None:
-        """Let SIGTERM and SIGINT stop it. In the main thread only."""
+        """Stop at SIGTERM and SIGINT. In the main thread only."""
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: self.stop())
 
@@ -328,14 +336,14 @@ class BeatRunner:
             self.close()
 
     def close(self) -> None:
-        """Release everything, the lease first; `run` does it at its end. Idempotent."""
+        """Release the lease, then everything else; `run` does it at its end. Idempotent."""
         if self._closed:
             return
         self._closed = True
         if self._store is not None:
             if self._leads:
                 with contextlib.suppress(EventMQError):
-                    self._store.release(self._holder)
+                    self._store.release(self._owner)
             self._store.close()
         self._selector.close()
         for fd in (self._woken, self._wake):
@@ -344,26 +352,26 @@ class BeatRunner:
     # Turns
 
     def _guarded_turn(self) -> float:
-        """Do a turn; return how many seconds to wait for the next."""
+        """Do a turn, catch temporary errors; return how many seconds to wait for the next."""
         try:
             wait = self._turn()
-        except _TROUBLE as error:
+        except _TEMPORARY as error:
             if isinstance(error, StoreError) and self._store is None:
                 raise
-            self._tell(str(error))
+            self._log_failure(str(error))
             self._poll_at = 0.0
             return RETRY
         if not self._unfired:
-            self._tell("")
+            self._log_failure("")
         return wait
 
-    def _tell(self, trouble: str) -> None:
-        """Log trouble when it begins and when it ends."""
-        if trouble and not self._trouble:
-            logger.warning("the scheduler waits: %s", trouble)
-        elif self._trouble and not trouble:
+    def _log_failure(self, failure: str) -> None:
+        """Log when a temporary error begins and when it ends."""
+        if failure and not self._failure:
+            logger.warning("the scheduler waits: %s", failure)
+        elif self._failure and not failure:
             logger.info("the scheduler goes on")
-        self._trouble = trouble
+        self._failure = failure
 
     def _turn(self) -> float:
         clock = self._clock
@@ -385,27 +393,27 @@ class BeatRunner:
         return max(0.0, wait if due is None else min(wait, due - now))
 
     def _compare(self) -> None:
-        """Go on from the broker's time, once: a clock that was wrong at the start has stepped."""
-        there = self._gate.now()
+        """Take over the broker's time, once: a clock that was wrong at the start has stepped."""
+        broker_time = self._client.now()
         self._compared = True
-        if there is not None:
-            self._clock.expect(there)
-        self._machine.went_back(self._clock.now(), AHEAD)
+        if broker_time is not None:
+            self._clock.expect(broker_time)
+        self._machine.went_back(self._clock.now(), MAX_AHEAD)
 
     # The store
 
     def _poll(self, now: float) -> None:
-        """Ask for the lease, and read what changed."""
+        """Ask for the lease and read what changed."""
         store = self._begin() if self._store is None else self._store
         if not self._synchronised:
             self._load(store, now)
-            there = {name: entry.schedule for name, entry in self._machine.entries.items()}
-            synchronise(store, there, self._declared(), self._app, now)
+            stored = {name: entry.schedule for name, entry in self._machine.entries.items()}
+            synchronise(store, stored, self._declared(), self._app, now)
             self._synchronised = True
-        for made, remove in self._gate.heard():
-            self._keep(store, made, now, remove=remove)
+        for schedule, remove in self._client.received_schedules():
+            self._store_received(store, schedule, now, remove=remove)
         leads = self._leads
-        lease = store.lease(self._holder, LEASE)
+        lease = store.lease(self._owner, LEASE)
         self._leads = lease.held
         self._machine.foreign = lease.foreign
         if self._leads is not leads:
@@ -414,28 +422,30 @@ class BeatRunner:
             self._load(store, now)
         if self._leads:
             if not leads:
-                self._over = self._machine.ended()
-            self._clear_up(store)
+                self._ended = self._machine.ended()
+            self._remove_ended(store)
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
 
     @staticmethod
-    def _keep(store: ScheduleStore, made: Schedule, now: float, *, remove: bool) -> None:
-        """Do what a broker without a store for schedules asks for."""
-        other = store.find(made.name)
+    def _store_received(
+        store: ScheduleStore, schedule: Schedule, now: float, *, remove: bool
+    ) -> None:
+        """Store or remove a schedule for a broker that has no schedule store."""
+        other = store.find(schedule.name)
         if remove:
-            store.remove(made.name, None)
+            store.remove(schedule.name, None)
         elif other is None:
-            store.save([(made.begun(now), None)])
-        elif other.remaining == 0 or not made.does_the_same(other):
-            store.save([(made.begun(now), other.version)])
+            store.save([(schedule.begun(now), None)])
+        elif other.remaining == 0 or not schedule.does_the_same(other):
+            store.save([(schedule.begun(now), other.version)])
 
     def _begin(self) -> ScheduleStore:
         self._store = store = self._open_store()
-        self._machine = Machine(store.identity, self._make_trigger)
+        self._machine = SchedulerMachine(store.identity, self._make_trigger)
         self._batches = Batches(
-            self._machine, store=store, gate=self._gate, clock=self._clock, size=self._batch
+            self._machine, store=store, client=self._client, clock=self._clock, size=self._batch
         )
         return store
 
@@ -451,45 +461,45 @@ class BeatRunner:
     # Firing
 
     def _fire(self) -> None:
-        """Fire what is due until nothing is, or until the store is to be looked at again."""
+        """Fire what is due until nothing is, or until the next poll of the store."""
         batches = self._batches
         self._unfired = True
         try:
-            # Some go out in any case: looks at the store may take longer than is between them.
+            # At least one round is submitted: a poll of the store may take longer than `POLL`.
             while not self._stopping and batches.launch():
                 pass
             while batches.open:
                 if not (self._goes_on() and batches.launch()):
                     settled = batches.settle()
                     if settled is not None:
-                        self._note(*settled)
-        except _TROUBLE:
+                        self._apply(*settled)
+        except _TEMPORARY:
             batches.give_up()
             raise
         self._unfired = False
 
     def _goes_on(self) -> bool:
-        """Whether more may fire before the store is looked at again."""
+        """Return whether more may fire before the next poll of the store."""
         return not self._stopping and self._clock.monotonic() < self._poll_at
 
-    def _note(self, steps: Steps, saved: Saved) -> None:
-        """Take note of what became of steps in the store."""
+    def _apply(self, steps: Steps, saved: Saved) -> None:
+        """Apply the store's answer to steps."""
         for (entry, step), stored in zip(steps, saved.done, strict=True):
             if stored:
                 self._machine.moved(entry, step)
-            else:  # somebody else was first: what he did comes with the next look
+            else:  # another beat was first: its step comes with the next poll
                 self._machine.wait(entry, self._clock.now())
                 self._poll_at = 0.0
         if saved.revision == self._seen + sum(saved.done):
             self._seen = saved.revision
-        self._over += [entry.schedule for entry, _ in steps if self._machine.is_over(entry)]
+        self._ended += [entry.schedule for entry, _ in steps if self._machine.is_over(entry)]
 
-    def _clear_up(self, store: ScheduleStore) -> None:
-        """Remove schedules that have fired for the last time, some at a time."""
-        while self._over:
-            made = self._over[-1]
-            if store.remove(made.name, made.version):
-                logger.info("schedule %r has ended and is removed", made.name)
-            self._over.pop()
-            if len(self._over) % CLEARED == 0:
+    def _remove_ended(self, store: ScheduleStore) -> None:
+        """Remove schedules that have fired for the last time, `MAX_REMOVED` at a poll."""
+        while self._ended:
+            schedule = self._ended[-1]
+            if store.remove(schedule.name, schedule.version):
+                logger.info("schedule %r has ended and is removed", schedule.name)
+            self._ended.pop()
+            if len(self._ended) % MAX_REMOVED == 0:
                 break

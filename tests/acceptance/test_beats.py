@@ -1,4 +1,4 @@
-"""Beats as processes: each slot of a short interval fires once, whoever is killed."""
+"""Beats as processes: each fire time of a short interval fires once, whoever is killed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from eventmq.schedule import Schedule
 
-#: Seconds between two slots: short, so that many are due while nobody fires.
-SLOT = 0.25
+#: Seconds between two fire times: short, so that many are due while nobody fires.
+INTERVAL = 0.25
 
 APP = f"""
 import os
@@ -33,7 +33,7 @@ from eventmq import EventMQ, current_job, every
 app = EventMQ("clockwork")
 
 
-@app.task(name="tick", schedule=every(seconds={SLOT}))
+@app.task(name="tick", schedule=every(seconds={INTERVAL}))
 def tick():
     fd = os.open(os.environ["RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(fd, f"{{current_job().id}}\\n".encode())
@@ -74,33 +74,33 @@ def executed(system: System) -> Counter[str]:
     return Counter(text.split("\n")[:-1])
 
 
-def slots(system: System) -> list[float]:
-    """Return the slots of the jobs that were executed, in order."""
+def fire_times(system: System) -> list[float]:
+    """Return the fire times of the jobs that were executed, in order."""
     return sorted(id_time(job_id) or 0.0 for job_id in executed(system))
 
 
 def gaps(system: System) -> set[float]:
-    found = slots(system)
+    found = fire_times(system)
     return {round(b - a, 3) for a, b in pairwise(found)}
 
 
-def test_each_slot_fires_once_while_beats_are_killed(system: System) -> None:
+def test_each_fire_time_fires_once_while_beats_are_killed(system: System) -> None:
     """Two run; the one that fires is killed, another is started in its place, again and again."""
     system.broker()
     beats = worker_and_beats(system)
-    until(lambda: len(slots(system)) >= 2, "the first slots")
+    until(lambda: len(fire_times(system)) >= 2, "the first fire times")
     for _ in range(3):
-        seen = len(slots(system))
+        seen = len(fire_times(system))
         beats.pop(0).kill9()
         beats.append(beat(system, wait=False))
-        until(lambda seen=seen: len(slots(system)) >= seen + 4, "slots after a death")
+        until(lambda seen=seen: len(fire_times(system)) >= seen + 4, "fire times after a death")
         system.ready(beats[-1])
-    assert gaps(system) == {SLOT}
+    assert gaps(system) == {INTERVAL}
     assert set(executed(system).values()) == {1}
 
 
 def test_a_beat_takes_over_within_two_seconds(system: System) -> None:
-    """The slot that was due just after the death is late by less than that.
+    """The fire time that was due just after the death is late by less than that.
 
     SIGTERM ends a beat in order.
     """
@@ -114,44 +114,46 @@ def test_a_beat_takes_over_within_two_seconds(system: System) -> None:
         return store.find("tick").last_fire_time or 0.0  # type: ignore[union-attr]  # it is there
 
     begin = last()
-    until(lambda: last() > begin, "the first slot")
+    until(lambda: last() > begin, "the first fire time")
     first.kill9()
     died = time.time()
     before = last()
-    until(lambda: last() > before, "the next slot")
-    taken = time.time() - max(died, before + SLOT)
+    until(lambda: last() > before, "the next fire time")
+    taken = time.time() - max(died, before + INTERVAL)
     assert taken < 2.5  # 2 s, and what these processes take on a busy machine
     second.send_signal(signal.SIGTERM)
     assert second.wait(10) == 0
 
 
-def test_each_slot_fires_once_while_the_broker_is_killed(system: System) -> None:
+def test_each_fire_time_fires_once_while_the_broker_is_killed(system: System) -> None:
     """It is away for a while; what was due then comes later, once."""
     broker = system.broker()
     worker_and_beats(system)
-    until(lambda: len(slots(system)) >= 2, "the first slots")
+    until(lambda: len(fire_times(system)) >= 2, "the first fire times")
     for _ in range(2):
-        seen = len(slots(system))
+        seen = len(fire_times(system))
         broker.kill9()
         broker = system.broker()
-        until(lambda seen=seen: len(slots(system)) >= seen + 6, "slots after a death")
-    assert gaps(system) == {SLOT}
+        until(lambda seen=seen: len(fire_times(system)) >= seen + 6, "fire times after a death")
+    assert gaps(system) == {INTERVAL}
 
 
 def test_a_paused_beat_does_no_harm(system: System) -> None:
     """It goes on as if it had the lease; the broker refuses what was fired meanwhile."""
     system.broker()
     beats = worker_and_beats(system)
-    until(lambda: len(slots(system)) >= 1, "the first slot")
+    until(lambda: len(fire_times(system)) >= 1, "the first fire time")
     for _ in range(2):
         beats[0].freeze()
-        seen = len(slots(system))
+        seen = len(fire_times(system))
         # More than were under way: the other one has the lease.
-        until(lambda seen=seen: len(slots(system)) >= seen + 7, "slots while one is paused")
+        until(
+            lambda seen=seen: len(fire_times(system)) >= seen + 7, "fire times while one is paused"
+        )
         beats[0].send_signal(signal.SIGCONT)
         beats.reverse()
-    until(lambda seen=seen: len(slots(system)) >= seen + 14, "slots after that")
-    assert gaps(system) == {SLOT}
+    until(lambda seen=seen: len(fire_times(system)) >= seen + 14, "fire times after that")
+    assert gaps(system) == {INTERVAL}
     assert set(executed(system).values()) == {1}
 
 
@@ -164,7 +166,7 @@ def test_schedules_of_clients_survive_everything(system: System) -> None:
     def tick() -> None:
         """Stand for the worker's."""
 
-    app.schedule("mine", tick.s(), every(seconds=SLOT), run_count=3)
+    app.schedule("mine", tick.s(), every(seconds=INTERVAL), run_count=3)
     broker.kill9()
     system.broker()
     worker(system)
@@ -173,7 +175,7 @@ def test_schedules_of_clients_survive_everything(system: System) -> None:
     assert app.schedules.store.find("tick") is not None
     first.kill9()
     path = system.folder / "clockwork.py"
-    path.write_text(APP.replace(f", schedule=every(seconds={SLOT})", ""))
+    path.write_text(APP.replace(f", schedule=every(seconds={INTERVAL})", ""))
     beat(system)
     assert app.schedules.store.find("tick") is None
 

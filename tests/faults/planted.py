@@ -36,7 +36,7 @@ from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory, OpenedFiles
 from eventmq.plugins.queue_stores.sqlite.rows import Tables
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.scheduler.clock import GuardedClock
-from eventmq.scheduler.machine import Machine
+from eventmq.scheduler.machine import SchedulerMachine
 from eventmq.store import events
 from eventmq.timekeeping import ClockRecord, StoreTime, Timekeeper
 from eventmq_contrib.journal import inspection
@@ -478,8 +478,8 @@ FAULTS |= {
         "test_a_clock_that_steps_for_some_seconds_fires_nothing_and_stops_nothing",
     ),
     "a schedule that has fired for later slots waits for them": Fault(
-        bug(Machine, "went_back", _nothing), _SCHEDULER,
-        "test_a_clock_put_back_an_hour_fires_no_slot_twice_and_stops_nothing",
+        bug(SchedulerMachine, "went_back", _nothing), _SCHEDULER,
+        "test_a_clock_put_back_an_hour_fires_no_fire_time_twice_and_stops_nothing",
     ),
     "a beat does not ask for the broker's time": Fault(
         bug(GuardedClock, "expect", _nothing), _SCHEDULER,

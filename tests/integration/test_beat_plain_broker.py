@@ -18,7 +18,7 @@ from tests.support.raw_peer import DEADLINE, PROTOCOL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds between two slots, and as they are written in a message.
+#: Seconds between two fire times, and as they are written in a message.
 SLOT, INTERVAL = 0.4, b"0.4"
 
 BODY = b'["run", {"callable": "tick", "path": "jobs", "args": [1]}]'

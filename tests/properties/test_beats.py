@@ -1,4 +1,4 @@
-"""Beats over simulated weeks, killed and paused at random: each slot exactly once."""
+"""Beats over simulated weeks, killed and paused at random: each fire time exactly once."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SCHEDULES = {
 
 
 def expected(name: str, end: float) -> list[float]:
-    """Return all slots up to a time."""
-    trigger, slot, slots = make_trigger(str(SCHEDULES[name])), NOW, []
-    while (slot := trigger.next_after(slot)) is not None and slot <= end:
-        slots.append(slot)
-    return slots
+    """Return all fire times up to a time."""
+    trigger, fire_time, fire_times = make_trigger(str(SCHEDULES[name])), NOW, []
+    while (fire_time := trigger.next_after(fire_time)) is not None and fire_time <= end:
+        fire_times.append(fire_time)
+    return fire_times
 
 
 class Weather:
@@ -85,7 +85,7 @@ def step(beats: Beats, alive: list[BeatRunner | None], paused: dict[int, float],
 
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_each_slot_fires_exactly_once(beats: Beats, number: int, seed: int) -> None:
+def test_each_fire_time_fires_exactly_once(beats: Beats, number: int, seed: int) -> None:
     """Two and three beats over two weeks with the end of summer time, and hundreds of deaths."""
     weather = Weather(seed, 0.02)
     for name, trigger in SCHEDULES.items():
@@ -95,25 +95,25 @@ def test_each_slot_fires_exactly_once(beats: Beats, number: int, seed: int) -> N
     end = NOW + 2 * WEEK
     while beats.clock.now() < end:
         wait = step(beats, alive, paused, weather)
-        # Leave the middle of nowhere out: a beat wakes up for its slots, and for the lease.
+        # Leave the middle of nowhere out: a beat wakes up for its fire times, and for the lease.
         beats.clock.advance(min(wait, 900.0) + weather.random.uniform(0.0, 1.0))
     for _ in range(40):  # what the last death left
         step(beats, alive, paused, weather)
         beats.clock.advance(0.5)
     assert weather.deaths > 50
     for name in SCHEDULES:
-        slots = [slot for slot in beats.slots(name) if slot <= end]
-        assert expected(name, end) == slots, name
+        fire_times = [fire_time for fire_time in beats.fire_times(name) if fire_time <= end]
+        assert expected(name, end) == fire_times, name
     late = max(
-        when - slot
+        when - fire_time
         for name in SCHEDULES
-        for when, slot in zip(beats.fired(name), beats.slots(name), strict=True)
+        for when, fire_time in zip(beats.fired(name), beats.fire_times(name), strict=True)
     )
     assert late < TOLERANCE
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_edit_between_slots_neither_loses_nor_doubles_one(beats: Beats, seed: int) -> None:
+def test_an_edit_between_fire_times_neither_loses_nor_doubles_one(beats: Beats, seed: int) -> None:
     """Somebody changes queues and switches schedules, while two beats fire every second."""
     weather = Weather(seed, 0.01)
     beats.add("busy", every(seconds=1), source="code")
@@ -127,6 +127,6 @@ def test_an_edit_between_slots_neither_loses_nor_doubles_one(beats: Beats, seed:
             found.queue = str(weather.random.random())
             assert beats.store.save([(found, found.version)]).done[0]
         beats.clock.advance(min(wait, 1.0) + weather.random.uniform(0.0, 0.2))
-    slots = [slot - NOW for slot in beats.slots("busy")]
-    assert list(range(1, len(slots) + 1)) == slots
-    assert len(slots) > 570
+    fire_times = [fire_time - NOW for fire_time in beats.fire_times("busy")]
+    assert list(range(1, len(fire_times) + 1)) == fire_times
+    assert len(fire_times) > 570

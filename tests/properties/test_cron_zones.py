@@ -1,7 +1,7 @@
 """Cron at every change of the clocks of many zones from 2000 to 2040.
 
-The expected slots are computed minute by minute from what the clocks of the zone show: there is
-neither cronsim nor the trigger's own arithmetic in it.
+The expected fire times are computed minute by minute from what the clocks of the zone show, with
+neither cronsim nor the trigger's own arithmetic.
 """
 
 from __future__ import annotations
@@ -101,27 +101,27 @@ def test_cron_fires_as_the_clocks_of_the_zone_show(name):
         for expression, minutes, hours, fixed in EXPRESSIONS:
             for missing in ("next", "skip") if fixed else ("next",):
                 want = expected(times[missing] if fixed else rows, minutes, hours)
-                trigger, slot, got = Cron(expression, name, missing), begin, []
-                while (slot := trigger.next_after(slot)) <= end:
-                    got.append(slot)
+                trigger, fire_time, got = Cron(expression, name, missing), begin, []
+                while (fire_time := trigger.next_after(fire_time)) <= end:
+                    got.append(fire_time)
                 inside = [at for at in want if begin < at <= end]
                 assert inside == got, (name, change, expression, missing)
 
 
 @pytest.mark.parametrize("name", ZONES)
 def test_a_start_in_the_middle_changes_nothing(name):
-    """From any minute the next slot is the first of all that come after it."""
+    """From any minute the next fire time is the first of all that come after it."""
     for change in some(changes(name)[::5]):
         for expression, *_ in EXPRESSIONS[1:]:
             trigger = Cron(expression, name)
-            slot = (change - timedelta(hours=5)).timestamp()
-            end = slot + 10 * 3600
-            while slot < end:
-                following = trigger.next_after(slot)
-                for start in (slot + 1.5, (slot + following) / 2, following - 0.5):
-                    if slot <= start < following:
+            fire_time = (change - timedelta(hours=5)).timestamp()
+            end = fire_time + 10 * 3600
+            while fire_time < end:
+                following = trigger.next_after(fire_time)
+                for start in (fire_time + 1.5, (fire_time + following) / 2, following - 0.5):
+                    if fire_time <= start < following:
                         assert following == trigger.next_after(start), (name, change, expression)
-                slot = following
+                fire_time = following
 
 
 def test_the_zones_are_at_least_thirty_and_change_their_clocks():

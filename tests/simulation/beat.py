@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from eventmq.client.requests import PendingRequest
-    from eventmq.scheduler.runner import Order
+    from eventmq.scheduler.runner import ScheduledJob
 
 __all__ = ["BeatProcess", "make_schedule"]
 
@@ -41,7 +41,7 @@ class Killed(BaseException):
 
 
 def make_schedule(name: str, seconds: float) -> Schedule:
-    """Return a schedule of which no slot is ever left out."""
+    """Return a schedule of which no fire time is ever left out."""
     return Schedule(
         name=name, task=f"sim.{name}", queue="q0",
         headers=f"task:sim.{name},content-type:msgpack",
@@ -70,11 +70,11 @@ class BeatProcess(ClientProcess):
         super().start()
         self.runner = BeatRunner(
             open_store=lambda: BrokerSchedules(self._ask, self._begin_ask),
-            gate=self,
+            client=self,
             make_trigger=make_trigger,
             declared=lambda: self.declared,
             app="sim",
-            holder=f"{self.name}.{self._life}",
+            owner=f"{self.name}.{self._life}",
             clock=self.clock,
             batch=1,
         )
@@ -126,16 +126,16 @@ class BeatProcess(ClientProcess):
             raise call.error
         return call.answers.popleft()
 
-    # What `BeatRunner` calls its gate
+    # What `BeatRunner` calls its client
 
-    def heard(self) -> Sequence[tuple[Schedule, bool]]:
+    def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
         return ()
 
-    def submit(self, orders: Sequence[Order]) -> Callable[[], Sequence[bool | None]]:
-        plans = [JobPlan(order.id, order.queue, order.headers, RUNS) for order in orders]
+    def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
+        plans = [JobPlan(job.id, job.queue, job.headers, RUNS) for job in jobs]
         self.auditor.intend(plans)
-        templates = list(dict.fromkeys((order.queue, order.headers) for order in orders))
-        rows = [(o.id, templates.index((o.queue, o.headers)), o.body) for o in orders]
+        templates = list(dict.fromkeys((job.queue, job.headers) for job in jobs))
+        rows = [(o.id, templates.index((o.queue, o.headers)), o.body) for o in jobs]
         self._calls += 1
         message = f"{self.name}.{self._life}.batch{self._calls}"
         body = encode_batch(templates, rows)

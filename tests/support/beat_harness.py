@@ -66,7 +66,7 @@ class Broker:
 KINDS_OF_STORES = ("direct", "eager", "late")
 
 
-class Gate:
+class CrashingBeatClient:
     """One beat's way to the broker."""
 
     def __init__(self, broker: Broker, crash: Callable[[str], None]) -> None:
@@ -75,15 +75,15 @@ class Gate:
         self.verdict: dict[bytes, bool | None] = {}
         self.asked: list[str] = []
 
-    def heard(self):
+    def received_schedules(self):
         return ()
 
-    def submit(self, orders):
+    def submit(self, jobs):
         self.crash("before submit")
         if self.broker.down:
-            return lambda: [False] * len(orders)
+            return lambda: [False] * len(jobs)
         verdicts = []
-        for order in orders:
+        for order in jobs:
             verdict = self.verdict.get(order.body, True)
             if verdict:
                 self.broker.take(order)
@@ -187,11 +187,11 @@ class Beats:
         """Return a beat, to be driven by `turn`."""
         beat = BeatRunner(
             open_store=lambda: Store(self.store, self.broker, crash, self.kind),
-            gate=Gate(self.broker, crash),
+            client=CrashingBeatClient(self.broker, crash),
             make_trigger=make_trigger,
             declared=lambda: declared or {},
             app="app",
-            holder=f"beat{len(self._made)}",
+            owner=f"beat{len(self._made)}",
             clock=self.clock,
             batch=self.batch,
         )
@@ -222,11 +222,11 @@ class Beats:
         body = name.encode()
         return [at for i, at in self.broker.order if self.broker.bodies[i] == body]
 
-    def slots(self, name: str) -> list[float]:
-        """Return the slots (to the millisecond) of the jobs of a schedule, in order."""
+    def fire_times(self, name: str) -> list[float]:
+        """Return the fire times (to the millisecond) of the jobs of a schedule, in order."""
         body = name.encode()
         ids = [i for i, _ in self.broker.order if self.broker.bodies[i] == body]
         return [int(i[:12], 16) / 1000 for i in ids]
 
     def executed(self, name: str) -> Counter[float]:
-        return Counter(self.slots(name))
+        return Counter(self.fire_times(name))

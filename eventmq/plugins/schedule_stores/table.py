@@ -157,9 +157,9 @@ class ScheduleTable:
             for text in ("name", "last_job", "definition"):
                 sql = sql.replace(f"{text},", f"CAST({text} AS BLOB),", 1)
             rest = islice(self._db.execute(sql, arguments), done, None)
-            for name, version, slot, remaining, last_job, *more in rest:
+            for name, version, fire_time, remaining, last_job, *more in rest:
                 texts = name.decode(errors="replace"), last_job.decode(errors="replace")
-                yield texts[0], version, slot, remaining, texts[1], *more
+                yield texts[0], version, fire_time, remaining, texts[1], *more
 
     def find(self, name: str) -> Schedule | None:
         """Return a schedule by its name.

@@ -1,4 +1,4 @@
-"""Trigger ``at``: one slot, at a moment."""
+"""Trigger ``at``: fires once, at a Unix time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
-from eventmq.policies import check_moment
+from eventmq.policies import check_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,29 +19,29 @@ __all__ = ["At", "eventmq_triggers"]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A `Trigger` with one slot, at the Unix time ``moment``.
+    """A `Trigger` that fires once, at the Unix time ``timestamp``.
 
     Raises:
-        SettingsError: The moment is before 1970 or after the year 9999.
+        SettingsError: The timestamp is before 1970 or after the year 9999.
     """
 
-    moment: float
+    timestamp: float
 
     def __post_init__(self) -> None:
-        check_moment(self.moment)
+        check_timestamp(self.timestamp)
 
-    def next_after(self, slot: float) -> float | None:
-        """Return the moment, if it comes after ``slot``."""
-        return self.moment if self.moment > slot else None
+    def next_after(self, fire_time: float) -> float | None:
+        """Return the timestamp, if it comes after ``fire_time``."""
+        return self.timestamp if self.timestamp > fire_time else None
 
-    def latest(self, slot: float, now: float) -> float | None:
-        """Return the moment, if it comes after ``slot`` and not after ``now``."""
-        return self.moment if slot < self.moment <= now else None
+    def latest(self, fire_time: float, now: float) -> float | None:
+        """Return the timestamp, if it comes after ``fire_time`` and not after ``now``."""
+        return self.timestamp if fire_time < self.timestamp <= now else None
 
 
 def make_trigger(context: PluginContext) -> Trigger:
-    """Return a trigger for the option ``moment``, in Unix time."""
-    return At(**read_options(context, {"moment": 0.0}))
+    """Return a trigger for the option ``timestamp``, in Unix time."""
+    return At(**read_options(context, {"timestamp": 0.0}))
 
 
 @hookimpl

@@ -6,8 +6,8 @@ says at which instants those local times are, whatever the zone does to its cloc
 - An expression of *fixed times* (neither minute nor hour begins with ``*``) fires once for each
   time that it names. A local time that the clocks skip fires at the first instant after the gap,
   or not at all where ``missing`` is ``skip``; one that comes twice fires the first time only.
-- Any other expression follows the clock on the wall: it fires whenever that shows a matching
-  minute. So one of every hour fires in every hour that there really is.
+- Any other expression fires whenever the local clock shows a matching minute. So one for every
+  hour also fires in both hours of an autumn night that have the same name.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ _SECOND = timedelta(seconds=1)
 
 
 def _copy(parsed: Any) -> Any:
-    """Return a matcher of its own, as `copy.copy` does, in a third of the time."""
+    """Copy a matcher as `copy.copy` does, in a third of the time."""
     matcher = object.__new__(type(parsed))
     vars(matcher).update(vars(parsed))
     return matcher
 
 
 def _is_fixed(fields: list[str]) -> bool:
-    """Whether parsed fields (with seconds in front) name times of the day."""
+    """Return whether parsed fields (with seconds in front) name times of the day."""
     return not fields[1].startswith("*") and not fields[2].startswith("*")
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A `Trigger` of a cron expression in a time zone.
+    """A `Trigger` that fires by a cron expression in a time zone.
 
     Attributes:
         expression: Five fields, or one of `eventmq.policies.MACROS`.
         tz: Name of an IANA time zone.
-        missing: ``next`` or ``skip``: what a fixed time does that the clocks skip.
+        missing: What a fixed time does that the clocks skip: ``next`` or ``skip``.
 
     Raises:
-        SettingsError: One of them is not allowed.
+        SettingsError: An argument is not allowed.
     """
 
     expression: str
@@ -71,25 +71,25 @@ class Cron:
         object.__setattr__(self, "_parsed", parsed)
         object.__setattr__(self, "_fixed", _is_fixed(parsed.parts))
 
-    def next_after(self, slot: float) -> float | None:
-        """Return the first slot later than ``slot``."""
+    def next_after(self, fire_time: float) -> float | None:
+        """Return the first fire time later than ``fire_time``."""
         try:
-            found = self._next_fixed(slot) if self._fixed else self._next_shown(slot)
+            found = self._next_fixed(fire_time) if self._fixed else self._next_matching(fire_time)
         except (StopIteration, OverflowError):
             return None  # cronsim gives up after 50 years, datetime after the year 9999
         return found.timestamp()
 
-    def latest(self, slot: float, now: float) -> float | None:
-        """Return the last slot later than ``slot`` and not later than ``now``."""
+    def latest(self, fire_time: float, now: float) -> float | None:
+        """Return the last fire time later than ``fire_time`` and not later than ``now``."""
         back = 3600.0
         start = now - back
-        while start > slot:
+        while start > fire_time:
             found = self.next_after(start)
             if found is not None and found <= now:
                 break
             back *= 4
             start = now - back
-        start, last = max(start, slot), None
+        start, last = max(start, fire_time), None
         while (found := self.next_after(start)) is not None and found <= now:
             start = last = found
         return last
@@ -103,48 +103,48 @@ class Cron:
         found: Iterator[datetime] = matcher
         return found
 
-    def _local(self, moment: datetime) -> datetime:
-        return moment.astimezone(self._zone).replace(tzinfo=None)
+    def _local(self, instant: datetime) -> datetime:
+        return instant.astimezone(self._zone).replace(tzinfo=None)
 
     # Fixed times
 
-    def _next_fixed(self, slot: float) -> datetime:
-        start = datetime.fromtimestamp(slot, timezone.utc)
+    def _next_fixed(self, fire_time: float) -> datetime:
+        start = datetime.fromtimestamp(fire_time, timezone.utc)
         for local in self._matches(self._local(start)):
-            moment = self._moment(local)
-            if moment is not None and moment > start:
-                return moment
+            instant = self._instant(local)
+            if instant is not None and instant > start:
+                return instant
         raise StopIteration
 
-    def _moment(self, local: datetime) -> datetime | None:
-        """Return when the clocks show a local time, for the first time if twice."""
-        moment = local.replace(tzinfo=self._zone).astimezone(timezone.utc)
-        if self._local(moment) == local:
-            return moment
+    def _instant(self, local: datetime) -> datetime | None:
+        """Return the instant of a local time, the first one of two."""
+        instant = local.replace(tzinfo=self._zone).astimezone(timezone.utc)
+        if self._local(instant) == local:
+            return instant
         if self.missing == "skip":
             return None
         # PEP 495: read with the offset before the gap it is after the change, with the other
         # one before it.
         before = local.replace(tzinfo=self._zone, fold=1).astimezone(timezone.utc)
-        return self._change(before, moment)
+        return self._change(before, instant)
 
-    # The clock on the wall
+    # The local clock
 
-    def _next_shown(self, slot: float) -> datetime:
-        start = datetime.fromtimestamp(slot, timezone.utc)
+    def _next_matching(self, fire_time: float) -> datetime:
+        start = datetime.fromtimestamp(fire_time, timezone.utc)
         while True:
             local = self._local(start)
-            moment = start + (next(self._matches(local)) - local)
-            change = self._first_change(start, moment)
+            instant = start + (next(self._matches(local)) - local)
+            change = self._first_change(start, instant)
             if change is None:
-                return moment
+                return instant
             if self._shows(change):
                 return change
             start = change
 
-    def _shows(self, moment: datetime) -> bool:
-        """Whether the clocks show a matching minute just now."""
-        local = self._local(moment)
+    def _shows(self, instant: datetime) -> bool:
+        """Return whether the local clock shows a matching minute at an instant."""
+        local = self._local(instant)
         return next(self._matches(local - _SECOND)) == local
 
     def _first_change(self, start: datetime, end: datetime) -> datetime | None:
@@ -158,7 +158,7 @@ class Cron:
         return None
 
     def _change(self, before: datetime, after: datetime) -> datetime:
-        """Return the instant, to the second, of the one change of offset between two moments."""
+        """Return the instant, to the second, of the one change of offset between two instants."""
         offset = before.astimezone(self._zone).utcoffset()
         before, after = before.replace(microsecond=0), after.replace(microsecond=0)
         while after - before > _SECOND:

@@ -1,7 +1,7 @@
-"""Trigger ``every``: a fixed time after the slot before, whatever clocks on walls do.
+"""Trigger ``every``: fires at a fixed interval, in absolute time.
 
-The first slot comes one interval after the schedule was made; each next one is counted from the
-slot before and never from when a process started, so nothing drifts.
+The first fire time comes one interval after the schedule was made; each next one is counted from
+the fire time before and never from the start of a process, so nothing drifts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Every", "eventmq_triggers"]
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A `Trigger` with slots ``seconds`` apart.
+    """A `Trigger` that fires every ``seconds``.
 
     Raises:
         SettingsError: ``seconds`` is not allowed by `eventmq.policies.check_interval`.
@@ -34,14 +34,14 @@ class Every:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", check_interval(self.seconds))
 
-    def next_after(self, slot: float) -> float | None:
-        """Return the slot that follows."""
-        return round(slot + self.seconds, 6)
+    def next_after(self, fire_time: float) -> float | None:
+        """Return the fire time that follows."""
+        return round(fire_time + self.seconds, 6)
 
-    def latest(self, slot: float, now: float) -> float | None:
-        """Return the last slot up to ``now`` of those that follow ``slot``."""
-        steps = int((now - slot + 1e-6) / self.seconds)
-        return round(slot + steps * self.seconds, 6) if steps > 0 else None
+    def latest(self, fire_time: float, now: float) -> float | None:
+        """Return the last fire time up to ``now`` of those that follow ``fire_time``."""
+        steps = int((now - fire_time + 1e-6) / self.seconds)
+        return round(fire_time + steps * self.seconds, 6) if steps > 0 else None
 
 
 def make_trigger(context: PluginContext) -> Trigger:

@@ -15,8 +15,8 @@ __all__ = ["TriggerSuite"]
 #: Where the tests begin: a Sunday in 2026 on which clocks in Europe are put back.
 START = 1_792_886_400.0
 
-#: Slots that are looked at.
-SLOTS = 200
+#: Fire times that are looked at.
+FIRE_TIMES = 200
 
 
 class TriggerSuite:
@@ -26,36 +26,36 @@ class TriggerSuite:
         """Return the trigger; called once per test."""
         raise NotImplementedError("define make() in your subclass: it returns your trigger")
 
-    def slots(self, trigger: Trigger, start: float = START) -> list[float]:
-        """Return the first slots after a time."""
-        found: list[float] = []
-        slot = trigger.next_after(start)
-        while slot is not None and len(found) < SLOTS:
-            found.append(slot)
-            slot = trigger.next_after(slot)
-        return found
+    def fire_times(self, trigger: Trigger, start: float = START) -> list[float]:
+        """Return the first fire times after a time."""
+        times: list[float] = []
+        fire_time = trigger.next_after(start)
+        while fire_time is not None and len(times) < FIRE_TIMES:
+            times.append(fire_time)
+            fire_time = trigger.next_after(fire_time)
+        return times
 
-    def test_slots_go_forward(self) -> None:
+    def test_fire_times_go_forward(self) -> None:
         """Each comes after the one before, in seconds as float."""
-        found = [START, *self.slots(self.make())]
-        assert all(isinstance(slot, float) for slot in found)
-        assert found == sorted(set(found))
+        times = [START, *self.fire_times(self.make())]
+        assert all(isinstance(fire_time, float) for fire_time in times)
+        assert times == sorted(set(times))
 
-    def test_an_answer_depends_on_the_slot_alone(self) -> None:
+    def test_an_answer_depends_on_the_fire_time_alone(self) -> None:
         """Beats on several hosts compute the same, in whatever order they ask."""
         first, second = self.make(), self.make()
-        found = self.slots(first)
-        assert self.slots(second) == found == self.slots(first)
-        for before, slot in reversed(list(pairwise(found))):
-            assert second.next_after(before) == slot
+        times = self.fire_times(first)
+        assert self.fire_times(second) == times == self.fire_times(first)
+        for before, fire_time in reversed(list(pairwise(times))):
+            assert second.next_after(before) == fire_time
 
-    def test_the_latest_slot_is_that_of_many_steps(self) -> None:
+    def test_the_latest_fire_time_is_that_of_many_steps(self) -> None:
         """So that a long pause costs no steps."""
         trigger = self.make()
-        found = self.slots(trigger)
-        for place in (0, len(found) // 2, len(found) - 1):
-            if found:
-                assert trigger.latest(START, found[place]) == found[place]
+        times = self.fire_times(trigger)
+        for index in (0, len(times) // 2, len(times) - 1):
+            if times:
+                assert trigger.latest(START, times[index]) == times[index]
         first = trigger.next_after(START)
         assert trigger.latest(START, START) is None
         if first is not None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.app.beat import BrokerGate
+from eventmq.app.beat import BrokerBeatClient
 from eventmq.app.schedules import ScheduleNotFound
 from eventmq.errors import SettingsError
 from eventmq.graph import Signature
 from eventmq.policies import Timing, at, cron, every
-from eventmq.scheduler.runner import Order
+from eventmq.scheduler.runner import ScheduledJob
 from tests.support.plugin_harness import providing
 
 if TYPE_CHECKING:
@@ -110,15 +110,15 @@ def test_disabling_and_enabling(app: EventMQ) -> None:
     app.schedules.disable("a")
     made = app.schedules.get("a")
     assert not made.enabled
-    assert app.schedules.next_slot(made) is None
+    assert app.schedules.next_fire_time(made) is None
     app.schedules.enable("a")
     again = app.schedules.get("a")
     assert again.enabled
     assert (again.last_fire_time or 0) > (made.last_fire_time or 0)
-    assert app.schedules.next_slot(again) == pytest.approx((again.last_fire_time or 0) + 1e6)
+    assert app.schedules.next_fire_time(again) == pytest.approx((again.last_fire_time or 0) + 1e6)
 
 
-def test_running_one_now_does_not_touch_its_slots(app: EventMQ) -> None:
+def test_running_one_now_does_not_touch_its_fire_times(app: EventMQ) -> None:
     task = app.task(name="add", expires=60.0)(add)
     app.schedule("a", task.s(1, b=2), every(hours=1))
     before = app.schedules.get("a")
@@ -185,9 +185,9 @@ def test_a_unique_key_is_made_of_the_arguments_of_the_schedule(app: EventMQ) -> 
     task = app.task(name="add", unique="sum:{a}")(add)
     app.schedule("a", task.s(5), every(hours=1))
     assert "sum:5" in app.schedules.get("a").headers
-    gate, made = BrokerGate(app), app.schedules.get("a")
-    orders = [Order(c * 32, "add", "nobody", made.headers, made.body) for c in "12"]
-    assert list(gate.submit(orders)()) == [True, None]
+    client, made = BrokerBeatClient(app), app.schedules.get("a")
+    jobs = [ScheduledJob(c * 32, "add", "nobody", made.headers, made.body) for c in "12"]
+    assert list(client.submit(jobs)()) == [True, None]
 
 
 def test_a_task_by_name_needs_no_code(app: EventMQ) -> None:
@@ -294,10 +294,10 @@ def test_a_trigger_of_a_plugin_is_chosen_by_its_name() -> None:
         def __init__(self, after: float) -> None:
             self.after = after
 
-        def next_after(self, slot: float) -> float | None:
-            return slot + self.after
+        def next_after(self, fire_time: float) -> float | None:
+            return fire_time + self.after
 
-        def latest(self, slot: float, now: float) -> float | None:
+        def latest(self, fire_time: float, now: float) -> float | None:
             return None
 
     plugin = providing(eventmq_triggers={"soon": lambda context: Soon(**context.options)})
@@ -320,12 +320,12 @@ def test_a_task_that_needs_arguments_cannot_have_a_schedule_alone(app: EventMQ) 
 
 def test_the_gate_tells_what_passes_from_what_never_will(app: EventMQ) -> None:
     app.task(name="add")(add)
-    gate = BrokerGate(app)
+    client = BrokerBeatClient(app)
     headers = "task:add,content-type:msgpack"
-    good = Order("1" * 32, "add", "default", headers, b"\x92\x91\x01\x80")
-    large = Order("2" * 32, "add", "default", headers, b"x" * (17 * 1024 * 1024))
-    plain = Order("3" * 32, "", "default", "", b"\xff")
-    assert list(gate.submit([good, large, plain])()) == [True, None, None]
-    assert list(gate.submit([good])()) == [True]
+    good = ScheduledJob("1" * 32, "add", "default", headers, b"\x92\x91\x01\x80")
+    large = ScheduledJob("2" * 32, "add", "default", headers, b"x" * (17 * 1024 * 1024))
+    plain = ScheduledJob("3" * 32, "", "default", "", b"\xff")
+    assert list(client.submit([good, large, plain])()) == [True, None, None]
+    assert list(client.submit([good])()) == [True]
     assert app.job("1" * 32).get() == 1
-    assert gate.unfinished(["1" * 32, "4" * 32]) == {"1" * 32: False, "4" * 32: False}
+    assert client.unfinished(["1" * 32, "4" * 32]) == {"1" * 32: False, "4" * 32: False}

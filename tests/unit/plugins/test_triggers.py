@@ -31,15 +31,15 @@ def context(**options):
 
 
 def fired(trigger, start, n):
-    """Return the ``n`` slots after ``start``."""
-    slots = []
+    """Return the ``n`` fire times after ``start``."""
+    fire_times = []
     for _ in range(n):
         start = trigger.next_after(start)
-        slots.append(start)
-    return slots
+        fire_times.append(start)
+    return fire_times
 
 
-def test_every_counts_from_the_slot_before():
+def test_every_counts_from_the_fire_time_before():
     trigger = every_plugin.make_trigger(context(seconds=90))
     assert [100.0, 190.0, 280.0] == fired(trigger, 10.0, 3)
     assert trigger.latest(10.0, 99.0) is None
@@ -50,10 +50,10 @@ def test_every_counts_from_the_slot_before():
 def test_every_does_not_drift_by_fractions():
     """A million steps of a tenth of a second are as long as one jump."""
     trigger = every_plugin.make_trigger(context(seconds=0.1))
-    slot = 1_800_000_000.0
+    fire_time = 1_800_000_000.0
     for _ in range(1000):
-        slot = trigger.next_after(slot)
-    assert slot == 1_800_000_100.0
+        fire_time = trigger.next_after(fire_time)
+    assert fire_time == 1_800_000_100.0
     assert 1_800_100_000.0 == trigger.latest(1_800_000_000.0, 1_800_100_000.0)
 
 
@@ -74,13 +74,13 @@ def test_an_interval_is_a_number(value):
         every(minutes=value)
 
 
-def test_at_has_one_slot():
-    trigger = at_plugin.make_trigger(context(moment=50.0))
+def test_at_has_one_fire_time():
+    trigger = at_plugin.make_trigger(context(timestamp=50.0))
     assert 50.0 == trigger.next_after(49.9)
     assert trigger.next_after(50.0) is None
     assert 50.0 == trigger.latest(0.0, 50.0)
     assert trigger.latest(0.0, 49.0) is None
-    assert 'at:{"moment":1893488400.0}' == str(at(datetime(2030, 1, 1, 10, tzinfo=PARIS)))
+    assert 'at:{"timestamp":1893488400.0}' == str(at(datetime(2030, 1, 1, 10, tzinfo=PARIS)))
 
 
 def test_at_needs_to_know_the_zone():
@@ -111,9 +111,9 @@ def test_a_fixed_time_that_does_not_exist_is_skipped_where_the_policy_says_so():
 def test_fixed_times_that_do_not_exist_fire_once_together():
     """Both become 03:00, and so does the one that is 03:00 anyway."""
     trigger = Cron("0,30 2,3 * * *", "Europe/Paris")
-    slots = fired(trigger, unix(2026, 3, 29, 0), 3)
+    fire_times = fired(trigger, unix(2026, 3, 29, 0), 3)
     three = unix(2026, 3, 29, 3, zone=PARIS)
-    assert [three, three + 1800, unix(2026, 3, 30, 2, zone=PARIS)] == slots
+    assert [three, three + 1800, unix(2026, 3, 30, 2, zone=PARIS)] == fire_times
 
 
 def test_a_fixed_time_that_exists_twice_fires_the_first_time_only():
@@ -147,13 +147,13 @@ def test_a_leap_day_is_found():
     ("expression", "start"),
     [("* * * * *", 0), ("0 * * * *", 3), ("0 3 * * *", 40), ("0 0 1 1 *", 4000)],
 )
-def test_the_latest_slot_is_that_of_many_steps(expression, start):
+def test_the_latest_fire_time_is_that_of_many_steps(expression, start):
     trigger = Cron(expression, "Europe/Paris")
     now = unix(2026, 11, 21, 5, 3)
-    slot = now - start * 86_400 - 7200
+    fire_time = now - start * 86_400 - 7200
     last = None
-    while (slot := trigger.next_after(slot)) <= now:
-        last = slot
+    while (fire_time := trigger.next_after(fire_time)) <= now:
+        last = fire_time
     assert last == trigger.latest(now - start * 86_400 - 7200, now)
     assert trigger.latest(now, now) is None
 

@@ -31,9 +31,9 @@ class Journal:
         self.lines: list[str] = []
         self.trouble: dict[str, Exception] = {}
         self.meanwhile: dict[str, object] = {}
-        batches, gate = self.beat._batches, self.beat._gate
-        self.begin_advance, self.submit = batches._begin_advance, gate.submit
-        batches._begin_advance, gate.submit = self.begin_step, self.submit_orders
+        batches, client = self.beat._batches, self.beat._client
+        self.begin_advance, self.submit = batches._begin_advance, client.submit
+        batches._begin_advance, client.submit = self.begin_step, self.submit_jobs
         self.beats.clock.advance(10)
 
     def write(self, line: str) -> None:
@@ -42,10 +42,10 @@ class Journal:
         if line in self.trouble:
             raise self.trouble.pop(line)
 
-    def submit_orders(self, orders):
-        name = orders[0].body.decode()
+    def submit_jobs(self, jobs):
+        name = jobs[0].body.decode()
         self.write(f"submit {name}")
-        return partial(self.wait, f"receipt {name}", self.submit(orders))
+        return partial(self.wait, f"receipt {name}", self.submit(jobs))
 
     def begin_step(self, rows):
         (row,) = rows
@@ -80,7 +80,7 @@ def test_while_one_waits_for_the_broker_or_the_store_the_next_ones_leave(journal
         "receipt c", "store c", "stored b",
         "receipt d", "store d", "stored c", "stored d",
     ] == four.lines  # fmt: skip
-    assert all([NOW + 10] == four.beats.slots(name) for name in "abcd")
+    assert all([NOW + 10] == four.beats.fire_times(name) for name in "abcd")
     assert all(NOW + 10 == four.beats.store.find(name).last_fire_time for name in "abcd")
 
 
@@ -105,13 +105,13 @@ def test_one_alone_is_stored_before_the_turn_ends(journal):
 
 
 def test_the_next_step_of_a_schedule_waits_for_the_last_one(journal):
-    """Slots of 2,500 s were missed, and at most 100 fire at a time."""
+    """Fire times of 2,500 s were missed, and at most 100 fire at a time."""
     one = journal("a", misfire="all", window=1e6)
     one.beats.clock.advance(2490)
     for _ in range(3):
         one.beats.turn(one.beat)
     assert ["submit a", "receipt a", "store a", "stored a"] * 3 == one.lines
-    assert [NOW + 10 * n for n in range(1, 251)] == one.beats.slots("a")
+    assert [NOW + 10 * n for n in range(1, 251)] == one.beats.fire_times("a")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_next_step_of_a_schedule_waits_for_the_last_one(journal):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("error", [BrokerUnavailable("gone"), StoreError("x"), QueueFull("full")])
-def test_trouble_loses_no_slot_and_fires_none_twice(journal, where, again, error):
+def test_trouble_loses_no_fire_time_and_fires_none_twice(journal, where, again, error):
     """All that was on its way is done again, under the same ids."""
     four = journal("abcd")
     four.trouble[where] = error
@@ -135,7 +135,7 @@ def test_trouble_loses_no_slot_and_fires_none_twice(journal, where, again, error
     assert set(again) | (set("abcd") - set(first)) == set(later)
     assert four.beats.broker.refused == len(set(again) & set(later)) - (where == "submit b")
     for name in "abcd":
-        assert [NOW + 10] == four.beats.slots(name)
+        assert [NOW + 10] == four.beats.fire_times(name)
         assert NOW + 10 == four.beats.store.find(name).last_fire_time
 
 
@@ -146,7 +146,7 @@ def test_steps_that_were_stored_although_nobody_waited_for_them_are_read(journal
     del four.lines[:]
     four.beats.run(four.beat, 3)
     assert ["submit c", "submit d"] == sorted(line for line in four.lines if "submit" in line)
-    assert all([NOW + 10] == four.beats.slots(name) for name in "abcd")
+    assert all([NOW + 10] == four.beats.fire_times(name) for name in "abcd")
     assert all(NOW + 10 == four.beats.store.find(name).last_fire_time for name in "abcd")
 
 
@@ -166,7 +166,7 @@ def test_what_somebody_else_has_moved_on_meanwhile_is_read_again_at_once(journal
     ]
     two.begin_advance = begin
     two.beats.run(two.beat, 11)
-    assert all([NOW + 10, NOW + 20] == two.beats.slots(name) for name in "ab")
+    assert all([NOW + 10, NOW + 20] == two.beats.fire_times(name) for name in "ab")
 
 
 def test_each_schedule_of_a_batch_gets_its_own_verdicts():
@@ -176,18 +176,18 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
         beats.add(name, every(seconds=5))
     beat = beats.start()
     beats.turn(beat)
-    submit, rounds = beat._gate.submit, []
+    submit, rounds = beat._client.submit, []
 
-    def submit_some(orders):
-        rounds.append([order.body.decode() for order in orders])
+    def submit_some(jobs):
+        rounds.append([order.body.decode() for order in jobs])
         if len(rounds) > 1:
-            return submit(orders)
+            return submit(jobs)
         verdicts = [True, True, True, False, None, None, False, False]
-        taken = [order for order, verdict in zip(orders, verdicts, strict=True) if verdict]
+        taken = [order for order, verdict in zip(jobs, verdicts, strict=True) if verdict]
         submit(taken)
         return lambda: verdicts
 
-    beat._gate.submit = submit_some
+    beat._client.submit = submit_some
     beats.clock.advance(10)
     for _ in range(2):
         beats.turn(beat)
@@ -198,8 +198,8 @@ def test_each_schedule_of_a_batch_gets_its_own_verdicts():
     }
     beats.run(beat, 2)
     assert ["d", "d"] == rounds[2]
-    slots = [NOW + 5, NOW + 10]
-    assert [slots, slots, [], slots] == [beats.slots(name) for name in "abcd"]
+    fire_times = [NOW + 5, NOW + 10]
+    assert [fire_times, fire_times, [], fire_times] == [beats.fire_times(name) for name in "abcd"]
     assert 0 == beats.broker.refused
     beats.close()
 
@@ -222,4 +222,4 @@ def test_before_the_next_look_at_the_store_all_is_settled(journal):
     stored = [four.beats.store.find(name).last_fire_time for name in "abcd"]
     assert [NOW + 10, NOW + 10, NOW, NOW] == stored
     four.beats.turn(four.beat)
-    assert all([NOW + 10] == four.beats.slots(name) for name in "abcd")
+    assert all([NOW + 10] == four.beats.fire_times(name) for name in "abcd")

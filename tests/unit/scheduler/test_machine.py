@@ -1,4 +1,4 @@
-"""What a beat fires and stores: slots, misfires, overlaps, jitter, clocks, takeovers."""
+"""What a beat fires and stores: fire times, misfires, overlaps, jitter, clocks, takeovers."""
 
 from __future__ import annotations
 
@@ -26,34 +26,37 @@ def beats(request):
     beats.close()
 
 
-def test_each_slot_fires_once_and_in_time(beats):
+def test_each_fire_time_fires_once_and_in_time(beats):
     beats.add("a", every(seconds=10))
     beat = beats.start()
     beats.run(beat, 35)
-    assert [NOW + 10, NOW + 20, NOW + 30] == beats.slots("a")
-    late = [when - slot for when, slot in zip(beats.fired("a"), beats.slots("a"), strict=True)]
+    assert [NOW + 10, NOW + 20, NOW + 30] == beats.fire_times("a")
+    late = [
+        when - fire_time
+        for when, fire_time in zip(beats.fired("a"), beats.fire_times("a"), strict=True)
+    ]
     assert max(late) < 0.01
     assert NOW + 30 == beats.store.find("a").last_fire_time
 
 
-def test_the_next_slot_comes_from_the_last_one_not_from_a_start(beats):
+def test_the_next_fire_time_comes_from_the_last_one_not_from_a_start(beats):
     beats.add("a", every(seconds=60))
     for _ in range(7):  # none lives for a minute
         beats.run(beats.start(), 10)
     beats.run(beats.start(), 60)
-    assert [NOW + 60, NOW + 120] == beats.slots("a")
+    assert [NOW + 60, NOW + 120] == beats.fire_times("a")
 
 
 def test_a_schedule_without_nohaste_fires_at_once_too(beats):
     beats.add("a", every(seconds=60), nohaste=False)
     beats.run(beats.start(), 61)
-    assert [NOW, NOW + 60] == beats.slots("a")
+    assert [NOW, NOW + 60] == beats.fire_times("a")
 
 
 def test_run_count_counts_the_hasty_run_too_and_the_schedule_ends(beats):
     beats.add("a", every(seconds=10), nohaste=False, run_count=3)
     beats.run(beats.start(), 100)
-    assert [NOW, NOW + 10, NOW + 20] == beats.slots("a")
+    assert [NOW, NOW + 10, NOW + 20] == beats.fire_times("a")
     assert beats.store.find("a") is None
 
 
@@ -72,7 +75,7 @@ def test_what_has_ended_goes_though_its_beat_died_before_it_removed_that(beats, 
     beats.run(beats.start(), 2)
     assert beats.store.find("a") is None
     assert beats.store.find("kept") is not None
-    assert 1 == len(beats.slots("a")) == len(beats.slots("kept"))
+    assert 1 == len(beats.fire_times("a")) == len(beats.fire_times("kept"))
 
 
 def test_one_that_was_enabled_too_late_is_kept(beats):
@@ -85,7 +88,7 @@ def test_one_that_was_enabled_too_late_is_kept(beats):
     for _ in range(2):
         beats.run(beats.start(), 3)
         assert beats.store.find("late") is not None
-    assert [] == beats.slots("late")
+    assert [] == beats.fire_times("late")
 
 
 def test_only_the_beat_that_fires_removes_what_has_ended(beats):
@@ -123,9 +126,9 @@ def test_one_that_is_sent_again_after_its_end_begins_anew(beats, kept):
     again = Schedule(name="a", trigger=str(every(seconds=5)), body=b"a", run_count=1, **kept)
     beat = beats.start()
     heard = [(again, False)]
-    beat._gate.heard = lambda: [heard.pop()] if heard else ()
+    beat._client.received_schedules = lambda: [heard.pop()] if heard else ()
     beats.run(beat, 20)
-    assert 2 == len(beats.slots("a"))
+    assert 2 == len(beats.fire_times("a"))
     assert beats.store.find("a") is None
 
 
@@ -134,7 +137,7 @@ def test_at_fires_once_and_is_gone(beats):
     beats.add("a", at(moment))
     beats.add("kept", at(moment), source="code")
     beats.run(beats.start(), 20)
-    assert [NOW + 5] == beats.slots("a") == beats.slots("kept")
+    assert [NOW + 5] == beats.fire_times("a") == beats.fire_times("kept")
     assert beats.store.find("a") is None
     assert beats.store.find("kept") is not None
 
@@ -142,7 +145,7 @@ def test_at_fires_once_and_is_gone(beats):
 def test_a_disabled_schedule_does_not_fire(beats):
     beats.add("a", every(seconds=10), enabled=False)
     beats.run(beats.start(), 100)
-    assert [] == beats.slots("a")
+    assert [] == beats.fire_times("a")
 
 
 def test_a_new_schedule_is_seen_while_a_beat_runs(beats):
@@ -150,10 +153,10 @@ def test_a_new_schedule_is_seen_while_a_beat_runs(beats):
     beats.run(beat, 5)
     beats.add("a", every(seconds=2))
     beats.run(beat, 5)
-    assert [NOW + 7, NOW + 9] == [round(slot, 2) for slot in beats.slots("a")]
+    assert [NOW + 7, NOW + 9] == [round(fire_time, 2) for fire_time in beats.fire_times("a")]
     beats.store.remove("a", None)
     beats.run(beat, 20)
-    assert 2 == len(beats.slots("a"))
+    assert 2 == len(beats.fire_times("a"))
 
 
 def test_an_edit_counts_at_once(beats):
@@ -164,7 +167,7 @@ def test_an_edit_counts_at_once(beats):
     new = Schedule(name="a", trigger=str(every(seconds=3)), body=b"a")
     beats.store.save([(new.succeeding(old, beats.clock.now()), old.version)])
     beats.run(beat, 7)
-    assert [3.0, 6.0] == [round(slot - NOW - 5, 2) for slot in beats.slots("a")]
+    assert [3.0, 6.0] == [round(fire_time - NOW - 5, 2) for fire_time in beats.fire_times("a")]
 
 
 def test_a_change_that_comes_beside_a_firing_is_not_overlooked(beats):
@@ -176,10 +179,10 @@ def test_a_change_that_comes_beside_a_firing_is_not_overlooked(beats):
             beats.add("b", every(seconds=3))
 
     beats.run(beats.start(edit), 9)
-    assert [NOW + 8] == [round(slot, 1) for slot in beats.slots("b")]
+    assert [NOW + 8] == [round(fire_time, 1) for fire_time in beats.fire_times("b")]
 
 
-# Missed slots
+# Missed fire times
 
 
 @pytest.mark.parametrize(
@@ -187,40 +190,40 @@ def test_a_change_that_comes_beside_a_firing_is_not_overlooked(beats):
     [("one", [3600]), ("skip", []), ("all", [1800, 2400, 3000, 3600])],
 )
 def test_what_was_missed_follows_the_policy(beats, misfire, expected, caplog):
-    """Nobody fires for an hour and 100 s; slots are ten minutes apart."""
+    """Nobody fires for an hour and 100 s; fire times are ten minutes apart."""
     caplog.set_level(logging.INFO)
     beats.add("a", every(seconds=600), misfire=misfire, window=2000.0)
     beats.clock.advance(3700)
     beat = beats.start()
     beats.run(beat, 10)
-    assert [NOW + after for after in expected] == beats.slots("a")
-    assert "slots were missed" in caplog.text
+    assert [NOW + after for after in expected] == beats.fire_times("a")
+    assert "fire times were missed" in caplog.text
     beats.run(beat, 600)
-    assert [NOW + after for after in [*expected, 4200]] == beats.slots("a")
+    assert [NOW + after for after in [*expected, 4200]] == beats.fire_times("a")
 
 
-def test_a_slot_that_is_a_little_late_is_not_missed(beats):
-    """Another beat took over, or the broker was started again: every slot fires."""
+def test_a_fire_time_that_is_a_little_late_is_not_missed(beats):
+    """Another beat took over, or the broker was started again: every fire time fires."""
     for policy in ("one", "skip", "all"):
         beats.add(policy, every(seconds=5), misfire=policy)
     beats.clock.advance(TOLERANCE)
     beats.run(beats.start(), 0.5)
     for policy in ("one", "skip", "all"):
-        assert [NOW + 5 * n for n in range(1, 7)] == beats.slots(policy)
+        assert [NOW + 5 * n for n in range(1, 7)] == beats.fire_times(policy)
 
 
-def test_many_missed_slots_fire_one_after_the_other(beats):
+def test_many_missed_fire_times_fire_one_after_the_other(beats):
     beats.add("a", every(seconds=1), misfire="all", window=1e6)
     beats.clock.advance(1000)
     beats.run(beats.start(), 0.5)
-    assert [NOW + n for n in range(1, 1001)] == beats.slots("a")
+    assert [NOW + n for n in range(1, 1001)] == beats.fire_times("a")
 
 
-def test_slots_beyond_the_run_count_do_not_fire(beats):
+def test_fire_times_beyond_the_run_count_do_not_fire(beats):
     beats.add("a", every(seconds=1), run_count=3)
     beats.clock.advance(10)
     beats.run(beats.start(), 5)
-    assert [NOW + 1, NOW + 2, NOW + 3] == beats.slots("a")
+    assert [NOW + 1, NOW + 2, NOW + 3] == beats.fire_times("a")
     assert beats.store.find("a") is None
 
 
@@ -228,31 +231,31 @@ def test_a_year_of_missed_minutes_takes_no_time(beats):
     beats.add("a", cron("* * * * *", tz="Europe/Paris"))
     beats.clock.advance(365 * 86_400)
     beats.run(beats.start(), 0.5)
-    assert [NOW + 365 * 86_400] == beats.slots("a")
+    assert [NOW + 365 * 86_400] == beats.fire_times("a")
 
 
-def test_a_missed_hasty_run_is_one_of_the_slots(beats):
+def test_a_missed_hasty_run_is_one_of_the_fire_times(beats):
     beats.add("a", every(seconds=100), nohaste=False)
     beats.add("b", every(seconds=1e6), nohaste=False)
     beats.clock.advance(250)
     beats.run(beats.start(), 1)
-    assert [NOW + 200] == beats.slots("a")
-    assert [NOW] == beats.slots("b")
+    assert [NOW + 200] == beats.fire_times("a")
+    assert [NOW] == beats.fire_times("b")
 
 
 # Overlap
 
 
-def test_overlap_skip_leaves_out_slots_while_the_job_runs(beats, caplog):
+def test_overlap_skip_leaves_out_fire_times_while_the_job_runs(beats, caplog):
     caplog.set_level(logging.INFO)
     beats.add("a", every(seconds=10), overlap="skip")
     beat = beats.start()
     beats.run(beat, 35)
-    assert [NOW + 10] == beats.slots("a")
-    assert "still runs, slots are skipped" in caplog.text
+    assert [NOW + 10] == beats.fire_times("a")
+    assert "still runs, fire times are skipped" in caplog.text
     beats.broker.states[beats.broker.order[0][0]] = "succeeded"
     beats.run(beat, 10)
-    assert [NOW + 10, NOW + 40] == beats.slots("a")
+    assert [NOW + 10, NOW + 40] == beats.fire_times("a")
 
 
 @pytest.mark.parametrize("misfire", ["one", "all", "skip"])
@@ -261,40 +264,40 @@ def test_overlap_queue_lets_one_wait(beats, misfire):
     beats.add("a", every(seconds=10), overlap="queue", misfire=misfire)
     beat = beats.start()
     beats.run(beat, 45)
-    assert [NOW + 10] == beats.slots("a")
+    assert [NOW + 10] == beats.fire_times("a")
     beats.broker.states[beats.broker.order[0][0]] = "failed"
     beats.run(beat, 2)
-    assert [NOW + 10, NOW + 40] == beats.slots("a")
+    assert [NOW + 10, NOW + 40] == beats.fire_times("a")
     beats.broker.states[beats.broker.order[1][0]] = "succeeded"
     beats.run(beat, 10)
-    assert [NOW + 10, NOW + 40, NOW + 50] == beats.slots("a")
+    assert [NOW + 10, NOW + 40, NOW + 50] == beats.fire_times("a")
 
 
-def test_overlap_counts_for_slots_that_are_late_too(beats):
+def test_overlap_counts_for_fire_times_that_are_late_too(beats):
     """They do not fire beside each other."""
     beats.add("skip", every(seconds=5), overlap="skip")
     beats.add("queue", every(seconds=5), overlap="queue")
     beats.clock.advance(20)
     beats.run(beats.start(), 3)
-    assert [NOW + 5] == beats.slots("skip") == beats.slots("queue")
+    assert [NOW + 5] == beats.fire_times("skip") == beats.fire_times("queue")
 
 
 def test_overlap_allow_asks_nobody(beats):
     beats.add("a", every(seconds=1))
     beat = beats.start()
     beats.run(beat, 5)
-    assert [] == beat._gate.asked
+    assert [] == beat._client.asked
 
 
 # Jitter
 
 
-def test_jitter_moves_the_job_and_not_the_slot(beats):
+def test_jitter_moves_the_job_and_not_the_fire_time(beats):
     beats.add("a", every(seconds=100), jitter=50.0)
     beats.run(beats.start(), 1000)
-    slots, fired = beats.slots("a"), beats.fired("a")
-    assert [NOW + 100 * n for n in range(1, len(slots) + 1)] == slots
-    late = [when - slot for when, slot in zip(fired, slots, strict=True)]
+    fire_times, fired = beats.fire_times("a"), beats.fired("a")
+    assert [NOW + 100 * n for n in range(1, len(fire_times) + 1)] == fire_times
+    late = [when - fire_time for when, fire_time in zip(fired, fire_times, strict=True)]
     assert all(0 <= after <= 50.1 for after in late)
     assert max(late) - min(late) > 5
 
@@ -320,14 +323,14 @@ def test_a_clock_that_steps_for_some_seconds_fires_nothing_and_stops_nothing(bea
         beats.run(beat, 8)
         beats.clock.set_now(beats.clock.now() - step)
         beats.run(beat, 52)
-    assert [60 * n for n in range(1, 9)] == [slot - NOW for slot in beats.slots("a")]
-    assert beats.slots("b") == []
+    assert [60 * n for n in range(1, 9)] == [fire_time - NOW for fire_time in beats.fire_times("a")]
+    assert beats.fire_times("b") == []
     assert "the clock steps by +400.0 days" in caplog.text
     assert "the clock is back after a step of -365.0 days, which never counted" in caplog.text
 
 
-def test_a_clock_put_back_an_hour_fires_no_slot_twice_and_stops_nothing(beats, caplog):
-    """It counts after ten minutes; slots that come again have the ids of before."""
+def test_a_clock_put_back_an_hour_fires_no_fire_time_twice_and_stops_nothing(beats, caplog):
+    """It counts after ten minutes; fire times that come again have the ids of before."""
     beats.add("a", every(seconds=60))
     beats.add("b", cron("*/10 * * * *"))
     beat = beats.start()
@@ -335,14 +338,14 @@ def test_a_clock_put_back_an_hour_fires_no_slot_twice_and_stops_nothing(beats, c
     beats.clock.set_now(beats.clock.now() - 3600)
     beats.run(beat, 7200)
     first = [60 * n for n in range(1, 40)]
-    slots = [slot - NOW for slot in beats.slots("a")]
-    assert first == slots[:39]
-    again = slots[39:]
+    fire_times = [fire_time - NOW for fire_time in beats.fire_times("a")]
+    assert first == fire_times[:39]
+    again = fire_times[39:]
     assert -1200 <= again[0] <= -1080
     assert {60.0} == {round(b - a, 3) for a, b in pairwise(again)}
     assert max(b - a for a, b in pairwise(beats.broker.boots)) <= 121.0
     before, after = [600, 1200, 1800], [2400, 3000, 3600, 4200, 4800, 5400]
-    assert [*before, -600, 0, *after] == [slot - NOW for slot in beats.slots("b")]
+    assert [*before, -600, 0, *after] == [fire_time - NOW for fire_time in beats.fire_times("b")]
     assert 3 == beats.broker.refused
     assert "the clock has stepped by -60.0 minutes, and that counts now" in caplog.text
 
@@ -355,8 +358,10 @@ def test_a_clock_put_forward_an_hour_for_good_counts_as_missed(beats, caplog):
     beats.clock.set_now(beats.clock.now() + 3600)
     beats.run(beat, 630)
     steady = [60 * n for n in range(1, 16)]
-    assert [*steady, 4500] == [slot - NOW for slot in beats.slots("a")]
-    assert [60 * n for n in range(1, 76)] == [slot - NOW for slot in beats.slots("all")]
+    assert [*steady, 4500] == [fire_time - NOW for fire_time in beats.fire_times("a")]
+    assert [60 * n for n in range(1, 76)] == [
+        fire_time - NOW for fire_time in beats.fire_times("all")
+    ]
     assert "the clock has stepped by +60.0 minutes, and that counts now" in caplog.text
 
 
@@ -375,10 +380,10 @@ def test_a_month_that_was_missed_is_one_job(beats, away):
     else:
         beats.clock.reboot(month)
         beat = beats.start()
-    fired = len(beats.slots("a"))
+    fired = len(beats.fire_times("a"))
     beats.run(beat, 121)
-    assert len(beats.slots("a")) - fired <= 3
-    assert beats.slots("a")[-1] >= beats.clock.now() - 61
+    assert len(beats.fire_times("a")) - fired <= 3
+    assert beats.fire_times("a")[-1] >= beats.clock.now() - 61
 
 
 def test_a_last_fire_time_in_the_future_is_told_and_set_to_now(beats, caplog):
@@ -390,10 +395,10 @@ def test_a_last_fire_time_in_the_future_is_told_and_set_to_now(beats, caplog):
     first.close()
     beats.clock.set_now(NOW + 10)
     beats.run(beats.start(), 62)
-    assert "1 schedules have fired for slots ahead of the clock, 'a' for one in 3590 s" in (
+    assert "1 schedules have fired for times ahead of the clock, 'a' for one in 3590 s" in (
         caplog.text
     )
-    assert NOW + 70 <= beats.slots("a")[-1] <= NOW + 71
+    assert NOW + 70 <= beats.fire_times("a")[-1] <= NOW + 71
 
 
 def test_a_beat_whose_clock_is_a_day_ahead_goes_by_the_brokers_for_ten_minutes(beats, caplog):
@@ -402,10 +407,12 @@ def test_a_beat_whose_clock_is_a_day_ahead_goes_by_the_brokers_for_ten_minutes(b
     beats.clock.set_now(NOW + 86_400)
     beat = beats.start()
     beats.run(beat, 595)
-    assert [60 * n for n in range(1, 10)] == [slot - NOW for slot in beats.slots("a")]
+    assert [60 * n for n in range(1, 10)] == [
+        fire_time - NOW for fire_time in beats.fire_times("a")
+    ]
     assert "the clock steps by +24.0 hours, or is so far from the broker's" in caplog.text
     beats.run(beat, 30)
-    assert 86_400 + 600 == beats.slots("a")[-1] - NOW
+    assert 86_400 + 600 == beats.fire_times("a")[-1] - NOW
 
 
 def test_a_beat_whose_clock_is_a_year_back_fires_by_the_brokers(beats):
@@ -416,7 +423,7 @@ def test_a_beat_whose_clock_is_a_year_back_fires_by_the_brokers(beats):
     beats.clock.set_now(NOW - 365 * 86_400)
     beats.clock.reboot(0.0)
     beats.run(beats.start(), 120)
-    assert [60, 120, 180, 240] == [slot - NOW for slot in beats.slots("a")]
+    assert [60, 120, 180, 240] == [fire_time - NOW for fire_time in beats.fire_times("a")]
 
 
 def test_a_beat_fires_nothing_before_it_knows_the_brokers_time(beats):
@@ -428,7 +435,7 @@ def test_a_beat_fires_nothing_before_it_knows_the_brokers_time(beats):
     assert beats.broker.order == []
     beats.broker.down = False
     beats.run(beat, 1)
-    assert 1 == len(beats.slots("a"))
+    assert 1 == len(beats.fire_times("a"))
 
 
 # Several
@@ -448,8 +455,8 @@ def test_one_of_two_fires_and_the_other_takes_over_within_2_seconds(beats):
         beats.clock.advance(max(0.001, beats.turn(second)))
     assert beats.clock.now() - died < 2.0
     beats.run(second, 5)
-    slots = beats.slots("a")
-    assert [round(NOW + 0.1 * n, 3) for n in range(1, len(slots) + 1)] == slots
+    fire_times = beats.fire_times("a")
+    assert [round(NOW + 0.1 * n, 3) for n in range(1, len(fire_times) + 1)] == fire_times
 
 
 def test_a_beat_that_is_stopped_gives_the_lease_back(beats):
@@ -474,7 +481,7 @@ def test_both_may_fire_and_the_broker_refuses_the_second(beats):
     beats.clock.advance(10)
     beats.turn(first)
     beats.turn(second)
-    assert [NOW + 10] == beats.slots("a")
+    assert [NOW + 10] == beats.fire_times("a")
     assert 1 == beats.broker.refused
 
 
@@ -497,8 +504,8 @@ def test_a_beat_may_die_anywhere(beats, place):
         beats.run(beats.start(crash), 10)
     beats.clock.advance(3)
     beats.run(beats.start(), 20)
-    assert [NOW + n for n in range(1, len(beats.slots("a")) + 1)] == beats.slots("a")
-    assert [NOW + n for n in range(1, 21)] == beats.slots("b")
+    assert [NOW + n for n in range(1, len(beats.fire_times("a")) + 1)] == beats.fire_times("a")
+    assert [NOW + n for n in range(1, 21)] == beats.fire_times("b")
 
 
 # Trouble
@@ -513,7 +520,7 @@ def test_a_broker_that_is_away_is_waited_for(beats, caplog):
     beats.run(beat, 20)
     beats.broker.down = False
     beats.run(beat, 5)
-    assert [NOW + 5 * n for n in range(1, 7)] == beats.slots("a")
+    assert [NOW + 5 * n for n in range(1, 7)] == beats.fire_times("a")
     assert 1 == caplog.text.count("the scheduler waits: no broker")
     assert "the scheduler goes on" in caplog.text
 
@@ -522,10 +529,10 @@ def test_a_job_that_is_refused_for_good_does_not_stop_the_others(beats):
     beats.add("bad", every(seconds=5))
     beats.add("good", every(seconds=5))
     beat = beats.start()
-    beat._gate.verdict[b"bad"] = None
+    beat._client.verdict[b"bad"] = None
     beats.run(beat, 21)
-    assert [] == beats.slots("bad")
-    assert 4 == len(beats.slots("good"))
+    assert [] == beats.fire_times("bad")
+    assert 4 == len(beats.fire_times("good"))
     assert NOW + 20 == beats.store.find("bad").last_fire_time
     assert "" == beats.store.find("bad").last_job
 
@@ -534,12 +541,14 @@ def test_a_full_queue_is_tried_again(beats):
     beats.add("full", every(seconds=5))
     beats.add("good", every(seconds=5))
     beat = beats.start()
-    beat._gate.verdict[b"full"] = False
+    beat._client.verdict[b"full"] = False
     beats.run(beat, 21)
-    assert [] == beats.slots("full")
-    beat._gate.verdict.clear()
+    assert [] == beats.fire_times("full")
+    beat._client.verdict.clear()
     beats.run(beat, 2)
-    assert [NOW + 5 * n for n in range(1, 5)] == beats.slots("full") == beats.slots("good")
+    assert (
+        [NOW + 5 * n for n in range(1, 5)] == beats.fire_times("full") == beats.fire_times("good")
+    )
 
 
 def test_a_trigger_that_nobody_knows_does_not_stop_the_others(beats, caplog):
@@ -549,7 +558,7 @@ def test_a_trigger_that_nobody_knows_does_not_stop_the_others(beats, caplog):
     beats.store.save([(found, found.version)])
     beats.add("good", every(seconds=5))
     beats.run(beats.start(), 11)
-    assert 2 == len(beats.slots("good"))
+    assert 2 == len(beats.fire_times("good"))
     assert "schedule 'bad' cannot fire: cron expression '0 0 30 2 *' is not possible" in caplog.text
 
 
@@ -563,12 +572,12 @@ def test_a_full_disk_is_waited_for(beats, caplog):
 
     beat = beats.start(crash)
     beats.run(beat, 12)
-    assert [NOW + 5, NOW + 10] == beats.slots("a")
+    assert [NOW + 5, NOW + 10] == beats.fire_times("a")
     assert NOW == beats.store.find("a").last_fire_time
     full.clear()
     full.append(False)
     beats.run(beat, 5)
-    assert [NOW + 5, NOW + 10, NOW + 15] == beats.slots("a")
+    assert [NOW + 5, NOW + 10, NOW + 15] == beats.fire_times("a")
     assert 1 == caplog.text.count("the scheduler waits: the disk is full")
 
 
@@ -577,19 +586,19 @@ def test_one_whose_trigger_fails_after_it_has_fired_is_kept(beats, monkeypatch, 
     """A newer version of the plugin may go on."""
 
     class Broken:
-        def next_after(self, slot):
-            if slot == NOW:
+        def next_after(self, fire_time):
+            if fire_time == NOW:
                 return NOW + 5
-            return slot if broken == "stands" else 1 / 0
+            return fire_time if broken == "stands" else 1 / 0
 
-        def latest(self, slot, now):
+        def latest(self, fire_time, now):
             return None
 
     monkeypatch.setitem(KINDS, "broken", Broken)
     beats.add("bad", Timing("broken"), overlap="skip")
     for _ in range(2):
         beats.run(beats.start(), 10)
-        assert [NOW + 5] == beats.slots("bad")
+        assert [NOW + 5] == beats.fire_times("bad")
         assert NOW + 5 == beats.store.find("bad").last_fire_time
 
 
@@ -598,12 +607,12 @@ def test_a_trigger_that_fails_does_not_stop_the_others(beats, caplog, monkeypatc
     """It may be a plugin's."""
 
     class Broken:
-        def next_after(self, slot):
+        def next_after(self, fire_time):
             if broken == "stands":
-                return slot
-            return slot + 5 if broken == "latest" else 1 / 0
+                return fire_time
+            return fire_time + 5 if broken == "latest" else 1 / 0
 
-        def latest(self, slot, now):
+        def latest(self, fire_time, now):
             return 1 / 0
 
     monkeypatch.setitem(KINDS, "broken", Broken)
@@ -611,7 +620,7 @@ def test_a_trigger_that_fails_does_not_stop_the_others(beats, caplog, monkeypatc
     beats.add("good", every(seconds=5))
     beats.clock.advance(60)
     beats.run(beats.start(), 20)
-    assert 5 == len(beats.slots("good"))
+    assert 5 == len(beats.fire_times("good"))
     assert "trigger of schedule 'bad'" in caplog.text
 
 
@@ -627,19 +636,19 @@ def test_what_a_plain_scheduler_fires_is_left_to_it(beats, monkeypatch):
     beats.run(beat, 12)
     foreign[0] = False
     beats.run(beat, 10)
-    assert [NOW + 15, NOW + 20] == beats.slots("wire")
-    assert [NOW + 5, NOW + 10, NOW + 15, NOW + 20] == beats.slots("ours")
+    assert [NOW + 15, NOW + 20] == beats.fire_times("wire")
+    assert [NOW + 5, NOW + 10, NOW + 15, NOW + 20] == beats.fire_times("ours")
 
 
-def test_expiry_counts_from_the_slot(beats):
+def test_expiry_counts_from_the_fire_time(beats):
     beats.add("a", every(seconds=10), headers="task:x,content-type:msgpack", expires_in=5.0)
     beat = beats.start()
-    orders = []
-    submit = beat._gate.submit
-    beat._gate.submit = lambda given: (orders.extend(given), submit(given))[1]
+    jobs = []
+    submit = beat._client.submit
+    beat._client.submit = lambda given: (jobs.extend(given), submit(given))[1]
     beats.run(beat, 11)
     expected = f"task:x,content-type:msgpack,schedule-id:a,expires:{NOW + 15:.3f}"
-    assert [expected] == [o.headers for o in orders]
+    assert [expected] == [o.headers for o in jobs]
 
 
 # Code
