@@ -590,21 +590,21 @@ class SharedPool(WorkerPool, Protocol):
 class QueueStore(Protocol):
     """Keeps jobs, leases and outcomes, and decides what brokers sharing it must agree on.
 
-    A batch is one transaction: all of it or nothing, and on disk before its verdicts are given.
-    Several batches may be in flight; verdicts come in the order of submission. One thread.
+    A batch is one transaction: all of it or nothing, and on disk before its results are given.
+    Several batches may be in flight; results come in the order of submission. One thread.
     It keeps a time of its own (`eventmq.timekeeping`): ``Recovered.keeper`` goes on from what was
     stored; each commit advances it, and stores it where it was not for a second.
-    A store with files may have an attribute ``care``, a `StoreTools` or None.
+    A store with files may have an attribute ``tools``, a `StoreTools` or None.
     """
 
     def open(self) -> Recovered:
         """Open or create. Raises `StoreError` with what to do about it."""
 
     def submit(self, batch: Sequence[Write]) -> None:
-        """Start a commit. Raises nothing: failures are verdicts."""
+        """Start a commit. Raises nothing: a failure is among what `finished` returns."""
 
     def finished(self) -> list[Sequence[Any] | Exception]:
-        """Return, per batch that ended since the last call, one verdict per entry.
+        """Return, per batch that ended since the last call, one result per write.
 
         An exception instead means that nothing of the batch was stored: `QueueFull` where the
         store has no space and lives on, any other is the end of the broker.
@@ -614,7 +614,7 @@ class QueueStore(Protocol):
         """Raise `StoreError` if the store is not where it was opened any more, None if it is.
 
         Files may have been deleted, moved or replaced, or their disk unmounted: what is committed
-        then is lost, so verdicts say so by themselves. The broker asks about once a second, also
+        then is lost, so results say so by themselves. The broker asks about once a second, also
         while it commits nothing, and ends if this raises. Cheap.
         """
 

@@ -88,7 +88,7 @@ def make_broker(
 
 def store_tools(app: EventMQ) -> StoreTools | None:
     """Return what looks after the files of the store of the app's settings; it is not opened."""
-    return getattr(_make_store(app, None, {}), "care", None)
+    return getattr(_make_store(app, None, {}), "tools", None)
 
 
 def limits_of(settings: Settings) -> Limits:

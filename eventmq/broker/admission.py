@@ -39,20 +39,20 @@ class Uniqueness:
         self.state = state
         self.waits = waits
 
-    def admitted(self, job: JobRecord, verdict: WriteResult) -> bool:
+    def admitted(self, job: JobRecord, write_result: WriteResult) -> bool:
         """Say whether a job is stored, and make it and those that it replaced what they are."""
-        if verdict.code == "held":
+        if write_result.code == "held":
             job.state = JobState.DELAYED
             job.due += HELD
             return True
-        if verdict.code != "replaced":
+        if write_result.code != "replaced":
             return False
         rule = unique_rule(job.headers)
         if rule is not None and rule.mode == "keep_last":
-            place = verdict.ended[0].job
+            place = write_result.ended[0].job
             job.state, job.rank = place.state, place.rank
             job.due, job.eta = place.due, place.eta
-        self._forget(verdict.ended)
+        self._forget(write_result.ended)
         return True
 
     def _forget(self, rows: Sequence[Finished]) -> None:
@@ -352,18 +352,18 @@ class Admission:
                 queue.arriving.append(job)
         state.write(
             Admit(arrival.jobs, state.running),
-            lambda verdict: self._settled(arrival, verdict),
+            lambda write_result: self._settled(arrival, write_result),
             lambda: self._undone(arrival),
         )
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def _settled(self, arrival: _Arrival, verdict: Mapping[int, WriteResult]) -> None:
+    def _settled(self, arrival: _Arrival, write_result: Mapping[int, WriteResult]) -> None:
         state = self.state
         running, queues, joined = state.running, state.queues, state.joined
         state.counters["admitted"] += len(arrival.jobs)
         for i, job in enumerate(arrival.jobs):
-            if i in verdict and not self.unique.admitted(job, verdict[i]):
-                self._not_stored(arrival, i, job, verdict[i])
+            if i in write_result and not self.unique.admitted(job, write_result[i]):
+                self._not_stored(arrival, i, job, write_result[i])
                 continue
             queue = queues[job.queue]
             if job.expires:
@@ -379,7 +379,9 @@ class Admission:
                 state.jobs[job.id] = job
             elif queue.takes(job):
                 joined(job)
-        same = [i for i in verdict if verdict[i].code == "same_id"] if verdict else ()
+        same = (
+            [i for i in write_result if write_result[i].code == "same_id"] if write_result else ()
+        )
         if same and arrival.peer.grant is not None:
             self._check_owners(arrival, same, arrival.peer.grant)
         else:
@@ -414,19 +416,21 @@ class Admission:
             patient = arrival.patient and extra is None
             state.receipt(peer, arrival.message_id, extra, patient=patient)
 
-    def _not_stored(self, arrival: _Arrival, i: int, job: JobRecord, verdict: WriteResult) -> None:
+    def _not_stored(
+        self, arrival: _Arrival, i: int, job: JobRecord, write_result: WriteResult
+    ) -> None:
         state = self.state
         state.counters["admitted"] -= 1
         self._withdraw(job)
-        if verdict.code == "same_id":
+        if write_result.code == "same_id":
             state.counters["duplicates"] += 1
             self.waits.look_again(job.id)
             return
         self.waits.reply_never(job.id)
-        if verdict.code == "full":
-            arrival.refused[arrival.places[i]] = ("store-full", verdict.detail)
+        if write_result.code == "full":
+            arrival.refused[arrival.places[i]] = ("store-full", write_result.detail)
         else:
-            arrival.refused[arrival.places[i]] = ("duplicate", verdict.detail)
+            arrival.refused[arrival.places[i]] = ("duplicate", write_result.detail)
 
     def _withdraw(self, job: JobRecord) -> None:
         """Take back the lease that an arriving job got in the commit that refused it."""
@@ -528,19 +532,22 @@ class GraphAdmission(Admission):
             state.error(graph.peer, graph.id, "store-full", text)
 
         entry = AdmitGraph(graph.jobs, graph.plan)
-        state.write(entry, lambda verdict: self._graph_settled(graph, verdict), undo)
+        state.write(entry, lambda write_result: self._graph_settled(graph, write_result), undo)
 
-    def _graph_settled(self, graph: _Graph, verdict: WriteResult | None) -> None:
+    def _graph_settled(self, graph: _Graph, write_result: WriteResult | None) -> None:
         state = self.state
-        if verdict is None:
+        if write_result is None:
             self._graph_stored(graph)
-        elif verdict.code == "same_id":
+        elif write_result.code == "same_id":
             self._again(graph)
             return
         else:
-            code, text = "store-full", verdict.detail
-            if verdict.code == "taken":
-                code, text = "bad-body", f"a job with the id {verdict.detail!r} is there already"
+            code, text = "store-full", write_result.detail
+            if write_result.code == "taken":
+                code, text = (
+                    "bad-body",
+                    f"a job with the id {write_result.detail!r} is there already",
+                )
             state.error(graph.peer, graph.id, code, text)
             return
         state.receipt(graph.peer, graph.id)

@@ -155,8 +155,8 @@ class Calls:
             read_text(arguments, "cursor"), read_limit(arguments),
         )  # fmt: skip
 
-        def settle(verdict: tuple[list[JobRow], str]) -> None:
-            rows, cursor = self.state.transient.merge(entry, *verdict, self.state.now)
+        def settle(write_result: tuple[list[JobRow], str]) -> None:
+            rows, cursor = self.state.transient.merge(entry, *write_result, self.state.now)
             maps = [self.row(found) for found in rows]
             maps = [row for row in maps if wanted is None or row["state"] == wanted.value]
             self._answer(peer, call, {"jobs": maps, "cursor": cursor})

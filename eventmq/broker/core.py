@@ -1,7 +1,7 @@
-"""The broker as a state machine: messages, verdicts and ``now`` in; writes and messages out.
+"""The broker as a state machine: messages, write results and ``now`` in; writes and messages out.
 
 One turn of the runner is: `BrokerCore.receive` for everything readable, `BrokerCore.decide`,
-`take_batch` to the store, `settle` with its verdicts, then send what `take_outbox` gives. Nothing
+`take_batch` to the store, `settle` with its results, then send what `take_outbox` gives. Nothing
 here has a socket, a file or a clock.
 """
 
@@ -343,8 +343,8 @@ class BrokerCore:
         self.waits.lookups.run()
         self.dispatch.run()
         if (changes := state.suspects.take_changes()) is not None:
-            entry, undo = changes
-            state.write(entry, lambda _: None, undo)
+            write, undo = changes
+            state.write(write, lambda _: None, undo)
 
     def wake_at(self, now: float) -> float:
         """Return the store time at which `decide` is wanted although nothing was received."""
@@ -362,24 +362,24 @@ class BrokerCore:
     # Out
 
     def take_batch(self) -> tuple[list[Write], Callable[[Sequence[Any] | Exception], None]]:
-        """Return the entries to commit, and the function that wants their verdicts."""
+        """Return the writes to commit, and the function that wants their results."""
         self.graphs.follow()
-        entries, settles, undos = self.state.take_batch()
+        writes, settles, undos = self.state.take_batch()
 
-        def settle(verdicts: Sequence[Any] | Exception) -> None:
-            if isinstance(verdicts, Exception):
-                self._failed(verdicts, entries, settles, undos)
+        def settle(write_results: Sequence[Any] | Exception) -> None:
+            if isinstance(write_results, Exception):
+                self._failed(write_results, writes, settles, undos)
                 return
-            for callback, verdict in zip(settles, verdicts, strict=True):
-                callback(verdict)
+            for callback, write_result in zip(settles, write_results, strict=True):
+                callback(write_result)
             self.waits.flush()
 
-        return entries, settle
+        return writes, settle
 
     def _failed(
         self,
         error: Exception,
-        entries: Sequence[Write],
+        writes: Sequence[Write],
         settles: Sequence[Callable[[Any], None]],
         undos: Sequence[Callable[[], None]],
     ) -> None:
@@ -390,14 +390,14 @@ class BrokerCore:
         state.hold_until = state.now + HOLD
         for undo in reversed(undos):
             undo()
-        for entry, settle, undo in zip(entries, settles, undos, strict=True):
-            if isinstance(entry, _READS):
-                state.write(entry, settle, undo)
+        for write, settle, undo in zip(writes, settles, undos, strict=True):
+            if isinstance(write, _READS):
+                state.write(write, settle, undo)
         self.waits.flush()
 
     @property
     def has_writes(self) -> bool:
-        """Whether `take_batch` has entries."""
+        """Whether `take_batch` has writes."""
         return self.state.has_writes or self.graphs.goes_on
 
     def take_outbox(self) -> list[Outgoing]:

@@ -56,6 +56,6 @@ class Damage:
             rows.append(self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error))
         self.state.write(
             Finish(rows),
-            lambda verdict: self.outcomes.finished(rows, verdict),
+            lambda write_result: self.outcomes.finished(rows, write_result),
             lambda: self._left.extend(jobs),
         )

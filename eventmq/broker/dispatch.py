@@ -66,8 +66,8 @@ class Refill:
         subqueue.claiming = True
         entry = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
 
-        def settle(verdict: tuple[list[JobRecord], bool]) -> None:
-            jobs, more = verdict
+        def settle(write_result: tuple[list[JobRecord], bool]) -> None:
+            jobs, more = write_result
             if queue.claimed(subqueue, entry.after, jobs, more=more):
                 self._join(queue, subqueue, self.damage.sort_out(jobs))
                 queue.rest(subqueue)
@@ -247,7 +247,9 @@ class Inputs:
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", what))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
         logger.error("%d jobs of the queue %r failed for good: %s", len(jobs), jobs[0].queue, what)
-        self.state.write(Finish(rows), lambda verdict: self.outcomes.finished(rows, verdict), undo)
+        self.state.write(
+            Finish(rows), lambda write_result: self.outcomes.finished(rows, write_result), undo
+        )
 
 
 #: A plain lease ends so many seconds after the job's timeout, or after this time without one.
@@ -615,7 +617,9 @@ class Dispatch:
                 self.state.joined(job)
 
         entry = Finish(rows, ahead=self.state.keeper.ahead)
-        self.state.write(entry, lambda verdict: self.outcomes.finished(rows, verdict), undo)
+        self.state.write(
+            entry, lambda write_result: self.outcomes.finished(rows, write_result), undo
+        )
 
     # Sending
 

@@ -1,4 +1,4 @@
-"""The events that no entry causes, and those who read events: a journal by CALL, observers.
+"""The events that no write causes, and those who read events: a journal by CALL, observers.
 
 Most events are made by the store from what a commit changes (`eventmq.store.events`). Here are
 those of leases that last, and of jobs without guarantee, which are in no commit.
@@ -82,8 +82,8 @@ class Events:
     def _note(self, kind: Kind, session: Session, lease: Lease) -> None:
         was, lease.recorded = lease.recorded, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
-        entry = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
-        self.state.record(entry, lambda: setattr(lease, "recorded", was))
+        write = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)
+        self.state.record(write, lambda: setattr(lease, "recorded", was))
 
     # Observers
 
@@ -91,12 +91,12 @@ class Events:
         """Read what observers do not have yet, unless that is on its way."""
         if self.observe is not None and not self._reading:
             self._reading = True
-            entry = ReadEvents(self.observed, _BYTES)
-            self.state.write(entry, self._tell, lambda: setattr(self, "_reading", False))
+            write = ReadEvents(self.observed, _BYTES)
+            self.state.write(write, self._tell, lambda: setattr(self, "_reading", False))
 
-    def _tell(self, verdict: tuple[list[EventRow], EventLogHead]) -> None:
+    def _tell(self, write_result: tuple[list[EventRow], EventLogHead]) -> None:
         self._reading = False
-        rows, _ = verdict
+        rows, _ = write_result
         if rows and self.observe is not None and self.observe(rows):
             self.observed = rows[-1].first + rows[-1].events - 1
 
@@ -107,8 +107,8 @@ class Events:
             read_number(arguments, "bytes") or _BYTES, _BYTES, self.state.limits.max_frame // 2
         )
 
-        def settle(verdict: tuple[list[EventRow], EventLogHead]) -> None:
-            rows, head = verdict
+        def settle(write_result: tuple[list[EventRow], EventLogHead]) -> None:
+            rows, head = write_result
             answer = {**self._head(head), "rows": [list(row) for row in rows]}
             self.state.reply(peer, pack(answer), call)
 
@@ -120,8 +120,8 @@ class Events:
             msg = f"a journal has an id of 1 to {self.state.limits.max_id} characters"
             raise ProtocolError(msg, code="bad-arguments")
 
-        def settle(verdict: tuple[EventLogHead, bool]) -> None:
-            head, taken = verdict
+        def settle(write_result: tuple[EventLogHead, bool]) -> None:
+            head, taken = write_result
             if taken:
                 msg = "another journal takes the events of this broker, and said so a moment ago"
                 self.state.error(peer, call, "journal-taken", msg)

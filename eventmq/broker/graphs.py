@@ -52,43 +52,43 @@ class Graphs:
     # Ends
 
     def follow(self) -> None:
-        """Ask what the ends of this commit cause; the last entry of a batch."""
+        """Ask what the ends of this commit cause; the last write of a batch."""
         state = self.state
-        if not state.graphs or not (state.entries or self.left):
+        if not state.graphs or not (state.writes or self.left):
             return
         limits = state.limits
         most = limits.max_frame - _HEAD
-        entry = AdvanceGraphs(
+        write = AdvanceGraphs(
             state.now, limits.priority_seconds, limits.result_ttl, most,
             max_input_bytes=limits.max_input_bytes, limit=limits.graph_slice,
             ahead=state.keeper.ahead,
         )  # fmt: skip
-        state.write(entry, self._followed)
+        state.write(write, self._followed)
 
     @property
     def goes_on(self) -> bool:
         """Whether a commit is wanted for what earlier ones have left."""
         return self.left and self.state.now >= self.state.hold_until
 
-    def _followed(self, verdict: GraphChanges) -> None:
+    def _followed(self, write_result: GraphChanges) -> None:
         state = self.state
-        self.left = verdict.left
-        for job in (*verdict.ready, *verdict.more):
+        self.left = write_result.left
+        for job in (*write_result.ready, *write_result.more):
             self._count(job)
-        for job in verdict.ready:
+        for job in write_result.ready:
             if job.state is JobState.QUEUED:
                 state.joined(job)
-        for name, subqueue in {(job.queue, subqueue_of(job.headers)) for job in verdict.more}:
+        for name, subqueue in {(job.queue, subqueue_of(job.headers)) for job in write_result.more}:
             state.queues[name].rewind(subqueue)
             state.busy[name] = state.queues[name]
-        if not verdict.ended:
+        if not write_result.ended:
             return
-        for row in verdict.ended:
+        for row in write_result.ended:
             counts = state.queue(row.job.queue).counts
             counts.blocked -= 1
             counts.waiting += 1  # from which `finished` takes it
-        self.operations.outcomes.finished(verdict.ended, {})
-        logger.info("%d jobs ended, since others did that they waited for", len(verdict.ended))
+        self.operations.outcomes.finished(write_result.ended, {})
+        logger.info("%d jobs ended, since others did that they waited for", len(write_result.ended))
 
     def _count(self, job: JobRecord) -> None:
         state = self.state
@@ -111,36 +111,36 @@ class Graphs:
         if due is None or due > state.now or self._ending or state.now < state.hold_until:
             return
         self._ending = True
-        stamp = self.operations.stamp(reason=_LATE)
+        audit = self.operations.audit(reason=_LATE)
 
-        def settle(verdict: tuple[AffectedJobs, float | None]) -> None:
+        def settle(write_result: tuple[AffectedJobs, float | None]) -> None:
             self._ending = False
-            affected, state.next_deadline = verdict
-            self.operations.cancelled(affected.jobs, stamp, _LATE)
+            affected, state.next_deadline = write_result
+            self.operations.cancelled(affected.jobs, audit, _LATE)
             if affected.jobs:
                 logger.warning("%d jobs of graphs were cancelled: %s", len(affected.jobs), _LATE)
 
         undo = lambda: setattr(self, "_ending", False)  # noqa: E731 - as in other places
-        state.write(EndDeadlines(state.now, stamp, state.limits.graph_slice), settle, undo)
+        state.write(EndDeadlines(state.now, audit, state.limits.graph_slice), settle, undo)
 
     # Calls
 
     def _cancel(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
         reason = read_text(arguments, "reason")[:_REASON] or NO_REASON
-        stamp = self.operations.stamp(reason=reason)
+        audit = self.operations.audit(reason=reason)
         limit, count = self.state.limits.graph_slice, 0
 
-        def settle(verdict: tuple[str, AffectedJobs]) -> None:
+        def settle(write_result: tuple[str, AffectedJobs]) -> None:
             nonlocal count
-            root, affected = verdict
+            root, affected = write_result
             if not root:
                 self._unknown(peer, call, job_id)
                 return
-            self.operations.cancelled(affected.jobs, stamp, reason)
+            self.operations.cancelled(affected.jobs, audit, reason)
             count += len(affected.jobs)
             if len(affected.jobs) >= limit:  # slice by slice: the next commit goes on
-                self.state.write(CancelGraph(job_id, stamp, limit), settle, undo)
+                self.state.write(CancelGraph(job_id, audit, limit), settle, undo)
                 return
             logger.info("graph %s: %d jobs cancelled: %r", root, count, reason)
             self.state.reply(peer, pack({"id": root, "count": count}), call)
@@ -149,7 +149,7 @@ class Graphs:
             text = f"the disk is full; {count} jobs were cancelled: call again for the rest"
             self.state.error(peer, call, "store-full", text)
 
-        self.state.write(CancelGraph(job_id, stamp, limit), settle, undo)
+        self.state.write(CancelGraph(job_id, audit, limit), settle, undo)
 
     def _look(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")

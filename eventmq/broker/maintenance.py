@@ -54,13 +54,13 @@ class Promotion:
             return
         self._asked, self._ahead = True, keeper.ahead
         most = state.limits.window_bytes
-        entry = Promote(now, _MOST, most, keeper.ahead, keeper.settled)
-        state.write(entry, self._settle, self._undo)
+        write = Promote(now, _MOST, most, keeper.ahead, keeper.settled)
+        state.write(write, self._settle, self._undo)
 
-    def _settle(self, verdict: tuple[list[JobRecord], float | None]) -> None:
+    def _settle(self, write_result: tuple[list[JobRecord], float | None]) -> None:
         self._asked = False
         state = self.state
-        jobs, state.next_due = verdict
+        jobs, state.next_due = write_result
         for job in jobs:
             counts = state.queue(job.queue).counts
             counts.delayed -= 1
@@ -94,9 +94,9 @@ class Expiry:
         before, state.next_expiry = state.next_expiry, None
         ttl = state.limits.result_ttl
 
-        def settle(verdict: tuple[Sequence[JobRecord], float | None]) -> None:
+        def settle(write_result: tuple[Sequence[JobRecord], float | None]) -> None:
             self._busy = False
-            jobs, following = verdict
+            jobs, following = write_result
             self._expect(following)
             self._ended(jobs, now, ttl)
 
@@ -153,18 +153,18 @@ class Retention:
         self._busy = True
         limits = state.limits
         before = state.keeper.before(state.now - limits.failed_ttl)
-        entry = PruneFailed(before, limits.max_failed_bytes, PRUNED_AT_ONCE)
-        state.write(entry, self._pruned, lambda: setattr(self, "_busy", False))
+        write = PruneFailed(before, limits.max_failed_bytes, PRUNED_AT_ONCE)
+        state.write(write, self._pruned, lambda: setattr(self, "_busy", False))
 
-    def _pruned(self, verdict: Pruned) -> None:
+    def _pruned(self, write_result: Pruned) -> None:
         state = self.state
         self._busy = False
-        for name, n in verdict.queues.items():
+        for name, n in write_result.queues.items():
             state.queue(name).counts.failed -= n
             state.counters["failed_forgotten"] += n
             logger.warning(
                 "%d failed jobs of queue %s were forgotten: too old, or too many", n, name
             )
-        oldest = float("inf") if verdict.oldest is None else verdict.oldest
+        oldest = float("inf") if write_result.oldest is None else write_result.oldest
         oldest += state.keeper.spared(oldest)
-        self._due = 0.0 if verdict.more else oldest + state.limits.failed_ttl + EVERY
+        self._due = 0.0 if write_result.more else oldest + state.limits.failed_ttl + EVERY

@@ -119,21 +119,21 @@ class Operations:
         self, ids: Sequence[str], reason: str
     ) -> tuple[ApplyToJobs, Callable[[AffectedJobs], dict[str, str]]]:
         """Return what cancels jobs, and what to do then; that returns the states that they had."""
-        stamp = self.stamp(reason=reason)
+        audit = self.audit(reason=reason)
 
         def settle(affected: AffectedJobs) -> dict[str, str]:
             was = {job.id: self._state_of(job) for job in affected.jobs}
-            self.cancelled(affected.jobs, stamp, reason)
+            self.cancelled(affected.jobs, audit, reason)
 
             def tell(session: Session, lease: Lease, place: int, job_id: str) -> None:
                 self._tell(session, lease, place, job_id, reason)
 
-            was |= self.outcomes.transient.cancel(ids, stamp.result, tell)
+            was |= self.outcomes.transient.cancel(ids, audit.result, tell)
             for job_id, state in was.items():
                 logger.info("job %s, %s, was cancelled: %r", job_id, state, reason)
             return was
 
-        return ApplyToJobs("cancel", list(ids), stamp), settle
+        return ApplyToJobs("cancel", list(ids), audit), settle
 
     def _apply(self, peer: Peer, call: str, arguments: Mapping[str, Any], action: str) -> None:
         ids = list(dict.fromkeys(read_texts(arguments, "ids")))
@@ -152,14 +152,14 @@ class Operations:
             self.state.reply(peer, pack(rows), call)
 
         self._write(
-            peer, call, ApplyToJobs(action, ids, self.stamp(seqs=len(ids)), attempts), settle
+            peer, call, ApplyToJobs(action, ids, self.audit(seqs=len(ids)), attempts), settle
         )
 
     def _failed(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         filters = failed_filter(arguments, self.state.keeper.ahead)
 
-        def settle(verdict: tuple[list[JobRow], str]) -> None:
-            rows, cursor = verdict
+        def settle(write_result: tuple[list[JobRow], str]) -> None:
+            rows, cursor = write_result
             answer = {"failed": [self.calls.row(found) for found in rows], "cursor": cursor}
             self.state.reply(peer, pack(answer), call)
 
@@ -204,7 +204,7 @@ class Operations:
 
     # For bulk operations too
 
-    def stamp(self, *, reason: str = "", seqs: int = 0) -> AuditFields:
+    def audit(self, *, reason: str = "", seqs: int = 0) -> AuditFields:
         """Return what is written about jobs now, and reserve numbers for as many as given."""
         state = self.state
         seq = state.next_seq
@@ -220,13 +220,13 @@ class Operations:
         leased = entry is not None and entry[1].jobs[entry[2]] is not None
         return JobState.RUNNING.value if leased else job.state.value
 
-    def cancelled(self, jobs: Sequence[JobRecord], stamp: AuditFields, reason: str) -> None:
+    def cancelled(self, jobs: Sequence[JobRecord], audit: AuditFields, reason: str) -> None:
         """Forget cancelled jobs, end their leases, tell their workers and those who wait."""
         for job in self.state.withdraw(jobs, JobState.CANCELLED):
             self._end_lease(job.id, reason)
         end = JobState.CANCELLED
         rows = [
-            Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)
+            Finished(job, end, audit.at, audit.ttl, audit.content_type, audit.result)
             for job in jobs
         ]
         self.outcomes.finished(rows, {})
@@ -383,21 +383,21 @@ class BulkOperations:
         operation = self._bulk[bulk_id].operation
         retry = operation.action == "retry"  # which takes three times as long
         limit = max(1, SLICE // 3) if retry else SLICE
-        stamp = self.operations.stamp(reason=operation.reason, seqs=limit if retry else 0)
+        audit = self.operations.audit(reason=operation.reason, seqs=limit if retry else 0)
         keep = frozenset() if operation.running else self.state.leased_numbers()
         self._busy = True
 
-        def settle(verdict: tuple[AffectedJobs, BulkOperation | None]) -> None:
+        def settle(write_result: tuple[AffectedJobs, BulkOperation | None]) -> None:
             self._busy = False
-            affected, bulk = verdict
+            affected, bulk = write_result
             if operation.action == "cancel":
-                self.operations.cancelled(affected.jobs, stamp, operation.reason)
+                self.operations.cancelled(affected.jobs, audit, operation.reason)
             else:
                 self.operations.affected(operation.action, affected.jobs)
             self._went_on(bulk_id, bulk)
 
         self.state.write(
-            ContinueBulkOperation(bulk_id, stamp, keep, limit),
+            ContinueBulkOperation(bulk_id, audit, keep, limit),
             settle,
             lambda: setattr(self, "_busy", False),
         )

@@ -389,8 +389,8 @@ class Outcomes:
             )  # fmt: skip
             state.write(entry, lambda _: self._back(answers))
 
-        def settle(verdict: Mapping[int, WriteResult]) -> None:
-            self.finished(ends, verdict)
+        def settle(write_result: Mapping[int, WriteResult]) -> None:
+            self.finished(ends, write_result)
             acknowledge()
 
         state.write(Finish(ends, lease.leased), settle, lambda: self._undo(answers))
@@ -428,15 +428,15 @@ class Outcomes:
             owner.gone_at = self.state.now
 
     # hot loop: benchmarks/drain.py
-    def finished(self, rows: Sequence[Finished], verdict: Mapping[int, WriteResult]) -> None:
+    def finished(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
         """Forget ended jobs and tell whoever waits for them."""
         state = self.state
         running, held, queues, jobs = state.running, state.limiters.held, state.queues, state.jobs
         refusals, counters, suspects = state.refusals, state.counters, state.suspects
         watched = bool(suspects)
-        if verdict:
-            self._stale(len(verdict))
-            rows = self._there(rows, verdict)
+        if write_result:
+            self._stale(len(write_result))
+            rows = self._there(rows, write_result)
         for row in rows:
             job = row.job
             job_id = job.id
@@ -459,14 +459,14 @@ class Outcomes:
         self.waits.ended(rows)
 
     def _there(
-        self, rows: Sequence[Finished], verdict: Mapping[int, WriteResult]
+        self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
     ) -> Sequence[Finished]:
         """Forget the leases of jobs that the store had not any more; return the other rows."""
-        for place in verdict:
+        for place in write_result:
             job = rows[place].job
             self.state.released(job)
             self.state.jobs.pop(job.id, None)
-        return [row for place, row in enumerate(rows) if place not in verdict]
+        return [row for place, row in enumerate(rows) if place not in write_result]
 
     def _back(self, answers: Answers) -> None:
         state = self.state

@@ -446,7 +446,7 @@ class Queue:
     def claimed(
         self, subqueue: Subqueue, after: Place, jobs: list[JobRecord], *, more: bool
     ) -> bool:
-        """Take note of the verdict on a claim; say whether its jobs may join.
+        """Take note of the write result on a claim; say whether its jobs may join.
 
         Args:
             subqueue: For which it was.

@@ -529,14 +529,14 @@ class BrokerRunner:
         if not entries:
             return
         self.store.submit(entries)
-        verdicts = self.store.finished()
-        while not verdicts:
+        write_results = self.store.finished()
+        while not write_results:
             self._wait_for_store()
-            verdicts = self.store.finished()
+            write_results = self.store.finished()
         if self._keeper.jumped != self._jumped:  # the store has read the clocks, too
             self._jump()
-        for verdict in verdicts:
-            settle(verdict)
+        for write_result in write_results:
+            settle(write_result)
 
     def _wait_for_store(self) -> None:
         poller = zmq.Poller()

@@ -86,8 +86,8 @@ class Schedules:
     ) -> None:
         state = self.state
 
-        def settle(verdict: tuple[str, int]) -> None:
-            code, self._revision = verdict
+        def settle(write_result: tuple[str, int]) -> None:
+            code, self._revision = write_result
             if code == "full":
                 state.error(peer, message.id, "store-full", "the broker has its schedules")
                 return
@@ -100,8 +100,8 @@ class Schedules:
     def _unschedule(
         self, peer: Peer, message: Message, name: str, done: Callable[[], None]
     ) -> None:
-        def settle(verdict: tuple[bool, int]) -> None:
-            _, self._revision = verdict
+        def settle(write_result: tuple[bool, int]) -> None:
+            _, self._revision = write_result
             text = is_text(message.body)
             for other in self.state.peers.values():
                 if other.role == "scheduler" and (text or other.features is not None):
@@ -202,8 +202,8 @@ class Schedules:
     def _save(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         rows = [self._row(row) for row in _rows(arguments)]
 
-        def settle(verdict: tuple[list[str], int]) -> None:
-            codes, self._revision = verdict
+        def settle(write_result: tuple[list[str], int]) -> None:
+            codes, self._revision = write_result
             if "full" in codes:
                 self.state.error(peer, call, "store-full", "the broker has its schedules")
                 return
@@ -240,8 +240,8 @@ class Schedules:
                     text = "a row is [name, expected version, last_fire_time, remaining, last_job]"
                     raise ProtocolError(text, code="bad-arguments")
 
-        def settle(verdict: tuple[list[bool], int]) -> None:
-            done, self._revision = verdict
+        def settle(write_result: tuple[list[bool], int]) -> None:
+            done, self._revision = write_result
             self._answer(peer, call, {"done": done, "revision": self._revision})
 
         self.state.write(AdvanceSchedules(rows), settle, self._full(peer, call))
@@ -253,8 +253,8 @@ class Schedules:
             text = "schedules.remove takes a name and perhaps a version"
             raise ProtocolError(text, code="bad-arguments")
 
-        def settle(verdict: tuple[bool, int]) -> None:
-            done, self._revision = verdict
+        def settle(write_result: tuple[bool, int]) -> None:
+            done, self._revision = write_result
             self._answer(peer, call, done)
 
         self.state.write(RemoveSchedule(name, version), settle, self._full(peer, call))

@@ -1,7 +1,7 @@
 """What the parts of the broker share: queues, peers, sessions, the write batch and the outbox.
 
 Nothing that depends on the disk is sent before it is there: such a message is sent by the settle
-callback of its entry. `State.send` outside of one is for what needs no disk, such as HEARTBEAT.
+callback of its write. `State.send` outside of one is for what needs no disk, such as HEARTBEAT.
 """
 
 from __future__ import annotations
@@ -174,29 +174,29 @@ class State:
 
     def write(
         self,
-        entry: Write,
+        write: Write,
         settle: Callable[[Any], None],
         undo: Callable[[], None] = lambda: None,
     ) -> None:
-        """Add an entry to the batch, with what to do once it is on disk, or could not be."""
-        self._batch.append(entry)
+        """Add a write to the batch, with what to do once it is on disk, or could not be."""
+        self._batch.append(write)
         self._settles.append(settle)
         self._undos.append(undo)
 
-    def record(self, entry: Write, undo: Callable[[], None]) -> None:
-        """Add an entry about how things were when this turn began, before all others of it."""
-        self._batch.insert(0, entry)
+    def record(self, write: Write, undo: Callable[[], None]) -> None:
+        """Add a write about how things were when this turn began, before all others of it."""
+        self._batch.insert(0, write)
         self._settles.insert(0, lambda _: None)
         self._undos.insert(0, undo)
 
     @property
-    def entries(self) -> Sequence[Write]:
-        """The entries of the batch so far."""
+    def writes(self) -> Sequence[Write]:
+        """The writes of the batch so far."""
         return self._batch
 
     @property
     def has_writes(self) -> bool:
-        """Whether the batch has entries."""
+        """Whether the batch has writes."""
         return bool(self._batch)
 
     def take_batch(

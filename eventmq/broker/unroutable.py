@@ -189,4 +189,6 @@ class Parking:
             for job in jobs:
                 self.state.joined(job)
 
-        self.state.write(Finish(rows), lambda verdict: self.outcomes.finished(rows, verdict), undo)
+        self.state.write(
+            Finish(rows), lambda write_result: self.outcomes.finished(rows, write_result), undo
+        )

@@ -59,12 +59,12 @@ def fsck(
         raise click.UsageError("name the data directory once, as DATA_DIR or with --data-dir")
     if repair and salvage:
         raise click.UsageError("--repair changes the store, --salvage copies it: say one of them")
-    care = _care(target, data_dir or named, store)
+    tools = _tools(target, data_dir or named, store)
     if salvage:
-        return _tell_copied(care.salvage(Path(salvage)), as_json=as_json)
+        return _tell_copied(tools.salvage(Path(salvage)), as_json=as_json)
     if not repair:
-        return _tell(care.check(), as_json=as_json)
-    repaired = care.repair()
+        return _tell(tools.check(), as_json=as_json)
+    repaired = tools.repair()
     for line in repaired.done:
         click.echo(f"repaired: {printable(line)}", err=True)
     if repaired.kept:
@@ -132,24 +132,24 @@ def backup(
     started with --data-dir DEST goes on from that moment, as a store of its own. Keys and results
     that are kept elsewhere are not in it.
     """
-    done = _care(target, data_dir, store).backup(Path(dest), replace=replace)
+    done = _tools(target, data_dir, store).backup(Path(dest), replace=replace)
     if as_json:
         show_object(done._asdict(), as_json=True)
     else:
         click.echo(f"{done.path}: {done.size} bytes")
 
 
-def _care(target: Target, data_dir: str | None, store: str | None) -> StoreTools:
+def _tools(target: Target, data_dir: str | None, store: str | None) -> StoreTools:
     """Return what looks after the store that the settings and the command line name.
 
     Raises:
         StoreError: It has no files.
     """
     app = target.app(data_dir=data_dir, store=store)
-    care = app.store_tools()
-    if care is None:
+    tools = app.store_tools()
+    if tools is None:
         raise StoreError(f"the store {app.settings.store!r} has no files to look after")
-    return care
+    return tools
 
 
 COMMANDS = (fsck, backup)

@@ -1,7 +1,7 @@
-"""Which events a commit makes: from its entries and their verdicts, within the same transaction.
+"""Which events a commit makes: from its writes and their results, within the same transaction.
 
-A store calls `events_of` once per commit, when it has all verdicts, and writes what it returns as
-one row. So an event is there exactly if the change is, and nobody has to remember to write one.
+A store calls `events_of` once per commit, when it has all results, and writes what it returns as
+one row. So an event is there exactly if the change is, and no caller has to remember to write one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ _known_label = lru_cache(maxsize=4096)(_read_label)
 
 def events_of(
     batch: Sequence[Any],
-    verdicts: Sequence[Any],
+    write_results: Sequence[Any],
     kins: FindKins | None = None,
     ahead: float = 0.0,
     spared: Callable[[float], float] | None = None,
@@ -120,19 +120,19 @@ def events_of(
     """Return the events that a commit makes, in order.
 
     Args:
-        batch: The entries.
-        verdicts: One per entry.
+        batch: The writes.
+        write_results: One per write.
         kins: Finds jobs in graphs; called only for those that are of one, or say a root.
-        ahead: Seconds by which wall time, which events have, is ahead of store time, which entries
+        ahead: Seconds by which wall time, which events have, is ahead of store time, which writes
             have.
         spared: Returns by how many seconds more it was ahead at a store time, None for none.
     """
     makers = MAKERS
     blocks = [
         block
-        for entry, verdict in zip(batch, verdicts, strict=True)
-        if (make := makers.get(type(entry))) is not None
-        for block in make(entry, verdict)
+        for write, write_result in zip(batch, write_results, strict=True)
+        if (make := makers.get(type(write))) is not None
+        for block in make(write, write_result)
         if block.ids
     ]
     for block in blocks:
@@ -186,21 +186,25 @@ def _put_kin(block: Block, kins: FindKins | None) -> None:
 # Jobs that come
 
 
-def _admitted(entry: Admit, verdict: Mapping[int, WriteResult]) -> Iterable[Block]:
-    jobs = entry.jobs
-    if len(jobs) == 1 and not verdict:
+def _admitted(write: Admit, write_result: Mapping[int, WriteResult]) -> Iterable[Block]:
+    jobs = write.jobs
+    if len(jobs) == 1 and not write_result:
         return (_arrival(jobs[0]),)
-    return _some_admitted(jobs, verdict)
+    return _some_admitted(jobs, write_result)
 
 
 def _some_admitted(
-    jobs: Sequence[JobRecord], verdict: Mapping[int, WriteResult]
+    jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]
 ) -> Iterator[Block]:
-    plain = [job for place, job in enumerate(jobs) if place not in verdict] if verdict else jobs
+    plain = (
+        [job for place, job in enumerate(jobs) if place not in write_result]
+        if write_result
+        else jobs
+    )
     if plain:
         for kind, some in _by_state(plain):
             yield from _arrived(kind, some)
-    yield from _judged(jobs, verdict)  # behind those that they may have replaced
+    yield from _judged(jobs, write_result)  # behind those that they may have replaced
 
 
 def _arrival(job: JobRecord) -> Block:
@@ -236,9 +240,9 @@ def _arrived(kind: int, jobs: Sequence[JobRecord]) -> Iterator[Block]:
         yield block
 
 
-def _judged(jobs: Sequence[JobRecord], verdict: Mapping[int, WriteResult]) -> Iterator[Block]:
+def _judged(jobs: Sequence[JobRecord], write_result: Mapping[int, WriteResult]) -> Iterator[Block]:
     """Yield the events of jobs that were refused, or admitted in the place of others."""
-    for place, (code, _, ended) in verdict.items():
+    for place, (code, _, ended) in write_result.items():
         job = jobs[place]
         if ended:
             yield from _ended(ended, {})
@@ -253,27 +257,31 @@ def _judged(jobs: Sequence[JobRecord], verdict: Mapping[int, WriteResult]) -> It
             yield from _arrived(_DUPLICATE, [job])
 
 
-def _promoted(entry: Promote, verdict: tuple[Sequence[JobRecord], float | None]) -> Iterator[Block]:
-    yield from _changed(_ENQUEUED, verdict[0], entry.now)
+def _promoted(
+    write: Promote, write_result: tuple[Sequence[JobRecord], float | None]
+) -> Iterator[Block]:
+    yield from _changed(_ENQUEUED, write_result[0], write.now)
 
 
 # Jobs that end
 
 
-def _finished(entry: Finish, verdict: Mapping[int, WriteResult]) -> Iterable[Block]:
-    rows = entry.rows
-    if len(rows) == 1 and not verdict:
-        return (_end(rows[0], entry.leased, entry.ahead),)
-    if verdict:
-        rows = [row for place, row in enumerate(rows) if place not in verdict]
+def _finished(write: Finish, write_result: Mapping[int, WriteResult]) -> Iterable[Block]:
+    rows = write.rows
+    if len(rows) == 1 and not write_result:
+        return (_end(rows[0], write.leased, write.ahead),)
+    if write_result:
+        rows = [row for place, row in enumerate(rows) if place not in write_result]
     if not rows:
         return ()
-    return _ended(rows, {Field.LEASED: entry.leased} if entry.leased else {}, entry.ahead)
+    return _ended(rows, {Field.LEASED: write.leased} if write.leased else {}, write.ahead)
 
 
-def _expired(entry: Expire, verdict: tuple[Sequence[JobRecord], float | None]) -> Iterator[Block]:
-    for block in _changed(_EXPIRED, verdict[0], entry.now):
-        _put_unready(block, verdict[0], entry.ahead)
+def _expired(
+    write: Expire, write_result: tuple[Sequence[JobRecord], float | None]
+) -> Iterator[Block]:
+    for block in _changed(_EXPIRED, write_result[0], write.now):
+        _put_unready(block, write_result[0], write.ahead)
         yield block
 
 
@@ -362,14 +370,14 @@ def _ended(
 # Jobs that go on
 
 
-def _requeued(entry: Requeue, verdict: Mapping[int, WriteResult]) -> Iterator[Block]:
-    attempts = {attempt.job_id: attempt for attempt in entry.attempts}
-    ready = {attempt.job_id: at for attempt, at in zip(entry.attempts, entry.ready, strict=False)}
-    for place, (job, (kind, error)) in enumerate(zip(entry.jobs, entry.reasons, strict=False)):
-        if place not in verdict:
-            block = next(_changed(KIND_CODES[kind], [job], entry.at))
-            if entry.worker:
-                block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
+def _requeued(write: Requeue, write_result: Mapping[int, WriteResult]) -> Iterator[Block]:
+    attempts = {attempt.job_id: attempt for attempt in write.attempts}
+    ready = {attempt.job_id: at for attempt, at in zip(write.attempts, write.ready, strict=False)}
+    for place, (job, (kind, error)) in enumerate(zip(write.jobs, write.reasons, strict=False)):
+        if place not in write_result:
+            block = next(_changed(KIND_CODES[kind], [job], write.at))
+            if write.worker:
+                block.common.update({Field.WORKER: write.worker, Field.LEASED: write.leased})
             if kind is Kind.RETRY:
                 _put_attempt(block, job, attempts[job.id], ready.get(job.id, 0.0))
             elif error:
@@ -387,16 +395,16 @@ def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -
     _put_errors(block, [attempt.error])
 
 
-def _affected(entry: ApplyToJobs, verdict: AffectedJobs) -> Iterator[Block]:
-    yield from _done(entry.action, verdict, entry.stamp.at)
+def _affected(write: ApplyToJobs, write_result: AffectedJobs) -> Iterator[Block]:
+    yield from _done(write.action, write_result, write.audit.at)
 
 
 def _bulk_slice(
-    entry: ContinueBulkOperation, verdict: tuple[AffectedJobs, BulkOperation | None]
+    write: ContinueBulkOperation, write_result: tuple[AffectedJobs, BulkOperation | None]
 ) -> Iterator[Block]:
-    affected, bulk = verdict
+    affected, bulk = write_result
     if bulk is not None:
-        yield from _done(bulk.operation.action, affected, entry.stamp.at)
+        yield from _done(bulk.operation.action, affected, write.audit.at)
 
 
 def _done(action: str, affected: AffectedJobs, at: float) -> Iterator[Block]:
@@ -405,32 +413,32 @@ def _done(action: str, affected: AffectedJobs, at: float) -> Iterator[Block]:
         yield from _changed(kind, affected.jobs, at)
 
 
-def _recorded(entry: RecordEvents, _: object) -> Iterator[Block]:
-    for block in _changed(KIND_CODES[entry.kind], entry.jobs, entry.at):
-        block.common.update({Field.WORKER: entry.worker, Field.LEASED: entry.leased})
+def _recorded(write: RecordEvents, _: object) -> Iterator[Block]:
+    for block in _changed(KIND_CODES[write.kind], write.jobs, write.at):
+        block.common.update({Field.WORKER: write.worker, Field.LEASED: write.leased})
         yield block
 
 
 # Graphs
 
 
-def _admitted_graph(entry: AdmitGraph, verdict: WriteResult | None) -> Iterator[Block]:
+def _admitted_graph(write: AdmitGraph, write_result: WriteResult | None) -> Iterator[Block]:
     """Yield the events of the jobs of a graph."""
-    if verdict is not None:
-        if verdict.code == "same_id":
-            yield from _arrived(_DUPLICATE, entry.jobs)
+    if write_result is not None:
+        if write_result.code == "same_id":
+            yield from _arrived(_DUPLICATE, write.jobs)
         return
-    for kind, some in _by_state(entry.jobs):
+    for kind, some in _by_state(write.jobs):
         yield from _arrived(kind, some)
 
 
-def _followed(entry: AdvanceGraphs, verdict: GraphChanges) -> Iterator[Block]:
-    ready = [*verdict.ready, *verdict.more]
+def _followed(write: AdvanceGraphs, write_result: GraphChanges) -> Iterator[Block]:
+    ready = [*write_result.ready, *write_result.more]
     if ready:
         for kind, some in _by_state(ready):
-            yield from _changed(kind, some, entry.at)
-    if verdict.ended:
-        yield from _ended(verdict.ended, {})
+            yield from _changed(kind, some, write.at)
+    if write_result.ended:
+        yield from _ended(write_result.ended, {})
 
 
 # What they share
@@ -484,13 +492,13 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     Expire: _expired,
     Requeue: _requeued,
     RecordEvents: _recorded,
-    RecordEnds: lambda entry, _: _ended(entry.rows, {}),
+    RecordEnds: lambda write, _: _ended(write.rows, {}),
     ApplyToJobs: _affected,
     ContinueBulkOperation: _bulk_slice,
     AdmitGraph: _admitted_graph,
     AdvanceGraphs: _followed,
-    CancelGraph: lambda entry, verdict: _done("cancel", verdict[1], entry.stamp.at),
-    EndDeadlines: lambda entry, verdict: _done("cancel", verdict[0], entry.stamp.at),
+    CancelGraph: lambda write, write_result: _done("cancel", write_result[1], write.audit.at),
+    EndDeadlines: lambda write, write_result: _done("cancel", write_result[0], write.audit.at),
 }
 
 #: A value may have this part of the bytes that a row may have of them; longer ones are left out.
@@ -500,7 +508,7 @@ _SUCCEEDED = KIND_CODES[Kind.SUCCEEDED]
 
 _ARRIVED = frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]})
 
-#: Codes of verdicts on jobs that were admitted all the same.
+#: Codes of write results on jobs that were admitted all the same.
 _ADMITTED = frozenset({"replaced", "held"})
 
 
@@ -519,7 +527,7 @@ _NONE = _Value(None, None)
 
 
 def portions(
-    blocks: Iterable[Block], batch: Sequence[Any], verdicts: Sequence[Any], most: int
+    blocks: Iterable[Block], batch: Sequence[Any], write_results: Sequence[Any], most: int
 ) -> Iterator[list[Block]]:
     """Yield the events of a commit, in order, with their values: so many as one row may have.
 
@@ -529,11 +537,11 @@ def portions(
 
     Args:
         blocks: What `eventmq.store.events_of` returned.
-        batch: The entries.
-        verdicts: One per entry.
+        batch: The writes.
+        write_results: One per write.
         most: Bytes of values in a portion.
     """
-    bodies, results = _given(batch, verdicts)
+    bodies, results = _given(batch, write_results)
     portion: list[Block] = []
     room = most
     for block in blocks:
@@ -579,29 +587,29 @@ def _part(block: Block, start: int, end: int) -> Block:
     return Block(block.common, block.ids[start:end], columns)
 
 
-# What the entries have
+# What the writes have
 
 
 def _given(
-    batch: Sequence[Any], verdicts: Sequence[Any]
+    batch: Sequence[Any], write_results: Sequence[Any]
 ) -> tuple[dict[str, _Value], dict[str, _Value]]:
     """Return the bodies of the jobs that were admitted, and the results, by their ids."""
     bodies: dict[str, _Value] = {}
     results: dict[str, _Value] = {}
-    for entry, verdict in zip(batch, verdicts, strict=True):
-        if isinstance(entry, Admit):
+    for write, write_result in zip(batch, write_results, strict=True):
+        if isinstance(write, Admit):
             _note_bodies(bodies, (
-                job for place, job in enumerate(entry.jobs)
-                if place not in verdict or verdict[place].code in _ADMITTED
+                job for place, job in enumerate(write.jobs)
+                if place not in write_result or write_result[place].code in _ADMITTED
             ))  # fmt: skip
-        elif isinstance(entry, AdmitGraph):
-            _note_bodies(bodies, entry.jobs if verdict is None else ())
-        elif isinstance(entry, Finish):
+        elif isinstance(write, AdmitGraph):
+            _note_bodies(bodies, write.jobs if write_result is None else ())
+        elif isinstance(write, Finish):
             _note_results(results, (
-                row for place, row in enumerate(entry.rows) if place not in verdict
+                row for place, row in enumerate(write.rows) if place not in write_result
             ))  # fmt: skip
-        elif isinstance(entry, RecordEnds):
-            _note_results(results, entry.rows)
+        elif isinstance(write, RecordEnds):
+            _note_results(results, write.rows)
     return bodies, results
 
 

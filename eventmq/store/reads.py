@@ -1,4 +1,4 @@
-"""The entries that read."""
+"""The writes that read."""
 
 from __future__ import annotations
 

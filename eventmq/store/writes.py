@@ -1,4 +1,4 @@
-"""The entries that change what a store has of jobs, chunks and limits."""
+"""The writes that change what a store has of jobs, chunks and limits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ __all__ = [
 
 
 class WriteResult(NamedTuple):
-    """What the store says about one job of an entry that was not simply done."""
+    """What the store says about one job of a write that was not simply done."""
 
     #: ``same_id``, ``unique_conflict``, ``full`` or ``stale_lease``; of jobs that were admitted
     #: ``replaced`` or ``held``.
@@ -85,14 +85,14 @@ class WriteResult(NamedTuple):
 class Admit(NamedTuple):
     """Store new jobs, as never delivered. Result: {index: WriteResult} of those refused or changed.
 
-    A job may be leased by an `LeaseChunk` of the same commit; its delivery is written by that.
+    A job may be leased by a `LeaseChunk` of the same commit; its delivery is written by that.
 
     A job with a `unique_rule` whose key another one has in a state that counts, or that ran and
     was admitted within the period, is judged by the mode. ``reject``: ``unique_conflict``.
-    ``replace``: those that wait end as cancelled in the same commit, verdict ``replaced``; if one
+    ``replace``: those that wait end as cancelled in the same commit, result ``replaced``; if one
     is leased or has ended, ``unique_conflict``. ``keep_last``: the same, but the new job gets
     state, rank and due time of the one that waited; if one is leased and none waits, it is stored
-    as delayed with `eventmq.job.HELD` added to its due time, verdict ``held``, and a `Finish` of a
+    as delayed with `eventmq.job.HELD` added to its due time, result ``held``, and a `Finish` of a
     job with the key takes that off again. The same id is never a conflict with itself.
     """
 
@@ -429,7 +429,7 @@ class AdvanceGraphs(NamedTuple):
     `ReadInputs` until the job has ended, and where it failed as long as it is kept, since it may
     be retried.
 
-    A store does the same at the end of a commit without this entry, as of ``at`` 0.
+    A store does the same at the end of a commit without this write, as of ``at`` 0.
     """
 
     #: Store time; ready jobs rank by it. A step of priority is worth ``step`` seconds of waiting.
@@ -444,10 +444,10 @@ class AdvanceGraphs(NamedTuple):
     max_copies: int = 64 * 1024 * 1024
     #: Bytes of results that one job may take; it fails if it is more.
     max_input_bytes: int = 256 * 1024 * 1024
-    #: Bytes of bodies that the verdict may have.
+    #: Bytes of bodies that the write result may have.
     max_bytes: int = 4 * 1024 * 1024
     #: Jobs that become ready or are cancelled in one commit, since others ended. What is more goes
-    #: on with the next commit that has this entry.
+    #: on with the next commit that has this write.
     limit: int = 1000
     #: Seconds by which wall time is ahead of store time.
     ahead: float = 0.0
@@ -473,7 +473,7 @@ class CancelGraph(NamedTuple):
     """
 
     id: str
-    stamp: AuditFields
+    audit: AuditFields
     limit: int = 1000
 
 
@@ -484,7 +484,7 @@ class EndDeadlines(NamedTuple):
     """
 
     now: float
-    stamp: AuditFields
+    audit: AuditFields
     limit: int = 1000
 
 
@@ -610,7 +610,7 @@ class ApplyToJobs(NamedTuple):
 
     action: str
     ids: Sequence[str]
-    stamp: AuditFields
+    audit: AuditFields
     attempts: Sequence[int] = ()
 
 
@@ -646,7 +646,7 @@ class ContinueBulkOperation(NamedTuple):
     """
 
     id: str
-    stamp: AuditFields
+    audit: AuditFields
     keep: Collection[int]
     limit: int
 

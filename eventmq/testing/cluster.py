@@ -304,8 +304,8 @@ class Stage:
             moved = True
             entries, settle = self.core.take_batch()
             self._store.submit(entries)
-            for verdicts in self._store.finished():
-                settle(verdicts)
+            for write_results in self._store.finished():
+                settle(write_results)
             self.core.decide(now)
         outbox = self.core.take_outbox()
         for message in outbox:

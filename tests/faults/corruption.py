@@ -85,9 +85,9 @@ class Store:
         return f"{what} at byte {place} of {path.name}", self._verdict(folder)
 
     def _verdict(self, folder: Path) -> WriteResult:
-        care = SqliteTools(folder / FILE_NAME, durable=True)
+        tools = SqliteTools(folder / FILE_NAME, durable=True)
         try:
-            found = "; ".join(f"{f.check}: {f.found}" for f in care.check())
+            found = "; ".join(f"{f.check}: {f.found}" for f in tools.check())
         except StoreError as error:
             found = str(error)
         try:

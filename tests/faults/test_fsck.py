@@ -133,13 +133,13 @@ DAMAGE = {
 def test_what_is_wrong_is_found_and_repaired_where_that_is_safe(folder: Path, sql: str) -> None:
     checks, repairable = DAMAGE[sql]
     damage(folder, sql)
-    care = tools_of(folder)
-    found = care.check()
+    tools = tools_of(folder)
+    found = tools.check()
     assert {finding.check for finding in found} == checks
     assert all(finding.found and finding.means and finding.help for finding in found)
-    repaired = care.repair()
+    repaired = tools.repair()
     assert bool(repaired.left) is not repairable, repaired
-    assert list(repaired.left) == care.check()
+    assert list(repaired.left) == tools.check()
     if repaired.done:
         before = shutil.copytree(repaired.kept, folder.parent / "before")
         assert {finding.check for finding in tools_of(before).check()} == checks

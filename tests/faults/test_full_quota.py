@@ -74,8 +74,8 @@ def quota(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quota]:
     quota.unregister()
 
 
-def commit(store: SqliteStore, entry: Any) -> Sequence[Any]:
-    store.submit([entry])
+def commit(store: SqliteStore, write: Any) -> Sequence[Any]:
+    store.submit([write])
     return store.finished()
 
 
@@ -143,10 +143,13 @@ def test_jobs_end_as_soon_as_there_is_space_again(
     with closing(SqliteStore(crashed, clock, reserve=RESERVE, vfs=quota.NAME)) as store:
         store.open()
         limit, quota.limit = quota.limit, quota.used()
-        verdicts = [commit(store, end(job, clock.now()))[0] for job in jobs]
-        refused = [isinstance(verdict, QueueFull) for verdict in verdicts]
+        write_results = [commit(store, end(job, clock.now()))[0] for job in jobs]
+        refused = [isinstance(write_result, QueueFull) for write_result in write_results]
         assert any(refused)
-        assert all(full or verdict == [{}] for full, verdict in zip(refused, verdicts, strict=True))
+        assert all(
+            full or write_result == [{}]
+            for full, write_result in zip(refused, write_results, strict=True)
+        )
         quota.limit = limit
         rest = [job for job, full in zip(jobs, refused, strict=True) if full]
         work_off(store, rest, clock.now())

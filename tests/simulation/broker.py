@@ -157,16 +157,16 @@ class BrokerProcess(Process):
         return now
 
     def _commit(self) -> None:
-        entries, settle = self.core.take_batch()
-        if not entries:
+        writes, settle = self.core.take_batch()
+        if not writes:
             return
         if self.world.told:
-            kinds = " ".join(type(entry).__name__ for entry in entries)
+            kinds = " ".join(type(entry).__name__ for entry in writes)
             self.world.tell(self.name, f"commit {self.disk.commits + 1}:", kinds)
-        self.store.submit(entries)
+        self.store.submit(writes)
         self._jump()
-        for verdicts in self.store.finished():
-            settle(verdicts)
+        for write_results in self.store.finished():
+            settle(write_results)
         self.look()
 
     def _send(self) -> None:

@@ -79,8 +79,8 @@ def lease_not_fenced() -> Iterator[None]:
             job = jobs[place] if place < len(jobs) else None
             if kind == OutcomeKind.SUCCEEDED and job is not None and job.id in self.state.jobs:
                 rows.append(self.row(job, JobState.SUCCEEDED))
-        entry = Finish(rows)
-        self.state.write(entry, lambda verdict: self.finished(rows, verdict))
+        write = Finish(rows)
+        self.state.write(write, lambda write_result: self.finished(rows, write_result))
         self.state.ack(peer, message.id)
 
     with patch.object(Outcomes, "give_back", give_back), patch.object(Outcomes, "_chunk", believe):
@@ -96,17 +96,17 @@ def _without_retries(original: Any) -> Any:
 
 
 def _short_count(original: Any) -> Any:
-    def admit(self: Writes, entry: Any) -> Any:
-        verdict = original(self, entry)
+    def admit(self: Writes, write: Any) -> Any:
+        write_result = original(self, write)
         self.tables.db.execute("UPDATE joins SET remaining = remaining - 1 WHERE remaining > 1")
-        return verdict
+        return write_result
 
     return admit
 
 
 def _hasty(seconds: float) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        return lambda self, entry: original(self, entry._replace(now=entry.now + seconds))
+        return lambda self, write: original(self, write._replace(now=write.now + seconds))
 
     return wrap
 
@@ -148,8 +148,8 @@ def _none(original: Any) -> Any:
 
 
 def _no_undo(original: Any) -> Any:
-    def failed(self: BrokerCore, error: Any, entries: Any, settles: Any, undos: Any) -> None:
-        original(self, error, entries, settles, [lambda: None for _ in undos])
+    def failed(self: BrokerCore, error: Any, writes: Any, settles: Any, undos: Any) -> None:
+        original(self, error, writes, settles, [lambda: None for _ in undos])
 
     return failed
 
@@ -186,7 +186,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "the receipt leaves before the commit": bug(Admission, "_admit", _early_receipt),
     "an answer to a revoked lease counts": lease_not_fenced,
     "an ended job is admitted again": bug(Writes, "_finished_state", _no_dedupe),
-    "chunk rows are not written": bug(Writes, "open_chunk", lambda _: lambda self, entry: {}),
+    "chunk rows are not written": bug(Writes, "lease_chunk", lambda _: lambda self, write: {}),
     "a failed attempt is forgotten": bug(Outcomes, "_unfinished", _without_retries),
     "jobs expire ten seconds early": bug(Admission, "_admit", _expires_early),
     "delayed jobs are queued early": bug(Writes, "promote", _hasty(3.0)),

@@ -140,8 +140,8 @@ class Broker:
                 entries, settle = self.core.take_batch()
                 self.store.submit(entries)
                 self.jump()
-                for verdicts in self.store.finished():
-                    settle(verdicts)
+                for write_results in self.store.finished():
+                    settle(write_results)
                 self.core.decide(self.now())
             for message in self.core.take_outbox():
                 if message.key.identity in self.unreachable:

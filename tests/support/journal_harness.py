@@ -35,8 +35,8 @@ class HarnessSource:
 
     def read(self, after: int, max_bytes: int) -> tuple[list[EventRow], EventLogHead]:
         self.broker.store.submit([ReadEvents(after, max_bytes)])
-        [[verdict]] = self.broker.store.finished()
-        return verdict
+        [[write_result]] = self.broker.store.finished()
+        return write_result
 
     def seal(self, journal: str, sealed: int) -> bool:
         entry = SealEvents(journal, sealed, self.broker.clock.now(), 30.0)

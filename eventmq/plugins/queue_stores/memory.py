@@ -1,6 +1,6 @@
 """The queue store of ``durability = "memory"`` and of ``memory://`` apps: gone with the process.
 
-It is the SQLite store without a file, so its verdicts are the same to the letter.
+It is the SQLite store without a file, so its write results are the same to the letter.
 """
 
 from __future__ import annotations

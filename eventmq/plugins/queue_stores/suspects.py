@@ -25,15 +25,15 @@ class SuspectRows:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    def save(self, entry: SaveSuspects) -> None:
+    def save(self, write: SaveSuspects) -> None:
         """Write what is known of suspects."""
         db = self.tables.db
         sql = """INSERT OR REPLACE INTO suspects SELECT ?1, ?2
                  WHERE EXISTS (SELECT 1 FROM jobs WHERE seq = ?1)"""
-        db.executemany(sql, [(row.seq, pack(_packed(row))) for row in entry.rows])
-        db.executemany("DELETE FROM suspects WHERE seq = ?", [(seq,) for seq in entry.gone])
+        db.executemany(sql, [(row.seq, pack(_packed(row))) for row in write.rows])
+        db.executemany("DELETE FROM suspects WHERE seq = ?", [(seq,) for seq in write.gone])
         sql = "UPDATE jobs SET deaths = ? WHERE seq = ?"
-        db.executemany(sql, [(deaths, seq) for seq, deaths in entry.deaths])
+        db.executemany(sql, [(deaths, seq) for seq, deaths in write.deaths])
 
     def rows(self) -> list[SuspectRow]:
         """Return what is known of all suspects; forget those that are not there any more."""

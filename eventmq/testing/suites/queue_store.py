@@ -1,4 +1,4 @@
-"""What every queue store must do with the entries of a commit."""
+"""What every queue store must do with the writes of a commit."""
 
 # ruff: noqa: S101 - suites assert
 
@@ -54,8 +54,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
         again = [self.job(id=queued.id), self.job(), self.job(id=delayed.id)]
-        verdict = self.commit(store, Admit(again))[0]
-        assert verdict == {
+        write_result = self.commit(store, Admit(again))[0]
+        assert write_result == {
             0: WriteResult("same_id", "queued"),
             2: WriteResult("same_id", "delayed"),
         }
@@ -98,7 +98,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert self.state(store, ended) is None
 
     def test_one_id_twice_in_a_commit_is_stored_once(self) -> None:
-        """Within an entry, and across the entries of a batch."""
+        """Within a write, and across the writes of a batch."""
         store = self.begin()
         job = self.job()
         same = WriteResult("same_id", "queued")
@@ -120,8 +120,8 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
             {0: WriteResult("same_id", "queued")}
         ]
         self.finish(store, self.end(job))
-        verdict = self.commit(store, Admit([self.job(), self.job(id=job_id)]))[0]
-        assert verdict == {1: WriteResult("same_id", "succeeded")}
+        write_result = self.commit(store, Admit([self.job(), self.job(id=job_id)]))[0]
+        assert write_result == {1: WriteResult("same_id", "succeeded")}
 
     def test_empty_entries_are_legal(self) -> None:
         """A turn may turn out to have nothing to write."""
@@ -312,7 +312,7 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
     # Looking
 
     def test_an_unknown_id_is_not_found(self) -> None:
-        """It is missing from the verdict; never a state that sounds like waiting."""
+        """It is missing from the write result; never a state that sounds like waiting."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
         assert list(self.find(store, self.job(), job, self.job(id="x"))) == [job.id]

@@ -143,14 +143,14 @@ class EventTests(StoreHarness):
         bad = [self.end(job, JobState.FAILED, result=b"e") for job in (failed, swept)]
         self.finish(store, *bad)
         at = self.clock.now()
-        stamp = AuditFields(at, 60.0, "e", b"no", seq=1000, step=60.0)
+        audit = AuditFields(at, 60.0, "e", b"no", seq=1000, step=60.0)
         self.commit(
             store,
-            ApplyToJobs("cancel", [waiting.id], stamp),
-            ApplyToJobs("retry", [failed.id], stamp),
+            ApplyToJobs("cancel", [waiting.id], audit),
+            ApplyToJobs("retry", [failed.id], audit),
         )
         self.commit(store, BeginBulkOperation(BulkOperation("s", Operation("retry"), at, 999)))
-        self.commit(store, ContinueBulkOperation("s", stamp._replace(seq=2000), frozenset(), 10))
+        self.commit(store, ContinueBulkOperation("s", audit._replace(seq=2000), frozenset(), 10))
         assert self.kinds(store, 5) == [
             ("cancelled", waiting.id), ("replayed", failed.id), ("replayed", swept.id),
         ]  # fmt: skip
@@ -200,9 +200,9 @@ class EventTests(StoreHarness):
 
     def seal(self, store: QueueStore, sealed: int, journal: str = "j") -> tuple[EventLogHead, bool]:
         """Tell that a journal has events up to a number."""
-        entry = SealEvents(journal, sealed, self.clock.now(), 30.0)
-        verdict: tuple[EventLogHead, bool] = self.commit(store, entry)[0]
-        return verdict
+        write = SealEvents(journal, sealed, self.clock.now(), 30.0)
+        write_result: tuple[EventLogHead, bool] = self.commit(store, write)[0]
+        return write_result
 
     def test_what_a_journal_has_is_pruned(self) -> None:
         """With a later commit; the numbers go on, also after a restart."""

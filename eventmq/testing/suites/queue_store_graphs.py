@@ -48,7 +48,7 @@ class GraphTests(StoreHarness):
     """Part of `eventmq.testing.QueueStoreSuite`."""
 
     def graph(self, expression: Expression, **headers: str) -> tuple[list[JobRecord], AdmitGraph]:
-        """Return the jobs of an expression, as a broker numbers them, and the entry."""
+        """Return the jobs of an expression, as a broker numbers them, and the write."""
         nodes, plan, _ = build(expression)
         waiting = {handler.place for handler in plan.handlers}
         jobs = []
@@ -63,11 +63,11 @@ class GraphTests(StoreHarness):
     def begun(
         self, expression: Expression, **headers: str
     ) -> tuple[QueueStore, list[JobRecord], AdmitGraph]:
-        """Return an open store with a graph, its jobs and the entry."""
+        """Return an open store with a graph, its jobs and the write."""
         store = self.begin()
-        jobs, entry = self.graph(expression, **headers)
-        assert self.commit(store, entry) == [None]
-        return store, jobs, entry
+        jobs, write = self.graph(expression, **headers)
+        assert self.commit(store, write) == [None]
+        return store, jobs, write
 
     def after(self, store: QueueStore, *rows: Any, **more: Any) -> GraphChanges:
         """Commit ends and return what they caused."""
@@ -96,18 +96,18 @@ class GraphTests(StoreHarness):
 
     def test_a_graph_is_admitted_once(self) -> None:
         """Again it is ``same_id``, also when it has ended."""
-        store, jobs, entry = self.begun(Group((_A, _B)))
-        assert self.commit(store, entry) == [WriteResult("same_id")]
+        store, jobs, write = self.begun(Group((_A, _B)))
+        assert self.commit(store, write) == [WriteResult("same_id")]
         self.after(store, *(self.end(job) for job in jobs))
-        assert self.commit(store, entry) == [WriteResult("same_id")]
+        assert self.commit(store, write) == [WriteResult("same_id")]
 
     def test_an_id_that_is_taken_refuses_the_whole(self) -> None:
         """Nothing of it is stored."""
         store = self.begin()
-        jobs, entry = self.graph(Group((_A, _B)))
+        jobs, write = self.graph(Group((_A, _B)))
         other = self.job(id=jobs[1].id)
         self.commit(store, Admit([other]))
-        assert self.commit(store, entry) == [WriteResult("taken", jobs[1].id)]
+        assert self.commit(store, write) == [WriteResult("taken", jobs[1].id)]
         assert self.find(store, jobs[0]) == {}
 
     # Ends
@@ -218,8 +218,8 @@ class GraphTests(StoreHarness):
         """Its graph has gone on without it."""
         store, jobs, _ = self.begun(Chain((_A, _B)))
         self.after(store, self.end(jobs[0], JobState.FAILED, result=b""))
-        stamp = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
-        [affected] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], stamp))
+        audit = AuditFields(self.clock.now(), 60.0, seq=jobs[-1].seq + 1)
+        [affected] = self.commit(store, ApplyToJobs("retry", [jobs[0].id], audit))
         assert self.after(store, self.end(affected.jobs[0])) == GraphChanges([], [], [])
 
     # Handlers
@@ -259,12 +259,12 @@ class GraphTests(StoreHarness):
         """By the id of any of its jobs; what has ended stays as it is."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)))
         self.after(store, self.end(jobs[0]))
-        stamp = AuditFields(self.clock.now(), 60.0)
-        [(root, affected)] = self.commit(store, CancelGraph(jobs[2].id, stamp))
+        audit = AuditFields(self.clock.now(), 60.0)
+        [(root, affected)] = self.commit(store, CancelGraph(jobs[2].id, audit))
         assert (root, _names(affected.jobs)) == (jobs[0].id, ["b", "c", "d"])
         assert self.states(store, jobs) == ["succeeded", *["cancelled"] * 3]
         assert self.counts(store) == QueueCounts()
-        assert self.commit(self.stores[-1], CancelGraph("nobody", stamp))[0][0] == ""
+        assert self.commit(self.stores[-1], CancelGraph("nobody", audit))[0][0] == ""
 
     def test_deadlines_cancel_their_part(self) -> None:
         """The rest of it, when its time has come; the next one is told."""
@@ -275,9 +275,9 @@ class GraphTests(StoreHarness):
         assert recovered.next_deadline == begin + 10.0
         self.after(store, self.end(jobs[0], result=b"0"))
         self.clock.advance(10.0)
-        now, stamp = self.clock.now(), AuditFields(self.clock.now(), 60.0)
+        now, audit = self.clock.now(), AuditFields(self.clock.now(), 60.0)
         (affected, due), followed = self.commit(
-            store, EndDeadlines(now, stamp), AdvanceGraphs(now, 60.0, 60.0)
+            store, EndDeadlines(now, audit), AdvanceGraphs(now, 60.0, 60.0)
         )
         assert (_names(affected.jobs), due) == (["b"], begin + 99.0)
         assert _names(followed.ready) == ["c"]

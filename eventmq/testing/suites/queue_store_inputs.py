@@ -113,8 +113,8 @@ class InputTests(GraphTests):
         """Also when its graph has ended; they go with what ends it after that."""
         store, members, [taker] = self.chord()
         self.after(store, self.end(taker, JobState.FAILED))
-        stamp = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
-        [affected] = self.commit(store, ApplyToJobs("retry", [taker.id], stamp))
+        audit = AuditFields(self.clock.now(), 60.0, seq=taker.seq + 1)
+        [affected] = self.commit(store, ApplyToJobs("retry", [taker.id], audit))
         assert len(self.page(store, taker).rows) == len(members)
         self.after(store, self.end(affected.jobs[0]))
         assert not self.keeps(store, taker)

@@ -49,8 +49,8 @@ class OperationTests(StoreHarness):
 
     def apply(self, store: QueueStore, action: str, *ids: str, seq: int = 10_000) -> AffectedJobs:
         """Do something with jobs by id."""
-        stamp = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        affected: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, stamp))[0]
+        audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
+        affected: AffectedJobs = self.commit(store, ApplyToJobs(action, ids, audit))[0]
         return affected
 
     def broken(self, store: QueueStore, n: int, **changes: object) -> list[JobRecord]:
@@ -80,16 +80,16 @@ class OperationTests(StoreHarness):
         self, store: QueueStore, keep: Collection[int] = (), seq: int = 20_000
     ) -> tuple[AffectedJobs, BulkOperation]:
         """Do one slice of two jobs."""
-        stamp = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
-        verdict: tuple[AffectedJobs, BulkOperation] = self.commit(
-            store, ContinueBulkOperation("s", stamp, keep, 2)
+        audit = AuditFields(self.clock.now(), 60.0, "error", b"why", seq, 60.0)
+        write_result: tuple[AffectedJobs, BulkOperation] = self.commit(
+            store, ContinueBulkOperation("s", audit, keep, 2)
         )[0]
-        return verdict
+        return write_result
 
     # Cancelling
 
     def test_cancelled_jobs_have_ended_as_they_were(self) -> None:
-        """Queued or delayed; the verdict has their state before, their number and queue."""
+        """Queued or delayed; the write result has their state before, their number and queue."""
         store = self.begin()
         queued, delayed = self.job(), self.delayed(60.0)
         self.commit(store, Admit([queued, delayed]))
@@ -124,11 +124,11 @@ class OperationTests(StoreHarness):
         """Its lease is over: an answer of the same commit is stale, and so is a hand-back."""
         store = self.begin()
         (job,) = self.admitted(store, 1)
-        stamp = AuditFields(self.clock.now(), 60.0)
-        entries = (ApplyToJobs("cancel", [job.id], stamp), Requeue([job]), Finish([self.end(job)]))
-        affected, _, verdict = self.commit(store, *entries)
+        audit = AuditFields(self.clock.now(), 60.0)
+        writes = (ApplyToJobs("cancel", [job.id], audit), Requeue([job]), Finish([self.end(job)]))
+        affected, _, write_result = self.commit(store, *writes)
         assert len(affected.jobs) == 1
-        assert verdict == {0: WriteResult("stale_lease")}
+        assert write_result == {0: WriteResult("stale_lease")}
         assert self.state(store, job) is JobState.CANCELLED
 
     # Retrying and dropping
@@ -153,13 +153,13 @@ class OperationTests(StoreHarness):
         """Whoever asks a second time does nothing a second time."""
         store = self.begin()
         one, two = self.broken(store, 2)
-        entry = ApplyToJobs(
+        write = ApplyToJobs(
             "retry", [one.id, two.id], AuditFields(self.clock.now(), seq=77), [1, 2]
         )
-        (affected,) = self.commit(store, entry)
+        (affected,) = self.commit(store, write)
         assert [(job.id, job.attempt) for job in affected.jobs] == [(one.id, 2)]
         assert affected.others == {two.id: "failed"}
-        assert self.commit(store, entry) == [AffectedJobs([], {one.id: "queued", two.id: "failed"})]
+        assert self.commit(store, write) == [AffectedJobs([], {one.id: "queued", two.id: "failed"})]
 
     def test_a_dropped_job_is_unknown(self) -> None:
         """Its id may be used again."""
@@ -222,7 +222,7 @@ class OperationTests(StoreHarness):
         assert {self.state(store, job) for job in jobs} == {JobState.CANCELLED}
 
     def test_a_bulk_operation_begins_once(self) -> None:
-        """A caller may resend: the verdict is how far it is. An unknown one has no slices."""
+        """A caller may resend: the write result is how far it is. An unknown one has no slices."""
         store = self.begin()
         jobs = self.admitted(store, 2)
         operation = Operation("cancel", queue="q")
@@ -230,8 +230,8 @@ class OperationTests(StoreHarness):
         again = BulkOperation("s", Operation("cancel", task="t"), 0.0, 0)
         (bulk,) = self.commit(store, BeginBulkOperation(again))
         assert (bulk.operation, bulk.touched, bulk.done) == (operation, 2, True)
-        entry = ContinueBulkOperation("other", AuditFields(0.0), (), 2)
-        assert self.commit(store, entry) == [(AffectedJobs([], {}), None)]
+        write = ContinueBulkOperation("other", AuditFields(0.0), (), 2)
+        assert self.commit(store, write) == [(AffectedJobs([], {}), None)]
 
     def test_a_bulk_operation_of_waiting_jobs_keeps_to_task_and_state(self) -> None:
         """Filters are joined by and."""

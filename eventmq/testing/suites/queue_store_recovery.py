@@ -70,8 +70,8 @@ class RecoveryTests(StoreHarness):
         now = self.clock.now()
         first = LimitRow(SubqueueKey("t"), 2.5, now, 60.0)
         second = LimitRow(SubqueueKey("t", "key,:%"), 0.25, now, 3600.0)
-        verdicts = self.commit(store, SaveLimits([first, second._replace(tokens=9.0)]))
-        assert verdicts[0] is None
+        write_results = self.commit(store, SaveLimits([first, second._replace(tokens=9.0)]))
+        assert write_results[0] is None
         self.commit(store, SaveLimits([second]), SaveLimits([]))
         store, recovered = self.reopen(store)
         assert sorted(recovered.limiters) == [first, second]
@@ -189,8 +189,8 @@ class RecoveryTests(StoreHarness):
         waits = self.delayed(100.0)
         at = self.delayed(50.0, eta=now + 50.0, rank=int((now + 50.0) * 1e6))
         self.commit(store, Admit([waits, at]))
-        entry = Promote(now + 10.0, 10, ahead=1000.0, since=now + 5.0)
-        [(jobs, due)] = self.commit(store, entry)
+        write = Promote(now + 10.0, 10, ahead=1000.0, since=now + 5.0)
+        [(jobs, due)] = self.commit(store, write)
         assert [job.id for job in jobs] == [at.id]
         assert (jobs[0].due, jobs[0].rank) == (now + 5.0, int((now + 5.0) * 1e6))
         assert due == now + 100.0
@@ -304,19 +304,21 @@ class RecoveryTests(StoreHarness):
         """A batch is one transaction, in its order."""
         store = self.begin()
         job = self.job()
-        verdicts = self.commit(store, Admit([job]), FindJobs([job.id]), Finish([self.end(job)]))
-        assert list(verdicts[1]) == [job.id]
+        write_results = self.commit(
+            store, Admit([job]), FindJobs([job.id]), Finish([self.end(job)])
+        )
+        assert list(write_results[1]) == [job.id]
         assert self.state(store, job) is JobState.SUCCEEDED
 
     def test_a_commit_that_fails_changes_nothing(self) -> None:
-        """The failure is a verdict, not an exception; before and after it all is kept."""
+        """The failure is a write result, not an exception; before and after it all is kept."""
         store = self.begin()
         kept, ended = self.admitted(store, 2)
         wrong: Any = object()
         lost = self.job()
         store.submit([Admit([lost]), Finish([self.end(ended)]), wrong])
-        (verdict,) = self.wait(store, 1)
-        assert isinstance(verdict, Exception)
+        (write_result,) = self.wait(store, 1)
+        assert isinstance(write_result, Exception)
         store, recovered = self.reopen(store)
         assert set(self.find(store, kept, ended, lost)) == {kept.id, ended.id}
         assert self.state(store, ended) is JobState.QUEUED
@@ -346,8 +348,8 @@ class RecoveryTests(StoreHarness):
             for row in rows:
                 failed[row.job.queue] = failed.get(row.job.queue, 0) + (row.state in _FAILED)
             turned = [alive[i] for i in random.sample(sorted(alive), min(len(alive), 2))]
-            entries: list[Any] = [Admit(fresh), Finish(rows)]
-            self.commit(store, *entries, Requeue([self.turn(job) for job in turned]))
+            writes: list[Any] = [Admit(fresh), Finish(rows)]
+            self.commit(store, *writes, Requeue([self.turn(job) for job in turned]))
             if step % 40 == 39 and self.durable:  # noqa: PLR2004 - some of the steps
                 store, recovered = self.reopen(store)
                 self.compare(recovered.counts, alive, failed)

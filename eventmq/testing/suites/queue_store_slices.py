@@ -31,8 +31,8 @@ class SliceTests(LookupTests):
         """Commit until nothing is left to do; return what each commit did."""
         told = [first]
         while told[-1].left:
-            entry = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
-            told += self.commit(store, entry)
+            write = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
+            told += self.commit(store, write)
         return told
 
     def test_many_become_ready_slice_by_slice(self) -> None:
@@ -111,11 +111,11 @@ class SliceTests(LookupTests):
     def test_a_graph_is_cancelled_slice_by_slice(self) -> None:
         """The last jobs first, so that none is cancelled for another reason."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 4), _C)))
-        stamp = AuditFields(self.clock.now(), 60.0, content_type="error", result=b"enough")
+        audit = AuditFields(self.clock.now(), 60.0, content_type="error", result=b"enough")
         touched: list[JobRecord] = []
         for count in (4, 2, 0):
-            entry = CancelGraph(jobs[2].id, stamp, 4)
-            [(root, affected), told] = self.commit(store, entry, AdvanceGraphs(self.clock.now()))
+            write = CancelGraph(jobs[2].id, audit, 4)
+            [(root, affected), told] = self.commit(store, write, AdvanceGraphs(self.clock.now()))
             assert (root, len(affected.jobs), told) == (jobs[0].id, count, GraphChanges([], [], []))
             touched += affected.jobs
         assert {job.id for job in touched} == {job.id for job in jobs}
@@ -126,12 +126,12 @@ class SliceTests(LookupTests):
         """It has passed until nothing is left."""
         store, jobs, _ = self.begun(Chain((Group((_A,) * 5, deadline=10.0), _B)))
         now = self.clock.now() + 20.0
-        stamp = AuditFields(now, 60.0)
+        audit = AuditFields(now, 60.0)
         counts = []
         due: float | None = now
         while due is not None and due <= now:
             [(affected, due), _] = self.commit(
-                store, EndDeadlines(now, stamp, 2), AdvanceGraphs(now)
+                store, EndDeadlines(now, audit, 2), AdvanceGraphs(now)
             )
             counts.append(len(affected.jobs))
         assert counts == [2, 2, 1]

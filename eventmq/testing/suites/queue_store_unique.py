@@ -45,9 +45,9 @@ class UniqueTests(StoreHarness):
     def try_admit(
         self, store: QueueStore, job: JobRecord, running: Container[str] = ()
     ) -> tuple[str, str]:
-        """Admit a job; return code and detail of its verdict."""
-        (verdicts,) = self.commit(store, Admit([job], running))
-        code, detail, _ = verdicts.get(0, WriteResult("done"))
+        """Admit a job; return code and detail of its write result."""
+        (write_results,) = self.commit(store, Admit([job], running))
+        code, detail, _ = write_results.get(0, WriteResult("done"))
         return code, detail
 
     def waiting(self, store: QueueStore) -> list[str]:
@@ -104,11 +104,11 @@ class UniqueTests(StoreHarness):
         assert self.try_admit(store, again) == ("same_id", ended)
 
     def test_two_in_one_commit_conflict(self) -> None:
-        """The second one meets the first, in the order of the entry."""
+        """The second one meets the first, in the order of the write."""
         store = self.begin()
         jobs = [self.keyed(), self.keyed(), self.job(), self.keyed("replace"), self.keyed()]
-        (verdicts,) = self.commit(store, Admit(jobs))
-        said = {place: verdict[:2] for place, verdict in verdicts.items()}
+        (write_results,) = self.commit(store, Admit(jobs))
+        said = {place: write_result[:2] for place, write_result in write_results.items()}
         assert said == {
             1: ("unique_conflict", jobs[0].id),
             3: ("replaced", jobs[0].id),
@@ -118,15 +118,15 @@ class UniqueTests(StoreHarness):
 
     @pytest.mark.parametrize("delayed", [True, False])
     def test_replace_cancels_the_waiting_one_and_keeps_its_own_time(self, delayed: bool) -> None:  # noqa: FBT001
-        """In one commit; the verdict has the job that ended."""
+        """In one commit; the write result has the job that ended."""
         store = self.begin()
         now = self.clock.now()
         changes: dict[str, Any] = {"state": JobState.DELAYED, "due": now + 5} if delayed else {}
         first = self.keyed("replace", **changes)
         assert self.try_admit(store, first) == ("done", "")
         second = self.keyed("replace", state=JobState.DELAYED, due=now + 60)
-        (verdicts,) = self.commit(store, Admit([second]))
-        (row,) = verdicts[0].ended
+        (write_results,) = self.commit(store, Admit([second]))
+        (row,) = write_results[0].ended
         assert (row.job.id, row.state, row.job.state) == (first.id, "cancelled", first.state)
         assert self.state(store, first) is JobState.CANCELLED
         assert self.find(store, second)[second.id].job.due == now + 60

@@ -92,7 +92,7 @@ class StoreHarness:
         return self.open()
 
     def wait(self, store: QueueStore, batches: int) -> list[Sequence[Any] | Exception]:
-        """Return the verdicts of so many batches."""
+        """Return the write results of so many batches."""
         found: list[Sequence[Any] | Exception] = []
         deadline = time.monotonic() + _DEADLINE
         while len(found) < batches:
@@ -104,13 +104,13 @@ class StoreHarness:
         assert len(found) == batches, "the store ended more commits than there were"
         return found
 
-    def commit(self, store: QueueStore, *entries: Write) -> Sequence[Any]:
-        """Commit one batch and return its verdicts; a failure fails the test."""
-        store.submit(entries)
-        (verdicts,) = self.wait(store, 1)
-        assert not isinstance(verdicts, Exception), f"the commit failed: {verdicts!r}"
-        assert len(verdicts) == len(entries), "there must be one verdict per entry"
-        return verdicts
+    def commit(self, store: QueueStore, *writes: Write) -> Sequence[Any]:
+        """Commit one batch and return its write results; a failure fails the test."""
+        store.submit(writes)
+        (write_results,) = self.wait(store, 1)
+        assert not isinstance(write_results, Exception), f"the commit failed: {write_results!r}"
+        assert len(write_results) == len(writes), "there must be one result per write"
+        return write_results
 
     # Jobs
 
@@ -151,7 +151,7 @@ class StoreHarness:
         return Finished(job, state, now, ttl, "json", result, now - 2.0, 1.5, "worker-1")
 
     def finish(self, store: QueueStore, *rows: Finished) -> Any:
-        """Commit ends of jobs and return the verdict."""
+        """Commit ends of jobs and return the write result."""
         return self.commit(store, Finish(rows))[0]
 
     def find(self, store: QueueStore, *jobs: JobRecord) -> dict[str, JobRow]:

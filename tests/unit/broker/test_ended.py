@@ -100,8 +100,8 @@ def test_the_receipt_waits_for_the_end_where_nobody_asks_for_it(
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    for verdicts in broker.store.finished():
-        settle(verdicts)
+    for write_results in broker.store.finished():
+        settle(write_results)
     assert [patient] == [message.patient for message in broker.core.take_outbox()]
 
 

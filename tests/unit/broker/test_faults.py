@@ -188,8 +188,8 @@ def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker)
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    [verdicts] = broker.store.finished()
-    settle(verdicts)
+    [write_results] = broker.store.finished()
+    settle(write_results)
     [chunk] = [message for message in broker.core.take_outbox() if message.lease is not None]
     broker.core.not_sent(chunk, broker.clock.now(), reachable=True)
     broker.turn()
@@ -218,8 +218,8 @@ def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    [verdicts] = broker.store.finished()
-    settle(verdicts)
+    [write_results] = broker.store.finished()
+    settle(write_results)
     [answer] = [m for m in broker.core.take_outbox() if m.key.identity == b"c"]
     broker.core.not_sent(answer, broker.clock.now(), reachable=True)
     for error in broker.tell(b"c", Heartbeat("8", "1.0")):  # at once, and to what it says next
@@ -275,8 +275,8 @@ def test_a_plain_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> No
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    [verdicts] = broker.store.finished()
-    settle(verdicts)
+    [write_results] = broker.store.finished()
+    settle(write_results)
     [job] = [message for message in broker.core.take_outbox() if message.lease is not None]
     broker.core.not_sent(job, broker.clock.now(), reachable=True)
     broker.turn()

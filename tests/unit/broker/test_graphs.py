@@ -365,8 +365,8 @@ def test_what_one_end_causes_is_done_turn_by_turn(tmp_path: Path) -> None:
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    [verdicts] = broker.store.finished()
-    settle(verdicts)
+    [write_results] = broker.store.finished()
+    settle(write_results)
     assert broker.core.has_writes
     broker.crash()
     assert broker.core.has_writes

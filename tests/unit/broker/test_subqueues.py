@@ -214,8 +214,8 @@ def commit(broker: Broker) -> None:
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    for verdicts in broker.store.finished():
-        settle(verdicts)
+    for write_results in broker.store.finished():
+        settle(write_results)
 
 
 # The pure part

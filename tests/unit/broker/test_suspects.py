@@ -484,8 +484,8 @@ def test_a_death_of_a_job_that_is_not_in_memory_is_taken_back_when_it_comes(
     broker.core.state.write(*broker.core.state.suspects.take_changes()[:1], lambda _: None)
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
-    [verdicts] = broker.store.finished()
-    settle(verdicts)
+    [write_results] = broker.store.finished()
+    settle(write_results)
     restart(broker)
     assert judged(broker, job) == (1, 0, 0, 0, 1), "it was not read into memory"
     broker.wait(1.0)

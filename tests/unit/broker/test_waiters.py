@@ -111,8 +111,8 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
         broker.core.decide(broker.clock.now())
         entries, settle = broker.core.take_batch()
         broker.store.submit(entries)
-        [verdicts] = broker.store.finished()
-        settle(verdicts)
+        [write_results] = broker.store.finished()
+        settle(write_results)
         replies = [decode(message.frames) for message in broker.core.take_outbox()]
         turns.append(
             [row[0] for m in replies if isinstance(m, Reply) for row in unpack(m.result, "rows")]

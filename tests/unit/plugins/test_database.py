@@ -100,8 +100,8 @@ def _repair(folder: Path) -> None:
 
 
 def _backup(folder: Path) -> BackedUp:
-    care = SqliteTools(folder / FILE_NAME, durable=True)
-    return care.backup(folder / "copy", replace=False)
+    tools = SqliteTools(folder / FILE_NAME, durable=True)
+    return tools.backup(folder / "copy", replace=False)
 
 
 def _schedules(folder: Path) -> None:

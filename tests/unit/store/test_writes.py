@@ -1,4 +1,4 @@
-"""What a broker asks its store: the shape of entries, which stores of others rely on."""
+"""What a broker asks its store: the shape of writes, which stores of others rely on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from eventmq.store.writes import Admit, Chunk, Finished, LeaseChunk, WriteResult
 
 def test_every_write_says_what_its_result_is() -> None:
     """The docstring is the contract."""
-    for entry in get_args(Write):
-        assert "Result: " in (entry.__doc__ or ""), entry.__name__
+    for write in get_args(Write):
+        assert "Result: " in (write.__doc__ or ""), write.__name__
 
 
-def test_every_entry_is_public() -> None:
+def test_every_write_is_public() -> None:
     public = {*writes.__all__, *reads.__all__, *events.__all__, *schedule.__all__}
-    assert {entry.__name__ for entry in get_args(Write)} <= public
+    assert {write.__name__ for write in get_args(Write)} <= public
 
 
 def test_entries_are_tuples_of_what_their_names_say() -> None:

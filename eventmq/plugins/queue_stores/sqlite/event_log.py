@@ -95,13 +95,13 @@ class EventLog:
     def append(
         self,
         batch: Sequence[Any],
-        verdicts: Sequence[Any],
+        write_results: Sequence[Any],
         now: float,
         ahead: float,
         spared: Callable[[float], float] | None = None,
     ) -> None:
         """Write the events of a commit; prune what a journal has, or what there is no room for."""
-        blocks = events_of(batch, verdicts, self._kinship.find, ahead, spared)
+        blocks = events_of(batch, write_results, self._kinship.find, ahead, spared)
         if self._unpruned:
             self._prune()
         if self._end - self._start > (self._cap if self._journal else self._ring):
@@ -110,7 +110,7 @@ class EventLog:
             blocks += self._gaps
             self._gaps.clear()
         if self._values:
-            for portion in portions(blocks, batch, verdicts, self._values):
+            for portion in portions(blocks, batch, write_results, self._values):
                 self._write(portion)
         else:
             self._write(blocks)
@@ -174,38 +174,38 @@ class EventLog:
 
     # Entries
 
-    def read(self, entry: ReadEvents) -> tuple[list[EventRow], EventLogHead]:
+    def read(self, write: ReadEvents) -> tuple[list[EventRow], EventLogHead]:
         """Read rows of events."""
         sql = """SELECT first, count, body FROM events WHERE first >=
                  coalesce((SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first"""
         rows: list[EventRow] = []
         size = 0
-        for row in map(EventRow._make, self.db.execute(sql, (entry.after + 1,))):
-            if row.first + row.events - 1 > entry.after:
+        for row in map(EventRow._make, self.db.execute(sql, (write.after + 1,))):
+            if row.first + row.events - 1 > write.after:
                 rows.append(row)
                 size += len(row.body)
-                if size >= entry.max_bytes:
+                if size >= write.max_bytes:
                     break
         return rows, self.head
 
-    def announce(self, entry: Announce) -> None:
+    def announce(self, write: Announce) -> None:
         """Note where the broker is."""
         sql = "INSERT OR REPLACE INTO meta VALUES ('addresses', ?)"
-        self.db.execute(sql, (pack(dict(entry.addresses)),))
+        self.db.execute(sql, (pack(dict(write.addresses)),))
 
-    def seal(self, entry: SealEvents) -> tuple[EventLogHead, bool]:
+    def seal(self, write: SealEvents) -> tuple[EventLogHead, bool]:
         """Note what a journal has."""
-        if self._journal not in {"", entry.journal} and entry.at - self._told < entry.patience:
+        if self._journal not in {"", write.journal} and write.at - self._told < write.patience:
             return self.head, True
-        if entry.sealed >= self._next:
+        if write.sealed >= self._next:
             return self.head, False  # it has more than there is: it is of another time
-        again = (entry.journal, entry.sealed) == (self._journal, self._sealed)
-        if entry.sealed + 1 < self._first and not again:
-            self._gaps.append(gap(entry.sealed + 1, self._first - 1, entry.at))
-        self._journal, self._sealed, self._told = entry[:3]
+        again = (write.journal, write.sealed) == (self._journal, self._sealed)
+        if write.sealed + 1 < self._first and not again:
+            self._gaps.append(gap(write.sealed + 1, self._first - 1, write.at))
+        self._journal, self._sealed, self._told = write[:3]
         self._unpruned = True
         values = {
-            "journal": entry.journal, "journal_sealed": entry.sealed, "journal_told": entry.at,
+            "journal": write.journal, "journal_sealed": write.sealed, "journal_told": write.at,
         }  # fmt: skip
         self.db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
         return self.head, False
@@ -232,7 +232,7 @@ class EventLogReader:
             raise StoreError(f"cannot read the store {self._path}: {error}") from error
         try:
             check_schema(self._db, self._path)
-            self._outbox = EventLog(self._db, 0, 0)
+            self._event_log = EventLog(self._db, 0, 0)
             self._has_moved = has_moved(self._db)
             sql = "SELECT value FROM meta WHERE key = 'store_id'"
             (self.store_id,) = first_row(self._db, sql)
@@ -256,8 +256,8 @@ class EventLogReader:
                 raise StoreError(f"{msg} there now")
             self._db.execute("BEGIN")
             try:
-                self._outbox.reload()
-                return self._outbox.read(ReadEvents(after, max_bytes))
+                self._event_log.reload()
+                return self._event_log.read(ReadEvents(after, max_bytes))
             finally:
                 self._db.execute("COMMIT")
         except UNREADABLE as error:

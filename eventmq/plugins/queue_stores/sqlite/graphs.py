@@ -75,7 +75,7 @@ DEPENDENCY = "dependency"
 #: Characters of a reason.
 _REASON = 500
 
-#: Ready jobs that a verdict has with their bodies.
+#: Ready jobs that a write result has with their bodies.
 _TOLD = 200
 
 
@@ -117,15 +117,15 @@ class Graphs:
         return row[0] if row else 0
 
     def admit(
-        self, entry: AdmitGraph, taken: Callable[[Sequence[JobRecord]], str]
+        self, write: AdmitGraph, taken: Callable[[Sequence[JobRecord]], str]
     ) -> WriteResult | None:
         """Insert the jobs of a graph, all or none.
 
         Args:
-            entry: The graph.
+            write: The graph.
             taken: Returns an id that is not free, or "".
         """
-        jobs = entry.jobs
+        jobs = write.jobs
         if self.known(jobs[0].id):
             return WriteResult("same_id")
         other = taken(jobs)
@@ -144,7 +144,7 @@ class Graphs:
         for (queue, state), n in Counter((job.queue, job.state) for job in jobs).items():
             name = "waiting" if state is JobState.QUEUED else state.value
             tables.count(tables.queue_id(queue), **{name: n})
-        self._insert(jobs, entry.plan)
+        self._insert(jobs, write.plan)
         return None
 
     def _insert(self, jobs: Sequence[JobRecord], plan: Plan) -> None:
@@ -185,22 +185,22 @@ class Graphs:
             if row.state is not JobState.FAILED and PAGED in flags_of(row.job.headers)
         ])  # fmt: skip
 
-    def follow(self, entry: AdvanceGraphs) -> GraphChanges:
+    def advance(self, write: AdvanceGraphs) -> GraphChanges:
         """Do what the noted ends cause, and what that causes, for some jobs at most."""
-        joins, left = self.joins, entry.limit
+        joins, left = self.joins, write.limit
         joins.load()
         self.inputs.sweep()
         while self.pending or (joins and left > 0):
             if self.pending:
                 rows, self.pending = self.pending, []
-                self._step(rows, entry)
+                self._step(rows, write)
             else:
-                left -= joins.run(entry, left)
+                left -= joins.run(write, left)
         self._news = self._news._replace(left=joins.save())
         return self._news
 
     # hot loop: benchmarks/graphs.py
-    def _step(self, rows: Sequence[Finished], entry: AdvanceGraphs) -> None:
+    def _step(self, rows: Sequence[Finished], write: AdvanceGraphs) -> None:
         db = self.tables.db
         find = "SELECT graph, output FROM nodes WHERE key = ?"
         lefts: Counter[int] = Counter()
@@ -221,7 +221,7 @@ class Graphs:
                     held.append((job.seq, output, job.id, row.content_type, row.result, crc))
                 continue
             if job.seq not in self._caused:
-                self._call_handlers(graph, row, entry)
+                self._call_handlers(graph, row, write)
             if output > 0 and COLLECTED in flags_of(job.headers):
                 counts[output] += 1
             elif output > 0:
@@ -232,9 +232,9 @@ class Graphs:
         for join_key, n in counts.items():
             self.joins.counted(join_key, n)
         for graph, n in lefts.items():
-            self._count(graph, n, entry)
+            self._count(graph, n, write)
 
-    def _count(self, graph: int, n: int, entry: AdvanceGraphs) -> None:
+    def _count(self, graph: int, n: int, write: AdvanceGraphs) -> None:
         """Count ended jobs of a graph; forget what it needed once all have ended."""
         db = self.tables.db
         db.execute("UPDATE graphs SET remaining = remaining - ? WHERE key = ?", (n, graph))
@@ -246,9 +246,9 @@ class Graphs:
         if left and left == len(unused):
             db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
             waiting = [job for (key,) in unused for job in self._handler(key)]
-            self.cancel(waiting, "not needed: nothing failed", entry)
+            self.cancel(waiting, "not needed: nothing failed", write)
         elif left <= 0:
-            db.execute("UPDATE graphs SET ended = ? WHERE key = ?", (entry.at or 1.0, graph))
+            db.execute("UPDATE graphs SET ended = ? WHERE key = ?", (write.at or 1.0, graph))
             self.inputs.discard_graph(graph, size)
             db.execute("DELETE FROM deadlines WHERE graph = ?", (graph,))
             db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
@@ -260,71 +260,71 @@ class Graphs:
 
     # What waits
 
-    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: AdvanceGraphs) -> None:
+    def cancel(self, jobs: Sequence[JobRecord], reason: str, write: AdvanceGraphs) -> None:
         """End jobs for what they waited for did not succeed."""
         error = encode_error(RemoteError("eventmq.errors.JobCancelled", reason))
         self._caused.update(job.seq for job in jobs)
-        self._end(jobs, JobState.CANCELLED, error, entry)
+        self._end(jobs, JobState.CANCELLED, error, write)
 
     def _end(
-        self, jobs: Sequence[JobRecord], state: JobState, error: bytes, entry: AdvanceGraphs
+        self, jobs: Sequence[JobRecord], state: JobState, error: bytes, write: AdvanceGraphs
     ) -> None:
-        rows = [Finished(job, state, entry.at, entry.ttl, ERROR_TYPE, error) for job in jobs]
+        rows = [Finished(job, state, write.at, write.ttl, ERROR_TYPE, error) for job in jobs]
         self._finish(Finish(rows))
         self._news.ended.extend(rows)
 
-    def _call_handlers(self, graph: int, row: Finished, entry: AdvanceGraphs) -> None:
+    def _call_handlers(self, graph: int, row: Finished, write: AdvanceGraphs) -> None:
         """Make ready what is there for the failure of a job."""
         db, seq = self.tables.db, row.job.seq
         sql = "SELECT key FROM handlers WHERE graph = ? AND first <= ? AND end > ?"
         for (key,) in all_rows(db, sql, (graph, seq, seq)):
             db.execute("DELETE FROM handlers WHERE key = ?", (key,))
             leaf = [row.job.id, row.state.value, row.content_type, row.result]
-            self.ready(self._handler(key), pack(leaf), entry)
+            self.ready(self._handler(key), pack(leaf), write)
 
-    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: AdvanceGraphs) -> None:
+    def ready(self, jobs: Sequence[JobRecord], value: bytes, write: AdvanceGraphs) -> None:
         """Queue jobs, those that take it with an input."""
         db, tables = self.tables.db, self.tables
         for job in jobs:
             if job.damaged:
-                self.damaged([job], damage_of(job.id), entry)
+                self.damaged([job], damage_of(job.id), write)
                 continue
             if TAKES in flags_of(job.headers):
-                if len(job.body) + len(value) > entry.max_body:  # the error of a job, for a handler
-                    limit = f"its body may have {entry.max_body}, arguments and all"
-                    self.too_large([job], len(value), limit, entry)
+                if len(job.body) + len(value) > write.max_body:  # the error of a job, for a handler
+                    limit = f"its body may have {write.max_body}, arguments and all"
+                    self.too_large([job], len(value), limit, write)
                     continue
                 job.body = pack([job.body, value])
-            _start(job, entry)
+            _start(job, write)
             sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, eta = ?, body = ?, crc = ?
                      WHERE seq = ?"""
             code, crc = STATE_CODES[job.state], tables.row(job)[-2]
             db.execute(sql, (code, job.rank, job.due, job.eta, job.body, crc, job.seq))
             delayed = job.state is JobState.DELAYED
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
-            self._tell(job, entry)
+            self._tell(job, write)
 
-    def _tell(self, job: JobRecord, entry: AdvanceGraphs) -> None:
+    def _tell(self, job: JobRecord, write: AdvanceGraphs) -> None:
         self._told += len(job.body)
-        if self._told > entry.max_bytes or len(self._news.ready) >= _TOLD:
+        if self._told > write.max_bytes or len(self._news.ready) >= _TOLD:
             job.body = b""
             self._news.more.append(job)
         else:
             self._news.ready.append(job)
 
-    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: AdvanceGraphs) -> None:
+    def damaged(self, jobs: Sequence[JobRecord], text: str, write: AdvanceGraphs) -> None:
         """End jobs that cannot run, for their records or what they take are not what they were."""
         error = encode_error(RemoteError("eventmq.errors.StoreError", text))
         logger.error("jobs of a graph failed: %s", text)
-        self._end(jobs, JobState.FAILED, error, entry)
+        self._end(jobs, JobState.FAILED, error, write)
 
     def too_large(
-        self, jobs: Sequence[JobRecord], size: int, limit: str, entry: AdvanceGraphs
+        self, jobs: Sequence[JobRecord], size: int, limit: str, write: AdvanceGraphs
     ) -> None:
         """End jobs that would take too much."""
         text = f"what it takes has {size} bytes; {limit}: return references to large data"
         error = encode_error(RemoteError("eventmq.errors.ResultTooLarge", text))
-        self._end(jobs, JobState.FAILED, error, entry)
+        self._end(jobs, JobState.FAILED, error, write)
 
 
 def _joins(graph: int, plan: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -366,16 +366,16 @@ def _reason(row: Finished, *, caused: bool) -> str:
     return f"{text}: {kind}: {error.message}"[:_REASON]
 
 
-def _start(job: JobRecord, entry: AdvanceGraphs) -> None:
+def _start(job: JobRecord, write: AdvanceGraphs) -> None:
     """Give a job that waits no more its time and its place in the queue."""
     headers = parse_headers(job.headers)
-    due = entry.at + headers.countdown if headers.countdown else 0.0
-    job.eta = headers.eta if headers.eta - entry.ahead > max(due, entry.at) else 0.0
-    due = job.eta - entry.ahead if job.eta else due
-    delayed = due > entry.at
-    job.due = due if delayed else entry.at
+    due = write.at + headers.countdown if headers.countdown else 0.0
+    job.eta = headers.eta if headers.eta - write.ahead > max(due, write.at) else 0.0
+    due = job.eta - write.ahead if job.eta else due
+    delayed = due > write.at
+    job.due = due if delayed else write.at
     job.state = JobState.DELAYED if delayed else JobState.QUEUED
-    job.rank = int((job.due - headers.priority * entry.step) * 1_000_000)
+    job.rank = int((job.due - headers.priority * write.step) * 1_000_000)
 
 
 #: Ids in one statement.
@@ -464,49 +464,49 @@ class GraphReads:
 
     # Ends
 
-    def _end(self, first: int, end: int, stamp: AuditFields, limit: int) -> list[JobRecord]:
+    def _end(self, first: int, end: int, audit: AuditFields, limit: int) -> list[JobRecord]:
         """Cancel jobs, the last ones first: what waits does not see what it waits for end."""
         sql = (
             f"SELECT {BARE_COLUMNS} FROM jobs WHERE seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?"
         )
-        return self._cancel(self.tables.jobs(sql, (first, end, limit))[::-1], stamp)
+        return self._cancel(self.tables.jobs(sql, (first, end, limit))[::-1], audit)
 
-    def cancel(self, entry: CancelGraph) -> tuple[str, AffectedJobs]:
+    def cancel(self, write: CancelGraph) -> tuple[str, AffectedJobs]:
         """Cancel what has not ended of a graph."""
-        graph = self.graphs.known(entry.id)
+        graph = self.graphs.known(write.id)
         if not graph:
             return "", AffectedJobs([], {})
-        jobs = self._end(graph, graph + self._size(graph), entry.stamp, entry.limit)
+        jobs = self._end(graph, graph + self._size(graph), write.audit, write.limit)
         return self._id(graph), AffectedJobs(jobs, {})
 
-    def end_deadlines(self, entry: EndDeadlines) -> tuple[AffectedJobs, float | None]:
+    def end_deadlines(self, write: EndDeadlines) -> tuple[AffectedJobs, float | None]:
         """Cancel what is past its deadline, part by part."""
         db = self.tables.db
         sql = "SELECT key, first, end FROM deadlines WHERE at <= ? ORDER BY at LIMIT 20"
         jobs: list[JobRecord] = []
-        for key, first, end in all_rows(db, sql, (entry.now,)):
-            jobs += self._end(first, end, entry.stamp, entry.limit - len(jobs))
-            if len(jobs) >= entry.limit:
+        for key, first, end in all_rows(db, sql, (write.now,)):
+            jobs += self._end(first, end, write.audit, write.limit - len(jobs))
+            if len(jobs) >= write.limit:
                 break
             db.execute("DELETE FROM deadlines WHERE key = ?", (key,))
         return AffectedJobs(jobs, {}), next_deadline(self.tables.db)
 
     # Looking
 
-    def kin(self, entry: FindKin) -> Kin | None:
+    def kin(self, write: FindKin) -> Kin | None:
         """Say where a job stands in its graph."""
         self._kinship.forget()  # the graph may be forgotten since, or was rolled back
-        return self._kinship.find([entry.id])[0]
+        return self._kinship.find([write.id])[0]
 
-    def page(self, entry: ListGraph) -> GraphPage | None:
+    def page(self, write: ListGraph) -> GraphPage | None:
         """List jobs of a graph by place."""
-        graph = self.graphs.known(entry.id)
+        graph = self.graphs.known(write.id)
         if not graph:
             return None
         size = self._size(graph)
         sql = """SELECT key, id, input, output FROM nodes
                  WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"""
-        span = (graph + entry.first, graph + size, entry.limit)
+        span = (graph + write.first, graph + size, write.limit)
         rows = []
         for key, job_id, before, after in all_rows(self.tables.db, sql, span):
             found = self._reads.find_one(job_id) or JobRow(_forgotten(job_id))

@@ -170,15 +170,15 @@ class Inputs:
 
     # Reading
 
-    def page(self, entry: ReadInputs) -> InputsPage | None:
+    def page(self, write: ReadInputs) -> InputsPage | None:
         """Return the results from the cursor on, up to a number of bytes."""
         sql = "SELECT first, final, join_key FROM inputs WHERE job = ?"
-        row = first_row(self._db, sql, (entry.id,))
+        row = first_row(self._db, sql, (write.id,))
         if row is None:
             return None
         first, final, join_key = row
         sql = f"SELECT key, id, content_type, result, crc {_OF_JOIN} ORDER BY key"
-        span = (max(first, entry.cursor), final, join_key)
+        span = (max(first, write.cursor), final, join_key)
         rows: list[tuple[str, str, bytes]] = []
         size = 0
         with closing(self._db.execute(sql, span)) as found:
@@ -186,10 +186,10 @@ class Inputs:
                 size += len(data)
                 if not is_sound(crc, job, kind, data):
                     logger.error(
-                        "the result of job %s, which job %s takes, is damaged", job, entry.id
+                        "the result of job %s, which job %s takes, is damaged", job, write.id
                     )
                     return None
-                if rows and size > entry.max_bytes:
+                if rows and size > write.max_bytes:
                     return InputsPage(rows, key)
                 rows.append((job, kind, data))
         return InputsPage(rows, 0)
@@ -213,17 +213,17 @@ class Work(NamedTuple):
 class Ends(Protocol):
     """What is done with jobs that wait no more."""
 
-    def cancel(self, jobs: Sequence[JobRecord], reason: str, entry: AdvanceGraphs) -> None:
+    def cancel(self, jobs: Sequence[JobRecord], reason: str, write: AdvanceGraphs) -> None:
         """End jobs for what they waited for did not succeed."""
 
-    def ready(self, jobs: Sequence[JobRecord], value: bytes, entry: AdvanceGraphs) -> None:
+    def ready(self, jobs: Sequence[JobRecord], value: bytes, write: AdvanceGraphs) -> None:
         """Queue jobs, those that take it with an input."""
 
-    def damaged(self, jobs: Sequence[JobRecord], text: str, entry: AdvanceGraphs) -> None:
+    def damaged(self, jobs: Sequence[JobRecord], text: str, write: AdvanceGraphs) -> None:
         """End jobs whose records, or what they take, are not what they were."""
 
     def too_large(
-        self, jobs: Sequence[JobRecord], size: int, limit: str, entry: AdvanceGraphs
+        self, jobs: Sequence[JobRecord], size: int, limit: str, write: AdvanceGraphs
     ) -> None:
         """End jobs that would take too much."""
 
@@ -280,7 +280,7 @@ class Barriers:
 
     # Doing it
 
-    def run(self, entry: AdvanceGraphs, limit: int) -> int:
+    def run(self, write: AdvanceGraphs, limit: int) -> int:
         """Do the first work for some jobs at most; return for how many, at least 1."""
         work = self._work.popleft()
         sql = "SELECT graph, first, final, last FROM joins WHERE key = ?"
@@ -292,10 +292,10 @@ class Barriers:
         jobs = self._waiting(max(work.join_key, work.cursor), last, work.join_key, limit)
         more = len(jobs) == limit and jobs[-1].seq < last
         if work.reason is not None:
-            self._ends.cancel(jobs, work.reason, entry)
+            self._ends.cancel(jobs, work.reason, write)
         else:
             copies = work.copies or (self._count(jobs, last, work.join_key) if more else 0)
-            self._open(graph, span, jobs, copies, entry)
+            self._open(graph, span, jobs, copies, write)
             work = work._replace(copies=copies)
         if more:
             self._work.appendleft(work._replace(cursor=jobs[-1].seq + 1))
@@ -334,20 +334,20 @@ class Barriers:
     # Ready
 
     def _open(
-        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: AdvanceGraphs
+        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, write: AdvanceGraphs
     ) -> None:
         takers = _takers(jobs)
         if not takers:
-            self._ends.ready(jobs, b"", entry)
+            self._ends.ready(jobs, b"", write)
             return
         try:
-            self._fill(graph, span, jobs, copies, entry)
+            self._fill(graph, span, jobs, copies, write)
         except DamagedRow as error:
-            self._ends.damaged(takers, f"{error}: its checksum is wrong", entry)
-            self._let_go(jobs, takers, entry)
+            self._ends.damaged(takers, f"{error}: its checksum is wrong", write)
+            self._let_go(jobs, takers, write)
 
     def _fill(
-        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, entry: AdvanceGraphs
+        self, graph: int, span: Span, jobs: Sequence[JobRecord], copies: int, write: AdvanceGraphs
     ) -> None:
         """Make jobs ready, and give the takers among them their input."""
         takers = _takers(jobs)
@@ -357,28 +357,28 @@ class Barriers:
             raise DamagedRow("the order of what it takes is damaged in the store")
         tree = unpack(packed, "a tree")
         longest = max(len(job.body) for job in takers)
-        room = min(entry.max_body - longest, entry.max_copies // max(copies, len(takers)))
+        room = min(write.max_body - longest, write.max_copies // max(copies, len(takers)))
         size = self.inputs.size(span) + len(packed)
         if size <= room:
             leaves = {key - graph: leaf for key, leaf in self.inputs.rows(span).items()}
-            self._ends.ready(jobs, pack(_filled(tree, leaves)), entry)
+            self._ends.ready(jobs, pack(_filled(tree, leaves)), write)
             return
         ids = {key - graph: job_id for key, job_id in self.inputs.ids(span).items()}
         value = pack(_filled(tree, ids))
-        limit = _limit(size, longest + len(value), entry)
+        limit = _limit(size, longest + len(value), write)
         if not limit:
             self._keep(takers, span, size)
-            self._ends.ready(jobs, value, entry)
+            self._ends.ready(jobs, value, write)
             return
-        self._ends.too_large(takers, size, limit, entry)
-        self._let_go(jobs, takers, entry)
+        self._ends.too_large(takers, size, limit, write)
+        self._let_go(jobs, takers, write)
 
     def _let_go(
-        self, jobs: Sequence[JobRecord], takers: Sequence[JobRecord], entry: AdvanceGraphs
+        self, jobs: Sequence[JobRecord], takers: Sequence[JobRecord], write: AdvanceGraphs
     ) -> None:
         """Make those ready that only wait."""
         taking = {job.seq for job in takers}
-        self._ends.ready([job for job in jobs if job.seq not in taking], b"", entry)
+        self._ends.ready([job for job in jobs if job.seq not in taking], b"", write)
 
     def _keep(self, takers: Sequence[JobRecord], span: Span, size: int) -> None:
         """Keep results for jobs that get ids, and mark these."""
@@ -395,12 +395,12 @@ def _takers(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     return [job for job in jobs if TAKES in flags_of(job.headers) and not job.damaged]
 
 
-def _limit(size: int, body: int, entry: AdvanceGraphs) -> str:
+def _limit(size: int, body: int, write: AdvanceGraphs) -> str:
     """Return why results of so many bytes cannot be paged, with a body of ids; "" if they can."""
-    if size > entry.max_input_bytes:
-        return f"the limit is {entry.max_input_bytes}, from the setting max_input_bytes"
-    if body > entry.max_body:
-        return f"their ids alone are longer than a body, of {entry.max_body} bytes"
+    if size > write.max_input_bytes:
+        return f"the limit is {write.max_input_bytes}, from the setting max_input_bytes"
+    if body > write.max_body:
+        return f"their ids alone are longer than a body, of {write.max_body} bytes"
     return ""
 
 

@@ -69,47 +69,47 @@ class Operations:
 
     # By id
 
-    def apply(self, entry: ApplyToJobs) -> AffectedJobs:
+    def apply(self, write: ApplyToJobs) -> AffectedJobs:
         """Do something with jobs by id."""
         others: dict[str, str] = {}
         jobs: dict[str, JobRecord] = {}
-        for job_id, attempt in zip_longest(entry.ids, entry.attempts):
+        for job_id, attempt in zip_longest(write.ids, write.attempts):
             found = self.reads.find_one(job_id)
             if found is None:
                 continue
             state = found.job.state
-            sound = entry.action != "retry" or not found.job.damaged
-            if sound and _suits(entry.action, state) and attempt in {None, found.job.attempt}:
+            sound = write.action != "retry" or not found.job.damaged
+            if sound and _suits(write.action, state) and attempt in {None, found.job.attempt}:
                 jobs[job_id] = found.job
             else:
                 others[job_id] = state.value
-        return AffectedJobs(self._actions[entry.action](list(jobs.values()), entry.stamp), others)
+        return AffectedJobs(self._actions[write.action](list(jobs.values()), write.audit), others)
 
-    def cancel(self, jobs: list[JobRecord], stamp: AuditFields) -> list[JobRecord]:
+    def cancel(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
         """End jobs as cancelled."""
         end = transition(JobState.QUEUED, JobState.CANCELLED)
         rows = [
-            Finished(job, end, stamp.at, stamp.ttl, stamp.content_type, stamp.result)
+            Finished(job, end, audit.at, audit.ttl, audit.content_type, audit.result)
             for job in jobs
         ]
         self.writes.finish(Finish(rows))
         return jobs
 
-    def expire(self, entry: Expire) -> tuple[list[JobRecord], float | None]:
+    def expire(self, write: Expire) -> tuple[list[JobRecord], float | None]:
         """End jobs that have waited for too long."""
-        tables, now, wall = self.tables, entry.now, entry.now + entry.ahead
+        tables, now, wall = self.tables, write.now, write.now + write.ahead
         sql = f"""SELECT {BARE_COLUMNS} FROM jobs WHERE expires > 0 AND expires <= ?
                   AND state IN {_WAITING} ORDER BY expires"""
         with closing(tables.rows(sql, (wall,))) as rows:
-            waiting = (tables.job(row) for row in rows if row[0] not in entry.keep)
-            jobs = list(islice(waiting, entry.limit))
+            waiting = (tables.job(row) for row in rows if row[0] not in write.keep)
+            jobs = list(islice(waiting, write.limit))
         end = transition(JobState.QUEUED, JobState.EXPIRED)
-        self.writes.finish(Finish([Finished(job, end, now, entry.ttl, "", b"") for job in jobs]))
-        if len(jobs) == entry.limit:
+        self.writes.finish(Finish([Finished(job, end, now, write.ttl, "", b"") for job in jobs]))
+        if len(jobs) == write.limit:
             return jobs, wall
         return jobs, next_expiry(tables, wall)
 
-    def _retry(self, jobs: list[JobRecord], stamp: AuditFields) -> list[JobRecord]:
+    def _retry(self, jobs: list[JobRecord], audit: AuditFields) -> list[JobRecord]:
         """Queue failed jobs again; their bodies stay in the database."""
         sql = f"""INSERT INTO jobs ({INSERT_COLUMNS}, unique_key, subqueue)
                   SELECT ?, id, queue, ?, {_code(JobState.QUEUED)}, ?, delivery, 0, ?, ?,
@@ -118,17 +118,17 @@ class Operations:
         retried = []
         for place, job in enumerate(self._sound(jobs)):
             self._remember(job)
-            rank = int((stamp.at - priority_of(job) * stamp.step) * 1_000_000)
-            expires = job.expires if job.expires > stamp.at + stamp.ahead else 0.0
-            number, attempt = stamp.seq + place, job.attempt + 1
+            rank = int((audit.at - priority_of(job) * audit.step) * 1_000_000)
+            expires = job.expires if job.expires > audit.at + audit.ahead else 0.0
+            number, attempt = audit.seq + place, job.attempt + 1
             subqueue = self.tables.subqueue_id(job.queue, job.headers)
             self.tables.db.execute(
-                sql, (number, rank, attempt, stamp.at, expires, subqueue, job.seq)
+                sql, (number, rank, attempt, audit.at, expires, subqueue, job.seq)
             )
             self._forget_failed(job)
             self.tables.count(self.tables.queue_id(job.queue), waiting=1)
             job.seq, job.rank, job.attempt, job.expires = number, rank, attempt, expires
-            job.state, job.deaths, job.due, job.eta = JobState.QUEUED, 0, stamp.at, 0.0
+            job.state, job.deaths, job.due, job.eta = JobState.QUEUED, 0, audit.at, 0.0
             retried.append(job)
         return retried
 
@@ -166,9 +166,9 @@ class Operations:
 
     # Slice by slice
 
-    def begin_bulk(self, entry: BeginBulkOperation) -> BulkOperation:
+    def begin_bulk(self, write: BeginBulkOperation) -> BulkOperation:
         """Write the mark of a bulk operation, once."""
-        db, bulk = self.tables.db, entry.bulk
+        db, bulk = self.tables.db, write.bulk
         table = _table(bulk.operation)
         (first,) = first_row(db, f"SELECT min(seq) FROM {table}")
         values = (bulk.id, pack(bulk.operation), bulk.at, bulk.bound, (first or 1) - 1)
@@ -181,18 +181,18 @@ class Operations:
         db.execute(sql, (_DONE_KEPT,))
         return _bulk(first_row(db, f"{_BULK} WHERE id = ?", (bulk.id,)))
 
-    def bulk_slice(self, entry: ContinueBulkOperation) -> tuple[AffectedJobs, BulkOperation | None]:
+    def bulk_slice(self, write: ContinueBulkOperation) -> tuple[AffectedJobs, BulkOperation | None]:
         """Do the next part of a bulk operation and note how far it came."""
         db = self.tables.db
-        row = first_row(db, f"{_BULK} WHERE id = ? AND NOT done", (entry.id,))
+        row = first_row(db, f"{_BULK} WHERE id = ? AND NOT done", (write.id,))
         if row is None:
             return AffectedJobs([], {}), None
         bulk = _bulk(row)
         end = min(bulk.bound, bulk.cursor + _SPAN)
-        looked, fitting = self._select(bulk, end, entry.limit)
-        jobs = [job for job in fitting if job.seq not in entry.keep]
-        cursor = looked[-1] if len(looked) == entry.limit else end
-        affected = AffectedJobs(self._actions[bulk.operation.action](jobs, entry.stamp), {})
+        looked, fitting = self._select(bulk, end, write.limit)
+        jobs = [job for job in fitting if job.seq not in write.keep]
+        cursor = looked[-1] if len(looked) == write.limit else end
+        affected = AffectedJobs(self._actions[bulk.operation.action](jobs, write.audit), {})
         bulk = bulk._replace(
             cursor=cursor, touched=bulk.touched + len(jobs), done=cursor >= bulk.bound
         )
@@ -225,15 +225,15 @@ class Operations:
 
     # Queues
 
-    def pause(self, entry: Pause) -> None:
+    def pause(self, write: Pause) -> None:
         """Note whether a queue is paused."""
-        key = self.tables.queue_id(entry.queue)
+        key = self.tables.queue_id(write.queue)
         sql = "UPDATE queues SET paused = ? WHERE id = ?"
-        self.tables.db.execute(sql, (entry.paused, key))
+        self.tables.db.execute(sql, (write.paused, key))
 
-    def forget_queues(self, entry: ForgetQueues) -> list[str]:
+    def forget_queues(self, write: ForgetQueues) -> list[str]:
         """Forget queues that are empty and not paused."""
-        return self.tables.forget_queues(entry.queues, entry.at)
+        return self.tables.forget_queues(write.queues, write.at)
 
 
 def _suits(action: str, state: JobState) -> bool:

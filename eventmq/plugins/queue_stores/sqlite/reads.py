@@ -1,4 +1,4 @@
-"""The entries of a commit that only read the SQLite store, and recovery at its opening."""
+"""The writes of a commit that only read the SQLite store, and recovery at its opening."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ __all__ = ["Reads", "highest_id", "ids_between", "next_seq", "recover_chunks"]
 _FAILED = f"{JOB_COLUMNS}, {FAILED_COLUMNS}"
 _BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
 
-_CLAIM_ALL = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE subqueue = ? AND state = 2
+_QUEUED_WHOLE = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE subqueue = ? AND state = 2
   AND (rank, seq) > (?, ?) ORDER BY rank, seq LIMIT ?"""
-_CLAIM = _CLAIM_ALL.replace("queue, ", "", 1).replace("state, ", "", 1).replace("eta, ", "", 1)
+_QUEUED = _QUEUED_WHOLE.replace("queue, ", "", 1).replace("state, ", "", 1).replace("eta, ", "", 1)
 
 #: Bytes of a result that is read with its row in any case.
 _SHORT = 4096
@@ -63,23 +63,25 @@ class Reads:
         self.tables = tables
         self.keeper = keeper
 
-    def claim(self, entry: ReadQueued) -> tuple[list[JobRecord], bool]:
+    def read_queued(self, write: ReadQueued) -> tuple[list[JobRecord], bool]:
         """Read the next queued jobs of a subqueue in rank order."""
-        key = self.tables.known_subqueue(entry.queue, entry.subqueue)
-        values = (key, *entry.after, entry.limit + 1)
+        key = self.tables.known_subqueue(write.queue, write.subqueue)
+        values = (key, *write.after, write.limit + 1)
         try:
-            return self._claim(values, entry)
+            return self._read_queued(values, write)
         except (UnicodeDecodeError, AttributeError, TypeError):  # values of another kind
-            return self._claim_carefully(values, entry)
+            return self._read_damaged(values, write)
 
     # hot loop: benchmarks/rows.py, drain
-    def _claim(self, values: tuple[int, ...], entry: ReadQueued) -> tuple[list[JobRecord], bool]:
+    def _read_queued(
+        self, values: tuple[int, ...], write: ReadQueued
+    ) -> tuple[list[JobRecord], bool]:
         """Read jobs as they should be: what the subqueue says of them is not read again."""
         jobs: list[JobRecord] = []
-        size, limit, most, queue = 0, entry.limit, entry.max_bytes, entry.queue
+        size, limit, most, queue = 0, write.limit, write.max_bytes, write.queue
         text, data, state = "", b"", JobState.QUEUED
         begun = common = begin(queue, "")
-        for row in self.tables.db.execute(_CLAIM, values):
+        for row in self.tables.db.execute(_QUEUED, values):
             if len(jobs) == limit or size > most:
                 return jobs, True
             (
@@ -115,27 +117,27 @@ class Reads:
             jobs.append(job)
         return jobs, False
 
-    def _claim_carefully(
-        self, values: tuple[int, ...], entry: ReadQueued
+    def _read_damaged(
+        self, values: tuple[int, ...], write: ReadQueued
     ) -> tuple[list[JobRecord], bool]:
         """Do the same where something is damaged; such a job counts where its subqueue is."""
         jobs: list[JobRecord] = []
         size = 0
-        for row in self.tables.db.execute(readable(_CLAIM_ALL), values):
-            if len(jobs) == entry.limit or size > entry.max_bytes:
+        for row in self.tables.db.execute(readable(_QUEUED_WHOLE), values):
+            if len(jobs) == write.limit or size > write.max_bytes:
                 return jobs, True
             job = self.tables.job(row)
-            if job.queue != entry.queue:
-                job.queue, job.damaged = entry.queue, True
+            if job.queue != write.queue:
+                job.queue, job.damaged = write.queue, True
             size += len(job.body)
             jobs.append(job)
         return jobs, False
 
-    def find(self, entry: FindJobs) -> dict[str, JobRow]:
+    def find(self, write: FindJobs) -> dict[str, JobRow]:
         """Look jobs up by id: one by one, or where they are many table by table."""
-        ids = list(dict.fromkeys(entry.ids))
-        if entry.room is not None:
-            return self._find_bare(ids, entry.room)
+        ids = list(dict.fromkeys(write.ids))
+        if write.room is not None:
+            return self._find_bare(ids, write.room)
         if len(ids) >= _MANY:
             return self._find_many(ids)
         known = {job_id: self.find_one(job_id) for job_id in ids}
@@ -215,7 +217,7 @@ class Reads:
                 return self.tables.outcome(row, self.keeper)
         return None
 
-    def list_jobs(self, entry: ListJobs) -> tuple[list[JobRow], str]:
+    def list_jobs(self, write: ListJobs) -> tuple[list[JobRow], str]:
         """List jobs page by page, the newest first: by id, which begins with the time.
 
         The cursor is the id of the last row that was looked at, so a job that goes from one table
@@ -223,14 +225,14 @@ class Reads:
         """
         names = ["jobs", "failed", *map(bucket_name, self.tables.buckets)]
         tables = [
-            self._rows(name, entry.cursor) for name in names if self._may_hold(name, entry.state)
+            self._rows(name, write.cursor) for name in names if self._may_hold(name, write.state)
         ]
         rows: list[JobRow] = []
         newest_first = merge(*tables, key=itemgetter(0), reverse=True)
         for looked, (job_id, found) in enumerate(newest_first, 1):
-            if self._matches(found, entry):
+            if self._matches(found, write):
                 rows.append(found)
-            if len(rows) >= entry.limit or looked >= _SCAN:
+            if len(rows) >= write.limit or looked >= _SCAN:
                 return rows, job_id
         return rows, ""
 
@@ -260,15 +262,15 @@ class Reads:
             yield found.job.id, found
 
     @staticmethod
-    def _matches(found: JobRow, entry: ListJobs) -> bool:
+    def _matches(found: JobRow, write: ListJobs) -> bool:
         job = found.job
         return (
-            (entry.queue is None or job.queue == entry.queue)
-            and (entry.task is None or task_of(job) == entry.task)
+            (write.queue is None or job.queue == write.queue)
+            and (write.task is None or task_of(job) == write.task)
             and (
-                entry.state is None
-                or job.state is entry.state
-                or (entry.state is JobState.RUNNING and job.state is JobState.QUEUED)
+                write.state is None
+                or job.state is write.state
+                or (write.state is JobState.RUNNING and job.state is JobState.QUEUED)
             )
         )
 

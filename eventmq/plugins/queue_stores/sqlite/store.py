@@ -1,6 +1,6 @@
 """The embedded queue store: one SQLite file in the broker's data directory.
 
-A batch is one transaction in WAL mode with ``synchronous=FULL``, so its verdicts come after the
+A batch is one transaction in WAL mode with ``synchronous=FULL``, so its results come after the
 fsync. The store has one owner, which holds the lock of the directory.
 """
 
@@ -182,14 +182,14 @@ class SqliteStore:
         self._events = (events_ring, events_cap, events_values)
         self._db: apsw.Connection | None = None
         self._checkpointer: Checkpointer | None = None
-        self._verdicts: list[Sequence[Any] | Exception] = []
+        self._write_results: list[Sequence[Any] | Exception] = []
         #: Why nothing is committed any more.
         self._lost: StoreError | None = None
         self._pruned = float("-inf")
         self._path = ":memory:" if directory is None else str(directory / FILE_NAME)
 
     @property
-    def care(self) -> SqliteTools | None:
+    def tools(self) -> SqliteTools | None:
         """What looks after the file; None where there is none."""
         if self._home is None:
             return None
@@ -243,7 +243,7 @@ class SqliteStore:
         prepare_additions(db)
         self._writes = writes = Writes(tables, self._dedupe_window, keeper)
         writes.unique.release_lonely()
-        self._outbox = EventLog(db, *self._events)
+        self._event_log = EventLog(db, *self._events)
         recovered = self._recover(tables)
         save_clock(db, keeper.record())
         db.execute("COMMIT")
@@ -255,7 +255,7 @@ class SqliteStore:
         writes.epoch = recovered.epoch
         self._look_at_ids()
         handlers = self._make_handlers(writes) | schedule_handlers(db)
-        self._handlers = handlers | _event_handlers(self._outbox)
+        self._handlers = handlers | _event_handlers(self._event_log)
         return recovered
 
     def _connect(self) -> apsw.Connection:
@@ -326,7 +326,7 @@ class SqliteStore:
             store_id, epoch, next_seq(tables), tables.counts(), chunks, due,
             next_expiry(tables, 0.0), bulk_operations(tables), tables.subqueues(),
             self._limits.rows(),
-            self._outbox.head.next, open_graphs(tables.db), next_deadline(tables.db),
+            self._event_log.head.next, open_graphs(tables.db), next_deadline(tables.db),
             self._suspects.rows(), self._keeper,
         )  # fmt: skip
 
@@ -361,14 +361,14 @@ class SqliteStore:
 
     def submit(self, batch: Sequence[Write]) -> None:
         """Commit a batch; SQLite ends it before this returns."""
-        verdicts = self._commit(batch)
-        stored = not isinstance(verdicts, Exception)
+        write_results = self._commit(batch)
+        stored = not isinstance(write_results, Exception)
         if stored and self._opened is not None:
             try:
                 self._opened.committed()
             except StoreError as error:  # nobody will find what was stored
-                verdicts = error
-        self._verdicts.append(verdicts)
+                write_results = error
+        self._write_results.append(write_results)
         if stored and self._checkpointer is not None and self._db is not None:
             self._checkpointer.committed(self._db)
 
@@ -378,9 +378,9 @@ class SqliteStore:
             self._opened.verify()
 
     def finished(self) -> list[Sequence[Any] | Exception]:
-        """Return the verdicts of the commits since the last call."""
-        verdicts, self._verdicts = self._verdicts, []
-        return verdicts
+        """Return the write results of the commits since the last call."""
+        write_results, self._write_results = self._write_results, []
+        return write_results
 
     def fileno(self) -> int | None:
         """Return None: nothing ever ends between two calls."""
@@ -401,7 +401,7 @@ class SqliteStore:
                 self._roll_back(high)
                 self._writes.careful = True
                 return self._transaction(batch)
-        except Exception as error:  # noqa: BLE001 - every failure is a verdict
+        except Exception as error:  # noqa: BLE001 - every failure is a result
             try:
                 self._roll_back(high)
                 return self._failure(error)
@@ -426,15 +426,15 @@ class SqliteStore:
         db.execute("BEGIN IMMEDIATE")
         graphs = self._writes.graphs
         graphs.reset()
-        verdicts = [handlers[type(entry)](entry) for entry in batch]
+        write_results = [handlers[type(write)](write) for write in batch]
         keeper = self._keeper
-        said, now, ahead, addition = verdicts, keeper.now, keeper.ahead, keeper.addition()
+        said, now, ahead, addition = write_results, keeper.now, keeper.ahead, keeper.addition()
         if graphs.pending:
             follow = AdvanceGraphs(now, ahead=ahead)
             batch = [*batch, follow]
-            said = [*verdicts, graphs.follow(follow)]
+            said = [*write_results, graphs.advance(follow)]
         self._prune()
-        self._outbox.append(batch, said, now, ahead, keeper.spares(now))
+        self._event_log.append(batch, said, now, ahead, keeper.spares(now))
         self._tables.flush_counts()
         saves = keeper.unsaved_for >= SAVE_EVERY
         if addition is not None:  # the batch was decided before it
@@ -446,7 +446,7 @@ class SqliteStore:
             keeper.saved()
         if addition is not None:
             keeper.confirm()
-        return verdicts
+        return write_results
 
     def _prune(self) -> None:
         now = self._keeper.now
@@ -490,7 +490,7 @@ class SqliteStore:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._tables.reload()
-            self._outbox.reload()
+            self._event_log.reload()
         except Exception as error:
             self._lost = store_error(self._path, error, "cannot undo a commit that failed")
             raise self._lost from error
@@ -511,7 +511,7 @@ class SqliteStore:
 def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[Any], Any]]:
     return {
         AdmitGraph: writes.admit_graph,
-        AdvanceGraphs: writes.graphs.follow,
+        AdvanceGraphs: writes.graphs.advance,
         CancelGraph: graphs.cancel,
         EndDeadlines: graphs.end_deadlines,
         FindKin: graphs.kin,
@@ -528,12 +528,12 @@ def _handlers(
         Admit: writes.admit,
         Finish: writes.finish,
         Requeue: writes.requeue,
-        LeaseChunk: writes.open_chunk,
+        LeaseChunk: writes.lease_chunk,
         CloseChunk: writes.close_chunk,
         Promote: writes.promote,
         Expire: operations.expire,
         SaveLimits: limits.save,
-        ReadQueued: reads.claim,
+        ReadQueued: reads.read_queued,
         FindJobs: reads.find,
         ListJobs: reads.list_jobs,
         History: writes.attempts.history,
@@ -547,13 +547,13 @@ def _handlers(
     }
 
 
-def _event_handlers(outbox: EventLog) -> dict[type, Callable[[Any], Any]]:
+def _event_handlers(event_log: EventLog) -> dict[type, Callable[[Any], Any]]:
     return {
         RecordEvents: lambda _: None,  # the event is all there is
         RecordEnds: lambda _: None,
-        Announce: outbox.announce,
-        ReadEvents: outbox.read,
-        SealEvents: outbox.seal,
+        Announce: event_log.announce,
+        ReadEvents: event_log.read,
+        SealEvents: event_log.seal,
     }
 
 

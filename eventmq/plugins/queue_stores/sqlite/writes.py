@@ -1,4 +1,4 @@
-"""The entries of a commit that change the SQLite store, one method each."""
+"""The writes of a commit that change the SQLite store, one method each."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ class Attempts:
         sql = "DELETE FROM attempts WHERE id = ? AND attempt <= ?"
         self.tables.db.execute(sql, (attempt.job_id, attempt.attempt - KEPT))
 
-    def history(self, entry: History) -> list[Attempt]:
+    def history(self, write: History) -> list[Attempt]:
         """Return the kept attempts of a job."""
         sql = """SELECT id, attempt, delivery, at, started, run_time, worker, content_type, error,
                  crc
                  FROM attempts WHERE id = ? ORDER BY attempt"""
-        rows = self.tables.rows(sql, (entry.id,))
+        rows = self.tables.rows(sql, (write.id,))
         return [
             Attempt._make((*row[:6], self.tables.name(row[6]), *_error(row[0], *row[7:])))
             for row in rows
@@ -205,9 +205,9 @@ class Writes:
     # Admission
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def admit(self, entry: Admit) -> dict[int, WriteResult]:  # noqa: PLR0912 - a hot loop
+    def admit(self, write: Admit) -> dict[int, WriteResult]:  # noqa: PLR0912 - a hot loop
         """Insert new jobs; refuse ids that are there or were there within the dedupe window."""
-        jobs = entry.jobs
+        jobs = write.jobs
         if self.refuse:
             return {i: WriteResult("full", "the disk is nearly full") for i in range(len(jobs))}
         if not jobs:
@@ -258,16 +258,16 @@ class Writes:
             self._find_ignored(jobs, refused, keyed)
         self._count_admitted(jobs, refused, keyed)
         for i in keyed:
-            verdict = self.unique.admit(jobs[i], entry.running)
-            if verdict is not None:
-                refused[i] = verdict
+            write_result = self.unique.admit(jobs[i], write.running)
+            if write_result is not None:
+                refused[i] = write_result
         return refused
 
-    def admit_graph(self, entry: AdmitGraph) -> WriteResult | None:
+    def admit_graph(self, write: AdmitGraph) -> WriteResult | None:
         """Insert the jobs of a graph, all or none."""
         if self.refuse:
             return WriteResult("full", "the disk is nearly full")
-        return self.graphs.admit(entry, self._taken)
+        return self.graphs.admit(write, self._taken)
 
     def _taken(self, jobs: Sequence[JobRecord]) -> str:
         """Return the id of a job that is there or was, "" for none; note what is the highest."""
@@ -330,9 +330,9 @@ class Writes:
 
     # Ends
 
-    def finish(self, entry: Finish) -> dict[int, WriteResult]:
+    def finish(self, write: Finish) -> dict[int, WriteResult]:
         """Move jobs to their outcomes; those that are not there any more are ``stale_lease``."""
-        rows = entry.rows
+        rows = write.rows
         stale: dict[int, WriteResult] = {}
         if self.careful:
             stale = self._missing(rows)
@@ -456,14 +456,14 @@ class Writes:
 
     # Life in between
 
-    def requeue(self, entry: Requeue) -> dict[int, WriteResult]:
+    def requeue(self, write: Requeue) -> dict[int, WriteResult]:
         """Write what changed of unfinished jobs; the counts follow their old state on disk."""
         db = self.tables.db
-        failures = {attempt.job_id: attempt for attempt in entry.attempts}
+        failures = {attempt.job_id: attempt for attempt in write.attempts}
         sql = """UPDATE jobs SET state = ?, rank = ?, ready_at = ?, attempt = ?, delivery = ?,
                  deaths = ?, eta = ? WHERE seq = ?"""
         stale: dict[int, WriteResult] = {}
-        for place, job in enumerate(entry.jobs):
+        for place, job in enumerate(write.jobs):
             row = first_row(db, "SELECT state FROM jobs WHERE seq = ?", (job.seq,))
             if row is None:
                 stale[place] = WriteResult("stale_lease")
@@ -477,9 +477,9 @@ class Writes:
                 self.attempts.add(failures[job.id])
         return stale
 
-    def open_chunk(self, entry: LeaseChunk) -> dict[int, WriteResult]:
+    def lease_chunk(self, write: LeaseChunk) -> dict[int, WriteResult]:
         """Write the one row that leases all jobs of a chunk."""
-        chunk = entry.chunk
+        chunk = write.chunk
         leases = pack(
             [
                 (job.seq, delivery, job.id) if job else (0, delivery, "")
@@ -490,45 +490,45 @@ class Writes:
         self.tables.db.execute(sql, (chunk.session, chunk.number, self.epoch, leases, chunk.leased))
         return {}
 
-    def close_chunk(self, entry: CloseChunk) -> dict[int, WriteResult]:
+    def close_chunk(self, write: CloseChunk) -> dict[int, WriteResult]:
         """Delete the row of a chunk."""
         sql = "DELETE FROM chunks WHERE session = ? AND number = ?"
-        self.tables.db.execute(sql, (entry.session, entry.number))
+        self.tables.db.execute(sql, (write.session, write.number))
         return {}
 
-    def promote(self, entry: Promote) -> tuple[list[JobRecord], float | None]:
+    def promote(self, write: Promote) -> tuple[list[JobRecord], float | None]:
         """Queue delayed jobs whose time has come."""
         db = self.tables.db
         jobs: list[JobRecord] = []
         size = 0
-        with closing(self._due(entry)) as rows:
+        with closing(self._due(write)) as rows:
             for row in rows:
                 job = self.tables.job(row)
                 if job.eta:
-                    ready = max(entry.since, min(entry.now, job.eta - entry.ahead))
+                    ready = max(write.since, min(write.now, job.eta - write.ahead))
                     job.rank += int((ready - job.due) * 1_000_000)
                     job.due = ready
                 jobs.append(job)
                 size += len(job.body)
-                if size > entry.max_bytes or len(jobs) == entry.limit:
+                if size > write.max_bytes or len(jobs) == write.limit:
                     break
         sql = "UPDATE jobs SET state = 2, rank = ?, ready_at = ? WHERE seq = ?"
         db.executemany(sql, [(job.rank, job.due, job.seq) for job in jobs])
         for job in jobs:
             job.state = JobState.QUEUED
             self.tables.count(self.tables.queue_id(job.queue), 1, -1)
-        return jobs, next_due(db, entry.ahead)
+        return jobs, next_due(db, write.ahead)
 
-    def _due(self, entry: Promote) -> Generator[tuple[Any, ...]]:
+    def _due(self, write: Promote) -> Generator[tuple[Any, ...]]:
         """Yield the rows of delayed jobs that are due, those by store time first."""
         sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta = 0 AND ready_at <= ?
                   ORDER BY ready_at LIMIT ?"""
-        with closing(self.tables.rows(sql, (entry.now, entry.limit))) as rows:
+        with closing(self.tables.rows(sql, (write.now, write.limit))) as rows:
             yield from rows
         sql = f"""SELECT {JOB_COLUMNS} FROM jobs WHERE state = 1 AND eta > 0 AND eta <= ?
                   AND ready_at < ? ORDER BY eta LIMIT ?"""
-        wall = entry.now + entry.ahead
-        with closing(self.tables.rows(sql, (wall, HELD, entry.limit))) as rows:
+        wall = write.now + write.ahead
+        with closing(self.tables.rows(sql, (wall, HELD, write.limit))) as rows:
             yield from rows
 
 
@@ -560,31 +560,31 @@ class Failures:
         self.attempts = attempts
         self.inputs = inputs
 
-    def list_failed(self, entry: ListFailed) -> tuple[list[JobRow], str]:
+    def list_failed(self, write: ListFailed) -> tuple[list[JobRow], str]:
         """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
-        at, seq = _position(entry.cursor)
+        at, seq = _position(write.cursor)
         sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
                   ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
         rows: list[JobRow] = []
         for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
             found = self.tables.failed(row)
-            if fits(found, entry.operation):
+            if fits(found, write.operation):
                 rows.append(found)
-            if len(rows) >= entry.limit or looked >= _SCAN:
+            if len(rows) >= write.limit or looked >= _SCAN:
                 return rows, f"{found.at!r}:{found.job.seq}"
         return rows, ""
 
-    def prune(self, entry: PruneFailed) -> Pruned:
+    def prune(self, write: PruneFailed) -> Pruned:
         """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
         tables = self.tables
         sql = "SELECT seq, id, queue, at, size FROM failed ORDER BY at, seq LIMIT ?"
         gone: list[tuple[int, str, int]] = []
         more, oldest = False, None
         # Row by row: mostly the first one stays, and behind it are large ones.
-        cursor = tables.db.execute(sql, (entry.limit + 1,))
+        cursor = tables.db.execute(sql, (write.limit + 1,))
         for seq, job_id, queue, at, size in cursor:
-            too_much = at < entry.before or tables.failed_bytes > entry.max_bytes
-            if not too_much or len(gone) == entry.limit:
+            too_much = at < write.before or tables.failed_bytes > write.max_bytes
+            if not too_much or len(gone) == write.limit:
                 more, oldest = too_much, at
                 break
             tables.failed_bytes -= size
@@ -614,21 +614,21 @@ def _position(cursor: str) -> tuple[float, int]:
 
 
 def schedule_handlers(db: apsw.Connection) -> dict[type, Callable[[Any], Any]]:
-    """Return what carries out each kind of entry; outside of a transaction, it makes the table."""
+    """Return what carries out each kind of write; outside of a transaction, it makes the table."""
     table = ScheduleTable(db)
 
-    def save(entry: SaveSchedules) -> tuple[list[str], int]:
-        codes = [table.save(row, expected) for row, expected in entry.rows]
+    def save(write: SaveSchedules) -> tuple[list[str], int]:
+        codes = [table.save(row, expected) for row, expected in write.rows]
         return codes, table.revision
 
-    def put(entry: PutSchedule) -> tuple[str, int]:
-        return table.put(entry.schedule, entry.now), table.revision
+    def put(write: PutSchedule) -> tuple[str, int]:
+        return table.put(write.schedule, write.now), table.revision
 
-    def advance(entry: AdvanceSchedules) -> tuple[list[bool], int]:
-        return table.advance(entry.rows), table.revision
+    def advance(write: AdvanceSchedules) -> tuple[list[bool], int]:
+        return table.advance(write.rows), table.revision
 
-    def remove(entry: RemoveSchedule) -> tuple[bool, int]:
-        return table.remove(entry.name, entry.expected), table.revision
+    def remove(write: RemoveSchedule) -> tuple[bool, int]:
+        return table.remove(write.name, write.expected), table.revision
 
     return {
         LoadSchedules: table.load,
@@ -645,12 +645,12 @@ class LimitRows:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    def save(self, entry: SaveLimits) -> None:
+    def save(self, write: SaveLimits) -> None:
         """Write token buckets."""
         sql = "INSERT OR REPLACE INTO limiters VALUES (?, ?, ?, ?, ?)"
         rows = [
             (subqueue.task or "", subqueue.key, tokens, updated, period)
-            for subqueue, tokens, updated, period in entry.rows
+            for subqueue, tokens, updated, period in write.rows
         ]
         self.tables.db.executemany(sql, rows)
 

@@ -51,20 +51,20 @@ class Store:
         self.store = SqliteStore(self._path, self._clock, reserve=0, **self._options)
         self.store.open()
 
-    def submit(self, entry: Any) -> Any:
+    def submit(self, write: Any) -> Any:
         """Return the verdict of a commit."""
-        self.store.submit([entry])
-        [verdicts] = self.store.finished()
-        return verdicts if isinstance(verdicts, Exception) else verdicts[0]
+        self.store.submit([write])
+        [write_results] = self.store.finished()
+        return write_results if isinstance(write_results, Exception) else write_results[0]
 
     def admit(self, queue: str = "q") -> Any:
         """Submit a job; note its id where that was stored."""
         self._seq += 1
         job = JobRecord(self._new_id(), queue, "task:t", b"x", self._seq, self._seq, created=1.0)
-        verdict = self.submit(Admit([job]))
-        if not isinstance(verdict, Exception):
+        write_result = self.submit(Admit([job]))
+        if not isinstance(write_result, Exception):
             self.confirmed.append(job.id)
-        return verdict
+        return write_result
 
     def found(self) -> Sequence[Any]:
         """Return what the store has of the confirmed jobs."""
@@ -110,10 +110,10 @@ def test_a_commit_that_cannot_be_undone_is_the_last_one(
     with monkeypatch.context() as patched:
         full_after_rows(patched)
         patched.setattr(what, "reload", fail)
-        verdict = store.admit("new")
-    assert isinstance(verdict, StoreError)
-    assert str(verdict).endswith("cannot undo a commit that failed: disk I/O error")
-    assert [store.admit("new"), store.admit()] == [verdict, verdict]
+        write_result = store.admit("new")
+    assert isinstance(write_result, StoreError)
+    assert str(write_result).endswith("cannot undo a commit that failed: disk I/O error")
+    assert [store.admit("new"), store.admit()] == [write_result, write_result]
     store.store.close()
     store.open()
     assert [each.job.damaged for each in store.found()] == [False]
@@ -131,9 +131,9 @@ def test_a_second_try_needs_what_was_undone(
     with monkeypatch.context() as patched:
         patched.setattr(Tables, "flush_counts", mismatch)
         patched.setattr(EventLog, "reload", fail)
-        verdict = store.admit()
-    assert isinstance(verdict, StoreError)
-    assert store.admit() is verdict
+        write_result = store.admit()
+    assert isinstance(write_result, StoreError)
+    assert store.admit() is write_result
 
 
 def test_a_commit_that_was_undone_is_not_the_last_one(
@@ -159,9 +159,9 @@ def test_ballast_that_cannot_be_given_back_is_an_error_of_the_store(
 
     full_after_rows(monkeypatch)
     monkeypatch.setattr(store.store._home, "release_ballast", read_only)
-    verdict = store.admit()
-    assert isinstance(verdict, StoreError)
-    assert str(verdict).endswith("cannot be written: [Errno 30] Read-only file system")
+    write_result = store.admit()
+    assert isinstance(write_result, StoreError)
+    assert str(write_result).endswith("cannot be written: [Errno 30] Read-only file system")
 
 
 # What helps
@@ -179,10 +179,10 @@ def test_a_damaged_page_that_is_met_at_work_says_what_helps(
     path = tmp_path / "data" / FILE_NAME
     overwrite(path, leaves(path, "attempts_id")[0], b"\xff" * PAGE)
     monkeypatch.setattr(store, "check_quickly", lambda *_: None)
-    verdict = opened().submit(History("some"))
-    assert isinstance(verdict, StoreError)
+    write_result = opened().submit(History("some"))
+    assert isinstance(write_result, StoreError)
     why = "its checksum is wrong" if page_checksums else "database disk image is malformed"
-    assert str(verdict).endswith(f"{why}; {SALVAGE}")
+    assert str(write_result).endswith(f"{why}; {SALVAGE}")
 
 
 def _error(code: int) -> apsw.Error:

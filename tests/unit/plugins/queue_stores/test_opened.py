@@ -70,8 +70,8 @@ def store(
 def commit(store: SqliteStore) -> object:
     """Commit something; return the verdict."""
     store.submit([Announce({"main": "tcp://127.0.0.1:1"})])
-    (verdict,) = store.finished()
-    return verdict
+    (write_result,) = store.finished()
+    return write_result
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -82,10 +82,10 @@ def test_a_commit_into_files_without_a_name_has_no_receipt(
     assert not isinstance(commit(store), Exception)
     hurt, told = HARMS[harm]
     hurt(tmp_path / "data")
-    verdict = commit(store)
-    assert isinstance(verdict, StoreError)
-    assert told in str(verdict)
-    assert "gives no further receipt" in str(verdict)
+    write_result = commit(store)
+    assert isinstance(write_result, StoreError)
+    assert told in str(write_result)
+    assert "gives no further receipt" in str(write_result)
 
 
 @pytest.mark.parametrize("harm", [*HARMS, "index deleted"])
@@ -118,8 +118,8 @@ def test_what_it_does_itself_is_no_loss(store: SqliteStore) -> None:
     """Checkpoints, readers and links leave the names where they are."""
     for _ in range(50):
         assert not isinstance(commit(store), Exception)
-    assert store.care is not None
-    assert [] == store.care.check()
+    assert store.tools is not None
+    assert [] == store.tools.check()
     store.verify()
 
 
