@@ -135,7 +135,7 @@ class Calls:
             "id": job.id, "task": headers.task, "queue": job.queue, "state": self._now(found),
             "attempt": live.attempt, "delivery": live.delivery, "priority": headers.priority,
             "created": wall_of(job.created), "due": due, "expires": job.expires,
-            "started": found.started, "ran": found.ran, "worker": worker,
+            "started": found.started, "ran": found.run_time, "worker": worker,
             "finished": wall_of(found.at) if found.at else 0.0,
             "error": found.result if job.state in _WITH_ERROR else None,
             "content_type": found.content_type, "headers": job.headers,
@@ -252,13 +252,13 @@ def _attempts(
     rows = [attempt._asdict() for attempt in history]
     if job.state is JobState.FAILED:
         last = Attempt(
-            job.id, job.attempt, job.delivery, found.at, found.started, found.ran, found.worker,
-            found.content_type, found.result or b"",
+            job.id, job.attempt, job.delivery, found.at, found.started, found.run_time,
+            found.worker, found.content_type, found.result or b"",
         )  # fmt: skip
         rows.append(last._asdict())
     for row in rows:
         del row["job_id"]
-        row["at"] = wall_of(row["at"])
+        row["at"], row["ran"] = wall_of(row["at"]), row.pop("run_time")
     return rows[-MAX_ATTEMPTS:]
 
 

@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
     worker: str
     started: float
-    ran: float
+    run_time: float
     content_type: str
     error: bytes
 
@@ -82,7 +82,7 @@ class Failure(NamedTuple):
             msg = f"an error of {len(error)} bytes, which is too long to be kept"
             content_type, error = ERROR_TYPE, encode_error(RemoteError("", msg))
         return Attempt(
-            job.id, job.attempt, job.delivery, now, self.started, self.ran, self.worker,
+            job.id, job.attempt, job.delivery, now, self.started, self.run_time, self.worker,
             content_type, error,
         )  # fmt: skip
 
@@ -186,7 +186,7 @@ class Outcomes:
         new = tuple.__new__  # without the checks of Finished(...), which took 0.4 us
         kinds: dict[str, tuple[str, float, float]] = {}
         spent: dict[str, list[float]] = {}
-        for place, kind, started, ran, content_type, result, countdown in rows:
+        for place, kind, started, run_time, content_type, result, countdown in rows:
             if not 0 <= place < size or (job := jobs[place]) is None:
                 self._stale(1)  # answered before, or withdrawn
                 continue
@@ -197,13 +197,13 @@ class Outcomes:
                 known = kinds[job.headers] = self._kind(job.headers)
                 spent.setdefault(known[0], [])
             if kind <= _RETRY:
-                spent[known[0]].append(ran)
+                spent[known[0]].append(run_time)
             if (state := _ENDS.get(kind)) is not None:
                 ttl = known[1] if kind == _SUCCEEDED else known[2]
-                fields = (job, state, now, ttl, content_type, result, started, ran, worker)
+                fields = (job, state, now, ttl, content_type, result, started, run_time, worker)
                 ends.append(new(Finished, fields))
             else:
-                failure = Failure(worker, started, ran, content_type, result)
+                failure = Failure(worker, started, run_time, content_type, result)
                 self._unfinished(answers, job, kind, countdown, failure)
         lease.left -= len(taken)
         for task, times in spent.items():

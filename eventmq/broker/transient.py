@@ -254,7 +254,7 @@ class Transient:
         self, session: Session, lease: Lease, rows: Sequence[OutcomeRow]
     ) -> dict[str, list[float]]:
         """Take the outcomes of a chunk; return task -> seconds that its jobs ran."""
-        ran: dict[str, list[float]] = {}
+        run_times: dict[str, list[float]] = {}
         ends: list[Finished] = []
         for row in rows:
             job = lease.jobs[row[0]] if 0 <= row[0] < len(lease.jobs) else None
@@ -264,12 +264,12 @@ class Transient:
             lease.jobs[row[0]] = None
             lease.left -= 1
             if row[1] in _RAN:
-                ran.setdefault(parse_headers(job.headers).task, []).append(row[3])
+                run_times.setdefault(parse_headers(job.headers).task, []).append(row[3])
             self._answer(session, job, row, ends)
         if not lease.left:
             session.leases.pop(lease.number, None)
         self._end(ends)
-        return ran
+        return run_times
 
     def _answer(
         self, session: Session, job: JobRecord, row: OutcomeRow, ends: list[Finished]
@@ -279,7 +279,7 @@ class Transient:
             state = _ENDS[kind]
             ends.append(
                 self._row(job, state, content_type, result, session.name)._replace(
-                    started=started, ran=seconds
+                    started=started, run_time=seconds
                 )
             )
         elif kind in {OutcomeKind.DIED, OutcomeKind.LOST, OutcomeKind.UNANSWERED}:
@@ -370,7 +370,7 @@ class Transient:
             job.state, job.body = row.state, b""
             result = row.result if row.ttl > 0 else None
             found = JobRow(
-                job, row.at, row.content_type, result, row.started, row.ran, row.worker
+                job, row.at, row.content_type, result, row.started, row.run_time, row.worker
             )  # fmt: skip
             memory.results.add(found, row.at + (row.ttl or state.limits.transient_result_ttl))
         state.counters["ended"] += len(rows)

@@ -108,9 +108,9 @@ class EventColumns:
                 values[name] += [None if value == "" else value for value in own]
         for name, field in _TIMES.items():
             values[name] += _micros(block.column(field))
-        started, ran = block.column(Field.STARTED), block.column(Field.RAN)
-        values["run_us"] += _micros(ran, started)
-        values["wait_us"] += _waits(block, started, ran)
+        started, run_time = block.column(Field.STARTED), block.column(Field.RAN)
+        values["run_us"] += _micros(run_time, started)
+        values["wait_us"] += _waits(block, started, run_time)
         self._add_values(block, n)
         return n
 
@@ -168,7 +168,7 @@ def _host(worker: str | None) -> str | None:
     return (worker or "").rpartition(":")[0] or None
 
 
-def _waits(block: Block, started: Sequence[Any], ran: Sequence[Any]) -> list[int | None]:
+def _waits(block: Block, started: Sequence[Any], run_time: Sequence[Any]) -> list[int | None]:
     """Return how long jobs were ready before they started.
 
     That is of the broker's clock: a start that a worker's clock puts before the lease is taken to
@@ -177,7 +177,7 @@ def _waits(block: Block, started: Sequence[Any], ran: Sequence[Any]) -> list[int
     leased, at = block.column(Field.LEASED), block.common[Field.AT]
     waits: list[int | None] = []
     for begun, ready, lent, spent in zip(
-        started, block.column(Field.READY), leased, ran, strict=True
+        started, block.column(Field.READY), leased, run_time, strict=True
     ):
         if not begun or not ready:
             waits.append(None)

@@ -116,10 +116,10 @@ class AsyncExecutor(Executor):
                 value = await self._await(route, job, body)
         except BaseException as error:  # noqa: BLE001 - also a cancellation
             return self._failed(route, position, job, start, error)
-        ran = self._monotonic() - start
+        run_time = self._monotonic() - start
         if route.ignore_result:
-            return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
-        end = (route, position, job, value, started, ran, envelope)
+            return OutcomeRow(position, _SUCCEEDED, started, run_time, "", b"")
+        end = (route, position, job, value, started, run_time, envelope)
         if not self._home.inline:  # it may block
             return await asyncio.to_thread(self._succeeded, *end)
         return self._succeeded(*end)

@@ -299,15 +299,15 @@ class Executor(Caller):
                     value = self._around(job, call)
             except BaseException as error:  # noqa: BLE001
                 return self._failed(route, position, job, start, error)
-            ran = monotonic() - start
+            run_time = monotonic() - start
             if route.ignore_result:
-                return OutcomeRow(position, _SUCCEEDED, started, ran, "", b"")
-            return self._succeeded(route, position, job, value, started, ran, envelope)
+                return OutcomeRow(position, _SUCCEEDED, started, run_time, "", b"")
+            return self._succeeded(route, position, job, value, started, run_time, envelope)
         finally:
             current.reset(token)
 
     def timed_out(
-        self, queue: str, text: str, position: int, entry: ChunkEntry, ran: float
+        self, queue: str, text: str, position: int, entry: ChunkEntry, run_time: float
     ) -> OutcomeRow:
         """Return the outcome of a job that was stopped after its hard limit.
 
@@ -318,14 +318,14 @@ class Executor(Caller):
             text: Its headers.
             position: Its place in its chunk.
             entry: Id, attempt and limit.
-            ran: Seconds that it ran.
+            run_time: Seconds that it ran.
         """
         route = self._routes.route(queue, text)
         now = self._monotonic()
         self._offset = self._now() - now
         job = JobContext(entry.id, route.task, queue, entry.attempt, entry.delivery, text)
         error = past_hard_limit(entry.timeout)
-        row = self._failed(route, position, job, now - ran, error)
+        row = self._failed(route, position, job, now - run_time, error)
         if route.plain:  # the broker makes of it what deployed clients know
             row = row._replace(content_type=ERROR_TYPE, result=encode_error(describe(error)))
         return row
@@ -337,7 +337,7 @@ class Executor(Caller):
         job: JobContext,
         value: object,
         started: float,
-        ran: float,
+        run_time: float,
         envelope: Envelope,
     ) -> OutcomeRow:
         content_type = route.result_type
@@ -351,8 +351,8 @@ class Executor(Caller):
             content_type, result = self._keep(route, envelope.job_id, content_type, result)
         except Exception as error:  # noqa: BLE001 - serializers are plugins
             what = f"the result, a {type(value).__name__}, cannot be serialised"
-            return self._ended(position, job, error, what, started, ran)
-        return OutcomeRow(position, _SUCCEEDED, started, ran, content_type, result)
+            return self._ended(position, job, error, what, started, run_time)
+        return OutcomeRow(position, _SUCCEEDED, started, run_time, content_type, result)
 
     def _part_encoder(self, job: JobContext) -> Encode:
         route = self._routes.route(job.queue, job.headers)
@@ -398,7 +398,7 @@ class Executor(Caller):
         error: Exception,
         what: str,
         started: float,
-        ran: float,
+        run_time: float,
     ) -> OutcomeRow:
         """Return the outcome of a job that failed for good and by no fault of its task.
 
@@ -410,7 +410,7 @@ class Executor(Caller):
             error = SerializationError(msg).with_traceback(error.__traceback__)
         told = describe(error, ours=__file__)
         joblog.failed(job, told._replace(traceback="") if checked else told)
-        return OutcomeRow(position, _FAILED, started, ran, ERROR_TYPE, encode_error(told))
+        return OutcomeRow(position, _FAILED, started, run_time, ERROR_TYPE, encode_error(told))
 
     def _refused(
         self, route: Route, position: int, entry: ChunkEntry, started: float
@@ -425,13 +425,13 @@ class Executor(Caller):
         self, route: Route, position: int, job: JobContext, start: float, error: BaseException
     ) -> OutcomeRow:
         """Return the outcome of an exception that left the task."""
-        ran = self._monotonic() - start
+        run_time = self._monotonic() - start
         started = start + self._offset
         if job.stop is not None and job.stop.requested:  # whatever came of it
-            joblog.cancelled(job, ran)
-            return OutcomeRow(position, _CANCELLED, started, ran, "", b"")
+            joblog.cancelled(job, run_time)
+            return OutcomeRow(position, _CANCELLED, started, run_time, "", b"")
         if isinstance(error, PartError):
-            return self._ended(position, job, error.error, "", started, ran)
+            return self._ended(position, job, error.error, "", started, run_time)
         policy: Any = route.policy
         delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
         reason = reason_of(error, route.retries, again=delay is not None)
@@ -442,9 +442,9 @@ class Executor(Caller):
             content_type, body = ERROR_TYPE, encode_error(told)
         if delay is None:
             joblog.failed(job, told)
-            return OutcomeRow(position, _FAILED, started, ran, content_type, body)
+            return OutcomeRow(position, _FAILED, started, run_time, content_type, body)
         joblog.retried(job, told, delay, asked=isinstance(error, Retry))
-        return OutcomeRow(position, _RETRY, started, ran, content_type, body, delay)
+        return OutcomeRow(position, _RETRY, started, run_time, content_type, body, delay)
 
     def _run_plain(
         self, route: Route, position: int, job: JobContext, payload: bytes, start: float
@@ -467,5 +467,5 @@ class Executor(Caller):
             self._home.check(result)
         except BaseException as error:  # noqa: BLE001 - as in run
             return self._failed(route, position, job, start, error)
-        ran = self._monotonic() - start
-        return OutcomeRow(position, _SUCCEEDED, started, ran, PLAIN_TYPE, result)
+        run_time = self._monotonic() - start
+        return OutcomeRow(position, _SUCCEEDED, started, run_time, PLAIN_TYPE, result)

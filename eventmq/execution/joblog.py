@@ -94,10 +94,10 @@ def retried(job: JobContext, error: RemoteError, delay: float, *, asked: bool) -
         )  # fmt: skip
 
 
-def cancelled(job: JobContext, ran: float) -> None:
+def cancelled(job: JobContext, run_time: float) -> None:
     """A job was cancelled while it ran, and has ended."""
     with suppress(Exception):
-        _log.info("job %s of task %s was cancelled after %.3g s", job.id, _task(job.task), ran)
+        _log.info("job %s of task %s was cancelled after %.3g s", job.id, _task(job.task), run_time)
 
 
 def not_kept(job: JobContext) -> None:
@@ -217,7 +217,9 @@ def narrated(run: Run) -> Run:
         row = run(route, position, entry, payload)
         if row.kind == OutcomeKind.SUCCEEDED:
             with suppress(Exception):
-                _log.debug("job %s of task %s succeeded at attempt %d in %.3g s", *names, row.ran)
+                _log.debug(
+                    "job %s of task %s succeeded at attempt %d in %.3g s", *names, row.run_time
+                )
         return row
 
     return told

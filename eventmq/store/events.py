@@ -309,7 +309,7 @@ def _unready(job: JobRecord, at: float, ahead: float) -> float:
 
 def _end(row: Finished, leased: float, ahead: float) -> Block:
     """Return what `_ended` says of one job, in a quarter of its time."""
-    job, state, at, _, _, result, started, ran, worker = row
+    job, state, at, _, _, result, started, run_time, worker = row
     common: dict[int, Any] = {
         Field.QUEUE: job.queue, Field.LABEL: _label(job.headers), Field.KIND: _ENDS[state],
         Field.AT: at, Field.ATTEMPT: job.attempt, Field.DELIVERY: job.delivery,
@@ -321,7 +321,7 @@ def _end(row: Finished, leased: float, ahead: float) -> Block:
         common[Field.WORKER] = worker
     if started:
         common[Field.READY] = job.ready_at
-        common[Field.STARTED], common[Field.RAN] = started, ran
+        common[Field.STARTED], common[Field.RAN] = started, run_time
     if state is JobState.FAILED:
         common[Field.ERROR_TYPE], common[Field.FINGERPRINT] = fingerprint(result)
     elif state is JobState.EXPIRED and (due := _unready(job, at, ahead)):
@@ -389,7 +389,7 @@ def _put_attempt(block: Block, job: JobRecord, attempt: Attempt, ready: float) -
     """Add what is known of an attempt that failed."""
     block.common.update({
         Field.ATTEMPT: attempt.attempt, Field.DELIVERY: attempt.delivery, Field.DUE: job.due,
-        Field.READY: ready, Field.STARTED: attempt.started, Field.RAN: attempt.ran,
+        Field.READY: ready, Field.STARTED: attempt.started, Field.RAN: attempt.run_time,
         Field.BYTES_OUT: len(attempt.error),
     })  # fmt: skip
     _put_errors(block, [attempt.error])

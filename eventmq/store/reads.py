@@ -39,7 +39,7 @@ class JobRow(NamedTuple):
     content_type: str = ""
     result: bytes | None = None
     started: float = 0.0
-    ran: float = 0.0
+    run_time: float = 0.0
     worker: str = ""
     #: There is a result that was not read: see `FindJobs`.
     unread: bool = False

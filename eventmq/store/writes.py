@@ -118,7 +118,7 @@ class Finished(NamedTuple):
     result: bytes
     #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
     started: float = 0.0
-    ran: float = 0.0
+    run_time: float = 0.0
     #: Name of the worker session, "" for none.
     worker: str = ""
 
@@ -144,7 +144,7 @@ class Attempt(NamedTuple):
     at: float
     #: Unix time of the start, 0.0 if it never started, and the seconds that it ran.
     started: float
-    ran: float
+    run_time: float
     #: Name of the worker session.
     worker: str
     content_type: str

@@ -82,7 +82,7 @@ class OutcomeRow(NamedTuple):
     position: int
     kind: int
     started: float
-    ran: float
+    run_time: float
     content_type: str
     result: bytes
     countdown: float = 0.0
@@ -281,15 +281,15 @@ def decode_outcomes(body: bytes) -> Sequence[OutcomeRow]:
     """
     value = unpack(body, "the body of the outcomes")
     try:
-        for position, kind, started, ran, content_type, result, countdown in value:
+        for position, kind, started, run_time, content_type, result, countdown in value:
             if not (
                 type(position) is int
                 and type(kind) is int
                 and type(result) is bytes
                 and type(content_type) is str
-                and type(started) is type(ran) is type(countdown) is float
+                and type(started) is type(run_time) is type(countdown) is float
                 and 0.0 <= started < _TIMES
-                and 0.0 <= ran < _TIMES
+                and 0.0 <= run_time < _TIMES
                 and 0.0 <= countdown < _TIMES
             ):
                 raise ValueError(position)

@@ -48,11 +48,11 @@ class LookAhead:
     def __init__(self) -> None:
         self._average: float | None = None
 
-    def note(self, count: int, ran: float) -> None:
-        """Note that ``count`` jobs ran ``ran`` seconds together."""
+    def note(self, count: int, run_time: float) -> None:
+        """Note that ``count`` jobs ran ``run_time`` seconds together."""
         if not count:
             return
-        each = ran / count
+        each = run_time / count
         average = self._average
         self._average = each if average is None else average + WEIGHT * (each - average)
 

@@ -32,16 +32,18 @@ class TimeoutPolicy(Protocol):
     """Says what becomes of a job that was stopped at its limit: another attempt, or failure."""
 
     def __call__(
-        self, queue: str, text: str, position: int, entry: ChunkEntry, ran: float, /
+        self, queue: str, text: str, position: int, entry: ChunkEntry, run_time: float, /
     ) -> OutcomeRow:
         """Return its outcome; see `eventmq.execution.executor.Executor.timed_out`."""
 
 
-def fail(_queue: str, _text: str, position: int, entry: ChunkEntry, ran: float, /) -> OutcomeRow:
+def fail(
+    _queue: str, _text: str, position: int, entry: ChunkEntry, run_time: float, /
+) -> OutcomeRow:
     """TimeoutPolicy that every such job has failed for good."""
     error = describe(past_hard_limit(entry.timeout))
     failed = int(OutcomeKind.FAILED)
-    return OutcomeRow(position, failed, 0.0, ran, ERROR_TYPE, encode_error(error))
+    return OutcomeRow(position, failed, 0.0, run_time, ERROR_TYPE, encode_error(error))
 
 
 class _Deadline(NamedTuple):

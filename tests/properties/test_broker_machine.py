@@ -184,7 +184,7 @@ class BrokerMachine(RuleBasedStateMachine):
         places = sorted(held.open)[:count]
         if kind in {OutcomeKind.UNKNOWN_TASK, OutcomeKind.DIED}:
             kind = OutcomeKind.HANDED_BACK
-        rows = [row(place, kind, ran=1e-6) for place in places]
+        rows = [row(place, kind, run_time=1e-6) for place in places]
         for _ in range(1 + lose_ack):
             known = worker.identity in self.connected()
             got = self.broker.answer(worker.identity, held.message, rows)
@@ -345,7 +345,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if not worker.held:
                 break
             _, held = worker.held.popitem()
-            rows = [row(i, ran=1e-6) for i in sorted(held.open)]
+            rows = [row(i, run_time=1e-6) for i in sorted(held.open)]
             messages = self.broker.answer(identity, held.message, rows)
         states = self.broker.call("state", ids=sorted(self.confirmed)) if self.confirmed else []
         ended = {"succeeded", "failed", "cancelled", "expired"}

@@ -206,7 +206,7 @@ class LimitsMachine(RuleBasedStateMachine):
         missing -= set(places)
         if not missing:
             del worker.held[number]
-        rows = [row(place, kind, ran=1e-6, countdown=1.0) for place in places]
+        rows = [row(place, kind, run_time=1e-6, countdown=1.0) for place in places]
         got = self.broker.answer(worker.identity, chunk, rows)
         assert any(isinstance(message, Ack) for message in got)
         self.collect()

@@ -189,14 +189,14 @@ class SimPool:
         task, slot.runs = slot.runs, None
         slot.number += 1
         assert task is not None
-        ran = self._owner.clock.monotonic() - slot.since
-        row = outcome(task, fate, max(0.0, self._owner.clock.now() - ran), ran)
+        run_time = self._owner.clock.monotonic() - slot.since
+        row = outcome(task, fate, max(0.0, self._owner.clock.now() - run_time), run_time)
         self._auditor.ended(slot.execution, OutcomeKind(row.kind))
         self._answer(number, task, row)
 
     def _answer(self, number: int, task: Task, row: OutcomeRow) -> None:
         body = encode_outcomes([row])
-        self._events.append(JobsEnded(number, task.chunk, 1, row.ran, body))
+        self._events.append(JobsEnded(number, task.chunk, 1, row.run_time, body))
         self._owner.wake()
         self._next(number)
 
@@ -218,10 +218,10 @@ def part_of(job_id: str, delivery: int, index: int) -> bytes:
 
 
 def timeout_policy(
-    queue: str, text: str, position: int, entry: ChunkEntry, ran: float
+    queue: str, text: str, position: int, entry: ChunkEntry, run_time: float
 ) -> OutcomeRow:
     """Return the outcome of a job that ran into its limit: another attempt, or failure."""
-    return outcome(Task(0, position, entry, text, b""), "fail", 1.0, ran)
+    return outcome(Task(0, position, entry, text, b""), "fail", 1.0, run_time)
 
 
 def tasks_of(chunk: int, index: ChunkIndex, body: bytes) -> list[Task]:
@@ -242,15 +242,17 @@ def fate_of(payload: bytes, run: int) -> tuple[float, str]:
     return float(seconds), fate
 
 
-def outcome(task: Task, fate: str, started: float, ran: float) -> OutcomeRow:
+def outcome(task: Task, fate: str, started: float, run_time: float) -> OutcomeRow:
     """Return the outcome of a run, as the executor of a worker would say it."""
     entry, position = task.entry, task.position
     if fate == "cancelled":
-        return OutcomeRow(position, int(OutcomeKind.CANCELLED), started, ran, "", b"")
+        return OutcomeRow(position, int(OutcomeKind.CANCELLED), started, run_time, "", b"")
     if fate != "fail":
         result = msgpack.packb(f"{entry.id}/{entry.attempt}")
-        return OutcomeRow(position, int(OutcomeKind.SUCCEEDED), started, ran, "msgpack", result)
+        return OutcomeRow(
+            position, int(OutcomeKind.SUCCEEDED), started, run_time, "msgpack", result
+        )
     kind, countdown = OutcomeKind.FAILED, 0.0
     if entry.attempt <= parse_headers(task.headers).retry_count:
         kind, countdown = OutcomeKind.RETRY, 0.5 * entry.attempt
-    return OutcomeRow(position, int(kind), started, ran, ERROR_TYPE, _ERROR, countdown)
+    return OutcomeRow(position, int(kind), started, run_time, ERROR_TYPE, _ERROR, countdown)

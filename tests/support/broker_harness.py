@@ -255,9 +255,9 @@ def chunks(messages: Sequence[Command]) -> list[tuple[Request, ChunkIndex]]:
 
 def row(position: int = 0, kind: int = 0, result: bytes = b"\xc0", **more: Any) -> OutcomeRow:
     """Return an outcome row: a success unless ``kind`` says otherwise."""
-    fields = {"started": 1.0, "ran": 0.001, "content_type": "msgpack", "countdown": 0.0}
+    fields = {"started": 1.0, "run_time": 0.001, "content_type": "msgpack", "countdown": 0.0}
     fields.update(more)
     return OutcomeRow(
-        position, kind, fields["started"], fields["ran"], fields["content_type"], result,
+        position, kind, fields["started"], fields["run_time"], fields["content_type"], result,
         fields["countdown"],
     )  # fmt: skip

@@ -143,14 +143,14 @@ class World:
         self.pool.waiting[slot] -= 1
         self.pool.since[slot] = self.now
 
-    def answer(self, slot, chunk, first, count, ran=0.001, size=1):
+    def answer(self, slot, chunk, first, count, run_time=0.001, size=1):
         """Let a slot answer jobs; return what is sent."""
         self.pool.waiting[slot] = max(0, self.pool.waiting[slot] - count)
         rows = [
-            OutcomeRow(first + n, int(SUCCEEDED), 1.0, ran, "msgpack", b"x" * size)
+            OutcomeRow(first + n, int(SUCCEEDED), 1.0, run_time, "msgpack", b"x" * size)
             for n in range(count)
         ]
-        event = JobsEnded(slot, chunk, count, ran * count, encode_outcomes(rows))
+        event = JobsEnded(slot, chunk, count, run_time * count, encode_outcomes(rows))
         self.manager.pool_events([event], self.now)
         return self.out()
 

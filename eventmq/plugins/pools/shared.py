@@ -94,8 +94,8 @@ def answered(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = T
         ordered: They are the next ones of the chunk, in their order.
     """
     positions = () if ordered else tuple([row.position for row in rows])
-    ran = sum([row.ran for row in rows])
-    return JobsEnded(slot, chunk, len(rows), ran, encode_outcomes(rows), positions)
+    run_time = sum([row.run_time for row in rows])
+    return JobsEnded(slot, chunk, len(rows), run_time, encode_outcomes(rows), positions)
 
 
 #: Seconds between two values of the progress of one slot that are sent.

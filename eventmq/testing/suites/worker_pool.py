@@ -261,7 +261,7 @@ class WorkerPoolLimits(PoolHarness):
         self.pump(pool, lambda: bool(self.rows(0, 1)))
         (row,) = self.rows(0, 1)
         assert row.kind == (OutcomeKind.FAILED if pool.interrupts else OutcomeKind.SUCCEEDED)
-        assert row.ran < seconds + 5.0
+        assert row.run_time < seconds + 5.0
 
 
 #: Tasks that yield the numbers up to their argument.
@@ -442,7 +442,7 @@ class WorkerPoolSuite(WorkerPoolLimits, WorkerPoolStreams):
         assert (row.position, row.kind) == (0, OutcomeKind.SUCCEEDED)
         assert (row.content_type, msgpack.unpackb(row.result)) == ("msgpack", 5)
         assert before - 1.0 < row.started < time.time() + 1.0
-        assert 0.0 <= row.ran < DEADLINE
+        assert 0.0 <= row.run_time < DEADLINE
 
     def test_jobs_are_answered_in_the_order_of_their_chunks(self) -> None:
         """Positions without gaps, chunk after chunk; ``count`` is how many an event has."""

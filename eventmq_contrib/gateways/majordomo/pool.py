@@ -164,9 +164,9 @@ class ForeignPool:
             self._ask(work.entry.id, work.headers, frames)
 
     def _end(self, work: _Work, kind: OutcomeKind, content_type: str, result: bytes) -> None:
-        ran = time.monotonic() - self._since
-        row = OutcomeRow(work.position, int(kind), self._started, ran, content_type, result)
-        self._events.append(JobsEnded(0, work.chunk, 1, ran, encode_outcomes([row])))
+        run_time = time.monotonic() - self._since
+        row = OutcomeRow(work.position, int(kind), self._started, run_time, content_type, result)
+        self._events.append(JobsEnded(0, work.chunk, 1, run_time, encode_outcomes([row])))
 
     # What the worker says
 

@@ -79,7 +79,7 @@ def test_no_clock_is_wrong_after_a_restart_or_a_pause_of_the_broker(
         chunk = len(broker.dispatched)
         broker.worker(session="host:1", received=chunk, held=(chunk,), window=0)
         broker.wait(1.0)
-        broker.answer(b"worker", broker.dispatched[-1], [outcome(started=started, ran=5.5)])
+        broker.answer(b"worker", broker.dispatched[-1], [outcome(started=started, run_time=5.5)])
         broker.ready(b"worker", 1, chunk)
     drained(broker, tmp_path / "journal")
     broker.close()

@@ -40,7 +40,7 @@ def journal(tmp_path: Path) -> Iterator[Path]:
 
     def answer(started: float, after: float, kind: OutcomeKind = OutcomeKind.SUCCEEDED) -> None:
         """Let the worker say, some seconds from now, when it began what it has."""
-        outcome = row(kind=kind, started=broker.clock.now() + started, ran=0.1, countdown=2.0)
+        outcome = row(kind=kind, started=broker.clock.now() + started, run_time=0.1, countdown=2.0)
         broker.wait(after)
         broker.answer(b"worker", broker.dispatched[-1], [outcome])
 

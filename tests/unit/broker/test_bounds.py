@@ -227,7 +227,7 @@ def test_a_reply_of_a_worker_of_ours_names_its_chunk(broker: Broker, outcome: st
     assert code_of(got) == "bad-outcome"
 
 
-@pytest.mark.parametrize("field", ["started", "ran", "countdown"])
+@pytest.mark.parametrize("field", ["started", "run_time", "countdown"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e12])
 def test_times_of_outcomes_are_times(broker: Broker, field: str, value: float) -> None:
     """What is no time would stop the store, or never come due."""

@@ -353,7 +353,7 @@ def test_chunks_grow_with_the_measured_run_time(broker: Broker) -> None:
     broker.submit_batch([broker.new_id() for _ in range(100)])
     [(chunk, index)] = chunks(broker.worker())
     assert len(index.entries) == 1
-    [(_, index)] = chunks(broker.answer(b"worker", chunk, [row(ran=0.0001)]))
+    [(_, index)] = chunks(broker.answer(b"worker", chunk, [row(run_time=0.0001)]))
     assert len(index.entries) == 99
 
 
@@ -368,7 +368,7 @@ def test_a_window_smaller_than_the_queue_loses_nothing(tmp_path: Path) -> None:
         [(chunk, index)] = found
         got += [entry.id for entry in index.entries]
         messages = broker.answer(
-            b"worker", chunk, [row(i, ran=1e-6) for i in range(len(index.entries))]
+            b"worker", chunk, [row(i, run_time=1e-6) for i in range(len(index.entries))]
         )
     assert got == ids
     assert broker.call("queues")[0]["waiting"] == 0

@@ -44,7 +44,7 @@ def test_an_undisturbed_job_makes_two_events(broker: Broker) -> None:
     job_id, _ = broker.submit(body=b"12345")
     leased = broker.clock.now()
     broker.clock.time += 2.0
-    answer = row(started=leased + 0.5, ran=1.0)
+    answer = row(started=leased + 0.5, run_time=1.0)
     broker.answer(b"worker", broker.dispatched[0], [answer])
     first, last = broker.events()
     assert (first["kind"], first["bytes_in"], first["task"]) == ("enqueued", 5, "shop.add")
@@ -61,7 +61,7 @@ def test_a_failed_job_that_is_queued_again_waits_from_then(broker: Broker) -> No
     broker.answer(b"worker", broker.dispatched[0], [row(kind=OutcomeKind.FAILED)])
     broker.clock.time += 5.0
     broker.call("retry", ids=[job_id])
-    answer = row(started=broker.clock.now() + 0.25, ran=1.0)
+    answer = row(started=broker.clock.now() + 0.25, run_time=1.0)
     broker.clock.time += 1.25
     broker.answer(b"worker", broker.dispatched[1], [answer])
     assert broker.events()[-1]["wait_us"] == 250_000
@@ -74,7 +74,7 @@ def test_a_wait_is_of_the_brokers_clock_however_wrong_the_workers_is(broker, wro
     broker.worker()
     leased = broker.clock.now()
     broker.clock.time += 1.5
-    answer = row(started=leased + 0.5 + wrong, ran=1.0)
+    answer = row(started=leased + 0.5 + wrong, run_time=1.0)
     broker.answer(b"worker", broker.dispatched[0], [answer])
     event = broker.events()[-1]
     assert event["wait_us"] == (2_500_000 if wrong > 0 else 2_000_000)
@@ -118,7 +118,7 @@ def test_a_retry_is_an_event_of_the_attempt_that_failed(broker: Broker) -> None:
     error = encode_error(RemoteError("builtins.OSError", "gone"))
     started = broker.clock.now() + 0.5
     broker.clock.time += 1.0
-    again = row(kind=OutcomeKind.RETRY, countdown=5.0, result=error, started=started, ran=0.25)
+    again = row(kind=OutcomeKind.RETRY, countdown=5.0, result=error, started=started, run_time=0.25)
     broker.answer(b"worker", broker.dispatched[0], [again])
     event = broker.events()[-1]
     assert (event["kind"], event["attempt"], event["delivery"]) == ("retry", 1, 1)
@@ -184,7 +184,7 @@ def test_a_job_that_was_held_waits_from_the_end_of_the_other(broker: Broker) -> 
     broker.wait(3.0)
     broker.answer(b"worker", broker.dispatched[0], [row(started=broker.clock.now())])
     broker.ready(b"worker", 1, 1)
-    answer = row(started=broker.clock.now() + 0.5, ran=0.5)
+    answer = row(started=broker.clock.now() + 0.5, run_time=0.5)
     broker.wait(1.0)
     broker.answer(b"worker", broker.dispatched[1], [answer])
     last = broker.events()[-1]
@@ -370,7 +370,7 @@ def test_a_lease_began_when_it_was_given_whatever_broker_hears_of_its_end(broker
     broker.worker(received=1, held=(1,), window=0)
     assert broker.call("info", id=job_id)["leased"] == leased
     broker.wait(4.0)
-    broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, ran=6.0)])
+    broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, run_time=6.0)])
     told = {event["kind"]: event["leased_us"] for event in broker.events()[1:]}
     assert told == {"leased": leased * 1e6, "succeeded": leased * 1e6}
 
@@ -385,7 +385,7 @@ def test_a_lease_began_when_it_was_given_though_the_broker_stood_still(broker: B
     broker.wait(6.0)
     broker.ready(b"worker", 0, received=0)
     assert len(broker.dispatched) == 2
-    broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, ran=6.0)])
+    broker.answer(b"worker", broker.dispatched[0], [row(started=leased + 0.5, run_time=6.0)])
     assert broker.events()[-1]["leased_us"] == leased * 1e6
 
 

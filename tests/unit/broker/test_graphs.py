@@ -55,7 +55,7 @@ def test_a_job_of_a_graph_waits_from_the_end_of_what_it_waited_for(broker: Broke
     Worker(broker).join()
     for seconds in (5.0, 2.0):
         broker.clock.time += seconds
-        answer = row(started=broker.clock.now() - 0.5, ran=0.5)
+        answer = row(started=broker.clock.now() - 0.5, run_time=0.5)
         broker.answer(b"w1", broker.dispatched[-1], [answer])
         broker.ready(b"w1", 3, received=len(broker.dispatched))
     waits = {e["job_id"]: e["wait_us"] for e in broker.events() if e["kind"] == "succeeded"}

@@ -55,7 +55,7 @@ def submit(broker: Broker, n: int, queue: str = "default", headers: str = "") ->
 def failure(kind: OutcomeKind = OutcomeKind.FAILED, error: str = "builtins.ValueError", **more):
     """Return the outcome of a task that raised."""
     result = encode_error(RemoteError(error, "it broke", "Traceback ..."))
-    fields: dict[str, Any] = {"content_type": ERROR_TYPE, "started": 5.0, "ran": 0.5, **more}
+    fields: dict[str, Any] = {"content_type": ERROR_TYPE, "started": 5.0, "run_time": 0.5, **more}
     return row(0, kind, result, **fields)
 
 

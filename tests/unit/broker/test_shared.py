@@ -29,7 +29,7 @@ def test_it_gets_as_many_new_jobs_as_have_ended(broker: Broker) -> None:
     broker.submit_batch([broker.new_id() for _ in range(50)])
     broker.worker(b"w", "w", window=0)
     ((chunk, _),) = chunks(broker.ready(b"w", window=40, jobs=40))
-    got = broker.answer(b"w", chunk, [row(position, ran=5.0) for position in (7, 3, 11)])
+    got = broker.answer(b"w", chunk, [row(position, run_time=5.0) for position in (7, 3, 11)])
     assert [len(index.entries) for _, index in chunks(got)] == [3]
 
 
@@ -91,7 +91,7 @@ def test_a_worker_that_is_always_between_two_jobs_is_told_too(broker: Broker) ->
     told: list[str | None] = []
     for number in range(1, 11):
         broker.clock.time += 0.2
-        got = broker.answer(b"w", broker.dispatched[-1], [row(ran=0.2)])
+        got = broker.answer(b"w", broker.dispatched[-1], [row(run_time=0.2)])
         got += broker.ready(b"w", 1, received=number)
         told += [message.status for message in got if isinstance(message, Heartbeat)]
     assert len(told) >= 2, "in two seconds"

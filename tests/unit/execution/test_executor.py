@@ -58,7 +58,7 @@ def test_the_row_says_when_it_started_and_how_long_it_ran():
     before = time.time()
     row = run_call(make_executor(noop), "noop")
     assert before - 0.1 <= row.started <= time.time() + 0.1
-    assert 0.0 <= row.ran < 1.0
+    assert 0.0 <= row.run_time < 1.0
 
 
 def test_a_task_knows_its_job_and_nobody_knows_it_afterwards():
@@ -608,7 +608,7 @@ def test_a_job_that_was_stopped_at_its_limit_follows_its_retries():
     text = "task:noop,content-type:msgpack"
     row = executor.timed_out("q", f"{text},retry-count:1", 4, entry, 2.6)
     assert (row.position, row.kind, row.countdown) == (4, OutcomeKind.RETRY, 7.0)
-    assert row.ran == pytest.approx(2.6, abs=0.1)
+    assert row.run_time == pytest.approx(2.6, abs=0.1)
     row = executor.timed_out("q", text, 4, entry, 2.6)
     assert row.kind == OutcomeKind.FAILED
     error = decode_error(row.result)

@@ -35,7 +35,7 @@ def test_an_end_without_a_start_is_possible() -> None:
     """A job can expire or be cancelled before any worker saw it."""
     job = JobRecord("1", "q", "", b"")
     ended = Finished(job, JobState.EXPIRED, 1.0, 60.0, "", b"")
-    assert (ended.started, ended.ran, ended.worker) == (0.0, 0.0, "")
+    assert (ended.started, ended.run_time, ended.worker) == (0.0, 0.0, "")
     assert JobRow(job).result is None
 
 

@@ -132,13 +132,13 @@ def test_only_an_idle_slot_is_given_up(world):
         world.tick(0.5)
     for slot, number, _ in world.pool.assigned[:3]:
         world.pool.since[slot] = None
-        world.answer(slot, number, 0, 1, ran=1.0)
+        world.answer(slot, number, 0, 1, run_time=1.0)
     for _ in range(90):
         world.tick(1.0)
     assert world.pool.scaled == [2, 3, 4], "the last one is busy"
     slot, number, _ = world.pool.assigned[3]
     world.pool.since[slot] = None
-    world.answer(slot, number, 0, 1, ran=1.0)
+    world.answer(slot, number, 0, 1, run_time=1.0)
     for _ in range(90):
         world.tick(1.0)
     assert world.pool.scaled[-1] == 1

@@ -111,8 +111,8 @@ def test_the_next_attempt_is_decided_by_whoever_judges():
     again = OutcomeRow(0, int(OutcomeKind.RETRY), 5.0, 1.0, "error", b"e", 7.0)
     asked = []
 
-    def timeout_policy(queue, text, position, entry, ran):
-        asked.append((queue, text, position, entry.id, round(ran, 3)))
+    def timeout_policy(queue, text, position, entry, run_time):
+        asked.append((queue, text, position, entry.id, round(run_time, 3)))
         return again
 
     world = Limited(slots=1, timeout_policy=timeout_policy)

@@ -268,10 +268,10 @@ def test_answers_keep_within_the_frame_limit_of_the_broker():
 # Look-ahead
 
 
-@pytest.mark.parametrize(("ran", "window"), [(0.00001, 6), (0.01, 4), (0.5, 2)])
-def test_the_window_follows_the_measured_run_time(world, ran, window):
+@pytest.mark.parametrize(("run_time", "window"), [(0.00001, 6), (0.01, 4), (0.5, 2)])
+def test_the_window_follows_the_measured_run_time(world, run_time, window):
     world.chunk(1, 1)
-    world.answer(0, 1, 0, 1, ran=ran)
+    world.answer(0, 1, 0, 1, run_time=run_time)
     world.tick()
     assert world.status().window == window
 
@@ -302,7 +302,7 @@ def test_later_chunks_of_the_slot_go_back_too():
 
 def test_a_slot_with_a_long_job_has_room_for_that_one_chunk(world):
     world.chunk(1, 1)
-    world.answer(0, 1, 0, 1, ran=0.0001)
+    world.answer(0, 1, 0, 1, run_time=0.0001)
     world.chunk(2, 1)
     world.start(0)
     world.tick(0.03)
@@ -311,7 +311,7 @@ def test_a_slot_with_a_long_job_has_room_for_that_one_chunk(world):
     world.chunk(4, 1)
     assert [slot for slot, _, _ in world.pool.assigned[2:]] == [1, 1]
     world.pool.since[0] = None
-    world.answer(0, 2, 0, 1, ran=0.0001)
+    world.answer(0, 2, 0, 1, run_time=0.0001)
     world.tick()
     assert world.status().window == 6
 

@@ -61,18 +61,20 @@ class SharedWorld(Limited):
         for slot in free[: min(count, len(self.pool.line))]:
             self.pool.runs[slot] = Running(*self.pool.line.pop(0), self.now)
 
-    def end(self, *slots, ran=0.1):
+    def end(self, *slots, run_time=0.1):
         """Let slots answer; return the replies."""
         by_chunk = {}
         for slot in slots:
             chunk, position, _ = self.pool.runs.pop(slot)
-            row = OutcomeRow(position, int(SUCCEEDED), 1.0, ran, "", b"")
+            row = OutcomeRow(position, int(SUCCEEDED), 1.0, run_time, "", b"")
             by_chunk.setdefault(chunk, []).append(row)
         events = []
         for chunk, rows in by_chunk.items():
             count, places = len(rows), tuple(row.position for row in rows)
             events.append(
-                JobsEnded(0, chunk, count, ran * count, encode_outcomes(rows), positions=places)
+                JobsEnded(
+                    0, chunk, count, run_time * count, encode_outcomes(rows), positions=places
+                )
             )
         self.manager.pool_events(events, self.now)
         return replies(self.out())
@@ -113,7 +115,7 @@ def test_what_is_held_beyond_the_slots_is_what_ends_within_20_ms():
     assert world.status().jobs == 1000, "nothing is known yet"
     world.chunk(1, 500)
     world.begin(500)
-    world.end(*range(500), ran=0.1)
+    world.end(*range(500), run_time=0.1)
     world.tick()
     assert world.status().jobs == 1200
 
@@ -121,7 +123,7 @@ def test_what_is_held_beyond_the_slots_is_what_ends_within_20_ms():
 def test_jobs_that_run_long_leave_no_room_beyond_the_slots(world):
     world.chunk(1, 1)
     world.begin(1)
-    world.end(0, ran=60.0)
+    world.end(0, run_time=60.0)
     world.tick()
     assert world.status().jobs == 4
 
@@ -141,7 +143,7 @@ def test_what_waits_stays_while_others_end(world):
     world.chunk(1, 6)
     world.begin(4)
     world.tick(0.015)
-    world.end(0, ran=0.015)
+    world.end(0, run_time=0.015)
     world.begin(1)
     assert not replies(world.tick(0.015))
 

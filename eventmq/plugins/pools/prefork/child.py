@@ -278,8 +278,8 @@ class Child:
                 self._blame(rows, running=running)
             del self._rows[: len(rows)]
             body = encode_outcomes(rows)
-            ran = sum([row.ran for row in rows])
-            self._write(RESULT.pack(self._chunk, len(rows), ran, len(body)) + body)
+            run_time = sum([row.run_time for row in rows])
+            self._write(RESULT.pack(self._chunk, len(rows), run_time, len(body)) + body)
 
     def _intact(self) -> bool:
         """Return whether all pipes are what they were when the child began."""

@@ -221,16 +221,16 @@ class Slot:
                 break
         start, end, head = 0, len(buffer), RESULT.size
         while end - start >= head:
-            chunk, count, ran, length = RESULT.unpack_from(buffer, start)
+            chunk, count, run_time, length = RESULT.unpack_from(buffer, start)
             if end - start - head < length:
                 break
             start += head
             outcomes = bytes(memoryview(buffer)[start : start + length])
             if count >= PROGRESS:
-                events.append(self._said(count, chunk, int(ran), outcomes))
+                events.append(self._said(count, chunk, int(run_time), outcomes))
                 start += length
                 continue
-            events.append(JobsEnded(self.number, chunk, count, ran, outcomes))
+            events.append(JobsEnded(self.number, chunk, count, run_time, outcomes))
             before = self._answered[1] if self._answered[0] == chunk else 0
             self._answered = (chunk, before + count)
             self._open_jobs -= count

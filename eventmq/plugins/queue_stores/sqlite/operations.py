@@ -144,7 +144,7 @@ class Operations:
         [row] = self.tables.rows(sql, (job.seq,))
         found = self.tables.failed(row)
         attempt = Attempt(
-            job.id, job.attempt, job.delivery, found.at, found.started, found.ran,
+            job.id, job.attempt, job.delivery, found.at, found.started, found.run_time,
             found.worker, found.content_type, found.result or b"",
         )  # fmt: skip
         self.writes.attempts.add(attempt)

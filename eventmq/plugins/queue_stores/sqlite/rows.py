@@ -349,13 +349,13 @@ class Tables:
 
     def failed(self, row: tuple[Any, ...]) -> JobRow:
         """Return a failed job of a row of `JOB_COLUMNS` and `FAILED_COLUMNS`."""
-        *job, at, content_type, result, started, ran, worker, crc, head = row
+        *job, at, content_type, result, started, run_time, worker, crc, head = row
         known = self.job(tuple(job))
         known.state = JobState.FAILED
         if not _is_sound(crc, head, content_type, result):
             text = f"{damage_of(known.id)}, its error included"
             content_type, result = ERROR_TYPE, _error(text)
-        return JobRow(known, at, content_type, result, started, ran, self.name(worker))
+        return JobRow(known, at, content_type, result, started, run_time, self.name(worker))
 
     def outcome(self, row: tuple[Any, ...], keeper: Timekeeper) -> JobRow:
         """Return the outcome of a row of `OUTCOME_COLUMNS`; a result past its time is None.
@@ -365,7 +365,7 @@ class Tables:
         One whose row was altered is a failure that says so, since nothing of it can be trusted.
         """
         (job_id, state, at, until, content_type, result, queue, task, attempt, delivery, created,
-         started, ran, worker, crc) = row  # fmt: skip
+         started, run_time, worker, crc) = row  # fmt: skip
         label = self.name(task)
         try:
             name = self.queue_name(queue)
@@ -376,7 +376,7 @@ class Tables:
                     attempt, delivery, 0.0, 0.0, created,
                 )  # fmt: skip
                 kept = result if until + keeper.spared(at) > keeper.now else None
-                return JobRow(job, at, content_type, kept, started, ran, self.name(worker))
+                return JobRow(job, at, content_type, kept, started, run_time, self.name(worker))
         except (KeyError, TypeError, AttributeError):  # values of another kind
             pass
         return self.damaged_outcome(_as_text(job_id), label, queue)

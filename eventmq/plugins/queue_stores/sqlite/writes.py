@@ -108,7 +108,7 @@ class Attempts:
         crc = data_crc(crc32(attempt.job_id.encode()), attempt.content_type, attempt.error)
         row = (
             attempt.job_id, attempt.attempt, attempt.delivery, attempt.at, attempt.started,
-            attempt.ran, worker, attempt.content_type, attempt.error, crc,
+            attempt.run_time, worker, attempt.content_type, attempt.error, crc,
         )  # fmt: skip
         self.tables.db.execute(sql, row)
         sql = "DELETE FROM attempts WHERE id = ? AND attempt <= ?"
@@ -380,7 +380,7 @@ class Writes:
         queue = task = number = begun = common = code = since = 0
         told: bytes | None = b""
         for place, row in enumerate(rows):
-            job, state, at, ttl, content_type, result, started, ran, worker = row
+            job, state, at, ttl, content_type, result, started, run_time, worker = row
             if (
                 job.headers != text or content_type != kind or state is not now
                 or worker != by or job.queue != name or job.state is not was
@@ -412,7 +412,7 @@ class Writes:
             job_id = job.id
             ended.append((
                 job_id, code, at, at + ttl, content_type, kept, queue, task, attempt,
-                job.delivery, job.created, started, ran, number,
+                job.delivery, job.created, started, run_time, number,
                 crc32(job_id.encode(), common),
             ))  # fmt: skip
         if last:
@@ -438,7 +438,7 @@ class Writes:
             self.tables.count(queue, delayed + blocked - n, -delayed, lost, -blocked)
 
     def _failed_row(self, row: Finished) -> tuple[Any, ...]:
-        job, state, at, _, content_type, result, started, ran, worker = row
+        job, state, at, _, content_type, result, started, run_time, worker = row
         columns = list(self.tables.row(job))
         columns[4] = STATE_CODES[state]
         if job.damaged:  # it must not look sound when it is looked at, or queued again
@@ -452,7 +452,7 @@ class Writes:
         self.tables.failed_bytes += size
         head = columns.pop()
         crc = data_crc(head, content_type, result)
-        return (*columns, at, content_type, result, started, ran, name, crc, head, size)
+        return (*columns, at, content_type, result, started, run_time, name, crc, head, size)
 
     # Life in between
 
