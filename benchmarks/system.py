@@ -23,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 class System:
     """What runs. ``address`` is where clients connect."""
 
+    #: What is started as the program ``eventmq``, and the app of workers, beats and gateways.
+    program = "eventmq"
+    app = "benchmarks.bench_app:app"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address = ""
@@ -52,7 +56,7 @@ class System:
     def start_worker(self, concurrency: int = 2, *more: str) -> subprocess.Popen[str]:
         """Start a prefork worker and wait until it is ready."""
         worker, _ = self._start(
-            "worker", "-A", "benchmarks.bench_app:app", "--broker", self.address,
+            "worker", "-A", self.app, "--broker", self.address,
             "-c", str(concurrency), *more,
         )  # fmt: skip
         self.workers.append(worker)
@@ -60,7 +64,7 @@ class System:
 
     def start_beat(self) -> subprocess.Popen[str]:
         """Start a scheduler and wait until it is ready."""
-        beat, _ = self._start("beat", "-A", "benchmarks.bench_app:app", "--broker", self.address)
+        beat, _ = self._start("beat", "-A", self.app, "--broker", self.address)
         self.workers.append(beat)
         return beat
 
@@ -68,7 +72,7 @@ class System:
         """Start a gateway with this app; return the addresses of its ports."""
         binds = ["--bind", "tcp://127.0.0.1:0", "--worker-bind", "tcp://127.0.0.1:0"][: 2 * ports]
         gateway, line = self._start(
-            "gateway", name, "-A", "benchmarks.bench_app:app", "--broker", self.address, *binds
+            "gateway", name, "-A", self.app, "--broker", self.address, *binds
         )
         self.workers.append(gateway)
         return [word.partition("=")[2] for word in line.split() if "tcp://" in word]
@@ -76,7 +80,7 @@ class System:
     def _start(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         log = (self.folder / f"{arguments[0]}.log").open("a")
         process = subprocess.Popen(
-            [sys.executable, "-m", "eventmq", *arguments],
+            [sys.executable, "-m", self.program, *arguments],
             stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT,
         )  # fmt: skip
         log.close()

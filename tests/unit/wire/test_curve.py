@@ -50,7 +50,12 @@ def test_a_key_is_decoded_as_in_z85(key: bytes) -> None:
     assert key == decode_key(z85.encode(key).decode())
 
 
-@pytest.mark.parametrize("text", ["", "short", "~" * 40, "#" * 40, PUBLIC + "0", PUBLIC[:-1] + " "])
+@pytest.mark.parametrize(
+    "text",
+    ["", "short", "~" * 40, "#" * 40, PUBLIC + "0", PUBLIC[:-1] + " "],
+    # The key is another one in each process, and pytest-xdist compares the names of tests.
+    ids=["empty", "short", "tildes", "hashes", "longer", "blank"],
+)
 def test_what_is_no_key_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(KeyFileError) as caught:
         decode_key(text)
@@ -79,6 +84,7 @@ def test_a_fingerprint_is_of_a_whole_key() -> None:
         (f'curve\n    public-key = "{PUBLIC}"\n    secret-key = "abc"\n', "40 characters"),
         ("ssh-ed25519 AAAA me@here\n", "line 1"),
     ],
+    ids=["empty", "no key", "no section", "quote", "short", "short secret", "ssh"],
 )
 def test_what_is_no_certificate_says_what_is_wrong(text: str, problem: str) -> None:
     with pytest.raises(KeyFileError, match=problem):
