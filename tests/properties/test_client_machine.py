@@ -103,11 +103,11 @@ class ClientModel(RuleBasedStateMachine):
         if hasattr(self, "net"):
             machine = self.net.machine
             for connection in machine.connections:
-                at = [e.at for e in machine._ledger._open.values()]
+                at = [e.assigned_to for e in machine._in_flight._open.values()]
                 assert connection.waiting == at.count(connection.index)
 
     @invariant()
-    def nobody_is_woken_for_the_same_end_twice(self) -> None:
+    def no_request_is_notified_of_the_same_end_twice(self) -> None:
         notified: list[Any] = [
             e for e in getattr(self, "net", Net()).notified if isinstance(e, PendingSubmit)
         ]
