@@ -19,7 +19,7 @@ from eventmq.errors import NotAllowed, SettingsError
 from eventmq.job import IdFactory
 from eventmq.registry.manager import PluginManager
 from eventmq.registry.names import RESULT_BACKEND, scheme
-from eventmq.wire.results import ResultHome
+from eventmq.wire.results import ResultLocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -133,8 +133,8 @@ class Wiring:
     def _make_client(self) -> Client:
         settings, plugins = self.settings, self.plugins
         backend = plugins.get(RESULT_BACKEND, settings.result_backend)
-        home = ResultHome(backend, scheme(settings.result_backend))
-        reader = OutcomeReader(plugins.serializer, settings.accept_content, home)
+        location = ResultLocation(backend, scheme(settings.result_backend))
+        reader = OutcomeReader(plugins.serializer, settings.accept_content, location)
         runner = (self._make_runner or self._connected_runner)()
         timeout = settings.submit_timeout
         results = Results(

@@ -13,7 +13,7 @@ from eventmq.app.keys import keys_of
 from eventmq.errors import PluginError, SettingsError
 from eventmq.execution.executor import Executor
 from eventmq.registry.names import RESULT_BACKEND, WORKER_POOL, scheme
-from eventmq.wire.results import ResultHome, is_service, service_task
+from eventmq.wire.results import ResultLocation, is_service, service_task
 from eventmq.worker.inputs import SpoolDirectory, new_spool, read_spool
 from eventmq.worker.session import SessionInfo
 
@@ -118,7 +118,7 @@ def make_executor(
         accept_content=settings.accept_content,
         middleware=plugins.middleware(),
         allow_callables=settings.allow_callables,
-        home=ResultHome(
+        location=ResultLocation(
             plugins.get(RESULT_BACKEND, settings.result_backend),
             scheme(settings.result_backend),
             max_result=max(settings.max_frame - _FRAME_SLACK, 1),

@@ -12,7 +12,7 @@ from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
 from eventmq.store.reads import FindJobs, History, ListJobs
-from eventmq.store.writes import Attempt, FindKin, Kin
+from eventmq.store.writes import Attempt, FindLineage, Lineage
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.calls import CALLS, read_limit, read_text, read_texts
 
@@ -106,7 +106,7 @@ class Calls:
     def _info(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         job_id = read_text(arguments, "id")
         known: dict[str, JobRow] = {}
-        kin: list[Kin | None] = []
+        lineage: list[Lineage | None] = []
 
         def settle(history: Sequence[Attempt]) -> None:
             known.update({**self.state.transient.find([job_id], self.state.now), **known})
@@ -114,13 +114,13 @@ class Calls:
                 attempts = _attempts(known[job_id], history, self.state.keeper.wall_of)
                 progress = self.waits.streams.progress.get(job_id)
                 row = {**self.row(known[job_id]), "attempts": attempts, "progress": progress}
-                row |= (kin[0] or Kin("", ""))._asdict()
+                row |= (lineage[0] or Lineage("", ""))._asdict()
                 self._answer(peer, call, row)
             else:
                 self.state.error(peer, call, "job-not-found", f"no job with id {job_id!r}")
 
         self.state.write(FindJobs([job_id], 0), known.update)
-        self.state.write(FindKin(job_id), kin.append)
+        self.state.write(FindLineage(job_id), lineage.append)
         self.state.write(History(job_id), settle)
 
     def row(self, found: JobRow) -> dict[str, Any]:

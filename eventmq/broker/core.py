@@ -32,7 +32,7 @@ from eventmq.errors import ProtocolError, QueueFull
 from eventmq.schedule import LoadSchedules
 from eventmq.store.events import ReadEvents
 from eventmq.store.reads import FindJobs, History, ListJobs
-from eventmq.store.writes import FindKin, KeepTime, ListFailed, ListGraph
+from eventmq.store.writes import FindLineage, KeepTime, ListFailed, ListGraph
 from eventmq.wire.commands import (
     Ack,
     Admin,
@@ -80,7 +80,7 @@ HOLD = 0.5
 
 #: Entries that change nothing.
 _READS = (
-    FindJobs, FindKin, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
+    FindJobs, FindLineage, History, ListFailed, ListGraph, ListJobs, LoadSchedules, ReadEvents,
 )  # fmt: skip
 
 

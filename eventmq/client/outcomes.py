@@ -37,7 +37,7 @@ from eventmq.wire.results import (
     FRAMES_TYPE,
     PLAIN_TYPE,
     RemoteError,
-    ResultHome,
+    ResultLocation,
     decode_error,
     decode_frames,
 )
@@ -158,18 +158,18 @@ class OutcomeReader:
     Args:
         serializer: Returns the serializer of a content type.
         accept_content: Content types that may be decoded.
-        home: Where results are kept; the broker unless told.
+        location: Where results are kept; the broker unless told.
     """
 
     def __init__(
         self,
         serializer: Callable[[str], Serializer],
         accept_content: Container[str],
-        home: ResultHome | None = None,
+        location: ResultLocation | None = None,
     ) -> None:
         self._serializer = serializer
         self._accept_content = accept_content
-        self._home = home or ResultHome()
+        self._location = location or ResultLocation()
 
     def value(self, row: Row) -> Any:
         """Return the result of a job.
@@ -191,7 +191,7 @@ class OutcomeReader:
             raise ResultUnavailable(msg)
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
-        content_type, data = self._home.get(job_id, content_type, data)
+        content_type, data = self._location.get(job_id, content_type, data)
         if content_type == PLAIN_TYPE:
             return _plain_value(data)
         name, _, rest = content_type.partition(";")

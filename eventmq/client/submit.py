@@ -39,7 +39,7 @@ __all__ = [
     "Batch",
     "CallSource",
     "Delivery",
-    "Lineage",
+    "LineageMarker",
     "Part",
     "Source",
     "Submitter",
@@ -374,7 +374,7 @@ class Batch:
         return []
 
 
-class Lineage:
+class LineageMarker:
     """Marks the templates of jobs. Thread-safe."""
 
     def __init__(self) -> None:
@@ -440,7 +440,7 @@ class Submitter:
         self._timeout = timeout
         self._around = [m.submit for m in middleware if hasattr(m, "submit")]
         #: Says whose job submits a template.
-        self.mark = Lineage().mark
+        self.mark = LineageMarker().mark
 
     # One job
 

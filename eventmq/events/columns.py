@@ -45,7 +45,7 @@ _PLAIN = {
 #: Columns of a label, in its order; the fields after it say what is not the label's.
 _LABEL = ("task", "root_id", "parent_id", "trace_id", "schedule_id", "release")
 
-_KIN = {"root_id": Field.ROOT, "parent_id": Field.PARENT}
+_LINEAGE = {"root_id": Field.ROOT, "parent_id": Field.PARENT}
 
 #: Columns of times, from seconds.
 _TIMES = {"leased_us": Field.LEASED, "started_us": Field.STARTED, "due_us": Field.DUE}
@@ -126,11 +126,11 @@ class EventColumns:
     def _add_label(self, block: Block, n: int) -> None:
         common, values = block.common, self.values
         for name, text in zip(_LABEL, common.get(Field.LABEL, ("",) * len(_LABEL)), strict=True):
-            kin = _KIN.get(name)
-            if kin is None or not block.has(kin):
+            lineage = _LINEAGE.get(name)
+            if lineage is None or not block.has(lineage):
                 values[name] += [text or None] * n
             else:
-                values[name] += [value or None for value in block.column(kin)]
+                values[name] += [value or None for value in block.column(lineage)]
 
     def extend(self, other: EventColumns) -> None:
         """Add the events of another table."""

@@ -120,7 +120,7 @@ class AsyncExecutor(Executor):
         if route.ignore_result:
             return OutcomeRow(position, _SUCCEEDED, started, run_time, "", b"")
         end = (route, position, job, value, started, run_time, envelope)
-        if not self._home.inline:  # it may block
+        if not self._location.inline:  # it may block
             return await asyncio.to_thread(self._succeeded, *end)
         return self._succeeded(*end)
 

@@ -30,7 +30,7 @@ from eventmq.execution.streaming import (
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
-from eventmq.wire.results import ERROR_TYPE, FRAMES_TYPE, PLAIN_TYPE, ResultHome, encode_error
+from eventmq.wire.results import ERROR_TYPE, FRAMES_TYPE, PLAIN_TYPE, ResultLocation, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -188,7 +188,7 @@ class Executor(Caller):
         accept_content: Content types that are decoded.
         middleware: Outermost first; only its ``execute`` is used.
         allow_callables: Patterns of dotted paths that plain jobs may call.
-        home: Where results are kept; the broker unless told.
+        location: Where results are kept; the broker unless told.
         fetched: Returns what the job manager has fetched for a job, as lists of id, content type
             and bytes.
         on_start: Called by `start`.
@@ -207,21 +207,21 @@ class Executor(Caller):
         accept_content: Container[str] = ("msgpack", "json"),
         middleware: Sequence[Middleware] = (),
         allow_callables: Sequence[str] = (),
-        home: ResultHome | None = None,
+        location: ResultLocation | None = None,
         fetched: Fetched = nothing_fetched,
         on_start: Callable[[], None] | None = None,
     ) -> None:
         self.tasks = tasks
         self.allow_callables = tuple(allow_callables)
         self._on_start = on_start
-        self._home = home or ResultHome()
+        self._location = location or ResultLocation()
         self.around = tuple(m for m in middleware if hasattr(m, "execute"))
         self._around = compose([m.execute for m in self.around])
         self._now = clock.now
         self._offset = clock.now() - clock.monotonic()
         super().__init__(clock.monotonic)
         self._routes = RouteTable(
-            tasks, serializer, retry_policy, accept_content, self._home, fetched=fetched
+            tasks, serializer, retry_policy, accept_content, self._location, fetched=fetched
         )
 
     def for_slot(self) -> Executor:
@@ -359,7 +359,7 @@ class Executor(Caller):
         if route.plain:
             what = "a plain job cannot yield parts, which no plain peer understands"
             raise PartError(SerializationError(f"{what}: return a list instead"))
-        return part_encoder(route, job, self._home.max_result, started=self._now())
+        return part_encoder(route, job, self._location.max_result, started=self._now())
 
     def _keep(
         self, route: Route, job_id: str, content_type: str, result: bytes
@@ -369,19 +369,19 @@ class Executor(Caller):
         A backend that fails costs the result, not the job: it did succeed. What other jobs take
         goes through the broker then.
         """
-        home = self._home
-        if home.inline or content_type == FRAMES_TYPE:
-            home.check(result)
+        location = self._location
+        if location.inline or content_type == FRAMES_TYPE:
+            location.check(result)
             return content_type, result
         try:
-            return home.put(job_id, content_type, result, route.result_ttl, fed=route.fed)
+            return location.put(job_id, content_type, result, route.result_ttl, fed=route.fed)
         except ResultTooLarge:
             raise
         except Exception:  # noqa: BLE001 - backends are plugins
             _log.exception("the result of job %s, which succeeded, could not be kept", job_id)
             if not route.fed:
                 return "", b""
-        home.check(result)
+        location.check(result)
         return content_type, result
 
     def _unreadable(
@@ -464,7 +464,7 @@ class Executor(Caller):
             bound = partial(self._call, function, call.args, call.kwargs, route.soft)
             value = bound() if self._around is None else self._around(job, bound)
             result = encode_plain(value)
-            self._home.check(result)
+            self._location.check(result)
         except BaseException as error:  # noqa: BLE001 - as in run
             return self._failed(route, position, job, start, error)
         run_time = self._monotonic() - start

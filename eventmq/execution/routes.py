@@ -24,7 +24,7 @@ from eventmq.job import OutcomeKind
 from eventmq.wire.batches import unpack
 from eventmq.wire.results import (
     FRAMES_TYPE,
-    ResultHome,
+    ResultLocation,
     decode_arguments,
     decode_error,
     decode_frames,
@@ -62,7 +62,7 @@ class ResultPrepender:
     Args:
         serializer: Returns the serializer of a content type.
         accept_content: Content types that are decoded.
-        home: Where results are that the broker does not keep itself.
+        location: Where results are that the broker does not keep itself.
         fetched: What the job manager has fetched.
     """
 
@@ -70,12 +70,12 @@ class ResultPrepender:
         self,
         serializer: Callable[[str], Serializer],
         accept_content: Container[str],
-        home: ResultHome,
+        location: ResultLocation,
         fetched: Fetched = nothing_fetched,
     ) -> None:
         self._serializer = serializer
         self._accept_content = accept_content
-        self._home = home
+        self._location = location
         self._fetched = fetched
 
     def around(self, decode: Decode, *, paged: bool = False) -> Decode:
@@ -133,7 +133,7 @@ class ResultPrepender:
             return None
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
-        content_type, data = self._home.get(job_id, content_type, data)
+        content_type, data = self._location.get(job_id, content_type, data)
         name, _, rest = content_type.partition(";")
         signature, _, created = rest.partition(";")
         if name not in self._accept_content:
@@ -241,14 +241,14 @@ class RouteTable:
         serializer: Callable[[str], Serializer],
         retry_policy: Callable[[str, Mapping[str, Any]], RetryPolicy],
         accept_content: Container[str],
-        home: ResultHome | None = None,
+        location: ResultLocation | None = None,
         *,
         fetched: Fetched = nothing_fetched,
     ) -> None:
         self.tasks = tasks
-        self._home = home or ResultHome()
+        self._location = location or ResultLocation()
         self._fetched = fetched
-        self._prepender = ResultPrepender(serializer, accept_content, self._home, fetched)
+        self._prepender = ResultPrepender(serializer, accept_content, self._location, fetched)
         self._serializer = serializer
         self._retry_policy = retry_policy
         self._accept_content = accept_content
@@ -256,7 +256,7 @@ class RouteTable:
 
     def empty(self) -> RouteTable:
         """Return a table of the same tasks for another thread."""
-        parts = (self._serializer, self._retry_policy, self._accept_content, self._home)
+        parts = (self._serializer, self._retry_policy, self._accept_content, self._location)
         return RouteTable(self.tasks, *parts, fetched=self._fetched)
 
     def route(self, queue: str, text: str) -> Route:
@@ -281,7 +281,7 @@ class RouteTable:
                 if TAKES in headers.graph:
                     paged = PAGED in headers.graph
                     route.decode = self._prepender.around(route.decode, paged=paged)
-                    route.fetches = paged or not self._home.inline
+                    route.fetches = paged or not self._location.inline
         except UnknownTask as error:
             route.refusal = (int(OutcomeKind.UNKNOWN_TASK), describe(error))
         except Exception as error:  # noqa: BLE001 - plugins may raise anything

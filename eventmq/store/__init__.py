@@ -26,7 +26,7 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     EndDeadlines,
     Expire,
-    FindKin,
+    FindLineage,
     Finish,
     ForgetQueues,
     KeepTime,
@@ -82,7 +82,7 @@ Write = (
     | AdvanceGraphs
     | CancelGraph
     | EndDeadlines
-    | FindKin
+    | FindLineage
     | ListGraph
     | ReadInputs
 )

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
         BulkOperation,
         Finished,
         GraphChanges,
-        Kin,
+        Lineage,
         WriteResult,
     )
 
-    FindKins = Callable[[Sequence[str]], Sequence[Kin | None]]
+    FindLineages = Callable[[Sequence[str]], Sequence[Lineage | None]]
 
 __all__ = [
     "MAKERS",
@@ -113,7 +113,7 @@ _known_label = lru_cache(maxsize=4096)(_read_label)
 def events_of(
     batch: Sequence[Any],
     write_results: Sequence[Any],
-    kins: FindKins | None = None,
+    lineages: FindLineages | None = None,
     ahead: float = 0.0,
     spared: Callable[[float], float] | None = None,
 ) -> list[Block]:
@@ -122,7 +122,7 @@ def events_of(
     Args:
         batch: The writes.
         write_results: One per write.
-        kins: Finds jobs in graphs; called only for those that are of one, or say a root.
+        lineages: Finds jobs in graphs; called only for those that are of one, or say a root.
         ahead: Seconds by which wall time, which events have, is ahead of store time, which writes
             have.
         spared: Returns by how many seconds more it was ahead at a store time, None for none.
@@ -137,7 +137,7 @@ def events_of(
     ]
     for block in blocks:
         if len(block.common[Field.LABEL]) > _PLAIN:
-            _put_kin(block, kins)
+            _put_lineage(block, lineages)
         if spared is not None:
             _put_spared(block, spared)
         if ahead:
@@ -165,7 +165,7 @@ def _put_ahead(block: Block, ahead: float) -> None:
             columns[field] = [each and each + ahead for each in columns[field]]
 
 
-def _put_kin(block: Block, kins: FindKins | None) -> None:
+def _put_lineage(block: Block, lineages: FindLineages | None) -> None:
     """Say the root and the parent of jobs that are of a graph, or were submitted by others.
 
     Who submits a job from within a job of a graph knows only that one, not what its root is.
@@ -173,14 +173,14 @@ def _put_kin(block: Block, kins: FindKins | None) -> None:
     task, root, parent, *more = block.common[Field.LABEL]
     graph = more.pop()
     block.common[Field.LABEL] = (task, root, parent, *more)
-    if kins is None:
+    if lineages is None:
         return
     if root:
-        [known] = kins([root])
+        [known] = lineages([root])
         root = known.root if known else root
-    found = kins(block.ids) if graph else [None] * len(block.ids)
-    block.put(Field.ROOT, [root or (kin.root if kin else "") for kin in found])
-    block.put(Field.PARENT, [(kin and kin.parent) or parent for kin in found])
+    found = lineages(block.ids) if graph else [None] * len(block.ids)
+    block.put(Field.ROOT, [root or (lineage.root if lineage else "") for lineage in found])
+    block.put(Field.PARENT, [(lineage and lineage.parent) or parent for lineage in found])
 
 
 # Jobs that come

@@ -33,7 +33,7 @@ __all__ = [
     "ContinueBulkOperation",
     "EndDeadlines",
     "Expire",
-    "FindKin",
+    "FindLineage",
     "Finish",
     "Finished",
     "ForgetQueues",
@@ -42,9 +42,9 @@ __all__ = [
     "GraphRow",
     "InputsPage",
     "KeepTime",
-    "Kin",
     "LeaseChunk",
     "LimitRow",
+    "Lineage",
     "ListFailed",
     "ListGraph",
     "Operation",
@@ -488,7 +488,7 @@ class EndDeadlines(NamedTuple):
     limit: int = 1000
 
 
-class Kin(NamedTuple):
+class Lineage(NamedTuple):
     """Where a job stands in its graph: ids of the graph and of the first job that it waits for.
 
     Of what is there for failures the second is the first job whose failure it is for; "" for none.
@@ -498,8 +498,8 @@ class Kin(NamedTuple):
     parent: str
 
 
-class FindKin(NamedTuple):
-    """Look up where a job stands. Result: Kin, or None for a job of no known graph."""
+class FindLineage(NamedTuple):
+    """Look up where a job stands. Result: Lineage, or None for a job of no known graph."""
 
     id: str
 

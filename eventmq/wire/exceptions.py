@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     FindJobs = Callable[[str], type[Exception] | None]
 
-__all__ = ["Apart", "rebuild", "take_apart"]
+__all__ = ["ExceptionParts", "rebuild", "take_apart"]
 
 #: How methods written in C stand in their class.
 _NATIVE = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -50,7 +50,7 @@ MEMBERS = 32
 _GROUP: type[BaseException] | None = getattr(builtins, "BaseExceptionGroup", None)
 
 
-class Apart(NamedTuple):
+class ExceptionParts(NamedTuple):
     """Arguments, plain attributes and, of a group, members of an exception."""
 
     arguments: tuple[object, ...]
@@ -74,21 +74,21 @@ def _may_be_set(name: object) -> bool:
     return name == "__notes__" or not name.startswith("__")
 
 
-# Apart
+# Taking apart
 
 
-def take_apart(error: BaseException) -> Apart:
+def take_apart(error: BaseException) -> ExceptionParts:
     """Return what an exception is made of. Raises nothing, whatever its class does."""
     if _GROUP is not None and isinstance(error, _GROUP):
         group: Any = error
         state = _plain(vars(error).items())
-        return Apart((group.message,), state, tuple(group.exceptions[:MEMBERS]))
+        return ExceptionParts((group.message,), state, tuple(group.exceptions[:MEMBERS]))
     try:
         _, arguments, *rest = _native(type(error), "__reduce__")(error)
         found = dict(rest[0]) if rest and rest[0] else {}
-        return Apart(arguments, _plain([*found.items(), *_slots(error)]))
+        return ExceptionParts(arguments, _plain([*found.items(), *_slots(error)]))
     except Exception:  # noqa: BLE001 - a class of the user's may break anything
-        return Apart((), {})
+        return ExceptionParts((), {})
 
 
 def _slots(error: BaseException) -> Iterable[tuple[str, object]]:

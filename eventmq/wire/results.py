@@ -33,7 +33,7 @@ __all__ = [
     "NO_REPLY",
     "PLAIN_TYPE",
     "RemoteError",
-    "ResultHome",
+    "ResultLocation",
     "decode_arguments",
     "decode_error",
     "decode_frames",
@@ -202,7 +202,7 @@ def too_large(size: int, limit: int) -> str:
     )
 
 
-class ResultHome:
+class ResultLocation:
     """Where an app keeps its results: a backend, with its name and its limits. Thread-safe.
 
     Args:

@@ -27,7 +27,7 @@ from eventmq.execution.spec import TaskSpec
 from eventmq.interfaces import JobsEnded, SlotDied
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_chunk
-from eventmq.wire.results import ResultHome
+from eventmq.wire.results import ResultLocation
 
 PATIENCE = 20.0
 
@@ -72,14 +72,14 @@ def serializer(name: str) -> PlainSerializer:
 
 def make_executor(*tasks: Any, clock: Any = None, **options: Any) -> Executor:
     """Return an executor of functions (named by themselves) and `TaskSpec`s."""
-    home = {name: options.pop(name) for name in ("backend", "max_result") if name in options}
+    location = {name: options.pop(name) for name in ("backend", "max_result") if name in options}
     specs = [t if isinstance(t, TaskSpec) else TaskSpec(name=t.__name__, function=t) for t in tasks]
     return Executor(
         {spec.name: spec for spec in specs},
         serializer=options.pop("serializer", serializer),
         retry_policy=options.pop("retry_policy", lambda *_: Fixed(7.0)),
         clock=clock or SystemClock(),
-        home=ResultHome(name="elsewhere", **home),
+        location=ResultLocation(name="elsewhere", **location),
         **options,
     )
 

@@ -19,7 +19,7 @@ from eventmq.store.writes import (
     AuditFields,
     CancelGraph,
     EndDeadlines,
-    FindKin,
+    FindLineage,
     Finish,
     GraphChanges,
     ListGraph,
@@ -285,26 +285,26 @@ class GraphTests(StoreHarness):
     def test_kin_and_pages_say_who_waits_for_whom(self) -> None:
         """By the id of any job, also when all have ended."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B, _C)), _D)).on_error(Signature("x")))
-        kin = [self.commit(store, FindKin(job.id))[0] for job in jobs]
-        assert [each.root for each in kin] == [jobs[0].id] * 5
+        lineage = [self.commit(store, FindLineage(job.id))[0] for job in jobs]
+        assert [each.root for each in lineage] == [jobs[0].id] * 5
         a, b = jobs[0].id, jobs[1].id
-        assert [each.parent for each in kin] == ["", a, a, b, a]
+        assert [each.parent for each in lineage] == ["", a, a, b, a]
         [page] = self.commit(store, ListGraph(jobs[3].id, 1, 3))
         assert (page.root, page.size) == (jobs[0].id, 5)
         assert [row.found.job.id for row in page.rows] == [job.id for job in jobs[1:4]]
         assert page.rows[0].input == page.rows[1].input != page.rows[2].input
         assert page.rows[0].output == page.rows[2].input
-        assert self.commit(store, ListGraph("nobody", 0, 9), FindKin("nobody")) == [None, None]
+        assert self.commit(store, ListGraph("nobody", 0, 9), FindLineage("nobody")) == [None, None]
 
     def test_an_ended_graph_is_forgotten_with_its_outcomes(self) -> None:
         """A store that is reopened knows that none is left."""
         store, jobs, _ = self.begun(Chain((_A, _B)))
         self.after(store, self.end(jobs[0]))
         self.after(store, self.end(jobs[1]))
-        assert self.commit(store, FindKin(jobs[0].id))[0] is not None
+        assert self.commit(store, FindLineage(jobs[0].id))[0] is not None
         self.clock.advance(3 * self.dedupe_window)
         self.commit(store, Finish([]))
-        assert self.commit(store, FindKin(jobs[0].id)) == [None]
+        assert self.commit(store, FindLineage(jobs[0].id)) == [None]
         _, recovered = self.reopen(store)
         assert recovered.graphs is False
 

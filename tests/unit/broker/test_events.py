@@ -22,7 +22,7 @@ from tests.support.broker_harness import TASK, Broker, chunks, row
 SILENT = {
     writes.LeaseChunk, writes.CloseChunk, reads.ReadQueued, writes.SaveLimits, reads.FindJobs,
     reads.ListJobs, reads.History, store_events.ReadEvents, store_events.SealEvents,
-    store_events.Announce, writes.FindKin, writes.ListGraph, writes.ReadInputs, writes.KeepTime,
+    store_events.Announce, writes.FindLineage, writes.ListGraph, writes.ReadInputs, writes.KeepTime,
     writes.SaveSuspects, writes.BeginBulkOperation, writes.Pause, writes.ForgetQueues,
     writes.ListFailed, writes.PruneFailed,
 }  # fmt: skip

@@ -35,7 +35,7 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.commands import Call, Request
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, ResultHome, encode_error
+from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, ResultLocation, encode_error
 from tests.support.client_harness import FakeBroker, Net, NetRunner
 
 
@@ -389,23 +389,28 @@ def test_a_signed_result_is_decoded_with_its_signature() -> None:
 
 def test_a_result_elsewhere_is_fetched_from_there() -> None:
     how = row("succeeded", "reference:elsewhere;msgpack", b"ref")
-    assert reader(home=ResultHome(Backend(), "elsewhere")).value(how) == "from elsewhere"
+    assert reader(location=ResultLocation(Backend(), "elsewhere")).value(how) == "from elsewhere"
     assert (
-        reader(home=ResultHome(Backend(), "elsewhere")).value(row("succeeded", data=b"\x05")) == 5
+        reader(location=ResultLocation(Backend(), "elsewhere")).value(
+            row("succeeded", data=b"\x05")
+        )
+        == 5
     )
 
 
-@pytest.mark.parametrize("home", [ResultHome(), ResultHome(Backend(), "other")])
-def test_a_result_of_a_backend_that_this_client_has_not_is_unavailable(home: ResultHome) -> None:
+@pytest.mark.parametrize("location", [ResultLocation(), ResultLocation(Backend(), "other")])
+def test_a_result_of_a_backend_that_this_client_has_not_is_unavailable(
+    location: ResultLocation,
+) -> None:
     """It would decode the reference instead."""
-    error = end(row("succeeded", "reference:elsewhere;msgpack", b"ref"), home=home)
+    error = end(row("succeeded", "reference:elsewhere;msgpack", b"ref"), location=location)
     assert isinstance(error, ResultUnavailable)
     assert "job j1 is kept by the result backend 'elsewhere', and this program has" in str(error)
 
 
 def test_the_content_type_of_a_result_elsewhere_must_be_accepted_too() -> None:
-    home = ResultHome(Backend(), "elsewhere")
-    error = end(row("succeeded", "reference:elsewhere;pickle", b"ref"), home=home)
+    location = ResultLocation(Backend(), "elsewhere")
+    error = end(row("succeeded", "reference:elsewhere;pickle", b"ref"), location=location)
     assert isinstance(error, ContentNotAllowed)
 
 
@@ -414,16 +419,16 @@ def test_a_backend_that_breaks_makes_the_result_unavailable() -> None:
         def get(self, reference: bytes) -> bytes:
             raise OSError("gone")
 
-    home = ResultHome(Broken(), "elsewhere")
-    error = end(row("succeeded", "reference:elsewhere;msgpack", b"ref"), home=home)
+    location = ResultLocation(Broken(), "elsewhere")
+    error = end(row("succeeded", "reference:elsewhere;msgpack", b"ref"), location=location)
     assert isinstance(error, ResultUnavailable)
     assert str(error).endswith("the result backend 'elsewhere' failed: OSError: gone")
 
 
 def test_a_signed_result_elsewhere_is_verified_like_any_other() -> None:
-    home = ResultHome(Backend(), "elsewhere")
+    location = ResultLocation(Backend(), "elsewhere")
     how = row("succeeded", "reference:elsewhere;signed;abc;12.5", b"ref")
-    assert reader(home=home).value(how) == "from elsewhere"
+    assert reader(location=location).value(how) == "from elsewhere"
     assert Envelope("j1", "signed", created=12.5, signature="abc") == SERIALIZER.envelope
 
 
@@ -436,7 +441,7 @@ def test_a_coroutine_reads_a_result_elsewhere_without_blocking_its_loop(bench: B
             assert went_on.wait(20.0)
             return super().get(reference)
 
-    bench.results.reader = reader(home=ResultHome(Slow(), "elsewhere"))
+    bench.results.reader = reader(location=ResultLocation(Slow(), "elsewhere"))
     job = bench.job()
     bench.end("j1", "succeeded", "reference:elsewhere;msgpack", b"ref")
 

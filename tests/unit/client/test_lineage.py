@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq import EventMQ, chain, chord, group
-from eventmq.client.submit import Lineage, related
+from eventmq.client.submit import LineageMarker, related
 from eventmq.client.templates import Written
 from eventmq.events import rows_of
 from eventmq.events.packed import pack_blocks
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 A, B, C, D, E = map(Signature, "abcde")
 
 
-def kin(events: Sequence[dict[str, Any]], ids: Sequence[str]) -> list[set[tuple[str, str]]]:
+def lineage(events: Sequence[dict[str, Any]], ids: Sequence[str]) -> list[set[tuple[str, str]]]:
     """Return what the events of each job say of its root and its parent: one pair, if all agree."""
     return [
         {(e.get("root_id", ""), e.get("parent_id", "")) for e in events if e.get("job_id") == job}
@@ -54,7 +54,7 @@ def test_all_events_of_all_jobs_of_a_graph_say_root_and_parent(broker: Broker) -
     run(broker)
     a, b, _, d, _ = ids
     expected = [{(a, "")}, {(a, a)}, {(a, a)}, {(a, b)}, {(a, d)}]
-    assert kin(broker.events(), ids) == expected
+    assert lineage(broker.events(), ids) == expected
     assert [event["kind"] for event in broker.events()].count("succeeded") == 5
 
 
@@ -62,7 +62,7 @@ def test_an_error_callback_comes_after_the_first_job_that_it_watches(broker: Bro
     ids = submit(broker, Chain((A, B)).on_error(Signature("x")))
     run(broker, fails=True)
     a = ids[0]
-    assert kin(broker.events(), ids) == [{(a, "")}, {(a, a)}, {(a, a)}]
+    assert lineage(broker.events(), ids) == [{(a, "")}, {(a, a)}, {(a, a)}]
 
 
 def test_a_failed_job_that_is_queued_again_is_still_of_its_graph(broker: Broker) -> None:
@@ -74,13 +74,13 @@ def test_a_failed_job_that_is_queued_again_is_still_of_its_graph(broker: Broker)
     broker.call("retry", ids=[ids[0]])
     told = [e["kind"] for e in broker.events() if e["job_id"] == ids[0]]
     assert told == ["enqueued", "failed", "replayed"]
-    assert kin(broker.events(), ids) == [{(ids[0], "")}, {(ids[0], ids[0])}]
+    assert lineage(broker.events(), ids) == [{(ids[0], "")}, {(ids[0], ids[0])}]
 
 
 def test_members_without_a_link_before_them_have_no_parent(broker: Broker) -> None:
     ids = submit(broker, Group((A, B, C)))
     run(broker)
-    assert kin(broker.events(), ids) == [{(ids[0], "")}] * 3
+    assert lineage(broker.events(), ids) == [{(ids[0], "")}] * 3
 
 
 # Jobs that jobs submit
@@ -91,14 +91,14 @@ def test_a_job_of_a_job_of_a_graph_has_the_root_of_the_graph(broker: Broker) -> 
     a, b = submit(broker, Chain((A, B)))
     child, _ = broker.submit(headers=f"task:c,root-id:{b},parent-id:{b}")
     grandchild, _ = broker.submit(headers=f"task:d,root-id:{b},parent-id:{child}")
-    assert kin(broker.events(), [child, grandchild]) == [{(a, b)}, {(a, child)}]
+    assert lineage(broker.events(), [child, grandchild]) == [{(a, b)}, {(a, child)}]
 
 
 def test_a_graph_that_a_job_submits_has_the_root_of_the_job(broker: Broker) -> None:
     """What comes first in it has the job as its parent, the rest what it waits for."""
     marks = ",root-id:r,parent-id:p"
     ids = submit(broker, Chain((A, Group((B, C)))), a=marks, b=marks, c=marks)
-    assert kin(broker.events(), ids) == [{("r", "p")}, {("r", ids[0])}, {("r", ids[0])}]
+    assert lineage(broker.events(), ids) == [{("r", "p")}, {("r", ids[0])}, {("r", ids[0])}]
 
 
 def test_plain_jobs_cost_no_look_up() -> None:
@@ -163,26 +163,26 @@ def test_what_a_task_submits_says_whose_it_is(app: EventMQ) -> None:
     *jobs, link, sums = job.get(timeout=30)
     told = events(app)
     expected = [{(job.id, job.id)}] * 4 + [{(job.id, "mine")}, {(job.id, job.id)}]
-    assert kin(told, jobs) == expected
+    assert lineage(told, jobs) == expected
     assert {event["trace_id"] for event in told if event["job_id"] in jobs} == {"t9"}
     assert {event["root_id"] for event in told if event["job_id"] != job.id} == {job.id}
     first = min(e["job_id"] for e in told if e["job_id"] > jobs[-1])
-    assert kin(told, [first, link]) == [{(job.id, job.id)}, {(job.id, first)}]
-    [(_, member)] = kin(told, [sums])[0:1][0]
-    assert kin(told, [member]) == [{(job.id, job.id)}]
+    assert lineage(told, [first, link]) == [{(job.id, job.id)}, {(job.id, first)}]
+    [(_, member)] = lineage(told, [sums])[0:1][0]
+    assert lineage(told, [member]) == [{(job.id, job.id)}]
     assert {event.get("release") for event in told} == {"2026.11"}
 
 
 def test_outside_of_jobs_nothing_is_said(app: EventMQ) -> None:
     template = app.tasks["leaf"].template
-    assert Lineage().mark(template) is template
+    assert LineageMarker().mark(template) is template
     written = Written("j", "q", "task:t", b"")
     assert related(written) is written
 
 
 def test_a_mark_is_made_once_for_many_jobs_of_a_task(app: EventMQ) -> None:
     """And says the root and the trace that the running job has."""
-    template, mark = app.tasks["leaf"].template, Lineage().mark
+    template, mark = app.tasks["leaf"].template, LineageMarker().mark
     token = current.set(context("task:x,root-id:r,trace-id:t"))
     try:
         marked = mark(template)

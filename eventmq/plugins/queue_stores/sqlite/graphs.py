@@ -34,7 +34,7 @@ from eventmq.store.writes import (
     GraphChanges,
     GraphPage,
     GraphRow,
-    Kin,
+    Lineage,
     WriteResult,
 )
 from eventmq.wire.batches import pack
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         AuditFields,
         CancelGraph,
         EndDeadlines,
-        FindKin,
+        FindLineage,
         ListGraph,
     )
 
@@ -398,14 +398,14 @@ class Kinship:
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._known: dict[str, Kin] = {}
+        self._known: dict[str, Lineage] = {}
 
     def forget(self) -> None:
         """Forget what was read: some of it may have been rolled back."""
         self._known.clear()
 
     # hot loop: benchmarks/graphs.py
-    def find(self, ids: Sequence[str]) -> list[Kin | None]:
+    def find(self, ids: Sequence[str]) -> list[Lineage | None]:
         """Return where each job stands, None for one of no known graph."""
         known = self._known
         missing = [job_id for job_id in ids if job_id not in known]
@@ -422,10 +422,10 @@ class Kinship:
         even = len(ids) - len(ids) % _MANY
         for start in range(0, even, _MANY):
             for job_id, root, parent in execute(_FIND_MANY, ids[start : start + _MANY]):
-                known[job_id] = Kin(root, parent or "")
+                known[job_id] = Lineage(root, parent or "")
         for asked in ids[even:]:
             for job_id, root, parent in execute(_FIND_ONE, (asked,)):
-                known[job_id] = Kin(root, parent or "")
+                known[job_id] = Lineage(root, parent or "")
 
 
 #: Graphs and their jobs that are forgotten in one go.
@@ -433,7 +433,7 @@ _SLICE = 5000
 
 
 class GraphReads:
-    """Handlers of `CancelGraph`, `EndDeadlines`, `FindKin` and `ListGraph`.
+    """Handlers of `CancelGraph`, `EndDeadlines`, `FindLineage` and `ListGraph`.
 
     Args:
         graphs: Knows which job is of which graph.
@@ -493,7 +493,7 @@ class GraphReads:
 
     # Looking
 
-    def kin(self, write: FindKin) -> Kin | None:
+    def lineage(self, write: FindLineage) -> Lineage | None:
         """Say where a job stands in its graph."""
         self._kinship.forget()  # the graph may be forgotten since, or was rolled back
         return self._kinship.find([write.id])[0]

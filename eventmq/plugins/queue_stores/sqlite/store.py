@@ -79,7 +79,7 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     EndDeadlines,
     Expire,
-    FindKin,
+    FindLineage,
     Finish,
     ForgetQueues,
     KeepTime,
@@ -514,7 +514,7 @@ def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[
         AdvanceGraphs: writes.graphs.advance,
         CancelGraph: graphs.cancel,
         EndDeadlines: graphs.end_deadlines,
-        FindKin: graphs.kin,
+        FindLineage: graphs.lineage,
         ListGraph: graphs.page,
         ReadInputs: writes.graphs.inputs.page,
     }
