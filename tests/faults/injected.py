@@ -80,7 +80,7 @@ class Injected(Script):
 
     def _look(self) -> None:
         """See how a commit ended: what was undone needs no sync."""
-        if isinstance(self.store._verdicts[-1], Exception):
+        if isinstance(self.store._write_results[-1], Exception):
             self.shim.forget_writes()
 
 

@@ -30,7 +30,7 @@ def test_a_commit_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
     def forgetful(store: SqliteStore, batch: list[object]) -> None:
         if next(commits) == 500:
-            store._verdicts.append([{}] * len(batch))
+            store._write_results.append([{}] * len(batch))
         else:
             submit(store, batch)  # type: ignore[arg-type]
 

@@ -109,7 +109,7 @@ class SimStore(SqliteStore):
         disk = self._disk
         disk.committing()
         if disk.crashes.get(disk.commits) == "error":
-            self._verdicts.append(StoreError("the disk gave an I/O error"))
+            self._write_results.append(StoreError("the disk gave an I/O error"))
             return
         self._writes.refuse = disk.low_until > disk.world.now
         super().submit(batch)

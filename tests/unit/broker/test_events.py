@@ -276,7 +276,7 @@ def test_a_failed_commit_makes_no_event(broker: Broker) -> None:
     broker.submit()
     job_id = broker.new_id()
     commit = broker.store.submit
-    broker.store.submit = lambda _: broker.store._verdicts.append(QueueFull("no space"))
+    broker.store.submit = lambda _: broker.store._write_results.append(QueueFull("no space"))
     broker.submit(job_id)
     broker.store.submit = commit
     broker.submit(job_id)
