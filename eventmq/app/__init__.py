@@ -1,12 +1,57 @@
 """The app: the only place where settings, plugins, client, broker and worker are put together.
 
-`application.EventMQ` is what users see; `runner_wiring` makes the parts at their first use,
-`broker` and `runner_worker` make what the command line runs, `runner_embedded` runs both inside a
-``memory://`` app, and `loading` is how another process gets at the app's tasks.
+`app` has the class `EventMQ`. `wiring` makes its components at their first use; `broker`, `worker`
+and `beat` make what the command line runs; `embedded` runs all three inside a ``memory://`` app.
+This module has what loads an app by its name, as processes of a worker do: it stands above the
+class, and the rest of the package below.
 """
 
 from __future__ import annotations
 
-from eventmq.app.app import EventMQ
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["EventMQ"]
+from eventmq.app.app import EventMQ
+from eventmq.errors import AppNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.execution.executor import Executor
+
+__all__ = ["EventMQ", "load_app", "load_executor"]
+
+
+def load_app(path: str) -> EventMQ:
+    """Import an app.
+
+    Args:
+        path: ``module:attribute`` of the app.
+
+    Raises:
+        AppNotFound: There is no app.
+    """
+    module, _, attribute = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, EventMQ):
+        raise AppNotFound(f"{path} is no app; name one as module:attribute")
+    return found
+
+
+def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:
+    """Import an app and return what runs its jobs. Called in the other process.
+
+    Args:
+        path: ``module:attribute`` of the app.
+        overrides: Settings that were given to it in the worker's process (`EventMQ.override`).
+        spool: Where the worker keeps what jobs take that no REQUEST can carry.
+
+    Raises:
+        AppNotFound: There is no app.
+    """
+    app = load_app(path)
+    app.override(**overrides)
+    app.load_tasks()
+    return app.make_executor(spool)

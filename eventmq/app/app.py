@@ -1,54 +1,56 @@
-"""What users type: ``app = EventMQ("shop")``."""
+"""`EventMQ`, the class that users make: ``app = EventMQ("shop")``."""
 
 from __future__ import annotations
 
 import importlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from eventmq.app.broker import make_broker, store_tools
-from eventmq.app.bulk import BulkJobs
-from eventmq.app.callbacks import WorkerCallbacks
-from eventmq.app.composing import Composing
-from eventmq.app.raw import RawJobs
-from eventmq.app.scheduling import Scheduling
-from eventmq.app.wiring import Wiring
-from eventmq.app.worker import WorkerOptions, make_executor, make_worker
+from eventmq.app.schedules import Declared, Schedules, importing
+from eventmq.app.wiring import Components
+from eventmq.app.worker import Callbacks, WorkerFactory, WorkerOptions
 from eventmq.client.handle import DEFAULT
 from eventmq.client.submit import Batch
 from eventmq.client.waiting import Completed, Waited, await_, wait
 from eventmq.clock import SystemClock
 from eventmq.errors import NotAllowed, SettingsError
+from eventmq.graph import Signature
 from eventmq.settings import load_settings
-from eventmq.task import shared
-from eventmq.task.options import TaskOptions
-from eventmq.task.task import header_text, named_arguments, named_template
+from eventmq.task import shared, values
+from eventmq.task.options import CallOptions, TaskOptions
+from eventmq.task.task import NamedTask, header_text, named_arguments, named_template, write_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 
     from typing_extensions import Self, Unpack
 
+    from eventmq.app.embedded import Embedded
     from eventmq.broker.runner import BrokerRunner
     from eventmq.client.handle import Default, Job
     from eventmq.client.topics import Subscription
     from eventmq.clock import Clock
     from eventmq.execution.executor import Executor
     from eventmq.interfaces import StoreTools
+    from eventmq.policies import Timing
     from eventmq.registry.manager import PluginManager
+    from eventmq.scheduler.runner import BeatRunner
     from eventmq.settings import Settings
     from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
     from eventmq.task.options import CallKeywords, TaskKeywords
     from eventmq.task.shared import AsyncStream, Decorator
-    from eventmq.task.task import Host, Task
+    from eventmq.task.task import Task
     from eventmq.worker.runner import WorkerRunner
 
 __all__ = ["EventMQ"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound="Callable[[], Any]")
 
 
-class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
+class EventMQ:
     """An app: tasks, settings, and the connection to a broker.
 
     Making one reads the settings and nothing else; plugins load and connections open at the first
@@ -80,23 +82,24 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__()
         settings |= {"broker": broker, "serializer": serializer}
         settings |= {"result_backend": result_backend, "imports": imports}
         self.name = name or "eventmq"
-        self.clock: Clock = clock or SystemClock()
-        #: Settings given by `override`, for processes that load the app anew.
+        #: Settings given to `override`, for processes that load the app anew.
         self.overrides: dict[str, Any] = {}
+        self.callbacks = Callbacks()
         self._arguments = settings
         self._tasks: dict[str, Task[Any, Any]] = {}
-        self._wiring = Wiring(
+        #: What the app is made of: plugins, client and what runs in this process.
+        self.components = Components(
             self,
             name=self.name,
             settings=load_settings(settings),
             plugins=plugins,
-            clock=self.clock,
+            clock=clock or SystemClock(),
+            embed=self._embed,
         )
-        shared.offer_host(self._wiring)
+        shared.offer_host(self.components)
 
     def __repr__(self) -> str:
         return f"<EventMQ {self.name}>"
@@ -104,12 +107,17 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
     @property
     def settings(self) -> Settings:
         """The settings."""
-        return self._wiring.settings
+        return self.components.settings
+
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+        return self.components.clock
 
     @property
     def plugins(self) -> PluginManager:
         """The plugins; the first use loads them."""
-        return self._wiring.plugins
+        return self.components.plugins
 
     def override(self, **settings: Any) -> None:
         """Give settings that win over all others, before the app is used.
@@ -120,10 +128,10 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         """
         if not settings:
             return
-        if self._wiring.started:
+        if self.components.started:
             raise NotAllowed(f"app {self.name!r} is in use; override settings before")
         overrides = {**self.overrides, **settings}
-        self._wiring.settings = load_settings({**self._arguments, **overrides})
+        self.components.settings = load_settings({**self._arguments, **overrides})
         self.overrides = overrides
 
     # Tasks
@@ -156,26 +164,16 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         read = TaskOptions.read(options)
 
         def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-            task = shared.declare(function, read, lambda: self.host)
+            task = shared.declare(function, read, lambda: self.components)
             shared.add_task(self._tasks, task)
             return task
 
         return decorate if function is None else decorate(function)
 
     @property
-    def host(self) -> Host:
-        """What tasks know of the app; see `Task.bound_to`."""
-        return self._wiring
-
-    @property
-    def wiring(self) -> Wiring:
-        """The parts of the app, for what else is made of them."""
-        return self._wiring
-
-    @property
     def tasks(self) -> Mapping[str, Task[Any, Any]]:
         """Its tasks and, where it has none of their name, the shared ones."""
-        return shared.TaskTable(self._tasks, self)
+        return shared.TaskTable(self._tasks, self.components)
 
     def load_tasks(self) -> None:
         """Import the modules of the setting ``imports``.
@@ -199,11 +197,11 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
             JobNotFound: No broker knows it.
             BrokerUnavailable: One that might know it did not answer.
         """
-        return self._wiring.client.results.find(job_id)
+        return self.components.client.results.find(job_id)
 
     async def ajob(self, job_id: str) -> Job[Any]:
         """Do the same as `job` in a coroutine."""
-        return await self._wiring.client.results.afind(job_id)
+        return await self.components.client.results.afind(job_id)
 
     def cancel(self, job_id: str, reason: str = "") -> bool:
         """Cancel a job by its id; see `Job.cancel`.
@@ -238,9 +236,9 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
             BrokerUnavailable: There was no receipt within ``submit_timeout``.
             SubmitError: The broker refused the job.
         """
-        template, job_id = named_template(self._wiring, name, options)
+        template, job_id = named_template(self.components, name, options)
         given = named_arguments(name, args, kwargs)
-        return self._wiring.submitter.submit(template, *given, job_id)
+        return self.components.submitter.submit(template, *given, job_id)
 
     async def asend(
         self,
@@ -250,13 +248,144 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         **options: Unpack[CallKeywords],
     ) -> Job[Any]:
         """Do the same as `send` in a coroutine."""
-        template, job_id = named_template(self._wiring, name, options)
+        template, job_id = named_template(self.components, name, options)
         given = named_arguments(name, args, kwargs)
-        return await self._wiring.submitter.asubmit(template, *given, job_id)
+        return await self.components.submitter.asubmit(template, *given, job_id)
+
+    def send_many(
+        self,
+        name: str,
+        calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]],
+        *,
+        job_ids: Sequence[str] | None = None,
+        **options: Unpack[CallKeywords],
+    ) -> list[Job[Any]]:
+        """Submit one job per call of a task by its name, and return after all receipts.
+
+        They travel in parts of up to 1,000 jobs, each stored as a whole. Inside `EventMQ.batch`
+        they go out with the batch.
+
+        Args:
+            name: Of the task.
+            calls: Pairs of positional and keyword arguments.
+            job_ids: An id for each, made here if None. A job whose id the broker has already is
+                not stored a second time, and counts as confirmed.
+            **options: Of all of them, as in `EventMQ.send`; ``job_id`` is not one.
+
+        Returns:
+            The handles, in order.
+
+        Raises:
+            SettingsError: A value is not allowed, or there is not one id per call.
+            SerializationError: Arguments cannot be encoded; nothing was sent.
+            BatchError: Some jobs were not confirmed; ``jobs`` says which.
+        """
+        pairs = list(calls)
+        template, job_id = named_template(self.components, name, options)
+        if job_id is not None:
+            raise SettingsError("job_id is the id of one job; for many there is job_ids")
+        ids = _ids(job_ids, len(pairs))
+        submitter = self.components.submitter
+        with Batch(submitter):
+            return [
+                submitter.submit(template, *named_arguments(name, *pair), each)
+                for pair, each in zip(pairs, ids, strict=True)
+            ]
 
     def batch(self) -> Batch:
         """Return a context manager: what is submitted inside travels together at the exit."""
-        return Batch(self._wiring.submitter)
+        return Batch(self.components.submitter)
+
+    def send_raw(
+        self,
+        queue: str,
+        body: bytes | Sequence[bytes],
+        headers: Mapping[str, Any] | None = None,
+        *,
+        job_id: str | None = None,
+    ) -> Job[Any]:
+        """Submit a job whose body is sent as it is, to workers of any kind.
+
+        Args:
+            queue: Name of the queue.
+            body: The body; or frames, for a majordomo service of the queue's name.
+            headers: Names as on the wire; True is a header without a value.
+            job_id: Its id, made here if None.
+
+        Raises:
+            SettingsError: A value is not allowed.
+            BrokerUnavailable: There was no receipt within ``submit_timeout``.
+            SubmitError: The broker refused the job.
+        """
+        wiring = self.components
+        written = write_raw(queue, body, headers, job_id or wiring.ids.new())
+        return wiring.submitter.submit_raw(written)
+
+    async def asend_raw(
+        self,
+        queue: str,
+        body: bytes | Sequence[bytes],
+        headers: Mapping[str, Any] | None = None,
+        *,
+        job_id: str | None = None,
+    ) -> Job[Any]:
+        """Do the same as `send_raw` in a coroutine."""
+        wiring = self.components
+        written = write_raw(queue, body, headers, job_id or wiring.ids.new())
+        return await wiring.submitter.asubmit_raw(written)
+
+    def follow_raw(
+        self,
+        queue: str,
+        body: bytes | Sequence[bytes],
+        headers: Mapping[str, Any] | None = None,
+        *,
+        job_id: str,
+        on_end: Callable[[Job[Any], Exception | None], None],
+    ) -> Job[Any]:
+        """Do the same as `send_raw` without waiting, and call back when the job has ended.
+
+        Args:
+            queue: Name of the queue.
+            body: The body, or frames.
+            headers: Names as on the wire.
+            job_id: Its id.
+            on_end: Called once in the client's thread, where it must not block: with the job, whose
+                ``get()`` then answers at once, and None; or with the error for which it was not
+                submitted, or its end is not known.
+
+        Raises:
+            SettingsError: A value is not allowed.
+            BrokerUnavailable: The app was closed.
+        """
+        written = write_raw(queue, body, headers, job_id)
+        return self.components.submitter.follow(written, on_end)
+
+    # Graphs
+
+    def signature(
+        self,
+        name: str,
+        *args: Any,
+        immutable: bool = False,
+        options: CallKeywords | None = None,
+        **kwargs: Any,
+    ) -> Signature:
+        """Return a call of a task by its name as data, without having its code.
+
+        Args:
+            name: Of the task.
+            *args: Positional arguments.
+            immutable: It takes nothing from what runs before it, as one of ``task.si(...)``.
+            options: ``queue`` and others; see `eventmq.task.CallOptions`.
+            **kwargs: Keyword arguments.
+
+        Raises:
+            SettingsError: An option is not allowed.
+        """
+        given = CallOptions.read(options or {}).given()
+        origin = NamedTask(self.components, name, given)
+        return Signature(name, args, kwargs, given, immutable=immutable, origin=origin)
 
     # Waiting
 
@@ -266,13 +395,13 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Returns:
             ``(done, pending)``, each in the order of ``jobs``.
         """
-        return wait(list(jobs), self._wiring.client.results, timeout)
+        return wait(list(jobs), self.components.client.results, timeout)
 
     async def await_(
         self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
     ) -> Waited:
         """Do the same as `wait` in a coroutine."""
-        return await await_(list(jobs), self._wiring.client.results, timeout)
+        return await await_(list(jobs), self.components.client.results, timeout)
 
     def as_completed(
         self, jobs: Iterable[Job[Any]], timeout: float | Default | None = DEFAULT
@@ -281,7 +410,7 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
 
         Iterating raises `ResultTimeout` when the time is up.
         """
-        return Completed(jobs, self._wiring.client.results, timeout)
+        return Completed(jobs, self.components.client.results, timeout)
 
     # Topics and questions
 
@@ -291,17 +420,17 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Raises:
             BrokerUnavailable: No broker could be reached within ``submit_timeout``.
         """
-        self._wiring.client.topics.publish(topic, value)
+        self.components.client.topics.publish(topic, value)
 
     async def apublish(self, topic: str, value: object) -> None:
         """Do the same as `publish` in a coroutine."""
-        await self._wiring.client.topics.apublish(topic, value)
+        await self.components.client.topics.apublish(topic, value)
 
     def publish_raw(
         self, topic: str, body: bytes, headers: Mapping[str, Any] | None = None
     ) -> None:
         """Publish bytes as they are, with headers as in `send_raw`; else as `publish`."""
-        self._wiring.client.topics.publish_raw(topic, header_text(headers or {}), body)
+        self.components.client.topics.publish_raw(topic, header_text(headers or {}), body)
 
     def subscribe(self, *topics: str) -> Subscription:
         """Return what iterates, for ``for`` and ``async for``, over messages of these topics.
@@ -309,7 +438,7 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Args:
             *topics: Prefixes, as in ZeroMQ; "" is every topic.
         """
-        return self._wiring.client.topics.subscribe(topics)
+        return self.components.client.topics.subscribe(topics)
 
     def ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Ask the broker one of the operations of `eventmq.wire.calls`.
@@ -317,8 +446,7 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Raises:
             BrokerUnavailable: No answer within ``submit_timeout``.
         """
-        runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
-        return runner.ask(runner.new_call(name, dict(arguments or {}), timeout=timeout))
+        return self.components.client.runner.ask(self.components.new_call(name, arguments))
 
     def begin_ask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Callable[[], Any]:
         """Ask without waiting for the answer.
@@ -329,13 +457,78 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Raises:
             BrokerUnavailable: The app was closed.
         """
-        runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
-        return runner.begin_ask(runner.new_call(name, dict(arguments or {}), timeout=timeout))
+        return self.components.client.runner.begin_ask(self.components.new_call(name, arguments))
 
     async def aask(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Do the same as `ask` in a coroutine."""
-        runner, timeout = self._wiring.client.runner, self.settings.submit_timeout
-        return await runner.aask(runner.new_call(name, dict(arguments or {}), timeout=timeout))
+        return await self.components.client.runner.aask(self.components.new_call(name, arguments))
+
+    # Schedules
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """The schedules: to list, run, enable, disable and remove them."""
+        return Schedules(self.components, lambda: self.tasks)
+
+    def schedule(
+        self,
+        name: str,
+        signature: Signature | Task[Any, Any],
+        trigger: Timing,
+        *,
+        misfire: str = "one",
+        window: float = 3600.0,
+        overlap: str = "allow",
+        jitter: float = 0.0,
+        run_count: int | None = None,
+        nohaste: bool = True,
+        **options: Unpack[CallKeywords],
+    ) -> None:
+        """Let schedulers submit a job again and again.
+
+        While a module is being imported this declares a schedule of the app's code, and nothing is
+        sent: every beat of the app brings the store up to what the code says when it starts. At any
+        other time the schedule is in the store when this returns.
+
+        Args:
+            name: Of the schedule; one that is there of this name is replaced, and goes on where it
+                was unless ``trigger`` is another one.
+            signature: ``task.s(...)``.
+            trigger: ``every(...)``, ``cron(...)`` or ``at(...)``.
+            misfire: What happens with times that were missed while no beat ran: ``skip`` them, fire
+                ``one`` job for them together, or ``all`` within ``window``.
+            window: Seconds.
+            overlap: What happens while the job before has not ended: ``allow`` another one,
+                ``skip`` the fire time, or ``queue`` one job until it has.
+            jitter: Seconds by which it may fire later, always the same for one fire time.
+            run_count: How often it fires in all.
+            nohaste: False fires once at once, too.
+            **options: ``queue`` and others of its jobs; see `eventmq.task.CallOptions`.
+
+        Raises:
+            SettingsError: A value is not allowed.
+            BrokerUnavailable: The broker did not answer in time.
+        """
+        more = {
+            "misfire": misfire, "window": window, "overlap": overlap, "jitter": jitter,
+            "run_count": run_count, "nohaste": nohaste,
+        }  # fmt: skip
+        declared = Declared.read(name, signature, trigger, dict(options), more)
+        if importing():
+            self.schedules.declare(declared)
+        else:
+            self.schedules.put(self.schedules.make(declared, "client"))
+            self.components.needs_beat()
+
+    def unschedule(self, name: str) -> bool:
+        """Remove a schedule; say whether there was one.
+
+        While a module is being imported it takes back a declaration.
+        """
+        if importing():
+            self.schedules.withdraw(name)
+            return True
+        return self.schedules.remove(name)
 
     # Processes
 
@@ -346,7 +539,7 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
             **options: ``binds``: port (``main worker admin publish subscribe``) to address;
                 ``store``: name or URL; ``store_options``; ``context``: of ZeroMQ.
         """
-        return make_broker(self, **options)
+        return make_broker(self.settings, self.plugins, self.clock, **options)
 
     def make_worker(self, **options: Any) -> WorkerRunner:
         """Return a worker of the app's tasks, to be run. `load_tasks` comes first.
@@ -354,7 +547,7 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Args:
             **options: See `eventmq.app.worker.WorkerOptions`.
         """
-        return make_worker(self, WorkerOptions(**options))
+        return self._worker_factory().worker(WorkerOptions(**options))
 
     def make_executor(self, spool: str = "") -> Executor:
         """Return what runs jobs of the app's tasks, for a pool.
@@ -365,17 +558,83 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
         Raises:
             SettingsError: A task names a retry policy or serializer that there is not.
         """
-        return make_executor(self, spool=spool)
+        return self._worker_factory().executor(spool=spool)
+
+    def inform_as(self, role: str) -> None:
+        """Say to brokers what this process is: ``client``, or ``scheduler``; before its use."""
+        self.components.role = role
+
+    def make_beat(self, *, on_ready: Callable[[], None] | None = None) -> BeatRunner:
+        """Return a scheduler of the app, to be run. `load_tasks` comes first.
+
+        Args:
+            on_ready: Called once, in its thread, when it has read the schedules.
+        """
+        from eventmq.app.beat import make_beat
+
+        return make_beat(self.components, self.schedules, on_ready=on_ready)
+
+    def _worker_factory(self) -> WorkerFactory:
+        return WorkerFactory(
+            settings=self.settings,
+            plugins=self.plugins,
+            clock=self.clock,
+            tasks=self.tasks,
+            callbacks=self.callbacks,
+            overrides=self.overrides,
+        )
+
+    def _embed(self) -> Embedded:
+        from eventmq.app.embedded import Embedded  # imports broker and worker
+
+        self.load_tasks()
+        return Embedded(
+            self.settings,
+            self.tasks,
+            make_broker=self.make_broker,
+            make_worker=self.make_worker,
+            make_beat=self.make_beat,
+            scheduled=self.schedules.any_in_code,
+        )
 
     def store_tools(self) -> StoreTools | None:
         """Return what looks after the files of the store of these settings, None without files."""
-        return store_tools(self)
+        return store_tools(self.settings, self.plugins)
+
+    # Callbacks of workers
+
+    def on_worker_start(self, function: F) -> F:
+        """Run a function in the worker's own process before it takes jobs.
+
+        Write ``@app.on_worker_start`` above it, as with the others. That process runs no job where
+        the pool has processes of its own. If the function raises, the worker ends with that error.
+        """
+        self.callbacks.worker_start.append(function)
+        return function
+
+    def on_worker_stop(self, function: F) -> F:
+        """Run a function in the worker's own process after its last job.
+
+        It does not run where the process is killed. What it raises is logged.
+        """
+        self.callbacks.worker_stop.append(function)
+        return function
+
+    def on_child_start(self, function: F) -> F:
+        """Run a function in each process that runs jobs, before its first job.
+
+        The place to open connections. A child of the pool ``prefork`` that replaces another runs
+        it too; with the pool ``threads`` it runs once, in the worker's own process. If it raises,
+        the child ends.
+        """
+        self.callbacks.child_start.append(function)
+        return function
 
     # The end
 
     def close(self) -> None:
         """Close connections, and end what runs in this process. Idempotent; it is final."""
-        self._wiring.close()
+        self.components.close()
         self.schedules.close()
 
     def __enter__(self) -> Self:
@@ -383,3 +642,13 @@ class EventMQ(BulkJobs, Composing, Scheduling, RawJobs, WorkerCallbacks):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _ids(given: Sequence[str] | None, n: int) -> Sequence[str | None]:
+    if given is None:
+        return [None] * n
+    if len(given) != n:
+        raise SettingsError(f"there are {n} calls and {len(given)} job_ids; allowed is one each")
+    for job_id in given:
+        values.text("one of job_ids", job_id)
+    return given

@@ -1,4 +1,4 @@
-"""Makes the scheduler of an app, and its way to the broker: what ``eventmq beat`` runs."""
+"""Scheduler of an app, and how it submits its jobs: what ``eventmq beat`` runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventmq.app.triggers import Triggers
+from eventmq.app.wiring import Triggers
 from eventmq.client.handle import Job, Origin
 from eventmq.client.requests import OneWayMessage
 from eventmq.client.submit import WrittenSource
@@ -31,8 +31,8 @@ from eventmq.wire.schedules import read_schedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from eventmq.app.app import EventMQ
-    from eventmq.interfaces import ScheduleStore
+    from eventmq.app.schedules import Schedules
+    from eventmq.app.wiring import Components
     from eventmq.schedule import Schedule
     from eventmq.scheduler.runner import ScheduledJob
 
@@ -53,10 +53,10 @@ class BrokerBeatClient:
     """A `BeatClient` that uses the app's client.
 
     Args:
-        app: Whose.
+        app: Components of the app.
     """
 
-    def __init__(self, app: EventMQ) -> None:
+    def __init__(self, app: Components) -> None:
         self._app = app
         self._plain = False
 
@@ -64,7 +64,7 @@ class BrokerBeatClient:
         """Return what brokers sent us; one that has a store for schedules sends us nothing."""
         if self._app.settings.schedule_store == "broker":
             return ()
-        asked = self._app.wiring.client.runner.listen(MAX_RECEIVED)
+        asked = self._app.client.runner.listen(MAX_RECEIVED)
         found = []
         while asked:
             message = asked.popleft()
@@ -78,7 +78,7 @@ class BrokerBeatClient:
         """Submit jobs, many in one message where the broker takes that."""
         if self._plain:
             return partial(self._notify, jobs)
-        client = self._app.wiring.client
+        client = self._app.client
         entries: list[tuple[Job[Any], Written]] = [
             (Job(job.id, client.results, Origin(job.task, sent=False)), self._written(job))
             for job in jobs
@@ -106,7 +106,7 @@ class BrokerBeatClient:
         return [self._notice(self._written(job), job) for job in jobs]
 
     def _notice(self, written: Written, job: ScheduledJob) -> bool | None:
-        runner = self._app.wiring.client.runner
+        runner = self._app.client.runner
         frames = Request(job.id, written.queue, job.headers, job.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)
         try:
@@ -120,12 +120,15 @@ class BrokerBeatClient:
         if self._plain:
             return None
         try:
-            return float(self._app.ask("ping")["now"])
+            return float(self._ask("ping", {})["now"])
         except ProtocolError as error:
             if error.code != "no-extension":
                 raise
             self._plain = True
             return None
+
+    def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return self._app.client.runner.ask(self._app.new_call(name, arguments))
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
         """Ask for the states of jobs; a plain broker does not know them."""
@@ -134,7 +137,7 @@ class BrokerBeatClient:
         found: dict[str, bool] = {}
         for first in range(0, len(ids), MAX_IDS):
             try:
-                rows = self._app.ask("state", {"ids": list(ids[first : first + MAX_IDS])})
+                rows = self._ask("state", {"ids": list(ids[first : first + MAX_IDS])})
             except ProtocolError as error:
                 if error.code != "no-extension":
                     raise
@@ -169,19 +172,22 @@ def _verdict(job: ScheduledJob, why: Exception | None) -> bool | None:
     return None
 
 
-def _open_store(app: EventMQ) -> ScheduleStore:
-    if app.settings.schedule_store == "memory":
-        return app.schedules.store
-    return app.schedules.open_store()
+def make_beat(
+    app: Components, schedules: Schedules, *, on_ready: Callable[[], None] | None = None
+) -> BeatRunner:
+    """Return a scheduler of an app; see `EventMQ.make_beat`.
 
-
-def make_beat(app: EventMQ, *, on_ready: Callable[[], None] | None = None) -> BeatRunner:
-    """Return a scheduler of an app; see `EventMQ.make_beat`."""
+    Args:
+        app: Components of the app.
+        schedules: Of the app.
+        on_ready: Called once, in its thread, when it has read the schedules.
+    """
+    in_memory = app.settings.schedule_store == "memory"
     return BeatRunner(
-        open_store=lambda: _open_store(app),
+        open_store=lambda: schedules.store if in_memory else schedules.open_store(),
         client=BrokerBeatClient(app),
         make_trigger=Triggers(app.plugins),
-        declared=app.schedules.in_code,
+        declared=schedules.in_code,
         app=app.name,
         owner=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"[-200:],
         clock=app.clock,

@@ -1,31 +1,27 @@
-"""Makes the broker of an app's settings: what ``eventmq broker`` runs."""
+"""Broker of an app: made from its settings and plugins; what ``eventmq broker`` runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from eventmq.app.routing import make_routing
-from eventmq.app.triggers import Triggers
+from eventmq.app.wiring import Triggers
 from eventmq.registry.loader import own_distribution
-from eventmq.registry.names import (
-    QUEUE_ORDER,
-    QUEUE_STORE,
-    scheme,
-)
+from eventmq.registry.names import QUEUE_ORDER, QUEUE_STORE, ROUTING_STRATEGY, scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import zmq
 
-    from eventmq.app.app import EventMQ
     from eventmq.broker.limits import Limits
     from eventmq.broker.runner import BrokerRunner
-    from eventmq.interfaces import QueueStore, StoreTools
+    from eventmq.clock import Clock
+    from eventmq.interfaces import KeyedRouting, QueueStore, RoutingStrategy, StoreTools, WorkerView
+    from eventmq.registry.manager import PluginManager
     from eventmq.settings import Settings
 
-__all__ = ["keys_dir_of", "make_broker", "store_tools", "version"]
+__all__ = ["PerQueue", "keys_dir_of", "make_broker", "make_routing", "store_tools", "version"]
 
 #: Port of a broker -> setting.
 _PORTS = {
@@ -50,11 +46,10 @@ def version() -> str:
     return own.version if own else ""
 
 
-# Broker
-
-
 def make_broker(
-    app: EventMQ,
+    settings: Settings,
+    plugins: PluginManager,
+    clock: Clock,
     *,
     binds: Mapping[str, str] | None = None,
     store: str | None = None,
@@ -64,17 +59,16 @@ def make_broker(
     """Return a broker of the app's settings; see `EventMQ.make_broker`."""
     from eventmq.broker.runner import BrokerRunner
 
-    settings, plugins = app.settings, app.plugins
-    plugins.make(QUEUE_ORDER, settings.queue_order, app=app)  # an unknown one is an error now
+    plugins.make(QUEUE_ORDER, settings.queue_order)  # an unknown one is an error now
     binds = binds_of(settings) if binds is None else binds
     inside = all(address.startswith("inproc:") for address in binds.values())
     runner = BrokerRunner(
-        store=_make_store(app, store, store_options or {}),
+        store=_make_store(settings, plugins, store, store_options or {}),
         limits=limits_of(settings),
-        routing=make_routing(app),
-        queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order, app=app),
+        routing=make_routing(settings, plugins),
+        queue_order=lambda: plugins.make(QUEUE_ORDER, settings.queue_order),
         binds=binds,
-        clock=app.clock,
+        clock=clock,
         context=context,
         version=version(),
         insecure=settings.insecure,
@@ -86,9 +80,56 @@ def make_broker(
     return runner
 
 
-def store_tools(app: EventMQ) -> StoreTools | None:
+class PerQueue:
+    """A `KeyedRouting` that hands on to the strategy of each queue.
+
+    Args:
+        default: For queues that are not named.
+        named: Queue -> strategy.
+    """
+
+    def __init__(self, default: RoutingStrategy, named: Mapping[str, RoutingStrategy]) -> None:
+        self._default = default
+        self._named = named
+        strategies = (default, *named.values())
+        self.by_key = any(getattr(strategy, "by_key", False) for strategy in strategies)
+
+    def choose(self, queue: str, workers: Sequence[WorkerView], n: int) -> Sequence[str]:
+        """Return what the queue's strategy chooses."""
+        return self._named.get(queue, self._default).choose(queue, workers, n)
+
+    def key(self, queue: str, headers: str) -> str:
+        """Return the key of the queue's strategy, "" if it has none."""
+        strategy = self._named.get(queue, self._default)
+        if not getattr(strategy, "by_key", False):
+            return ""
+        return cast("KeyedRouting", strategy).key(queue, headers)
+
+    def prefer(self, queue: str, key: str, workers: Sequence[WorkerView], now: float) -> str | None:
+        """Return what the queue's strategy prefers; asked only where it has keys."""
+        strategy = cast("KeyedRouting", self._named.get(queue, self._default))
+        return strategy.prefer(queue, key, workers, now)
+
+
+def make_routing(settings: Settings, plugins: PluginManager) -> RoutingStrategy:
+    """Return what ``routing_strategy`` and ``queue_routing_strategies`` choose.
+
+    Queues of one strategy share one object of it.
+
+    Raises:
+        PluginNotFound: No plugin provides it.
+    """
+    wanted = {settings.routing_strategy, *(name for _, name in settings.queue_routing_strategies)}
+    made = {name: plugins.make(ROUTING_STRATEGY, name) for name in sorted(wanted)}
+    if not settings.queue_routing_strategies:
+        return made[settings.routing_strategy]
+    named = {queue: made[name] for queue, name in settings.queue_routing_strategies}
+    return PerQueue(made[settings.routing_strategy], named)
+
+
+def store_tools(settings: Settings, plugins: PluginManager) -> StoreTools | None:
     """Return what looks after the files of the store of the app's settings; it is not opened."""
-    return getattr(_make_store(app, None, {}), "tools", None)
+    return getattr(_make_store(settings, plugins, None, {}), "tools", None)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -149,8 +190,9 @@ def _event_values(settings: Settings) -> int:
     return min(_EVENT_VALUES, settings.max_frame // 8) if settings.redactor else 0
 
 
-def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> QueueStore:
-    settings = app.settings
+def _make_store(
+    settings: Settings, plugins: PluginManager, store: str | None, more: Mapping[str, Any]
+) -> QueueStore:
     text = store or ("memory" if settings.durability == "memory" else settings.store)
     options: dict[str, Any] = {}
     if scheme(text) in _OWN_STORES:
@@ -163,4 +205,4 @@ def _make_store(app: EventMQ, store: str | None, more: Mapping[str, Any]) -> Que
             "events_values": _event_values(settings),
             "expect_store": settings.expect_store,
         }
-    return app.plugins.make(QUEUE_STORE, text, options={**options, **more}, app=app)
+    return plugins.make(QUEUE_STORE, text, options={**options, **more})

@@ -11,19 +11,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from eventmq.app.broker import make_broker
-from eventmq.app.worker import LiveSpecs, WorkerOptions, make_worker
 from eventmq.client.client import Transport
 from eventmq.wire.sockets import new_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import zmq
 
-    from eventmq.app.app import EventMQ
     from eventmq.broker.runner import BrokerRunner
     from eventmq.scheduler.runner import BeatRunner
+    from eventmq.settings import Settings
+    from eventmq.task.task import Task
     from eventmq.worker.runner import WorkerRunner
 
 __all__ = ["Embedded"]
@@ -47,11 +46,30 @@ class Embedded:
     """The broker of one app, and its workers: the first serves what is known at the start.
 
     Args:
-        app: The app.
+        settings: Of the app.
+        tasks: Of the app, by name.
+        make_broker: `EventMQ.make_broker`.
+        make_worker: `EventMQ.make_worker`.
+        make_beat: `EventMQ.make_beat`.
+        scheduled: The app's code has schedules: the scheduler starts with the others.
     """
 
-    def __init__(self, app: EventMQ) -> None:
-        self._app = app
+    def __init__(
+        self,
+        settings: Settings,
+        tasks: Mapping[str, Task[Any, Any]],
+        *,
+        make_broker: Callable[..., BrokerRunner],
+        make_worker: Callable[..., WorkerRunner],
+        make_beat: Callable[[], BeatRunner],
+        scheduled: bool,
+    ) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._make_broker = make_broker
+        self._make_worker = make_worker
+        self._make_beat = make_beat
+        self._scheduled = scheduled
         self._context: zmq.Context[Any] | None = None
         self._broker: BrokerRunner | None = None
         self._workers: list[WorkerRunner] = []
@@ -72,19 +90,17 @@ class Embedded:
             raise
 
     def _start(self, queues: Iterable[str]) -> Transport:
-        app = self._app
-        app.load_tasks()
         context = self._context = new_context()
-        broker = make_broker(app, binds={"main": _ADDRESS}, store="memory", context=context)
+        broker = self._make_broker(binds={"main": _ADDRESS}, store="memory", context=context)
         self._broker = broker
         self._run_broker(broker)
-        settings = app.settings
-        named = {task.declared.queue for task in app.tasks.values()}
+        settings = self._settings
+        named = {task.declared.queue for task in self._tasks.values()}
         known = {name for _, name in settings.queues}
         more = {name for name in {*named, *queues, settings.default_queue} if name} - known
         weight = min(weight for weight, _ in settings.queues)
         self._work([*settings.queues, *((weight, name) for name in sorted(more))])
-        if app.schedules.any_in_code:
+        if self._scheduled:
             self.beat()
         return Transport([_ADDRESS], context)
 
@@ -94,16 +110,14 @@ class Embedded:
             self._work([(1, queue)])
 
     def _work(self, queues: list[tuple[int, str]]) -> None:
-        app = self._app
-        options = WorkerOptions(
+        worker = self._make_worker(
             brokers=[_ADDRESS],
             queues=queues,
             pool="threads",
-            concurrency=app.settings.concurrency or THREADS,
-            tasks=LiveSpecs(app.tasks),
+            concurrency=self._settings.concurrency or THREADS,
+            live=True,
             context=self._context,
         )
-        worker = make_worker(app, options)
         self._workers.append(worker)
         self._served.update(name for _, name in queues)
         self._run(_WORKER, worker.run)
@@ -111,7 +125,7 @@ class Embedded:
     def beat(self) -> None:
         """Start the scheduler if there is none."""
         if self._beat is None and self._context is not None:
-            self._beat = self._app.make_beat()
+            self._beat = self._make_beat()
             self._run(_BEAT, self._beat.run)
 
     def _run_broker(self, broker: BrokerRunner) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from eventmq.app.triggers import make_trigger
+from eventmq.app.wiring import make_trigger
 from eventmq.client.templates import Written
 from eventmq.errors import SettingsError, StoreError, did_you_mean
 from eventmq.graph import Signature
@@ -22,7 +22,7 @@ from eventmq.task.task import Task, make_template, signature_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from eventmq.app.app import EventMQ
+    from eventmq.app.wiring import Components
     from eventmq.client.handle import Job
     from eventmq.interfaces import ScheduleStore
 
@@ -90,11 +90,13 @@ class Schedules:
     """The schedules of one app; ``app.schedules``.
 
     Args:
-        app: Whose.
+        app: Components of the app.
+        tasks: Returns the tasks of the app, by name.
     """
 
-    def __init__(self, app: EventMQ) -> None:
+    def __init__(self, app: Components, tasks: Callable[[], Mapping[str, Task[Any, Any]]]) -> None:
         self._app = app
+        self._tasks = tasks
         self._declared: dict[str, Declared] = {}
         self._store: ScheduleStore | None = None
 
@@ -118,7 +120,7 @@ class Schedules:
     def in_code(self) -> dict[str, Schedule]:
         """Return the schedules of the code, those of tasks among them, by name."""
         found = dict(self._declared)
-        for name, task in self._app.tasks.items():
+        for name, task in self._tasks().items():
             timing = task.declared.schedule
             if timing is not None and name not in found:
                 found[name] = Declared.read(name, task, timing, {}, {})
@@ -130,7 +132,7 @@ class Schedules:
     @property
     def any_in_code(self) -> bool:
         """Whether the code has schedules."""
-        tasks = self._app.tasks.values()
+        tasks = self._tasks().values()
         return bool(self._declared) or any(task.declared.schedule for task in tasks)
 
     def make(self, declared: Declared, source: str) -> Schedule:
@@ -141,13 +143,13 @@ class Schedules:
         """
         signature, name = declared.signature, declared.name
         make_trigger(self._app.plugins, str(declared.timing))
-        task = self._app.tasks.get(signature.task)
+        task = self._tasks().get(signature.task)
         options = TaskOptions() if task is None else task.declared
         taken = signature_of(_anything)
         if task is not None:
             task.check(signature.args, signature.kwargs)
             taken = task.signature
-        template = make_template(self._app.host, signature.task, options, declared.call, taken)
+        template = make_template(self._app, signature.task, options, declared.call, taken)
         written = replace(template, expires_in=0.0).write(
             "", list(signature.args), dict(signature.kwargs)
         )
@@ -172,7 +174,7 @@ class Schedules:
     def open_store(self) -> ScheduleStore:
         """Open the store once more."""
         name = self._app.settings.schedule_store
-        return self._app.plugins.make(SCHEDULE_STORE, name, app=self._app)
+        return self._app.plugins.make(SCHEDULE_STORE, name)
 
     def close(self) -> None:
         """Close the store, if it was used."""
@@ -265,12 +267,9 @@ class Schedules:
         """Submit the job of a schedule now; its fire times are not touched."""
         made = self.get(name)
         headers = job_headers(made, self._app.clock.now())
-        host = self._app.host
-        return host.submitter.submit_raw(
-            Written(
-                self._app.wiring.ids.new(), made.queue or host.default_queue, headers, made.body
-            )
-        )
+        queue = made.queue or self._app.default_queue
+        written = Written(self._app.ids.new(), queue, headers, made.body)
+        return self._app.submitter.submit_raw(written)
 
 
 def _anything(*args: Any, **kwargs: Any) -> None:

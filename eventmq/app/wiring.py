@@ -1,4 +1,4 @@
-"""The parts of one app, each made at its first use: plugins, client, embedded broker and worker."""
+"""Wiring: makes the components of an app from its settings and plugins, each at its first use."""
 
 from __future__ import annotations
 
@@ -8,39 +8,104 @@ import threading
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.app.keys import keys_of
 from eventmq.client.handle import Results
 from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.submit import Submitter
 from eventmq.client.topics import Topics
-from eventmq.errors import NotAllowed, SettingsError
+from eventmq.errors import NotAllowed, PluginError, SettingsError
 from eventmq.job import IdFactory
+from eventmq.policies import Timing
 from eventmq.registry.manager import PluginManager
-from eventmq.registry.names import RESULT_BACKEND, scheme
+from eventmq.registry.names import RESULT_BACKEND, TRIGGER, scheme
 from eventmq.wire.results import ResultLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from eventmq.app.app import EventMQ
     from eventmq.app.embedded import Embedded
     from eventmq.client.client import ClientRunner, Transport
+    from eventmq.client.requests import PendingCall
     from eventmq.clock import Clock
-    from eventmq.interfaces import Serializer
+    from eventmq.interfaces import Serializer, Trigger
     from eventmq.policies import Backoff
     from eventmq.settings import Settings
+    from eventmq.wire.curve import ClientKeys
 
-__all__ = ["MEMORY", "Client", "Wiring"]
+__all__ = [
+    "MEMORY",
+    "Client",
+    "Components",
+    "Triggers",
+    "keys_of",
+    "make_trigger",
+]
 
 #: The broker setting of an app that has everything in its own process.
 MEMORY = "memory://"
 
-_live: weakref.WeakSet[Wiring] = weakref.WeakSet()
+_live: weakref.WeakSet[Components] = weakref.WeakSet()
 
 #: What a forked child inherited: kept, so that nothing of it is ever finalised there.
 _inherited: list[object] = []
+
+
+def keys_of(settings: Settings) -> ClientKeys | None:
+    """Return the keys to reach the broker with, None where the settings name none.
+
+    Raises:
+        SettingsError: Only one of the two settings is there.
+        KeyFileError: A file is missing or malformed, or others can read the secret one.
+    """
+    if not settings.key_file and not settings.broker_key_file:
+        return None
+    if not settings.key_file or not settings.broker_key_file:
+        names = ("key_file", "broker_key_file")
+        named, other = names if settings.key_file else reversed(names)
+        msg = f"setting {named!r} from {settings.source(named)} goes with {other!r}: set both, "
+        raise SettingsError(msg + "or none where the broker has no keys")
+    from eventmq.wire.curve import client_keys
+
+    return client_keys(settings.broker_key_file, settings.key_file)
+
+
+#: Triggers that are remembered; then it forgets them all.
+_REMEMBERED = 10_000
+
+
+def make_trigger(plugins: PluginManager, text: str) -> Trigger:
+    """Return the trigger of a text such as ``every:{"seconds":30.0}``.
+
+    Raises:
+        SettingsError: There is no such trigger, or its options are not allowed.
+    """
+    timing = Timing.parse(text)
+    try:
+        return plugins.make(TRIGGER, timing.name, options=timing.options)
+    except PluginError as error:
+        raise SettingsError(str(error)) from error
+
+
+class Triggers:
+    """Makes triggers for a scheduler; many schedules share few of them.
+
+    Args:
+        plugins: Of the app.
+    """
+
+    def __init__(self, plugins: PluginManager) -> None:
+        self._plugins = plugins
+        self._made: dict[str, Trigger] = {}
+
+    def __call__(self, text: str) -> Trigger:
+        """Return the trigger of a text; raises `SettingsError`."""
+        found = self._made.get(text)
+        if found is None:
+            if len(self._made) >= _REMEMBERED:
+                self._made.clear()
+            found = self._made[text] = make_trigger(self._plugins, text)
+        return found
 
 
 class Client(NamedTuple):
@@ -52,35 +117,40 @@ class Client(NamedTuple):
     topics: Topics
 
 
-class Wiring:
-    """Makes the parts of an app, once each. Thread-safe.
+class Components:
+    """The components of an app: made at their first use, once each. Thread-safe.
 
-    It is what tasks know of their app (`eventmq.task.shared.SharedHost`).
+    It is also what tasks know of their app (`eventmq.task.shared.SharedHost`).
 
     Args:
         app: Handed to plugins.
         name: Of the app.
-        settings: Of the app; may be replaced until something is made.
+        settings: Of the app; may be replaced until a component is made.
         plugins: As given to the app.
         clock: Reads time.
+        embed: Method of the app that makes broker and worker of this process, for ``memory://``.
     """
 
     def __init__(
         self,
-        app: EventMQ,
+        app: object,
         *,
         name: str,
         settings: Settings,
         plugins: Iterable[object],
         clock: Clock,
+        embed: Callable[[], Embedded],
     ) -> None:
+        self.name = name
         self.settings = settings
+        self.clock = clock
         self.closed = False
         self.ids = IdFactory(clock)
+        #: The role in the client's INFORM.
+        self.role = "client"
         self._app = weakref.ref(app)
-        self._name = name
-        self._given = tuple(plugins)
-        self._clock = clock
+        self._embed = weakref.WeakMethod(embed)
+        self._arguments = tuple(plugins)
         self._lock = threading.RLock()
         self._plugins: PluginManager | None = None
         self._client: Client | None = None
@@ -88,8 +158,6 @@ class Wiring:
         self._embedded: Embedded | None = None
         self._queues: set[str] = set()
         self._policies: set[Backoff] = set()
-        #: What the client informs as.
-        self.role = "client"
         _live.add(self)
 
     @property
@@ -108,11 +176,11 @@ class Wiring:
         return self._plugins
 
     def _load_plugins(self) -> None:
-        manager = PluginManager(self.settings, clock=self._clock)
-        manager.load(self._given)
+        manager = PluginManager(self.settings, clock=self.clock, app=self._app)
+        manager.load(self._arguments)
         self._plugins = manager
         try:
-            manager.configure(self._app())
+            manager.configure()
         except BaseException:
             self._plugins = None
             raise
@@ -125,7 +193,7 @@ class Wiring:
         if self._client is None:
             with self._lock:
                 if self.closed:
-                    raise NotAllowed(f"app {self._name!r} is closed")
+                    raise NotAllowed(f"app {self.name!r} is closed")
                 if self._client is None:
                     self._client = self._make_client()
         return self._client
@@ -153,8 +221,8 @@ class Wiring:
 
         return ClientRunner(
             self._transport,
-            clock=self._clock,
-            name=f"{self._name}:{os.getpid()}",
+            clock=self.clock,
+            name=f"{self.name}:{os.getpid()}",
             heartbeat=self.settings.heartbeat_interval,
             heartbeat_timeout=self.settings.heartbeat_timeout,
             role=self.role,
@@ -168,13 +236,11 @@ class Wiring:
             return Transport(self.settings.broker, keys=keys_of(self.settings))
         if len(self.settings.broker) > 1:
             raise SettingsError(f"broker {MEMORY} stands alone: it is a broker in this process")
-        app = self._app()
-        if app is None:
-            raise NotAllowed(f"app {self._name!r} is gone")
-        from eventmq.app.embedded import Embedded  # imports broker and worker
-
+        embed = self._embed()
+        if embed is None:
+            raise NotAllowed(f"app {self.name!r} is gone")
         with self._lock:
-            self._embedded = Embedded(app)
+            self._embedded = embed()
             return self._embedded.start(self._queues)
 
     @contextmanager
@@ -190,25 +256,30 @@ class Wiring:
         """
         with self._lock:
             if self._make_runner is not None:
-                raise NotAllowed(f"app {self._name!r} is used by another test")
-            before = self._client, self._clock, self.ids, self.settings
+                raise NotAllowed(f"app {self.name!r} is used by another test")
+            before = self._client, self.clock, self.ids, self.settings
             self._make_runner = make_runner
-            self._client, self._clock, self.ids = None, clock, IdFactory(clock)
+            self._client, self.clock, self.ids = None, clock, IdFactory(clock)
             self.settings = replace(self.settings, result_backend="broker")
         try:
             yield
         finally:
             with self._lock:
                 lent, self._make_runner = self._client, None
-                self._client, self._clock, self.ids, self.settings = before
+                self._client, self.clock, self.ids, self.settings = before
             if lent is not None:
                 lent.runner.close()
+
+    def new_call(self, name: str, arguments: Mapping[str, Any] | None = None) -> PendingCall:
+        """Return a new call, one of the operations of `eventmq.wire.calls`."""
+        timeout = self.settings.submit_timeout
+        return self.client.runner.new_call(name, dict(arguments or {}), timeout=timeout)
 
     # What tasks know
 
     def now(self) -> float:
         """Return Unix time."""
-        return self._clock.now()
+        return self.clock.now()
 
     @property
     def submitter(self) -> Submitter:
@@ -298,13 +369,13 @@ class Wiring:
 
 
 def _in_child() -> None:
-    for wiring in list(_live):
-        wiring.drop_inherited()
+    for components in list(_live):
+        components.drop_inherited()
 
 
 def _at_exit() -> None:
-    for wiring in list(_live):
-        wiring.close()
+    for components in list(_live):
+        components.close()
 
 
 if hasattr(os, "register_at_fork"):

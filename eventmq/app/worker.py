@@ -1,16 +1,19 @@
-"""Makes the worker of an app and what runs its jobs: what ``eventmq worker`` runs."""
+"""Workers of an app, and the executors that run its jobs: what ``eventmq worker`` runs."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import os
+import threading
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventmq.app.keys import keys_of
-from eventmq.errors import PluginError, SettingsError
+from eventmq.app.wiring import keys_of
+from eventmq.errors import EventMQError, PluginError, SettingsError
 from eventmq.execution.executor import Executor
 from eventmq.registry.names import RESULT_BACKEND, WORKER_POOL, scheme
 from eventmq.wire.results import ResultLocation, is_service, service_task
@@ -22,22 +25,26 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from eventmq.app.app import EventMQ
+    from eventmq.clock import Clock
     from eventmq.execution.spec import TaskSpec
     from eventmq.interfaces import WorkerPool
+    from eventmq.registry.manager import PluginManager
+    from eventmq.settings import Settings
     from eventmq.task.task import Task
     from eventmq.worker.runner import WorkerRunner
 
-__all__ = ["LiveSpecs", "WorkerOptions", "make_executor", "make_worker"]
+__all__ = ["Callbacks", "LiveSpecs", "WorkerFactory", "WorkerOptions"]
 
-#: What a REPLY has around a result at most.
+_log = logging.getLogger(__name__)
+
+#: Bytes that a REPLY has beside its result, at most.
 _FRAME_SLACK = 64 * 1024
 
-#: Jobs at once in the pool ``asyncio``, unless told.
+#: Default concurrency of the pool ``asyncio``.
 COROUTINES = 1000
 
 #: Loads the executor in another process.
-_LOADER = "eventmq.app.loading:load_executor"
+_LOADER = "eventmq.app:load_executor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,7 @@ class WorkerOptions:
         pool: Name of the pool.
         concurrency: Number of slots.
         pool_options: More options of the pool.
-        tasks: What the worker knows instead of the app's tasks; it then says that it knows all.
+        live: Serve also tasks that are declared later: for a worker in the app's own process.
         context: A ZeroMQ context to use.
         on_ready: Called once, in the worker's thread, when a broker knows the worker.
     """
@@ -62,7 +69,7 @@ class WorkerOptions:
     pool: str | None = None
     concurrency: int | None = None
     pool_options: Mapping[str, Any] | None = None
-    tasks: Mapping[str, TaskSpec] | None = None
+    live: bool = False
     context: zmq.Context[Any] | None = None
     on_ready: Callable[[], None] | None = None
 
@@ -101,139 +108,213 @@ def _by_message(tasks: Mapping[str, Task[Any, Any]]) -> dict[str, Task[Any, Any]
     return found
 
 
-def make_executor(
-    app: EventMQ, tasks: Mapping[str, TaskSpec] | None = None, spool: str = ""
-) -> Executor:
-    """Return what runs the jobs of the app's tasks; see `EventMQ.make_executor`."""
-    settings, plugins = app.settings, app.plugins
-    if tasks is None:
-        tasks = {name: task.spec() for name, task in _by_message(app.tasks).items()}
-        for spec in tasks.values():
-            _check(app, spec)
-    return Executor(
-        tasks,
-        serializer=plugins.serializer,
-        retry_policy=plugins.retry_policy,
-        clock=app.clock,
-        accept_content=settings.accept_content,
-        middleware=plugins.middleware(),
-        allow_callables=settings.allow_callables,
-        location=ResultLocation(
-            plugins.get(RESULT_BACKEND, settings.result_backend),
-            scheme(settings.result_backend),
-            max_result=max(settings.max_frame - _FRAME_SLACK, 1),
-            ttl=settings.result_ttl,
-        ),
-        **({"fetched": partial(read_spool, spool)} if spool else {}),
-        on_start=app.callbacks.child if app.callbacks.child_start else None,
-    )
+class Callbacks:
+    """Functions without arguments, in the order in which they were given."""
+
+    def __init__(self) -> None:
+        self.worker_start: list[Callable[[], Any]] = []
+        self.worker_stop: list[Callable[[], Any]] = []
+        self.child_start: list[Callable[[], Any]] = []
+        self._lock = threading.Lock()
+        self._workers = 0
+        self._child = 0
+
+    @contextmanager
+    def worker(self) -> Iterator[None]:
+        """Run them around a worker; of several in one process, around the first and the last.
+
+        Raises:
+            EventMQError: One failed at the start: the worker must not run.
+        """
+        with self._lock:
+            if not self._workers:
+                _run("on_worker_start", self.worker_start)
+            self._workers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._workers -= 1
+                if not self._workers:
+                    self._stop()
+
+    def _stop(self) -> None:
+        for function in self.worker_stop:
+            try:
+                function()
+            except Exception:  # noqa: BLE001 - any of the user's
+                _log.exception("%s of on_worker_stop failed", _name(function))
+
+    def child(self) -> None:
+        """Run those of a process that runs jobs, once in each.
+
+        Raises:
+            EventMQError: One failed: no job may run there.
+        """
+        if self._child != os.getpid():
+            _run("on_child_start", self.child_start)
+            self._child = os.getpid()
 
 
-def _check(app: EventMQ, spec: TaskSpec) -> None:
-    """Raise `SettingsError` for a task that names what there is not."""
-    try:
-        app.plugins.retry_policy(spec.retry_policy, spec.retry_options)
-        if spec.serializer is not None:
-            app.plugins.serializer(spec.serializer)
-    except PluginError as error:
-        raise SettingsError(f"task {spec.name!r}: {error}") from error
+def _run(what: str, functions: list[Callable[[], Any]]) -> None:
+    for function in functions:
+        try:
+            function()
+        except Exception as error:
+            msg = f"{_name(function)} of {what} failed: {type(error).__name__}: {error}"
+            raise EventMQError(msg) from error
 
 
-def make_worker(app: EventMQ, options: WorkerOptions) -> WorkerRunner:
-    """Return a worker of the app; see `EventMQ.make_worker`."""
-    from eventmq.worker.runner import WorkerRunner
-
-    settings = app.settings
-    if options.path:
-        _check_backend(app)
-    spool = new_spool()
-    executor = make_executor(app, options.tasks, spool)
-    pool = _make_pool(app, options, executor, spool)
-    info = _info(app, options, executor, pool.slots)
-    if options.tasks is None and not pool.interrupts:
-        _check_soft_limits(app, {name for _, name in info.queues})
-    runner = WorkerRunner(
-        pool,
-        brokers=settings.broker if options.brokers is None else options.brokers,
-        info=info,
-        max_frame=settings.max_frame,
-        context=options.context,
-        clock=app.clock,
-        on_ready=options.on_ready,
-        timeout_policy=executor.for_slot().timed_out,
-    )
-    runner.spool = SpoolDirectory(spool)
-    runner.around = app.callbacks.worker
-    if options.context is None:
-        runner.keys = keys_of(settings)
-    return runner
+def _name(function: Callable[[], Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
-def _check_backend(app: EventMQ) -> None:
-    """Raise `SettingsError` for a backend whose results nobody outside of the worker could read."""
-    name = app.settings.result_backend
-    if getattr(app.plugins.get(RESULT_BACKEND, name), "local", False):
-        msg = f"the result backend {name!r} keeps results in the process that ran the job, and "
-        msg += "this worker is a process of its own: nobody could read them; use the result "
-        raise SettingsError(msg + "backend 'broker', or 'sqlite' for workers and clients of a host")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFactory:
+    """Makes the workers of an app, and the executors that run its jobs.
 
+    Attributes:
+        settings: Of the app.
+        plugins: Of the app.
+        clock: Reads time.
+        tasks: Of the app, by name.
+        callbacks: Run around workers and in child processes.
+        overrides: Settings for processes that load the app anew.
+    """
 
-def _info(app: EventMQ, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:
-    """Return what a worker says about itself, and how patient it is."""
-    settings = app.settings
-    return SessionInfo(
-        session="",
-        queues=tuple(settings.queues if options.queues is None else options.queues),
-        tasks=() if options.tasks is not None else tuple(executor.tasks),
-        callables=settings.allow_callables,
-        heartbeat=settings.heartbeat_interval,
-        heartbeat_timeout=settings.heartbeat_timeout,
-        shutdown_grace=settings.shutdown_grace,
-        cancel_grace=settings.cancel_grace,
-        max_abandoned_threads=settings.max_abandoned_threads or slots,
-        slots=_least(app, options, slots),
-    )
+    settings: Settings
+    plugins: PluginManager
+    clock: Clock
+    tasks: Mapping[str, Task[Any, Any]]
+    callbacks: Callbacks
+    overrides: Mapping[str, Any]
 
+    def executor(self, tasks: Mapping[str, TaskSpec] | None = None, spool: str = "") -> Executor:
+        """Return what runs jobs of these tasks, or of the app's; see `EventMQ.make_executor`."""
+        settings, plugins = self.settings, self.plugins
+        if tasks is None:
+            tasks = {name: task.spec() for name, task in _by_message(self.tasks).items()}
+            for spec in tasks.values():
+                self._check(spec)
+        return Executor(
+            tasks,
+            serializer=plugins.serializer,
+            retry_policy=plugins.retry_policy,
+            clock=self.clock,
+            accept_content=settings.accept_content,
+            middleware=plugins.middleware(),
+            allow_callables=settings.allow_callables,
+            location=ResultLocation(
+                plugins.get(RESULT_BACKEND, settings.result_backend),
+                scheme(settings.result_backend),
+                max_result=max(settings.max_frame - _FRAME_SLACK, 1),
+                ttl=settings.result_ttl,
+            ),
+            **({"fetched": partial(read_spool, spool)} if spool else {}),
+            on_start=self.callbacks.child if self.callbacks.child_start else None,
+        )
 
-def _check_soft_limits(app: EventMQ, served: set[str]) -> None:
-    """Raise `SettingsError` for a task whose ``soft_timeout`` the pool cannot keep."""
-    for name, task in sorted(app.tasks.items()):
-        declared = task.declared
-        blocking = not inspect.iscoroutinefunction(inspect.unwrap(task.function))
-        queue = declared.queue or app.settings.default_queue
-        if declared.soft_timeout is not None and blocking and queue in served:
-            msg = f"task {name!r} has a soft_timeout and is not async: the pool's threads cannot be"
-            raise SettingsError(
-                f"{msg} interrupted in blocking code; use the pool 'prefork', make the task "
-                "'async def', or leave soft_timeout out"
-            )
+    def _check(self, spec: TaskSpec) -> None:
+        """Raise `SettingsError` for a task that names a policy or serializer that is missing."""
+        try:
+            self.plugins.retry_policy(spec.retry_policy, spec.retry_options)
+            if spec.serializer is not None:
+                self.plugins.serializer(spec.serializer)
+        except PluginError as error:
+            raise SettingsError(f"task {spec.name!r}: {error}") from error
 
+    def worker(self, options: WorkerOptions) -> WorkerRunner:
+        """Return a worker of the app; see `EventMQ.make_worker`."""
+        from eventmq.worker.runner import WorkerRunner
 
-def _least(app: EventMQ, options: WorkerOptions, most: int) -> int:
-    """Return how many slots the worker has at least, 0 where the number is fixed."""
-    least = app.settings.min_concurrency
-    if options.concurrency is not None or least == most:
-        return 0
-    if least > most:
-        msg = f"setting 'min_concurrency' is {least}, more than the {most} slots of the worker"
-        raise SettingsError(f"{msg}; allowed is: at most concurrency")
-    return least
+        settings = self.settings
+        if options.path:
+            self._check_backend()
+        spool = new_spool()
+        executor = self.executor(LiveSpecs(self.tasks) if options.live else None, spool)
+        pool = self._make_pool(options, executor, spool)
+        info = self._info(options, executor, pool.slots)
+        if not options.live and not pool.interrupts:
+            self._check_soft_limits({name for _, name in info.queues})
+        runner = WorkerRunner(
+            pool,
+            brokers=settings.broker if options.brokers is None else options.brokers,
+            info=info,
+            max_frame=settings.max_frame,
+            context=options.context,
+            clock=self.clock,
+            on_ready=options.on_ready,
+            timeout_policy=executor.for_slot().timed_out,
+        )
+        runner.spool = SpoolDirectory(spool)
+        runner.around = self.callbacks.worker
+        if options.context is None:
+            runner.keys = keys_of(settings)
+        return runner
 
+    def _check_backend(self) -> None:
+        """Raise `SettingsError` for a backend whose results no other process can read."""
+        name = self.settings.result_backend
+        if getattr(self.plugins.get(RESULT_BACKEND, name), "local", False):
+            msg = f"the result backend {name!r} keeps results in the process that ran the job, and "
+            msg += "this worker is a process of its own: nobody could read them; use the result "
+            msg += "backend 'broker', or 'sqlite' for workers and clients of a host"
+            raise SettingsError(msg)
 
-def _make_pool(app: EventMQ, options: WorkerOptions, executor: Executor, spool: str) -> WorkerPool:
-    name = options.pool or app.settings.pool
-    if name == "prefork" and not options.path:
-        msg = "the pool 'prefork' loads the app in processes of its own and must know where it is: "
-        raise SettingsError(msg + "name it as path='module:attribute', or use the pool 'threads'")
-    own = COROUTINES if name == "asyncio" else os.cpu_count() or 1
-    most = options.concurrency or app.settings.concurrency or own
-    least = _least(app, options, most)
-    given = {
-        "concurrency": most,
-        **({"initial": least} if least else {}),
-        "executor": executor,
-        "loader": _LOADER,
-        "arguments": {"path": options.path, "overrides": app.overrides, "spool": spool},
-        **(options.pool_options or {}),
-    }
-    return app.plugins.make(WORKER_POOL, name, options=given, app=app)
+    def _info(self, options: WorkerOptions, executor: Executor, slots: int) -> SessionInfo:
+        """Return what the worker announces, and its intervals."""
+        settings = self.settings
+        return SessionInfo(
+            session="",
+            queues=tuple(settings.queues if options.queues is None else options.queues),
+            tasks=() if options.live else tuple(executor.tasks),
+            callables=settings.allow_callables,
+            heartbeat=settings.heartbeat_interval,
+            heartbeat_timeout=settings.heartbeat_timeout,
+            shutdown_grace=settings.shutdown_grace,
+            cancel_grace=settings.cancel_grace,
+            max_abandoned_threads=settings.max_abandoned_threads or slots,
+            slots=self._min_slots(options, slots),
+        )
+
+    def _check_soft_limits(self, served: set[str]) -> None:
+        """Raise `SettingsError` for a task whose ``soft_timeout`` the pool cannot enforce."""
+        for name, task in sorted(self.tasks.items()):
+            declared = task.declared
+            blocking = not inspect.iscoroutinefunction(inspect.unwrap(task.function))
+            queue = declared.queue or self.settings.default_queue
+            if declared.soft_timeout is not None and blocking and queue in served:
+                msg = f"task {name!r} has a soft_timeout and is not async: the pool's threads "
+                raise SettingsError(
+                    f"{msg}cannot be interrupted in blocking code; use the pool 'prefork', make "
+                    "the task 'async def', or leave soft_timeout out"
+                )
+
+    def _min_slots(self, options: WorkerOptions, max_slots: int) -> int:
+        """Return the lowest number of slots, 0 where the number is fixed."""
+        min_slots = self.settings.min_concurrency
+        if options.concurrency is not None or min_slots == max_slots:
+            return 0
+        if min_slots > max_slots:
+            msg = f"setting 'min_concurrency' is {min_slots}, more than the {max_slots} slots of "
+            raise SettingsError(f"{msg}the worker; allowed is: at most concurrency")
+        return min_slots
+
+    def _make_pool(self, options: WorkerOptions, executor: Executor, spool: str) -> WorkerPool:
+        name = options.pool or self.settings.pool
+        if name == "prefork" and not options.path:
+            msg = "the pool 'prefork' loads the app in processes of its own and must know where it "
+            msg += "is: name it as path='module:attribute', or use the pool 'threads'"
+            raise SettingsError(msg)
+        default = COROUTINES if name == "asyncio" else os.cpu_count() or 1
+        max_slots = options.concurrency or self.settings.concurrency or default
+        min_slots = self._min_slots(options, max_slots)
+        merged = {
+            "concurrency": max_slots,
+            **({"initial": min_slots} if min_slots else {}),
+            "executor": executor,
+            "loader": _LOADER,
+            "arguments": {"path": options.path, "overrides": self.overrides, "spool": spool},
+            **(options.pool_options or {}),
+        }
+        return self.plugins.make(WORKER_POOL, name, options=merged)

@@ -61,7 +61,7 @@ def gateway(
     if insecure:
         given["insecure"] = "true"
     options_given = {**options_of(more, "--gateway-option"), **given}
-    made = app.plugins.make(GATEWAY, name, options=options_given, app=app)
+    made = app.plugins.make(GATEWAY, name, options=options_given)
     ended = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: ended.set())

@@ -96,8 +96,8 @@ def variables_told(*, already: bool) -> Iterator[None]:
 
 
 def load_executor(*, path: str, overrides: Mapping[str, Any], spool: str = "") -> Executor:
-    """Do what `eventmq.app.loading.load_executor` does, with log lines as in the worker."""
-    from eventmq.app.loading import load_executor
+    """Do what `eventmq.app.load_executor` does, with log lines as in the worker."""
+    from eventmq.app import load_executor
 
     logging.getLogger(_SETTINGS).addFilter(_no_warning)  # the worker has told
     start_logging("info")

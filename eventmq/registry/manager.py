@@ -60,10 +60,18 @@ class PluginManager:
     Args:
         settings: Say what is loaded, what is chosen, and plugins' options.
         clock: Handed to plugins.
+        app: Returns the app, which is handed to plugins.
     """
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        app: Callable[[], object] = lambda: None,
+    ) -> None:
         self._settings = settings
+        self._app = app
         self._clock = clock or SystemClock()
         self._loader = Loader(settings.disabled_plugins)
         self._objects: dict[tuple[str, str], object] = {}
@@ -105,7 +113,6 @@ class PluginManager:
         text: str,
         *,
         options: Mapping[str, Any] | None = None,
-        app: object = None,
     ) -> T:
         """Return a new object.
 
@@ -113,7 +120,6 @@ class PluginManager:
             kind: For instance `eventmq.registry.names.SERIALIZER`.
             text: A name, or a URL whose scheme is one; the URL is then the option ``url``.
             options: Added to the options of the settings; these win.
-            app: Handed to the plugin.
 
         Raises:
             PluginNotFound: No plugin provides the name.
@@ -125,7 +131,7 @@ class PluginManager:
             merged["url"] = text
         what = f"{kind.name} {found.name!r} of plugin {found.plugin!r}"
         try:
-            made = found.factory(PluginContext(found.name, merged, self._clock, app))
+            made = found.factory(PluginContext(found.name, merged, self._clock, self._app()))
         except EventMQError:
             raise
         except ImportError as error:
@@ -173,10 +179,10 @@ class PluginManager:
 
     # Hooks
 
-    def configure(self, app: object) -> None:
-        """Call ``eventmq_configure``: once, after wiring, in the order of loading."""
+    def configure(self) -> None:
+        """Call ``eventmq_configure``: once, in the order of loading."""
         for impl in self._loader.implementations("eventmq_configure"):
-            _call("eventmq_configure", impl, app)
+            _call("eventmq_configure", impl, self._app())
 
     def add_commands(self, cli: click.Group) -> None:
         """Call ``eventmq_add_commands``: once, at the start of the program.

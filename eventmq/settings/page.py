@@ -45,10 +45,10 @@ results, a task that does so included; *beat* is the scheduler. Set elsewhere, i
 
 #: Process -> where its settings are read, below the package.
 _READERS = {
-    "client": ("app/app.py", "app/wiring.py", "app/keys.py"),
-    "worker": ("app/worker.py", "app/loading.py", "app/keys.py", "cli/worker.py"),
-    "broker": ("app/broker.py", "app/routing.py"),
-    "beat": ("app/*beat*.py", "app/*schedul*.py", "app/keys.py", "cli/beat.py"),
+    "client": ("app/app.py", "app/wiring.py"),
+    "worker": ("app/__init__.py", "app/worker.py", "cli/worker.py"),
+    "broker": ("app/broker.py",),
+    "beat": ("app/*beat*.py", "app/*schedul*.py", "cli/beat.py"),
 }
 
 #: What the program itself reads, whatever it runs.
@@ -57,8 +57,13 @@ _EVERYWHERE = frozenset({"disabled_plugins", "load_plugins", "log_level"})
 #: How these files name a setting; those of ports stand in a table.
 _NAMED = re.compile(r'\bsettings\.(\w+)|": "(\w*bind)"')
 
-#: Methods that read a setting for their caller.
-_BY_METHOD = {".load_tasks()": "imports", ".middleware()": "middleware"}
+#: What reads settings for its caller.
+_BY_CALL = {
+    "app.load_tasks()": {"imports"},
+    ".middleware()": {"middleware"},
+    "keys_of(": {"key_file", "broker_key_file"},
+    "._app.client.": {"key_file", "broker_key_file"},
+}
 
 
 def describe(settings: Settings) -> list[dict[str, str]]:
@@ -96,7 +101,7 @@ def readers() -> dict[str, list[str]]:
 def _named(text: str) -> set[str]:
     """Return what may be settings in the text of a module."""
     found = {name for match in _NAMED.findall(text) for name in match}
-    return found | {name for word, name in _BY_METHOD.items() if word in text}
+    return found.union(*(names for call, names in _BY_CALL.items() if call in text))
 
 
 def document() -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
 from eventmq.task.options import TaskOptions
-from eventmq.task.task import HasHost, Host, Task
+from eventmq.task.task import Host, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
@@ -69,16 +69,16 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
 
     Args:
         own: The tasks of the app.
-        app: The app; shared tasks in here are submitted through it.
+        host: The app; shared tasks in here are submitted through it.
     """
 
-    def __init__(self, own: Mapping[str, Task[Any, Any]], app: HasHost) -> None:
+    def __init__(self, own: Mapping[str, Task[Any, Any]], host: Host) -> None:
         self._own = own
-        self._app = app
+        self._host = host
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
         own = self._own.get(name)
-        return _declared[name].bound_to(self._app) if own is None else own
+        return _declared[name].bound_to(self._host) if own is None else own
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._own, *_declared]))

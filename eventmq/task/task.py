@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoundTask",
-    "HasHost",
     "Host",
     "NamedTask",
     "Signing",
@@ -362,14 +361,6 @@ class Host(Protocol):
         """Take note that jobs will be submitted to a queue."""
 
 
-class HasHost(Protocol):
-    """An app."""
-
-    @property
-    def host(self) -> Host:
-        """What tasks know of it."""
-
-
 def task_name(function: Callable[..., Any]) -> str:
     """Return ``module.function``, with the importable name for ``__main__``."""
     qualname = function.__qualname__.replace("<locals>.", "")
@@ -605,9 +596,8 @@ class Task(Signing, Generic[P, R]):
             serializer=declared.serializer,
         )
 
-    def bound_to(self, app: HasHost) -> Task[P, R]:
+    def bound_to(self, host: Host) -> Task[P, R]:
         """Return the same task, submitted through another app."""
-        host = app.host
         return type(self)(self.function, self.declared, lambda: host)
 
 

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from eventmq.app.broker import limits_of
-from eventmq.app.routing import make_routing
-from eventmq.app.worker import make_executor
+from eventmq.app.broker import limits_of, make_routing
 from eventmq.broker.core import BrokerCore
 from eventmq.client.machine import ClientMachine
 from eventmq.execution.coroutines import CoroutineRunner
@@ -261,7 +259,7 @@ class Stage:
             stream_bytes=UNBOUNDED,
             max_stream_bytes=UNBOUNDED,
         )
-        self.core = BrokerCore(limits, make_routing(app), self._order)
+        self.core = BrokerCore(limits, make_routing(app.settings, app.plugins), self._order)
         options = {"dedupe_window": settings.dedupe_window}
         self._store = make_store(PluginContext("memory", options, clock))
         self.core.recover(self._store.open(), clock.now(), self._order)
@@ -277,7 +275,7 @@ class Stage:
         self._store.close()
 
     def _order(self) -> QueueOrder:
-        return self.app.plugins.make(QUEUE_ORDER, self.app.settings.queue_order, app=self.app)
+        return self.app.plugins.make(QUEUE_ORDER, self.app.settings.queue_order)
 
     # Messages
 
@@ -375,7 +373,7 @@ class Stage:
     def _run_session(self, queues: set[str], limit: int, done: Callable[[], bool]) -> int:
         """Be a worker that comes, works and goes."""
         spool = SpoolDirectory(new_spool())
-        executor = make_executor(self.app, spool=str(spool.path))
+        executor = self.app.make_executor(str(spool.path))
         pool = InlinePool(executor)
         self._joined += 1
         identity = b"worker-%d" % self._joined

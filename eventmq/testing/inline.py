@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from eventmq.app import EventMQ
-    from eventmq.app.wiring import Wiring
     from eventmq.client.io_loop import IoLoop
     from eventmq.client.requests import PendingRequest
     from eventmq.task.task import Task
@@ -332,16 +331,11 @@ def use_app(app: EventMQ) -> Iterator[InlineApp]:
     Args:
         app: Your app; it may not be in use by another ``use_app``.
     """
-    wiring = cast("Wiring", app.host)
-    clock, before = FakeClock(time.time()), app.clock
+    clock = FakeClock(time.time())
     app.load_tasks()
-    app.clock = clock
-    try:
-        with wiring.lent(clock, lambda: InlineRunner(stage)):
-            stage = Stage(app, clock)
-            try:
-                yield InlineApp(app, stage, clock)
-            finally:
-                stage.close()
-    finally:
-        app.clock = before
+    with app.components.lent(clock, lambda: InlineRunner(stage)):
+        stage = Stage(app, clock)
+        try:
+            yield InlineApp(app, stage, clock)
+        finally:
+            stage.close()

@@ -41,8 +41,7 @@ def eventmq_app(
     request: pytest.FixtureRequest, eventmq_use: Callable[[EventMQ], InlineApp]
 ) -> Iterator[InlineApp]:
     """Run the app that the ini option ``eventmq_app`` names, or else a new one, inline."""
-    from eventmq.app import EventMQ
-    from eventmq.app.loading import load_app
+    from eventmq.app import EventMQ, load_app
 
     path = str(request.config.getini(_INI) or "")
     if path:

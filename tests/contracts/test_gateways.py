@@ -27,7 +27,7 @@ class Made(GatewaySuite):
 
     def make(self, **options):
         options = {"bind": "tcp://127.0.0.1:0", **options}
-        return self.app.plugins.make(GATEWAY, self.name, options=options, app=self.app)
+        return self.app.plugins.make(GATEWAY, self.name, options=options)
 
 
 class TestEmp(Made):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventmq.app.routing import PerQueue
+from eventmq.app.broker import PerQueue
 from eventmq.plugins.routing.least_loaded import LeastLoaded
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.round_robin import RoundRobin

@@ -53,9 +53,9 @@ def implementing(**functions):
 def managing():
     """Call it with plugins and settings; entry points are none unless given."""
 
-    def manage(*plugins, entry_points=(), clock=None, **arguments):
+    def manage(*plugins, entry_points=(), clock=None, app=None, **arguments):
         settings = load_settings(arguments, directory="/", environ={})
-        manager = PluginManager(settings, clock=clock or FakeClock())
+        manager = PluginManager(settings, clock=clock or FakeClock(), app=lambda: app)
         manager.load(plugins, entry_points=entry_points)
         return manager
 

@@ -125,7 +125,7 @@ class MajordomoGateway:
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         self._loop.start()
         try:
-            self._router.guests.append(ClientGuest(self._app.wiring.client.runner))
+            self._router.guests.append(ClientGuest(self._app.components.client.runner))
             addresses = self._router.start()
         except BaseException:
             self._loop.stop()

@@ -23,7 +23,7 @@ def serve(guest, until):
 @pytest.fixture
 def guest(farm):
     """A guest that leads, in a thread of its own."""
-    guest, done = ClientGuest(farm.app.wiring.client.runner), threading.Event()
+    guest, done = ClientGuest(farm.app.components.client.runner), threading.Event()
 
     def main():
         serve(guest, done.is_set)
@@ -44,7 +44,7 @@ def test_others_use_the_client_that_it_leads(farm, guest):
 
 def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
     """The background thread, which leads while a job is waited for, gives way."""
-    guest, ended = ClientGuest(farm.app.wiring.client.runner), threading.Event()
+    guest, ended = ClientGuest(farm.app.components.client.runner), threading.Event()
     farm.app.follow_raw("nobody", [b"x"], job_id="open", on_end=lambda *_: ended.set())
     until = time.monotonic() + DEADLINE
     while not guest.wanted(0.0)[0]:
@@ -57,7 +57,7 @@ def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
 
 def test_it_waits_while_somebody_else_leads(farm):
     """A caller that waits for its receipt leads until it has it; then the guest does."""
-    loop = farm.app.wiring.client.runner.loop()
+    loop = farm.app.components.client.runner.loop()
     taken, release = threading.Event(), threading.Event()
 
     def lead():
@@ -69,7 +69,7 @@ def test_it_waits_while_somebody_else_leads(farm):
     thread = threading.Thread(target=lead)
     thread.start()
     assert taken.wait(DEADLINE)
-    guest = ClientGuest(farm.app.wiring.client.runner)
+    guest = ClientGuest(farm.app.components.client.runner)
     assert not guest.wanted(0.0)[0]
     release.set()
     thread.join(DEADLINE)
@@ -78,7 +78,7 @@ def test_it_waits_while_somebody_else_leads(farm):
 
 
 def test_a_client_that_was_closed_harms_no_gateway(farm):
-    guest = ClientGuest(farm.app.wiring.client.runner)
+    guest = ClientGuest(farm.app.components.client.runner)
     assert guest.wanted(0.0)[0]
     thread = threading.Thread(target=farm.app.close)
     thread.start()

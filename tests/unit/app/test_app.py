@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eventmq.app import EventMQ
+from eventmq.app import EventMQ, load_executor
 from eventmq.app.broker import binds_of, limits_of
-from eventmq.app.loading import load_executor
 from eventmq.client.topics import Message
 from eventmq.errors import (
     AppNotFound,
@@ -65,7 +64,7 @@ def test_making_an_app_starts_nothing() -> None:
     assert app.name == "shop"
     assert repr(app) == "<EventMQ shop>"
     assert left() == set()
-    assert not app._wiring.started
+    assert not app.components.started
 
 
 def test_arguments_are_settings_and_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from eventmq.app import EventMQ
-from eventmq.app.callbacks import Callbacks
+from eventmq.app.worker import Callbacks
 from eventmq.clock import SystemClock
 from eventmq.errors import EventMQError
 from eventmq.interfaces import JobContext

@@ -185,7 +185,7 @@ def test_a_unique_key_is_made_of_the_arguments_of_the_schedule(app: EventMQ) -> 
     task = app.task(name="add", unique="sum:{a}")(add)
     app.schedule("a", task.s(5), every(hours=1))
     assert "sum:5" in app.schedules.get("a").headers
-    client, made = BrokerBeatClient(app), app.schedules.get("a")
+    client, made = BrokerBeatClient(app.components), app.schedules.get("a")
     jobs = [ScheduledJob(c * 32, "add", "nobody", made.headers, made.body) for c in "12"]
     assert list(client.submit(jobs)()) == [True, None]
 
@@ -228,7 +228,7 @@ def test_a_module_declares_and_sends_nothing(
     import coded  # type: ignore[import-not-found]  # just written
 
     try:
-        assert not coded.app.wiring.started
+        assert not coded.app.components.started
         found = coded.app.schedules.in_code()
         assert set(found) == {"coded.tick", "nightly"}
         assert (found["nightly"].queue, found["nightly"].source) == ("mail", "code")
@@ -320,7 +320,7 @@ def test_a_task_that_needs_arguments_cannot_have_a_schedule_alone(app: EventMQ) 
 
 def test_the_gate_tells_what_passes_from_what_never_will(app: EventMQ) -> None:
     app.task(name="add")(add)
-    client = BrokerBeatClient(app)
+    client = BrokerBeatClient(app.components)
     headers = "task:add,content-type:msgpack"
     good = ScheduledJob("1" * 32, "add", "default", headers, b"\x92\x91\x01\x80")
     large = ScheduledJob("2" * 32, "add", "default", headers, b"x" * (17 * 1024 * 1024))

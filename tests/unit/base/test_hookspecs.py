@@ -101,7 +101,7 @@ def test_every_hook_has_a_test():
 def manage(hook, function):
     """Return a manager with one plugin that implements one hook."""
     plugin = type("Probe", (), {hook: staticmethod(hookimpl(function))})()
-    manager = PluginManager(load_settings({}, directory="/", environ={}))
+    manager = PluginManager(load_settings({}, directory="/", environ={}), app=lambda: "app")
     manager.load([plugin], entry_points=[])
     return manager
 
@@ -158,7 +158,7 @@ def test_eventmq_middleware_provides_by_name():
 
 def test_eventmq_configure_gets_the_app():
     seen = []
-    manage("eventmq_configure", lambda app: seen.append(app + "!")).configure("app")
+    manage("eventmq_configure", lambda app: seen.append(app + "!")).configure()
     assert seen == ["app!"]
 
 

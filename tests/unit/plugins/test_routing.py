@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from eventmq.app.routing import PerQueue
+from eventmq.app.broker import PerQueue
 from eventmq.errors import PluginError
 from eventmq.interfaces import PluginContext, WorkerView
 from eventmq.plugins.routing import (

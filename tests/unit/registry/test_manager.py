@@ -192,8 +192,9 @@ def contexts(manage, **arguments):
 
 def test_a_factory_gets_name_options_clock_and_app(manage):
     clock, app = FakeClock(), object()
-    manager = contexts(manage, clock=clock, plugin_options={"probe": {"a": 1, "b": 1}})
-    context = manager.make(ROUTING_STRATEGY, "probe", options={"b": 2}, app=app)
+    options = {"probe": {"a": 1, "b": 1}}
+    manager = contexts(manage, clock=clock, app=app, plugin_options=options)
+    context = manager.make(ROUTING_STRATEGY, "probe", options={"b": 2})
     assert context.name == "probe"
     assert context.options == {"a": 1, "b": 2}
     assert context.clock is clock
@@ -223,13 +224,13 @@ def test_configure_is_called_with_the_app_in_the_order_of_loading(manage):
     seen = []
     first = implementing(eventmq_configure=lambda app: seen.append(("first", app)))
     second = implementing(eventmq_configure=lambda: seen.append("second"))
-    manage(first, second).configure("app")
+    manage(first, second, app="app").configure()
     assert seen == [("first", "app"), "second"]
 
 
 def test_configure_that_raises_is_named(manage):
     with pytest.raises(PluginError, match=r"'Made' failed in.*ZeroDivisionError"):
-        manage(implementing(eventmq_configure=lambda app: 1 / 0)).configure(None)
+        manage(implementing(eventmq_configure=lambda app: 1 / 0)).configure()
 
 
 def test_add_commands_adds_and_cannot_replace(manage):

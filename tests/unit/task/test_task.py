@@ -55,7 +55,6 @@ class FakeApp:
         results = Results(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
         ids = IdFactory(self.runner.clock)
         self.submitter = Submitter(self.runner, results, ids=ids, timeout=5.0)
-        self.host = self
 
     def content(self, name: str | None) -> tuple[str, Msgpack]:
         return name or "msgpack", self.serializer

@@ -416,8 +416,8 @@ def test_an_app_that_is_gone_is_gone_at_once():
     app = EventMQ("short")
     with use_app(app):
         app.task(name="add")(lambda a: a).delay(1)
-    wiring = weakref.ref(EventMQ("shorter").host)
-    assert wiring() is None
+    components = weakref.ref(EventMQ("shorter").components)
+    assert components() is None
 
 
 # What operators do

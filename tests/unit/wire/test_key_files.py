@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventmq.app.keys import keys_of
+from eventmq.app.wiring import keys_of
 from eventmq.errors import KeyFileError, SettingsError
 from eventmq.settings import load_settings
 from eventmq.wire.curve import (
