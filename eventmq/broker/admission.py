@@ -108,7 +108,7 @@ class _Arrival(NamedTuple):
     places: list[int]
     refused: dict[int, tuple[str, str]]
     wants_reply: bool = False
-    patient: bool = False
+    coalesce: bool = False
 
 
 class Admission:
@@ -157,7 +157,7 @@ class Admission:
             self.waits.reply_later(job.id, peer)
         return _Arrival(
             peer, message_id, replies or asks, batch=False, jobs=[job], places=[0], refused={},
-            wants_reply=replies, patient=replies and not asks and peer.reads_rows,
+            wants_reply=replies, coalesce=replies and not asks and peer.reads_rows,
         )  # fmt: skip
 
     def _headers(self, text: str) -> Headers:
@@ -413,8 +413,8 @@ class Admission:
             peer, extra = arrival.peer, None
             if arrival.wants_reply and state.reply_to.get(arrival.jobs[0].id) is not peer:
                 extra = NO_REPLY if peer.reads_rows else None
-            patient = arrival.patient and extra is None
-            state.receipt(peer, arrival.message_id, extra, patient=patient)
+            coalesce = arrival.coalesce and extra is None
+            state.receipt(peer, arrival.message_id, extra, coalesce=coalesce)
 
     def _not_stored(
         self, arrival: _Arrival, i: int, job: JobRecord, write_result: WriteResult

@@ -105,7 +105,7 @@ class AccessControl:
             logger.warning("message of key %s refused: it is not authorised any more", user)
         text = "this key is not authorised any more"
         error = Error(state.message_id(), self._core.id_of(frames), "not-allowed", text)
-        state.outbox.append(Outgoing(key, error.frames()))
+        state.deferred_sends.append(Outgoing(key, error.frames()))
 
     def update(self, grants: Mapping[str, Grant], now: float) -> None:
         """Replace the grants; disconnect peers whose key lost its grant or got another one."""

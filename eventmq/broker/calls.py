@@ -296,7 +296,7 @@ class Topics:
         state.counters["published"] += 1
         if "subscribe" in state.addresses:
             frames = [message.topic.encode(), message.body]
-            state.outbox.append(Outgoing(_SUBSCRIBE, frames))
+            state.deferred_sends.append(Outgoing(_SUBSCRIBE, frames))
         part = pack([message.topic, headers, message.body])
         for other in list(state.peers.values()):
             for call, topics in other.topics.items():

@@ -1,8 +1,8 @@
 """The broker as a state machine: messages, write results and ``now`` in; writes and messages out.
 
-One turn of the runner is: `BrokerCore.receive` for everything readable, `BrokerCore.decide`,
-`take_batch` to the store, `settle` with its results, then send what `take_outbox` gives. Nothing
-here has a socket, a file or a clock.
+One tick of the runner is: `BrokerCore.receive` for everything readable, `BrokerCore.decide`,
+`take_batch` to the store, `settle` with its results, then send what `take_deferred_sends`
+returns. Nothing here has a socket, a file or a clock.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from eventmq.broker.recovery import Recovery
 from eventmq.broker.schedules import Schedules
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
-from eventmq.broker.strangers import Strangers, reads_refusal
 from eventmq.broker.streams import Streams
 from eventmq.broker.transient import Transient
-from eventmq.broker.unroutable import Parking
+from eventmq.broker.unregistered import UnregisteredPeers, reads_refusal
+from eventmq.broker.unroutable import UnroutableJobs
 from eventmq.broker.waiters import Waits
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.schedule import LoadSchedules
@@ -105,9 +105,9 @@ class BrokerCore:
         self.admission = GraphAdmission(state, self.waits, self.transient)
         self.outcomes = Outcomes(state, self.waits, self.transient)
         self.dispatch = Dispatch(state, routing, self.outcomes, self.transient)
-        self.parking = Parking(state, self.outcomes)
+        self.unroutable = UnroutableJobs(state, self.outcomes)
         self.sessions = Sessions(
-            state, self.dispatch, self.outcomes, self.waits, self.parking, new_order=new_order
+            state, self.dispatch, self.outcomes, self.waits, self.unroutable, new_order=new_order
         )
         self.calls = Calls(state, self.waits)
         self.events = Events(state, self.calls)
@@ -120,7 +120,7 @@ class BrokerCore:
         self.forgetting = Forgetting(state)
         self.topics = Topics(state)
         self.schedules = Schedules(state)
-        self.strangers = Strangers(state)
+        self.unregistered = UnregisteredPeers(state)
         self._handlers = self._make_handlers()
 
     def _make_handlers(self) -> dict[type, Callable[[Peer, Any], None]]:
@@ -207,7 +207,7 @@ class BrokerCore:
                 raise ProtocolError(msg, code="frame-count")
             message = decode(frames[1:])
             if not peer.role:
-                self.strangers.heard(peer, message)
+                self.unregistered.received(peer, message)
             if len(message.id) > state.limits.max_id:
                 msg = f"a message id has at most {state.limits.max_id} characters"
                 raise ProtocolError(msg, code="too-large")
@@ -252,7 +252,7 @@ class BrokerCore:
             if reads_refusal(frames):
                 text = f"this broker has its {state.limits.max_peers} peers"
                 refusal = Error(state.message_id(), "", "too-many-peers", text).frames()
-                state.outbox.append(Outgoing(key, refusal))
+                state.deferred_sends.append(Outgoing(key, refusal))
             return None
         peer = state.peers[key] = Peer(key, now)
         return peer
@@ -295,7 +295,7 @@ class BrokerCore:
         self.state.hold_until = 0.0
         self.sessions.shift(seconds)
         self.heartbeats.shift(seconds)
-        self.parking.shift(seconds)
+        self.unroutable.shift(seconds)
         self.transient.shift(seconds)
 
     def jump(self, seconds: float) -> None:
@@ -325,7 +325,7 @@ class BrokerCore:
             if state.keeper.ripe:  # a commit adds it, and there may be no other one
                 state.write(KeepTime(), lambda _: None)
             self.sessions.tick()
-            self.parking.tick()
+            self.unroutable.tick()
             self.expiry.tick()
             self.retention.tick()
             self.forgetting.tick()
@@ -400,14 +400,14 @@ class BrokerCore:
         """Whether `take_batch` has writes."""
         return self.state.has_writes or self.graphs.goes_on
 
-    def take_outbox(self) -> list[Outgoing]:
+    def take_deferred_sends(self) -> list[Outgoing]:
         """Return what is to be sent now, in order."""
         state = self.state
-        outbox, receipts = state.outbox, state.receipts
-        if not outbox and not receipts:  # several times in a turn
+        sends, receipts = state.deferred_sends, state.receipts
+        if not sends and not receipts:  # several times in a turn
             return []
-        state.outbox, state.receipts = [], []
-        return outbox + receipts
+        state.deferred_sends, state.receipts = [], []
+        return sends + receipts
 
     def not_sent(self, message: Outgoing, now: float, *, reachable: bool) -> None:
         """Say that a message could not be sent: its chunk goes back, its peer informs again."""

@@ -638,7 +638,7 @@ class Dispatch:
         if not lease.resent:
             session.given += lease.left
             state.queues[lease.queue].given += lease.left
-        state.outbox.append(Outgoing(session.peer.key, frames, session, lease))
+        state.deferred_sends.append(Outgoing(session.peer.key, frames, session, lease))
 
     def send_again(self, session: Session, lease: Lease) -> None:
         """Send a chunk that did not arrive, under its number."""

@@ -81,7 +81,7 @@ class Forgetting:
             or counts.paused
             or queue.running
             or queue.arriving
-            or queue.aside
+            or queue.unroutable
             or queue.subqueues
             or queue.limiter is not None
             or queue.name in state.busy

@@ -249,7 +249,7 @@ class Operations:
     def _tell(self, session: Session, lease: Lease, place: int, job_id: str, reason: str) -> None:
         delivery = lease.deliveries[place]
         if session.peer is None:
-            self.sessions.revoked.note(session, lease.number, job_id, delivery)
+            self.sessions.revoked.add_cancelled(session, lease.number, job_id, delivery)
             return
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
         self.state.send(session.peer, message.frames())

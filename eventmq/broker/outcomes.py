@@ -159,8 +159,8 @@ class Outcomes:
         rows = decode_outcomes(message.result)
         lease = session.leases.get(number)
         if lease is None:
-            if session.strays.pop(number, 0.0) and session.busy:
-                session.busy -= 1  # if it is not at its end, the next status says so
+            if session.orphaned_chunks.pop(number, 0.0) and session.running_orphans:
+                session.running_orphans -= 1  # if it is not at its end, the next status says so
             self._stale(len(rows))
             self.state.write(Finish([]), lambda _: self.state.ack(peer, message.id))
             return

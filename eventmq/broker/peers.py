@@ -52,7 +52,7 @@ class Peer:
         grant: What its key allows, None where everything is.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
-        stranded: It speaks as if it had informed, and has not: it is sent nothing until it does.
+        muted: It speaks as if it had informed, and has not: it is sent nothing until it does.
         dismissed: It was sent a DISCONNECT, so that it informs again.
     """
 
@@ -73,7 +73,7 @@ class Peer:
     grant: Grant | None = None
     tokens: float = 0.0
     filled: float = 0.0
-    stranded: bool = False
+    muted: bool = False
     dismissed: bool = False
 
     @property
@@ -84,7 +84,7 @@ class Peer:
     @property
     def may_be_silent(self) -> bool:
         """Whether it is a client of the document, which sends no HEARTBEATs, and is owed one."""
-        silent = self.features is None and self.role in {"", "client"} and not self.stranded
+        silent = self.features is None and self.role in {"", "client"} and not self.muted
         return self.owed > 0 and silent
 
     @property
@@ -158,8 +158,8 @@ class Session:
         next_number: Of the next chunk.
         given: How many jobs it was given since the broker started.
         leases: Number -> open chunk.
-        strays: Chunks that it holds although no lease is open for them: number -> since when.
-        busy: How many of these have been so long that their jobs must be running there.
+        orphaned_chunks: Chunks that it holds without an open lease: number -> since when.
+        running_orphans: How many of these it has held for so long that their jobs must be running.
         full: It could not be sent a chunk; it gets the next one when it speaks, or some time later.
         gone_at: When its connection was lost, 0.0 while it has one.
         patience: How long it may be gone, 0.0 for the usual grace.
@@ -193,8 +193,8 @@ class Session:
     next_number: int = 1
     given: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
-    strays: dict[int, float] = field(default_factory=dict)
-    busy: int = 0
+    orphaned_chunks: dict[int, float] = field(default_factory=dict)
+    running_orphans: int = 0
     full: bool = False
     gone_at: float = 0.0
     patience: float = 0.0
@@ -215,8 +215,8 @@ class Session:
             return 0
         if self.plain:
             return self.free
-        chunks = self.window - len(self.leases) - self.busy
-        rest = self.jobs - self.held - self.busy
+        chunks = self.window - len(self.leases) - self.running_orphans
+        rest = self.jobs - self.held - self.running_orphans
         return min(chunks, rest) if self.jobs and chunks > 0 else chunks
 
     @property

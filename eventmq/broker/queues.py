@@ -244,7 +244,6 @@ class Queue:
         "_refills",
         "_totals",
         "arriving",
-        "aside",
         "counts",
         "given",
         "idle_since",
@@ -255,6 +254,7 @@ class Queue:
         "running",
         "served_at",
         "subqueues",
+        "unroutable",
         "version",
     )
 
@@ -281,7 +281,7 @@ class Queue:
         #: Of the queue as a whole, None for no limits.
         self.limiter: Limiter | None = None
         #: Jobs that every worker of the queue refused: id -> job and since when.
-        self.aside: dict[str, tuple[JobRecord, float]] = {}
+        self.unroutable: dict[str, tuple[JobRecord, float]] = {}
         #: Jobs of this turn's commit, which may be leased in the same commit.
         self.arriving: list[JobRecord] = []
         self.counts = QueueCounts()
@@ -585,7 +585,7 @@ class Queue:
 
     def remove(self, job: JobRecord) -> bool:
         """Remove a job that waits in memory; say whether it was there."""
-        if self.aside.pop(job.id, None) is not None:
+        if self.unroutable.pop(job.id, None) is not None:
             return True
         subqueue = self.subqueues.get(subqueue_of(job.headers))
         found = subqueue is not None and subqueue.remove(job)
@@ -597,7 +597,7 @@ class Queue:
         """Remove jobs that wait in memory by their ids."""
         self.drop(lambda job: job.id in ids)
         for job_id in ids:
-            self.aside.pop(job_id, None)
+            self.unroutable.pop(job_id, None)
 
     def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of the windows for which ``leave`` is true."""

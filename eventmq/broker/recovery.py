@@ -60,7 +60,7 @@ class Recovery:
         """Note what has ended: the broker may have died before it told the worker so."""
         for (job, delivery), job_id in zip(chunk.leases, chunk.ids, strict=True):
             if job is None and job_id:
-                self.revoked.doubt(session, chunk.number, job_id, delivery)
+                self.revoked.add_unconfirmed(session, chunk.number, job_id, delivery)
 
     def _session(self, chunk: Chunk) -> Session:
         state = self.state

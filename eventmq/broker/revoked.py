@@ -1,4 +1,4 @@
-"""What sessions held when they were given up, so that one that returns can be told to drop it."""
+"""Revoked leases: what sessions held when they were given up, so that it can be cancelled there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Revoked"]
 
-#: Chunks that are remembered; of older ones a worker is not told, and its answers are stale.
-MOST = 1000
+#: Chunks that are remembered; older ones are not cancelled at the worker, whose replies are stale.
+MAX_CHUNKS = 1000
 
 
 class Revoked:
@@ -21,15 +21,16 @@ class Revoked:
     def __init__(self) -> None:
         self._chunks: dict[tuple[str, int], list[tuple[str, int]]] = {}
         #: Single deliveries that ended while their session was away: by session, with the chunk.
-        self._noted: dict[str, list[tuple[int, str, int]]] = {}
-        #: Those that had ended when the broker was started: bounded by the chunks that were open.
-        self._doubted: dict[str, list[tuple[int, str, int]]] = {}
+        self._cancelled: dict[str, list[tuple[int, str, int]]] = {}
+        #: Unconfirmed cancels: deliveries that had ended when the broker was started, in the same
+        #: form, bounded by the chunks that were open.
+        self._unconfirmed: dict[str, list[tuple[int, str, int]]] = {}
 
     def add(self, session: Session, lease: Lease) -> None:
-        """Note a chunk before it is given back."""
+        """Record a chunk before it is given back."""
         if session.plain:
             return
-        if len(self._chunks) >= MOST:
+        if len(self._chunks) >= MAX_CHUNKS:
             del self._chunks[next(iter(self._chunks))]
         self._chunks[session.id, lease.number] = [
             (job.id, delivery)
@@ -37,34 +38,38 @@ class Revoked:
             if job is not None
         ]
 
-    def note(self, session: Session, number: int, job_id: str, delivery: int) -> None:
-        """Note one delivery that was cancelled while its session is away."""
-        if session.id not in self._noted and len(self._noted) >= MOST:
-            del self._noted[next(iter(self._noted))]
-        noted = self._noted.setdefault(session.id, [])
-        noted.append((number, job_id, delivery))
-        del noted[:-MOST]
+    def add_cancelled(self, session: Session, number: int, job_id: str, delivery: int) -> None:
+        """Record one delivery that was cancelled while its session is away."""
+        if session.id not in self._cancelled and len(self._cancelled) >= MAX_CHUNKS:
+            del self._cancelled[next(iter(self._cancelled))]
+        cancelled = self._cancelled.setdefault(session.id, [])
+        cancelled.append((number, job_id, delivery))
+        del cancelled[:-MAX_CHUNKS]
 
-    def doubt(self, session: Session, number: int, job_id: str, delivery: int) -> None:
-        """Note one delivery that ended before a restart: its session may not know it."""
-        self._doubted.setdefault(session.id, []).append((number, job_id, delivery))
+    def add_unconfirmed(self, session: Session, number: int, job_id: str, delivery: int) -> None:
+        """Record one delivery that ended before a restart: its session may not know it."""
+        self._unconfirmed.setdefault(session.id, []).append((number, job_id, delivery))
 
-    def doubts(self, session: Session, held: Iterable[int]) -> dict[str, int]:
-        """Return and forget such deliveries of chunks that the session still holds: id -> which."""
-        doubted, numbers = self._doubted.pop(session.id, ()), set(held)
-        return {job_id: delivery for number, job_id, delivery in doubted if number in numbers}
+    def take_unconfirmed(self, session: Session, held: Iterable[int]) -> dict[str, int]:
+        """Return and forget the unconfirmed cancels of chunks that a session holds.
+
+        Returns:
+            Job id -> delivery.
+        """
+        ended, numbers = self._unconfirmed.pop(session.id, ()), set(held)
+        return {job_id: delivery for number, job_id, delivery in ended if number in numbers}
 
     def forget(self, session: Session) -> None:
-        """Forget the doubts about a session that never came back."""
-        self._doubted.pop(session.id, None)
+        """Forget the unconfirmed cancels of a session that never came back."""
+        self._unconfirmed.pop(session.id, None)
 
     def take(self, session: Session, held: Iterable[int]) -> list[tuple[str, int]]:
         """Return and forget the deliveries of chunks that the session still holds."""
         numbers = set(held)
-        noted = self._noted.pop(session.id, ())
+        cancelled = self._cancelled.pop(session.id, ())
         return [
             entry
             for number in numbers
             if number not in session.leases
             for entry in self._chunks.pop((session.id, number), [])
-        ] + [(job_id, delivery) for number, job_id, delivery in noted if number in numbers]
+        ] + [(job_id, delivery) for number, job_id, delivery in cancelled if number in numbers]

@@ -1,8 +1,9 @@
 """Runs a broker: the sockets, the store and the clock around `BrokerCore`, in one thread.
 
-One turn: read everything readable, decide, commit once, settle, send. The stop order is: KBAI to
-all peers, what is in the outbox, sockets (with a linger), then the store, so that no receipt is
-lost that was earned.
+One tick: read everything readable, decide, commit once, settle, send. The stop order is: KBAI to
+all peers, the deferred sends, sockets (with a linger), then the store, so that no receipt of a
+committed job is lost. Beside `BrokerRunner` are what it alone uses: `DisconnectMonitor`,
+`Observers` (the hook ``eventmq_job_event``, on its own thread) and `CoalescedSends`.
 """
 
 from __future__ import annotations
@@ -52,23 +53,30 @@ if TYPE_CHECKING:
     from eventmq.store.events import EventRow
     from eventmq.store.recovery import Recovered
 
-__all__ = ["PATIENCE", "BrokerRunner", "Later", "Losses", "Observers", "is_local"]
+__all__ = [
+    "MAX_DELAY",
+    "BrokerRunner",
+    "CoalescedSends",
+    "DisconnectMonitor",
+    "Observers",
+    "is_local",
+]
 
 
-class Losses:
+class DisconnectMonitor:
     """Reads the monitors of a broker's ROUTERs, where no authenticator does.
 
     Args:
-        tell: Called when a connection was lost.
+        on_lost: Called when a connection was lost.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
         #: Descriptor -> link, and its monitor.
         self._watched: dict[int, tuple[Link, Link]] = {}
 
     def watch(self, context: zmq.Context[Any], port: str, link: Link) -> int | None:
-        """Begin with a link that is not bound yet.
+        """Watch a link that is not bound yet.
 
         Returns:
             The descriptor to poll; None for a port where no workers are, which is not watched.
@@ -80,16 +88,16 @@ class Losses:
         self._watched[fd] = (link, monitor)
         return fd
 
-    def look(self, ready: Container[object]) -> None:
-        """Read what the monitors have whose descriptors are readable."""
+    def read(self, ready: Container[object]) -> None:
+        """Read the monitors whose descriptors are readable."""
         for fd, (_, monitor) in self._watched.items():
             if fd in ready:
                 while (frames := monitor.receive()) is not None:
                     if lost_connection(frames) is not None:
-                        self._tell()
+                        self._on_lost()
 
     def close(self) -> None:
-        """Watch no more. Before the links close; idempotent."""
+        """Stop the monitors. To be called before the links close; idempotent."""
         for link, monitor in self._watched.values():
             link.socket.disable_monitor()
             monitor.close(0)
@@ -98,20 +106,20 @@ class Losses:
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Portions of events that wait for the thread; the broker keeps the others.
-_WAITING = 4
+#: Batches of events that wait for the thread; the broker keeps the others.
+_MAX_WAITING = 4
 
 #: Seconds that a broker which stops waits for observers.
-_PATIENCE = 5.0
+_CLOSE_TIMEOUT = 5.0
 
 
 class Observers:
-    """Calls a function with each event, in order.
+    """Calls a function with each event, in order, on a thread of its own.
 
     Args:
-        function: Gets each event; it raises nothing.
+        function: Called with each event; it raises nothing.
         broker_id: Id of the broker's store.
-        last: Number of the last event before the first one to tell of.
+        last: Number of the event before the first one to pass on.
     """
 
     def __init__(
@@ -120,12 +128,12 @@ class Observers:
         self._function = function
         self._broker_id = broker_id
         self._last = last
-        self._rows: queue.Queue[Sequence[EventRow] | None] = queue.Queue(_WAITING)
+        self._rows: queue.Queue[Sequence[EventRow] | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="eventmq-observers", daemon=True)
         self._thread.start()
 
-    def take(self, rows: Sequence[EventRow]) -> bool:
-        """Take events to tell of; say whether there was room for them."""
+    def put(self, rows: Sequence[EventRow]) -> bool:
+        """Queue events for the function; return whether there was room for them."""
         try:
             self._rows.put_nowait(rows)
         except queue.Full:
@@ -133,20 +141,20 @@ class Observers:
         return True
 
     def close(self) -> None:
-        """Wait a moment until all is told."""
+        """Wait up to `_CLOSE_TIMEOUT` seconds until the function has got every event."""
         try:
-            self._rows.put(None, timeout=_PATIENCE)
-            self._thread.join(_PATIENCE)
+            self._rows.put(None, timeout=_CLOSE_TIMEOUT)
+            self._thread.join(_CLOSE_TIMEOUT)
         except queue.Full:
-            logger.warning("observers are too slow: they were not told of the last events")
+            logger.warning("observers are too slow: they did not get the last events")
 
     def _run(self) -> None:
         while (rows := self._rows.get()) is not None:
             for first, _, body in rows:
                 if first > self._last + 1:
                     logger.warning(
-                        "observers are too slow: events %d to %d were dropped before they were "
-                        "told of them", self._last + 1, first - 1,
+                        "observers are too slow: events %d to %d were dropped",
+                        self._last + 1, first - 1,
                     )  # fmt: skip
                 for event in rows_of(self._broker_id, first, body):
                     if event["seq"] > self._last:
@@ -154,61 +162,61 @@ class Observers:
                         self._function({"job_id": "", "queue": "", **event})
 
 
-#: Seconds that a message waits for company: nothing beside the 5 s after which an answer that was
-#: not acknowledged is sent again.
-PATIENCE = 0.01
+#: Seconds that a message waits for another one to the same peer: little beside the 5 s after which
+#: a reply without an ACK is sent again.
+MAX_DELAY = 0.01
 
 _NEVER = float("inf")
 
 
-class Later:
-    """What waits for company.
+class CoalescedSends:
+    """Holds messages back until another one goes to the same peer, for one wakeup instead of two.
 
     Attributes:
-        due: Monotonic time at which `pick` has something to send in any case.
-        waiting: What it keeps, by peer.
+        flush_at: Monotonic time at which `release` returns all that is held back.
+        waiting: The messages that are held back, by peer.
     """
 
-    __slots__ = ("due", "waiting")
+    __slots__ = ("flush_at", "waiting")
 
     def __init__(self) -> None:
-        self.due = _NEVER
+        self.flush_at = _NEVER
         self.waiting: dict[Key, list[Outgoing]] = {}
 
-    def pick(self, outbox: list[Outgoing], now: float) -> list[Outgoing]:
-        """Return what is to be sent now: company last, since others are waited for.
+    def release(self, sends: list[Outgoing], now: float) -> list[Outgoing]:
+        """Return the messages to send now; those that were held back come last.
 
         Args:
-            outbox: New messages, in order.
+            sends: New messages, in order.
             now: Monotonic time.
         """
         waiting = self.waiting
-        picked: list[Outgoing] = []
-        for message in outbox:
-            if message.patient:
+        released: list[Outgoing] = []
+        for message in sends:
+            if message.coalesce:
                 waiting.setdefault(message.key, []).append(message)
-                self.due = min(self.due, now + PATIENCE)
+                self.flush_at = min(self.flush_at, now + MAX_DELAY)
                 continue
-            picked.append(message)
+            released.append(message)
             if waiting and message.key in waiting:
-                picked += waiting.pop(message.key)
-        if now >= self.due:
-            picked += [message for messages in waiting.values() for message in messages]
+                released += waiting.pop(message.key)
+        if now >= self.flush_at:
+            released += [message for messages in waiting.values() for message in messages]
             waiting.clear()
         if not waiting:
-            self.due = _NEVER
-        return picked
+            self.flush_at = _NEVER
+        return released
 
 
 _IN = int(zmq.POLLIN)
 
-#: Messages of one socket that a turn reads at most.
+#: Messages of one socket that a tick reads at most.
 READ_AT_MOST = 1000
 
-#: Seconds between two looks whether the store is still there, at most.
+#: Seconds between two checks that the store is still there, at most.
 VERIFY_EVERY = 1.0
 
-#: Seconds after which the clocks are stored where nothing else is.
+#: Seconds after which the clocks are stored if no other write has been.
 KEEP_TIME = 10.0
 
 #: Seconds that the address of the PUB socket may take to become free.
@@ -226,7 +234,7 @@ class BrokerRunner:
         binds: Port name (``main worker admin publish subscribe``) to address.
         clock: Reads time.
         context: A ZeroMQ context to use, else one of its own.
-        version: Said to peers that ask.
+        version: Reported to peers that ask.
         insecure: Allow addresses that other machines can reach, without CURVE.
         keys_dir: Directory of the keys (`eventmq.wire.zap_thread`); CURVE is on with it.
         expect_store: Id that the store must have; empty: any.
@@ -265,11 +273,11 @@ class BrokerRunner:
         self._expected = expect_store
         self._authenticator: Authenticator | None = None
         self._links: dict[str, Link] = {}
-        self._losses = Losses(self.core.heartbeats.connection_lost)
-        self._later = Later()
+        self._disconnects = DisconnectMonitor(self.core.heartbeats.connection_lost)
+        self._coalesced = CoalescedSends()
         self._total = Total(limits.max_unread_total)
         self._items: list[tuple[Any, int]] = []  # what `_serve` polls
-        self._wake_read, self._wake_write = _open_pipe()
+        self._wakeup_read, self._wakeup_write = _open_pipe()
         self._keeper = Timekeeper()
         self._keep_at = self._jumped = 0.0
 
@@ -281,8 +289,8 @@ class BrokerRunner:
         Raises:
             BindError: An address is taken or malformed.
             KeyFileError: The broker's own key cannot be used.
-            NotAllowed: An address is not loopback and there are no keys, and ``insecure`` was not
-                said; or an unauthorised key was let in.
+            NotAllowed: An address is not loopback, there are no keys and ``insecure`` is not set;
+                or an unauthorised key was let in.
             StoreError: The store cannot be opened, or has another id than the expected one.
         """
         for name, address in self._binds.items():
@@ -333,10 +341,10 @@ class BrokerRunner:
         if self.observer is not None:
             last = recovered.next_event - 1
             self._observers = Observers(self.observer, recovered.store_id, last)
-            self.core.events.observe = self._observers.take
+            self.core.events.observe = self._observers.put
 
     def _make_authenticator(self) -> Authenticator | None:
-        """Return what checks who comes, None where everybody on this machine may do everything."""
+        """Return the authenticator, None where every local peer may do everything."""
         ring = None if self._keys_dir is None else KeyRing(self._keys_dir, Grant.read)
         rate = self._limits.max_message_rate
         if ring is None and not rate and all(map(is_local, self._binds.values())):
@@ -354,7 +362,7 @@ class BrokerRunner:
             else self._authenticator.encrypt(self._context, name, link)
         )
         if fd is None:
-            fd = self._losses.watch(self._context, name, link)
+            fd = self._disconnects.watch(self._context, name, link)
         try:
             self.addresses[name] = link.bind(address)
         except zmq.ZMQError as error:
@@ -379,7 +387,7 @@ class BrokerRunner:
         """Ask `run` to end. Callable from any thread or signal handler, any number of times."""
         self._stopping = True
         with contextlib.suppress(OSError):  # full or closed: awake or gone already
-            os.write(self._wake_write, b"!")
+            os.write(self._wakeup_write, b"!")
 
     def run(self) -> None:
         """Serve until `stop` or a DISCONNECT is carried out; then release everything.
@@ -388,7 +396,7 @@ class BrokerRunner:
             StoreError: The store cannot be written, or is not where it was opened any more. What
                 was acknowledged before is on disk.
         """
-        self._items.append((self._wake_read, _IN))
+        self._items.append((self._wakeup_read, _IN))
         if (fd := self.store.fileno()) is not None:
             self._items.append((fd, _IN))
         try:
@@ -405,7 +413,7 @@ class BrokerRunner:
     def _close(self) -> None:
         if self._authenticator is not None:
             self._authenticator.close()
-        self._losses.close()
+        self._disconnects.close()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -416,27 +424,27 @@ class BrokerRunner:
         if self._own_context and self._context is not None:
             self._context.term()
             self._context = None
-        for fd in (self._wake_read, self._wake_write):
+        for fd in (self._wakeup_read, self._wakeup_write):
             if fd >= 0:
                 os.close(fd)
-        self._wake_read = self._wake_write = -1
+        self._wakeup_read = self._wakeup_write = -1
 
-    # Turns
+    # Ticks
 
     # hot loop: benchmarks/drain.py
     def _serve(self) -> None:
-        core, clock, items, later = self.core, self._clock, self._items, self._later
-        tell, keeper = self._now, self._keeper
+        core, clock, items, coalesced = self.core, self._clock, self._items, self._coalesced
+        read_now, keeper = self._now, self._keeper
         interval = self._limits.heartbeat_interval
-        now, boot = tell(), keeper.boot
+        now, boot = read_now(), keeper.boot
         verify_at = clock.monotonic() + VERIFY_EVERY
         while not self._stopping and not core.done:
-            wait, before = 0.0, tell()
+            wait, before = 0.0, read_now()
             if not core.has_writes:
-                due = min(later.due, verify_at) - clock.monotonic()
+                due = min(coalesced.flush_at, verify_at) - clock.monotonic()
                 wait = max(0.0, min(core.wake_at(before) - before, due))
             ready = zmq_poll(items, int(wait * 1000) + (1 if wait else 0))
-            now = tell()
+            now = read_now()
             away, boot = keeper.boot - boot, keeper.boot
             if (monotonic := clock.monotonic()) >= verify_at:
                 verify_at = monotonic + VERIFY_EVERY
@@ -448,10 +456,10 @@ class BrokerRunner:
             if now >= self._keep_at:
                 self._keep_time()
             if core.has_writes:
-                self._send()  # what needs no disk does not wait for it
+                self._send()  # messages that need no disk do not wait for it
                 self._commit()
                 self._send()
-                core.decide(tell(), judge=False)
+                core.decide(read_now(), judge=False)
             self._send()
 
     def _now(self) -> float:
@@ -467,19 +475,19 @@ class BrokerRunner:
         return now
 
     def _jump(self) -> None:
-        """Move every deadline: store time went on at once, and nobody was silent meanwhile."""
+        """Move every deadline: store time went on at once, and no peer was silent meanwhile."""
         seconds, self._jumped = self._keeper.jumped - self._jumped, self._keeper.jumped
         self.core.jump(seconds)
 
     def _keep_time(self) -> None:
-        """Let the clocks be stored where no commit has taken them along for a while."""
+        """Store the clocks if no commit has done so for a while."""
         self._keep_at = self._keeper.now + KEEP_TIME
         if self._stopping or self.core.done or self._keeper.unsaved_for >= KEEP_TIME:
             self.core.state.write(KeepTime(), lambda _: None)
 
     def _read(self, ready: Container[object], now: float) -> bool:
         """Read the readable sockets; return whether all of it was read."""
-        self._losses.look(ready)
+        self._disconnects.read(ready)
         if self._authenticator is not None:
             return self._read_known(self._authenticator, ready, now)
         core = self.core
@@ -500,14 +508,14 @@ class BrokerRunner:
     def _read_known(
         self, authenticator: Authenticator, ready: Container[object], now: float
     ) -> bool:
-        """Do the same, with a look at who sends."""
+        """Do the same through the authenticator."""
         authenticator.refresh(now, self._reopen_pub)
         readable = [(name, link) for name, link in self._links.items() if link.socket in ready]
         rest = [authenticator.read(name, link, READ_AT_MOST, now) for name, link in readable]
         return all(rest)
 
     def _reopen_pub(self) -> None:
-        """Cut all subscribers, of whom one has no key any more; the others come back."""
+        """Disconnect all subscribers, since one key was revoked; the others reconnect."""
         link = self._links.pop("subscribe", None)
         if link is None or self._authenticator is None:
             return
@@ -546,15 +554,15 @@ class BrokerRunner:
         poller.poll()
 
     def _send(self, *, last: bool = False) -> None:
-        links, authenticator, later = self._links, self._authenticator, self._later
-        outbox = self.core.take_outbox()
-        if outbox or later.waiting:
-            outbox = later.pick(outbox, float("inf") if last else self._clock.monotonic())
-        if authenticator is not None and outbox:
+        links, authenticator, coalesced = self._links, self._authenticator, self._coalesced
+        sends = self.core.take_deferred_sends()
+        if sends or coalesced.waiting:
+            sends = coalesced.release(sends, float("inf") if last else self._clock.monotonic())
+        if authenticator is not None and sends:
             authenticator.read_monitors()
-        # Who takes nothing more: what follows is not to come before what was not sent.
+        # Peers whose pipe is full: later messages must not overtake those that were not sent.
         full: set[Key] = set()
-        for message in outbox:
+        for message in sends:
             key = message.key
             if key.port == "subscribe":
                 links["subscribe"].send(message.frames)
@@ -595,7 +603,7 @@ class BrokerRunner:
 
 
 def _open_pipe() -> tuple[int, int]:
-    """Return the ends of a pipe on which nothing waits."""
+    """Return the two ends of a pipe, neither of which blocks."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)

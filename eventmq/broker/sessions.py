@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.peers import Lease, Peer
     from eventmq.broker.state import State
-    from eventmq.broker.unroutable import Parking
+    from eventmq.broker.unroutable import UnroutableJobs
     from eventmq.broker.waiters import Waits
     from eventmq.interfaces import QueueOrder
     from eventmq.store.reads import JobRow
@@ -35,7 +35,7 @@ __all__ = ["Sessions"]
 PLAIN_START = 5.0
 
 #: Seconds in which the answers to chunks come, and their ACKs go, that a session still holds.
-STRAY = 0.5
+ORPHAN_GRACE = 0.5
 
 #: Seconds that a plain peer's REPLY may come after the READY of the same slot.
 PLAIN_LATE = 2.0
@@ -50,7 +50,7 @@ class Sessions:
         dispatch: Dispatch,
         outcomes: Outcomes,
         waits: Waits,
-        parking: Parking,
+        unroutable: UnroutableJobs,
         *,
         new_order: Callable[[], QueueOrder],
     ) -> None:
@@ -58,7 +58,7 @@ class Sessions:
         self.dispatch = dispatch
         self.outcomes = outcomes
         self.waits = waits
-        self.parking = parking
+        self.unroutable = unroutable
         self.heartbeats = Heartbeats(state)
         self.new_order = new_order
         #: When `end_graces` is wanted, None for not before the next `tick`.
@@ -106,15 +106,15 @@ class Sessions:
             self._cancel(peer, job_id, delivery, "the session was given up")
             # Its worker was cut off, and had not died of it.
             state.suspects.absolve(job_id, delivery, state.jobs.get(job_id))
-        doubts = self.revoked.doubts(session, held)
-        if doubts:  # a broker may have been killed before it told of a cancel
+        unconfirmed = self.revoked.take_unconfirmed(session, held)
+        if unconfirmed:  # a broker may have been killed before it told of a cancel
 
             def settle(found: Mapping[str, JobRow]) -> None:
                 for job_id, known in found.items():
                     if known.job.state is JobState.CANCELLED:
-                        self._cancel(peer, job_id, doubts[job_id], "the job was cancelled")
+                        self._cancel(peer, job_id, unconfirmed[job_id], "the job was cancelled")
 
-            state.write(FindJobs(list(doubts), 0), settle)
+            state.write(FindJobs(list(unconfirmed), 0), settle)
 
     def _cancel(self, peer: Peer, job_id: str, delivery: int, reason: str) -> None:
         message = Cancel(self.state.message_id(), job_id, str(delivery), reason)
@@ -167,7 +167,7 @@ class Sessions:
             queue.served_at = state.now
             if queue.maker != peer.maker:
                 state.disown(queue)  # who named it first had a reason to
-        self.parking.session_changed(session)
+        self.unroutable.session_changed(session)
 
     def session_id(self, peer: Peer, features: Features | None) -> str:
         """Return the id of the session that a worker begins or goes on with at its INFORM."""
@@ -224,7 +224,7 @@ class Sessions:
             resend: Whether chunks above ``received`` are lost for certain (a new connection).
         """
         session.received = received
-        self._note_strays(session, held)
+        self._update_orphaned_chunks(session, held)
         patience = self.state.limits.heartbeat_interval
         for lease in list(session.leases.values()):
             if not lease.sent and not resend:
@@ -237,11 +237,13 @@ class Sessions:
             elif resend or self.state.now - lease.sent >= patience:
                 self.dispatch.send_again(session, lease)
 
-    def _note_strays(self, session: Session, held: set[int]) -> None:
+    def _update_orphaned_chunks(self, session: Session, held: set[int]) -> None:
         """Note what it holds that it should not: its slots are taken as long as that runs."""
-        now, known = self.state.now, session.strays
-        session.strays = {n: known.get(n, now) for n in held if n not in session.leases}
-        session.busy = sum(now - since >= STRAY for since in session.strays.values())
+        now, known = self.state.now, session.orphaned_chunks
+        session.orphaned_chunks = {n: known.get(n, now) for n in held if n not in session.leases}
+        session.running_orphans = sum(
+            now - since >= ORPHAN_GRACE for since in session.orphaned_chunks.values()
+        )
 
     # Liveness
 
@@ -302,8 +304,8 @@ class Sessions:
         if session.peer is not None:
             for _, name in session.queues:
                 state.queue(name).served_at = state.now
-        if session.strays:
-            self._note_strays(session, set(session.strays))
+        if session.orphaned_chunks:
+            self._update_orphaned_chunks(session, set(session.orphaned_chunks))
         if session.plain:
             self._judge_plain(session)
 
@@ -389,7 +391,7 @@ class Sessions:
         self.revoked.forget(session)
         if session.peer is not None:
             session.peer.session = None
-        self.parking.session_changed(session)
+        self.unroutable.session_changed(session)
 
     def say_goodbye(self) -> None:
         """Send KBAI to all registered peers, and KBYE as well to those without FEATURES.

@@ -1,4 +1,4 @@
-"""What the parts of the broker share: queues, peers, sessions, the write batch and the outbox.
+"""State that the parts of the broker share: queues, peers, sessions, write batch, deferred sends.
 
 Nothing that depends on the disk is sent before it is there: such a message is sent by the settle
 callback of its write. `State.send` outside of one is for what needs no disk, such as HEARTBEAT.
@@ -37,16 +37,16 @@ logger = logging.getLogger("eventmq.broker")
 
 
 class Outgoing(NamedTuple):
-    """A message on its way out; ``lease`` is undone if it cannot be sent.
+    """A message to send; ``lease`` is undone if it cannot be sent.
 
-    One that is ``patient`` may wait for another one to the same peer (`eventmq.broker.runner`).
+    With ``coalesce`` it may wait for another one to the same peer (`eventmq.broker.runner`).
     """
 
     key: Key
     frames: list[bytes]
     session: Session | None = None
     lease: Lease | None = None
-    patient: bool = False
+    coalesce: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +103,7 @@ class State:
     closing: bool = False
     #: No dispatch before this time: the disk had no space a moment ago.
     hold_until: float = 0.0
-    outbox: list[Outgoing] = field(default_factory=list)
+    deferred_sends: list[Outgoing] = field(default_factory=list)
     #: Receipts of jobs: they go out last, since nobody works on while a job's chunk waits.
     receipts: list[Outgoing] = field(default_factory=list)
     #: Ends of jobs without guarantee, whose events are written soon.
@@ -131,11 +131,11 @@ class State:
         return f"b{self.epoch}.{self._message}"
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
-        """Put a message into the outbox, unless the peer is to notice by silence."""
-        if peer.stranded:
+        """Add a message to the deferred sends, unless the peer is to notice by silence."""
+        if peer.muted:
             return
         peer.sent = self.now
-        self.outbox.append(Outgoing(peer.key, frames))
+        self.deferred_sends.append(Outgoing(peer.key, frames))
 
     def ack(self, peer: Peer, acked: str, extra: bytes | None = None) -> None:
         """Send an ACK."""
@@ -145,17 +145,17 @@ class State:
         """Send the ACK of an answer of a worker, which has no use for it by itself."""
         peer.sent = self.now
         frames = Ack(self.message_id(), acked).frames()
-        self.outbox.append(Outgoing(peer.key, frames, patient=True))
+        self.deferred_sends.append(Outgoing(peer.key, frames, coalesce=True))
 
     def receipt(
-        self, peer: Peer, acked: str, extra: bytes | None = None, *, patient: bool = False
+        self, peer: Peer, acked: str, extra: bytes | None = None, *, coalesce: bool = False
     ) -> None:
         """Send the ACK of a REQUEST, after everything else of the turn."""
-        if peer.stranded:
+        if peer.muted:
             return
         peer.sent = self.now
         frames = Ack(self.message_id(), acked, extra).frames()
-        self.receipts.append(Outgoing(peer.key, frames, patient=patient))
+        self.receipts.append(Outgoing(peer.key, frames, coalesce=coalesce))
 
     def reply(self, peer: Peer, result: bytes, request: str, outcome: str | None = None) -> None:
         """Send a REPLY."""

@@ -1,8 +1,8 @@
-"""Streams: parts that workers send and readers take, and how far jobs are.
+"""Streams: parts that workers send and readers receive, and the progress of jobs.
 
-Parts are not stored. They ride the outbox of the turn in which they came to whoever reads, and are
-kept until the slowest reader has taken them; only then the worker hears that there is room again.
-So what is kept of a stream is bounded from the job's submission on, whether somebody reads or not.
+Parts are not stored. They go to the readers with the deferred sends of the tick in which they came,
+and are kept until the slowest reader has acknowledged them; only then the worker gets new credit.
+So a stream is bounded from the job's submission on, with and without a reader.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class Stream:
         ended: The job has ended.
         idle_since: Since when nobody reads.
         idle: Seconds without a reader after which the parts are discarded.
-        patient: The task has said so itself.
+        keeps_waiting: The task has said so itself.
         cancels: The job is cancelled then.
         replayable: Each run makes the same parts.
     """
 
     __slots__ = (
         "_kept", "base", "cancels", "delivery", "end", "ended", "idle", "idle_since", "job_id",
-        "patient", "readers", "replayable", "session", "size",
+        "keeps_waiting", "readers", "replayable", "session", "size",
     )  # fmt: skip
 
     def __init__(self, job_id: str, now: float) -> None:
@@ -107,7 +107,7 @@ class Stream:
         self.delivery = self.base = self.end = self.size = 0
         self.readers: dict[tuple[Peer, str], Reader] = {}
         self.session: Session | None = None
-        self.ended = self.cancels = self.replayable = self.patient = False
+        self.ended = self.cancels = self.replayable = self.keeps_waiting = False
         self.idle = IDLE
         self.idle_since = now
         self._kept: deque[Kept] = deque()
@@ -125,7 +125,7 @@ class Stream:
     def read_options(self, headers: Headers) -> None:
         """Take what the task says about its streams."""
         self.idle = IDLE if headers.stream_idle is None else headers.stream_idle
-        self.patient = headers.stream_idle is not None
+        self.keeps_waiting = headers.stream_idle is not None
         self.cancels = headers.stream_unread == "cancel"
         self.replayable = headers.replayable
 
@@ -480,7 +480,7 @@ class Streams:
 
     def _holds_back_a_result(self, stream: Stream) -> bool:
         """Say whether somebody waits for the end of a job, which waits for a reader."""
-        settled = stream.ended or stream.cancels or stream.patient
+        settled = stream.ended or stream.cancels or stream.keeps_waiting
         return not settled and stream.full and stream.job_id in self.state.waiters
 
     def tick(self) -> None:

@@ -360,7 +360,7 @@ class Suspects:
         return any(
             job_id in known
             and job_id not in running
-            and job_id not in queue.aside
+            and job_id not in queue.unroutable
             and suits(known[job_id])
             for job_id in self._of.get(queue.name, ())
         )

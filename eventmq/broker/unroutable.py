@@ -24,37 +24,37 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
 
-__all__ = ["Parking", "UnknownTasks"]
+__all__ = ["UnroutableJobs", "UnroutableLog"]
 
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Names of tasks that are remembered: clients make them up, and the log is finite.
+#: Names of unknown tasks that are logged: clients can make up any number of them.
 TASKS = 1000
 
-#: Workers that one line names.
+#: Workers that one log line names.
 NAMED = 5
 
 
-class UnknownTasks:
-    """Remembers of which tasks it has spoken. `Parking` owns one."""
+class UnroutableLog:
+    """Logs unroutable jobs, each task once."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
-    def note(self, queue: str, task: str, sessions: Sequence[Session], grace: float) -> None:
-        """Warn of a job that was put aside, if it is the first of its task.
+    def warn(self, queue: str, task: str, sessions: Sequence[Session], grace: float) -> None:
+        """Warn of a job that is unroutable, if it is the first of its task.
 
         Args:
             queue: Of the job.
-            task: Its name, "" for a plain job.
+            task: Its name, "" for a legacy job.
             sessions: The workers that serve the queue.
             grace: Seconds until such jobs fail.
         """
-        if task in self._told or len(self._told) > TASKS:
+        if task in self._warned or len(self._warned) > TASKS:
             return
-        self._told.add(task)
-        if len(self._told) > TASKS:
+        self._warned.add(task)
+        if len(self._warned) > TASKS:
             logger.warning("jobs of more than %d unknown tasks wait; no more are named", TASKS)
             return
         names = ", ".join(repr(s.name or s.id) for s in sessions[:NAMED])
@@ -67,34 +67,34 @@ class UnknownTasks:
 
     @staticmethod
     def failed(queue: str, task: str, jobs: int) -> None:
-        """Tell that jobs failed for good, because no worker came that knows their task."""
+        """Log that jobs failed for good, because no worker that knows their task connected."""
         what = "%d jobs of the task %r in the queue %r failed for good: no worker knows it"
         logger.error(what, jobs, task or "(plain)", queue)
 
 
-class Parking:
-    """Watches subqueues that nobody knows and jobs that everybody refused."""
+class UnroutableJobs:
+    """Finds subqueues that no worker knows, and jobs that every worker refused."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
         self.state = state
         self.outcomes = outcomes
-        self._unknown = UnknownTasks()
+        self._log = UnroutableLog()
 
     def session_changed(self, session: Session) -> None:
-        """A session came or went: what was put aside in its queues is looked at again."""
+        """Scan the queues of a session that came or went, and requeue what is routable now."""
         for _, name in session.queues:
             queue = self.state.queues.get(name)
             if queue is not None:
-                self._look(queue)
-                self._bring_back(queue)
+                self._scan(queue)
+                self._requeue(queue)
 
     def tick(self) -> None:
-        """Look who knows what; fail what waited too long."""
+        """Find what has become unroutable; fail what was so for too long."""
         for queue in list(self.state.queues.values()):
             if queue.subqueues:
-                self._look(queue)
-            if queue.aside:
-                self._fail_aside(queue)
+                self._scan(queue)
+            if queue.unroutable:
+                self._fail_withheld(queue)
 
     def shift(self, seconds: float) -> None:
         """Let jobs wait longer: the broker itself was away, or store time went on at once."""
@@ -102,8 +102,8 @@ class Parking:
             for subqueue in queue.subqueues.values():
                 if subqueue.unknown_since is not None:
                     subqueue.unknown_since += seconds
-            for job_id, (job, since) in queue.aside.items():
-                queue.aside[job_id] = (job, since + seconds)
+            for job_id, (job, since) in queue.unroutable.items():
+                queue.unroutable[job_id] = (job, since + seconds)
 
     def _serving(self, queue: Queue) -> list[Session]:
         return [
@@ -114,8 +114,8 @@ class Parking:
 
     # Subqueues
 
-    def _look(self, queue: Queue) -> None:
-        """Note since when nobody knows a subqueue; fail its jobs when that is too long."""
+    def _scan(self, queue: Queue) -> None:
+        """Record since when no worker knows a subqueue; fail its jobs when that is too long."""
         sessions = self._serving(queue)
         eligibilities = {session.eligibility for session in sessions}
         known: dict[str | None, bool] = {}  # subqueues are many where jobs have keys, tasks are not
@@ -128,50 +128,50 @@ class Parking:
             elif sessions and subqueue.unknown_since is None and subqueue.first is not None:
                 subqueue.unknown_since = self.state.now
                 grace = self.state.limits.unknown_task_grace
-                self._unknown.note(queue.name, subqueue.task or "", sessions, grace)
+                self._log.warn(queue.name, subqueue.task or "", sessions, grace)
             if subqueue.unknown_since is not None and self._too_long(subqueue.unknown_since):
                 self._fail(queue, subqueue.task or "", queue.drop_from(subqueue, lambda _: True))
                 queue.want(subqueue)
         if self.state.refusals and sessions:
-            self._put_aside(queue, sessions)
+            self._withhold(queue, sessions)
 
     def _too_long(self, since: float) -> bool:
         return self.state.now - since >= self.state.limits.unknown_task_grace
 
     # Single jobs
 
-    def _put_aside(self, queue: Queue, sessions: Sequence[Session]) -> None:
-        """Take jobs out of the way that every worker which knows their subqueue refused."""
+    def _withhold(self, queue: Queue, sessions: Sequence[Session]) -> None:
+        """Take jobs out of the queue that every worker which knows their subqueue refused."""
         refusals, now = self.state.refusals, self.state.now
 
-        def nobody(job: JobRecord) -> bool:
+        def refused_by_all(job: JobRecord) -> bool:
             refused = refusals.get(job.id)
             if not refused:
                 return False
             task = subqueue_of(job.headers).task
             return not any(knows(s, task) and s.id not in refused for s in sessions)
 
-        for job in queue.drop(nobody):
-            queue.aside[job.id] = (job, now)
+        for job in queue.drop(refused_by_all):
+            queue.unroutable[job.id] = (job, now)
             task = parse_headers(job.headers).task
-            self._unknown.note(queue.name, task, sessions, self.state.limits.unknown_task_grace)
+            self._log.warn(queue.name, task, sessions, self.state.limits.unknown_task_grace)
 
-    def _bring_back(self, queue: Queue) -> None:
-        """Let jobs wait in line again that a worker of now has not refused."""
+    def _requeue(self, queue: Queue) -> None:
+        """Put jobs back into the queue that a connected worker has not refused."""
         sessions = self._serving(queue)
-        for job, _ in list(queue.aside.values()):
+        for job, _ in list(queue.unroutable.values()):
             refused = self.state.refusals.get(job.id, ())
             task = subqueue_of(job.headers).task
             if any(knows(s, task) and s.id not in refused for s in sessions):
-                del queue.aside[job.id]
+                del queue.unroutable[job.id]
                 self.state.joined(job)
 
-    def _fail_aside(self, queue: Queue) -> None:
-        late = [job for job, since in queue.aside.values() if self._too_long(since)]
-        for job in late:
-            del queue.aside[job.id]
-        for task in dict.fromkeys(parse_headers(job.headers).task for job in late):
-            jobs = [job for job in late if parse_headers(job.headers).task == task]
+    def _fail_withheld(self, queue: Queue) -> None:
+        overdue = [job for job, since in queue.unroutable.values() if self._too_long(since)]
+        for job in overdue:
+            del queue.unroutable[job.id]
+        for task in dict.fromkeys(parse_headers(job.headers).task for job in overdue):
+            jobs = [job for job in overdue if parse_headers(job.headers).task == task]
             self._fail(queue, task, jobs)
 
     def _fail(self, queue: Queue, task: str, jobs: Sequence[JobRecord]) -> None:
@@ -181,7 +181,7 @@ class Parking:
             f"no worker of the queue {queue.name!r} knows the task {task!r}: start one whose app "
             "has it, or look for a misspelt name"
         )
-        self._unknown.failed(queue.name, task, len(jobs))
+        self._log.failed(queue.name, task, len(jobs))
         error = encode_error(RemoteError("eventmq.errors.UnknownTask", msg))
         rows = [self.outcomes.row(job, JobState.FAILED, ERROR_TYPE, error) for job in jobs]
 

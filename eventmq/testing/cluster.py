@@ -305,12 +305,12 @@ class Stage:
             for write_results in self._store.finished():
                 settle(write_results)
             self.core.decide(now)
-        outbox = self.core.take_outbox()
-        for message in outbox:
+        sends = self.core.take_deferred_sends()
+        for message in sends:
             if not self._deliver(message.key.identity, message.frames):
                 self.core.not_sent(message, now, reachable=False)
         self._notify()
-        return moved or bool(outbox)
+        return moved or bool(sends)
 
     def _from_client(self, frames: Sequence[bytes]) -> bool:
         message = decode(frames)

@@ -67,7 +67,7 @@ class Injected(Script):
 
     def start(self) -> None:
         super().start()
-        take = self.core.take_outbox
+        take = self.core.take_deferred_sends
 
         def taken() -> Sequence[Any]:
             messages = take()
@@ -76,7 +76,7 @@ class Injected(Script):
             self.left += len(messages)
             return messages
 
-        self.core.take_outbox = taken  # type: ignore[method-assign]
+        self.core.take_deferred_sends = taken  # type: ignore[method-assign]
 
     def _look(self) -> None:
         """See how a commit ended: what was undone needs no sync."""

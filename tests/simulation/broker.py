@@ -170,7 +170,7 @@ class BrokerProcess(Process):
         self.look()
 
     def _send(self) -> None:
-        for message in self.core.take_outbox():
+        for message in self.core.take_deferred_sends():
             if message.key.port == "subscribe":
                 continue
             if self.dies_sending == 0:

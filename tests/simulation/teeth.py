@@ -19,8 +19,8 @@ from eventmq.broker.core import BrokerCore
 from eventmq.broker.limiters import ANY, Limiter
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.sessions import Sessions
-from eventmq.broker.strangers import Strangers
 from eventmq.broker.transient import Transient
+from eventmq.broker.unregistered import UnregisteredPeers
 from eventmq.events import Kind
 from eventmq.job import JobState, OutcomeKind
 from eventmq.plugins.queue_stores.sqlite import event_log, store
@@ -46,7 +46,7 @@ SEEDS = 400
 def _early_receipt(original: Any) -> Any:
     def admit(self: Admission, arrival: Any) -> None:
         self._receipt(arrival, {})
-        self.state.outbox += self.state.receipts
+        self.state.deferred_sends += self.state.receipts
         self.state.receipts.clear()
         original(self, arrival._replace(wants_ack=False))
 
@@ -201,7 +201,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "a restart forgets delayed jobs": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
     "a worker holds on to what is settled": bug(Ledger, "settle", _nothing),
-    "a deployed worker is answered after a restart": bug(Strangers, "heard", _nothing),
+    "a deployed worker is answered after a restart": bug(UnregisteredPeers, "heard", _nothing),
 }
 
 

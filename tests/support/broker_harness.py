@@ -143,7 +143,7 @@ class Broker:
                 for write_results in self.store.finished():
                     settle(write_results)
                 self.core.decide(self.now())
-            for message in self.core.take_outbox():
+            for message in self.core.take_deferred_sends():
                 if message.key.identity in self.unreachable:
                     self.core.not_sent(message, self.now(), reachable=False)
                 else:

@@ -48,7 +48,7 @@ def test_a_receipt_comes_after_the_commit_and_only_then(broker: Broker) -> None:
     job_id = broker.new_id()
     broker.put(b"c", Request(job_id, "default", "ack-requested", b"x"))
     broker.core.decide(broker.clock.now())
-    assert broker.core.take_outbox() == []
+    assert broker.core.take_deferred_sends() == []
     broker.turn()
     [ack] = broker.took(b"c")
     assert isinstance(ack, Ack)
@@ -64,7 +64,7 @@ def test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then(
     answer = Reply(broker.new_id(), encode_outcomes([row()]), chunk.id, chunk.headers)
     broker.put(b"worker", answer)
     broker.core.decide(broker.clock.now())
-    assert broker.core.take_outbox() == []
+    assert broker.core.take_deferred_sends() == []
     broker.turn()
     assert [ack.acked for ack in broker.took(b"worker") if isinstance(ack, Ack)] == [answer.id]
 
@@ -818,11 +818,11 @@ def test_a_chunk_leaves_before_the_receipt_of_its_jobs(broker: Broker) -> None:
     broker.put(b"client", Request(broker.new_id(), "default", f"{TASK},ack-requested", b"x"))
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
-    assert broker.core.take_outbox() == []
+    assert broker.core.take_deferred_sends() == []
     broker.store.submit(entries)
     settle(broker.store.finished()[0])
-    outbox = broker.core.take_outbox()
-    assert [message.key.identity for message in outbox] == [b"worker", b"client"]
+    sends = broker.core.take_deferred_sends()
+    assert [message.key.identity for message in sends] == [b"worker", b"client"]
 
 
 def test_a_worker_is_told_the_brokers_time_where_a_job_expires(broker: Broker) -> None:

@@ -87,11 +87,11 @@ def test_a_repeated_request_of_a_job_that_has_ended_gets_its_end(broker: Broker)
 
 
 @pytest.mark.parametrize(
-    ("wish", "patient"),
+    ("wish", "coalesce"),
     [("", True), (",ack-requested", False), (",guarantee", False), (",guarantee:True", False)],
 )
 def test_the_receipt_waits_for_the_end_where_nobody_asks_for_it(
-    broker: Broker, wish: str, *, patient: bool
+    broker: Broker, wish: str, *, coalesce: bool
 ) -> None:
     """It goes out with the next message to the peer, or a little later."""
     inform(broker)
@@ -102,7 +102,7 @@ def test_the_receipt_waits_for_the_end_where_nobody_asks_for_it(
     broker.store.submit(entries)
     for write_results in broker.store.finished():
         settle(write_results)
-    assert [patient] == [message.patient for message in broker.core.take_outbox()]
+    assert [coalesce] == [message.coalesce for message in broker.core.take_deferred_sends()]
 
 
 def test_a_job_without_guarantee_ends_the_same_way(broker: Broker) -> None:

@@ -35,7 +35,7 @@ def turn_without_space(broker: Broker) -> None:
     entries, settle = broker.core.take_batch()
     assert entries
     settle(QueueFull("no space"))
-    broker.core.take_outbox()
+    broker.core.take_deferred_sends()
 
 
 def test_a_session_lost_in_a_failed_commit_is_given_up_again(broker: Broker) -> None:
@@ -153,7 +153,7 @@ def test_heartbeats_go_out_however_much_comes_in(broker: Broker) -> None:
     for _ in range(20):
         broker.clock.time += 0.5
         broker.core.decide(broker.clock.now(), judge=False)
-    beats = [m for m in broker.core.take_outbox() if b"HEARTBEAT" in m.frames]
+    beats = [m for m in broker.core.take_deferred_sends() if b"HEARTBEAT" in m.frames]
     assert len(beats) >= 3
 
 
@@ -190,7 +190,9 @@ def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker)
     broker.store.submit(entries)
     [write_results] = broker.store.finished()
     settle(write_results)
-    [chunk] = [message for message in broker.core.take_outbox() if message.lease is not None]
+    [chunk] = [
+        message for message in broker.core.take_deferred_sends() if message.lease is not None
+    ]
     broker.core.not_sent(chunk, broker.clock.now(), reachable=True)
     broker.turn()
     assert broker.took(b"worker") == []
@@ -220,7 +222,7 @@ def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:
     broker.store.submit(entries)
     [write_results] = broker.store.finished()
     settle(write_results)
-    [answer] = [m for m in broker.core.take_outbox() if m.key.identity == b"c"]
+    [answer] = [m for m in broker.core.take_deferred_sends() if m.key.identity == b"c"]
     broker.core.not_sent(answer, broker.clock.now(), reachable=True)
     for error in broker.tell(b"c", Heartbeat("8", "1.0")):  # at once, and to what it says next
         assert (type(error), error.code) == (Error, "inform-again")
@@ -277,7 +279,7 @@ def test_a_plain_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> No
     broker.store.submit(entries)
     [write_results] = broker.store.finished()
     settle(write_results)
-    [job] = [message for message in broker.core.take_outbox() if message.lease is not None]
+    [job] = [message for message in broker.core.take_deferred_sends() if message.lease is not None]
     broker.core.not_sent(job, broker.clock.now(), reachable=True)
     broker.turn()
     assert not any(isinstance(message, Request) for message in broker.took(b"old"))

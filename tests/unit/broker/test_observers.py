@@ -57,7 +57,7 @@ def test_a_slow_observer_keeps_nobody_waiting() -> None:
         told.append(event["seq"])
 
     observers = Observers(slow, "b", 0)
-    taken = [observers.take([row(number)]) for number in range(1, 20)]
+    taken = [observers.put([row(number)]) for number in range(1, 20)]
     n = taken.index(False)
     assert not any(taken[n:])
     go.set()
@@ -69,7 +69,7 @@ def test_observers_are_told_once_and_the_log_says_what_they_missed(caplog) -> No
     told: list[Mapping[str, Any]] = []
     observers = Observers(told.append, "b", 4)
     for number in (4, 5, 9):
-        observers.take([row(number)])
+        observers.put([row(number)])
     observers.close()
     assert [event["seq"] for event in told] == [5, 9]
     assert told[0]["job_id"] == ""

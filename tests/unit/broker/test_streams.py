@@ -121,13 +121,13 @@ def test_parts_reach_the_reader_as_they_came_and_the_end_follows(broker: Streami
 
 
 def test_parts_need_no_commit(broker: Streaming) -> None:
-    """They ride the outbox of the turn without a write."""
+    """They ride the deferred sends of the tick without a write."""
     broker.begin()
     broker.read()
     body = encode_parts("msgpack", [b"\x01"])
     broker.put(b"worker", Reply("p", body, broker.job, "part:1:0:1"))
     assert not broker.core.has_writes
-    assert [message.key.identity for message in broker.core.take_outbox()] == [READER]
+    assert [message.key.identity for message in broker.core.take_deferred_sends()] == [READER]
 
 
 def test_what_came_before_the_reader_waits_for_it(broker: Streaming) -> None:
@@ -204,7 +204,7 @@ def test_a_reader_that_has_missed_a_part_gets_no_later_one(broker: Streaming) ->
     broker.read()
     broker.put(b"worker", Reply("p", encode_parts("msgpack", [pack(0)]), broker.job, "part:1:0:1"))
     broker.core.decide(broker.clock.now())
-    [part] = [m for m in broker.core.take_outbox() if m.key.identity == READER]
+    [part] = [m for m in broker.core.take_deferred_sends() if m.key.identity == READER]
     broker.core.not_sent(part, broker.clock.now(), reachable=True)
     broker.took(READER)
     broker.parts(1)

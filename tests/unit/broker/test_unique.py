@@ -262,7 +262,7 @@ def test_a_failed_commit_changes_nothing(broker: Broker) -> None:
     broker.core.decide(broker.clock.now())
     _, settle = broker.core.take_batch()
     settle(QueueFull("no space"))
-    assert [m.frames[2] for m in broker.core.take_outbox()] == [b"ERROR"]
+    assert [m.frames[2] for m in broker.core.take_deferred_sends()] == [b"ERROR"]
     assert states(broker, first, "new") == ["queued", ""]
     submit(broker, "replace", job_id="new")
     assert states(broker, first, "new") == ["cancelled", "queued"]

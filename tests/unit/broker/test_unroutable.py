@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.broker.peers import Session
-from eventmq.broker.unroutable import TASKS, UnknownTasks
+from eventmq.broker.unroutable import TASKS, UnroutableLog
 from eventmq.wire.commands import Heartbeat
 from tests.support.broker_harness import Broker, FirstQueue
 
@@ -75,26 +75,26 @@ def test_a_queue_that_nobody_serves_is_no_unknown_task(broker: Broker, log) -> N
 
 
 def test_a_plain_job_has_no_task_to_name(log) -> None:
-    UnknownTasks().note("q", "", [Session("s1", FirstQueue())], 300.0)
+    UnroutableLog().warn("q", "", [Session("s1", FirstQueue())], 300.0)
     (line,) = log()
     assert "knows what a plain job names (see --allow-callables); it is served by 's1';" in line
 
 
 def test_many_workers_are_not_all_named(log) -> None:
     sessions = [Session(f"s{n}", FirstQueue()) for n in range(8)]
-    UnknownTasks().note("q", "t", sessions, 300.0)
+    UnroutableLog().warn("q", "t", sessions, 300.0)
     assert "'s4' and 3 more;" in log()[0]
     assert "'s5'" not in log()[0]
 
 
 def test_names_that_clients_make_up_fill_neither_memory_nor_log(log) -> None:
-    unknown = UnknownTasks()
+    unknown = UnroutableLog()
     for n in range(3 * TASKS):
-        unknown.note("q", f"t{n}", [Session("s", FirstQueue())], 300.0)
+        unknown.warn("q", f"t{n}", [Session("s", FirstQueue())], 300.0)
     assert len(log()) == TASKS + 1
     assert log()[-1] == f"jobs of more than {TASKS} unknown tasks wait; no more are named"
 
 
 def test_a_name_cannot_forge_a_line(log) -> None:
-    UnknownTasks().note("q\n1", "t\n2", [Session("s\n3", FirstQueue())], 300.0)
+    UnroutableLog().warn("q\n1", "t\n2", [Session("s\n3", FirstQueue())], 300.0)
     assert "\n" not in log()[0]

@@ -113,7 +113,7 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
         broker.store.submit(entries)
         [write_results] = broker.store.finished()
         settle(write_results)
-        replies = [decode(message.frames) for message in broker.core.take_outbox()]
+        replies = [decode(message.frames) for message in broker.core.take_deferred_sends()]
         turns.append(
             [row[0] for m in replies if isinstance(m, Reply) for row in unpack(m.result, "rows")]
         )
@@ -175,7 +175,7 @@ def test_one_result_that_is_asked_for_often_is_answered_in_several_turns(broker:
     entries, settle = broker.core.take_batch()
     broker.store.submit(entries)
     settle(broker.store.finished()[0])
-    assert len(broker.core.take_outbox()) == 2
+    assert len(broker.core.take_deferred_sends()) == 2
     broker.turn()
     assert len(told(broker, b"c")) == 8
 

@@ -148,7 +148,7 @@ def test_strangers_are_counted_and_the_first_message_of_each_is_logged(
             broker.tell(DEPLOYED, Heartbeat(str(n), "1.0"))
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "has not informed; it is sent nothing until it does" in caplog.text
-    assert broker.call("status")["counters"]["stranded"] == 1
+    assert broker.call("status")["counters"]["muted"] == 1
 
 
 # Routing ids

@@ -1,9 +1,9 @@
-"""Peers that the broker does not know although they take themselves for registered.
+"""Unregistered peers: they send as if they had informed, but this run of the broker has no INFORM.
 
-So it is after a restart of the broker. Peers of ours are told by ERROR ``inform-again``. EventMQ
+That is so after a restart of the broker. Peers with FEATURES get ERROR ``inform-again``. EventMQ
 0.3 takes every message for a sign of life and knows no ERROR: its job managers and schedulers
-inform again only when nothing has come for 15 seconds. So nothing is sent to them, not even an ACK,
-until they do.
+inform again only when nothing has come for 15 seconds. So they are muted: nothing is sent to them,
+not even an ACK, until they inform.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.wire.commands import Command
 
-__all__ = ["Strangers", "reads_refusal"]
+__all__ = ["UnregisteredPeers", "reads_refusal"]
 
 logger = logging.getLogger("eventmq.broker")
 
 
-#: What EventMQ 0.3 sends only when it takes itself for registered.
+#: Commands that EventMQ 0.3 sends only when it takes itself for registered.
 _AFTER_INFORM = frozenset({b"HEARTBEAT", b"READY", b"REPLY"})
 
 
 def reads_refusal(frames: Sequence[bytes]) -> bool:
-    """Return whether an ERROR may go to the sender of a message, of whom nothing else is known.
+    """Return whether an ERROR may go to the sender of a message of which nothing else is known.
 
     Args:
         frames: From the routing id on, not checked in any way.
@@ -39,8 +39,8 @@ def reads_refusal(frames: Sequence[bytes]) -> bool:
     return is_ours(frames[0]) or not _AFTER_INFORM.intersection(frames[3:4])
 
 
-class Strangers:
-    """Decides what peers without INFORM are told.
+class UnregisteredPeers:
+    """Decides what is sent to peers without INFORM.
 
     Args:
         state: Of the broker.
@@ -49,32 +49,32 @@ class Strangers:
     def __init__(self, state: State) -> None:
         self.state = state
 
-    def heard(self, peer: Peer, message: Command) -> None:
-        """Take note of a message of a peer that has not informed, before it is handled."""
+    def received(self, peer: Peer, message: Command) -> None:
+        """Mute or unmute a peer that has not informed, before its message is handled."""
         kind = type(message)
         if kind is Inform:
-            peer.stranded = False
+            peer.muted = False
             return
         if kind not in {Heartbeat, Ready, Reply} or _reads_errors(peer, message):
             return
-        if not peer.stranded:
-            peer.stranded = peer.warned = True
-            self.state.counters["stranded"] += 1
+        if not peer.muted:
+            peer.muted = peer.warned = True
+            self.state.counters["muted"] += 1
             logger.info("peer %s has not informed; it is sent nothing until it does", peer.key)
         if kind is not Heartbeat:
             self._dismiss(peer)
 
     def _dismiss(self, peer: Peer) -> None:
-        """Tell a job manager of EventMQ 0.3 to begin anew, which it does at once.
+        """Make a job manager of EventMQ 0.3 inform again, by a DISCONNECT.
 
-        A DISCONNECT asks whoever follows the document to stop, and ends a scheduler of EventMQ 0.3.
-        So it is for those alone whose message shows what they are, and whose routing id whose make.
+        A DISCONNECT asks other peers to stop, and ends a scheduler of EventMQ 0.3. So it is sent
+        only where the message shows a job manager, and the routing id EventMQ 0.3.
         """
         if peer.dismissed or self.state.closing or not is_deployed(peer.key.identity):
             return
-        peer.dismissed, peer.stranded = True, False
+        peer.dismissed, peer.muted = True, False
         self.state.send(peer, Disconnect(self.state.message_id()).frames())
-        peer.stranded = True
+        peer.muted = True
 
 
 def _reads_errors(peer: Peer, message: Command) -> bool:
