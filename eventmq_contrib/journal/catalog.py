@@ -339,8 +339,7 @@ def covered(file: JournalFile, files: Iterable[JournalFile], begin: int = 0) -> 
 def unlisted(place: FolderPlace, journal: Path) -> list[JournalFile]:
     """Return the large files that are there and that the manifest does not name.
 
-    These are files for which a later compaction made others, and what a killed one had made, drafts
-    too.
+    A later compaction replaced them, or a killed one left them, temporary files included.
 
     Args:
         place: Of the large files.
@@ -355,9 +354,11 @@ def unlisted(place: FolderPlace, journal: Path) -> list[JournalFile]:
     manifest = place.text(MANIFEST)
     there, gone = ([], []) if manifest is None else _compacted(place, manifest)
     named = {file.path for file in (*gone, *(each.file for each in there))}
-    drafts = folder.glob("date=*/hour=*/_*.parquet")
+    temporaries = folder.glob("date=*/hour=*/_*.parquet")
     paths = {path: path for path in place.paths() if path not in named}
-    paths |= {str(draft): str(draft.with_name(draft.name[1:])) for draft in drafts}
+    paths |= {
+        str(temporary): str(temporary.with_name(temporary.name[1:])) for temporary in temporaries
+    }
     found = ((path, _file_at(final, {})) for path, final in paths.items())
     return [file._replace(path=path, large=True) for path, file in found if file is not None]
 

@@ -203,10 +203,10 @@ class Compaction:
         hour = files[0].hour
         folder = self._target / hour
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"_{name}"
-        write_tables(draft, _tables(files))
-        seal = seal_of(name, hour, draft.read_bytes())
-        draft.replace(folder / str(name))
+        temporary = folder / f"_{name}"
+        write_tables(temporary, _tables(files))
+        seal = seal_of(name, hour, temporary.read_bytes())
+        temporary.replace(folder / str(name))
         sync_folder(folder)
         for file in files:
             self._entries.pop(file.path, None)
@@ -238,12 +238,12 @@ def _tables(files: Sequence[JournalFile]) -> Iterator[Any]:
 
 def write_manifest(target: Path, entries: Sequence[dict[str, Any]]) -> None:
     """Write the manifest of a folder of large files, whole or not at all."""
-    draft = target / f"_{MANIFEST}"
-    with draft.open("w", encoding="utf-8") as file:
+    temporary = target / f"_{MANIFEST}"
+    with temporary.open("w", encoding="utf-8") as file:
         json.dump({"version": 1, "files": sorted(entries, key=lambda e: e["path"])}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(target / MANIFEST)
+    temporary.replace(target / MANIFEST)
     sync_folder(target)
 
 

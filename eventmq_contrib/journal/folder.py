@@ -93,12 +93,12 @@ class JournalFolder:
         if self.id:
             return
         self.id = secrets.token_hex(8)
-        draft = self.path / f"{_CARD}.tmp"
-        with draft.open("w", encoding="utf-8") as file:
+        temporary = self.path / f"{_CARD}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
             json.dump({"id": self.id}, file)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(card)
+        temporary.replace(card)
         sync_folder(self.path)
 
     def _clear(self) -> None:
@@ -177,12 +177,12 @@ class JournalFolder:
         data = encode_events(events.values)
         try:
             self._make(folder)
-            draft = folder / f"_{name}"
-            with draft.open("wb") as file:
+            temporary = folder / f"_{name}"
+            with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(folder / str(name))
+            temporary.replace(folder / str(name))
             sync_folder(folder)
             self._logs[broker_id].append(seal_of(name, hour, data))
         except OSError as error:

@@ -347,12 +347,12 @@ class SealLog:
         return (self._folder.parent / seal.hour / str(name)).exists()
 
     def _replace(self, data: bytes) -> None:
-        draft = self._folder / f"_{self._path.name}"
-        with draft.open("wb") as file:
+        temporary = self._folder / f"_{self._path.name}"
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(self._path)
+        temporary.replace(self._path)
         sync_folder(self._folder)
 
     def _write(self, said: dict[str, Any]) -> None:
@@ -393,12 +393,12 @@ def write_begins(folder: Path, begins: Mapping[str, int], name: str = BEGIN) -> 
     """
     path = folder / SEALS / name
     path.parent.mkdir(exist_ok=True)
-    draft = path.with_name(f"_{name}")
-    with draft.open("w", encoding="utf-8") as file:
+    temporary = path.with_name(f"_{name}")
+    with temporary.open("w", encoding="utf-8") as file:
         json.dump(dict(begins), file)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 

@@ -1,62 +1,115 @@
-"""Files that are there whole or not at all, also after a power cut: written beside and renamed."""
+"""Atomic writes of files and of tables: written beside the old one, synced and renamed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["put_table", "put_tables", "write_whole"]
+    from pyspark.sql import DataFrame
+
+__all__ = ["write_file", "write_parquet", "write_parquet_tables", "write_table"]
 
 
 @contextlib.contextmanager
-def _draft(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that takes its place at the end; the folder is made."""
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file that replaces ``path`` at the end; the folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"_{path.name}.draft")
-    with draft.open("wb") as file:
+    temporary = path.with_name(f"_{path.name}.tmp")
+    with temporary.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
+    temporary.replace(path)
 
 
-def write_whole(path: Path, content: Any) -> None:
-    """Let a file take the place of one that may be there, whole.
+def write_file(path: Path, content: Any) -> None:
+    """Write or replace a file.
 
     Args:
-        path: Its place; the folder is made.
+        path: Path of the file; the folder is made.
         content: Text, or bytes of any kind.
     """
-    with _draft(path) as file:
+    with _replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def put_table(path: Path, table: Any) -> None:
-    """Let a Parquet file take the place of one that may be there, whole.
+def write_parquet(path: Path, table: Any) -> None:
+    """Write or replace a Parquet file.
 
     Args:
-        path: Its place.
+        path: Path of the file; the folder is made.
         table: A `pyarrow.Table`.
     """
-    put_tables(path, table.schema, [table])
+    write_parquet_tables(path, table.schema, [table])
 
 
-def put_tables(path: Path, schema: Any, tables: Iterable[Any]) -> None:
-    """Write tables one after the other as one Parquet file, which is there whole or not at all.
+def write_parquet_tables(path: Path, schema: Any, tables: Iterable[Any]) -> None:
+    """Write or replace a Parquet file, table by table.
 
     Args:
-        path: Its place.
-        schema: Of the file, as a `pyarrow.Schema`.
-        tables: `pyarrow.Table` of these columns, of which one is in memory at a time.
+        path: Path of the file; the folder is made.
+        schema: `pyarrow.Schema` of the file.
+        tables: Each a `pyarrow.Table` of these columns; one is in memory at a time.
     """
     import pyarrow.parquet as pq
 
-    with _draft(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with _replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in tables:
             writer.write_table(table)
+
+
+#: Spark writes it when a table is complete.
+_COMPLETE = "_SUCCESS"
+
+
+def write_table(table: DataFrame, out: str | Path) -> None:
+    """Write a table as a folder of Parquet files, or replace one once the new one is complete.
+
+    Args:
+        table: The table.
+        out: Folder, or an address that Spark knows, which Spark itself then replaces.
+
+    Raises:
+        StoreError: The folder is not a table, or it cannot be written.
+    """
+    if "://" in str(out):
+        table.write.mode("overwrite").parquet(str(out))
+        return
+    folder = Path(out).absolute()
+    if folder.exists() and not (folder / _COMPLETE).is_file() and any(_content(folder)):
+        msg = f"{folder} is there and is no table: name another with --out"
+        raise StoreError(msg)
+    new = folder.with_name(f"_{folder.name}.tmp")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(new, ignore_errors=True)
+        table.write.parquet(f"file://{new}")
+        _replace(new, folder)
+    except OSError as error:
+        msg = f"cannot write {folder}: {error.strerror or error}"
+        raise StoreError(msg) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """Replace a folder, if it exists, by a new one."""
+    old = folder.with_name(f"_{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _content(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else [folder]

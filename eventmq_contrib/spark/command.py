@@ -15,8 +15,8 @@ import click
 from eventmq.cli.output import show_rows
 from eventmq.cli.target import takes_json
 from eventmq_contrib.spark import commands, timestamps
+from eventmq_contrib.spark.atomic import write_table
 from eventmq_contrib.spark.session import using_spark
-from eventmq_contrib.spark.table import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

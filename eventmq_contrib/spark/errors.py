@@ -1,4 +1,4 @@
-"""What of EventMQ's own errors is behind an error of Spark, which has it as text among traces."""
+"""Maps errors of Spark, which have ours as text among their traces, back to EventMQ's classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eventmq.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["cause_of"]
+__all__ = ["map_error"]
 
 _LINE = re.compile(r"^\s*eventmq\S*\.(\w+): (.+)$", re.MULTILINE)
 
@@ -31,14 +31,14 @@ _KINDS: Mapping[str, type[EventMQError]] = {
 }
 
 
-def cause_of(error: Exception) -> EventMQError | None:
-    """Return the error that a Spark task of ours, or the data source, has raised; None for none.
+def map_error(error: Exception) -> EventMQError | None:
+    """Return the EventMQ error that caused an error of Spark, None if it was another one.
 
     Args:
-        error: Of Spark.
+        error: An exception of Spark.
     """
-    found = None
+    mapped = None
     for kind, text in _LINE.findall(str(error)):
         if kind in _KINDS:
-            found = _KINDS[kind](text)
-    return found
+            mapped = _KINDS[kind](text)
+    return mapped

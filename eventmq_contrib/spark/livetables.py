@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from eventmq_contrib.spark.atomic import put_table, write_whole
+from eventmq_contrib.spark.atomic import write_file, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,7 +65,7 @@ class LiveTables:
             hours.setdefault(row["start"].replace(minute=0), []).append(row)
         for hour, some in sorted(hours.items()):
             merged = {**_by_key(self._hour(hour)), **_by_key(some)}
-            put_table(self._path(hour), pa.Table.from_pylist(list(merged.values())))
+            write_parquet(self._path(hour), pa.Table.from_pylist(list(merged.values())))
         # Events that come after the watermark change no row, but may be of jobs that wait.
         waits = self._waiting is not None and self._waiting.advance(batch)
         starts = [*(row["start"] for row in rows), *self._seen()]
@@ -94,9 +94,9 @@ class LiveTables:
         )  # fmt: skip
         if rows:
             table = pa.Table.from_pylist(rows, schema=_slo_schema())
-            put_table(self._out / "slo" / "slo.parquet", table)
+            write_parquet(self._out / "slo" / "slo.parquet", table)
         if self._text is not None:
-            write_whole(self._text, "".join(_lines(recent, rows, newest)))
+            write_file(self._text, "".join(_lines(recent, rows, newest)))
 
     def _path(self, hour: datetime) -> Path:
         return self._out / "stats" / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}" / "stats.parquet"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.errors import BrokerUnavailable, StoreError
-from eventmq_contrib.spark.errors import cause_of
+from eventmq_contrib.spark.errors import map_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -93,8 +93,7 @@ class Replay:
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        from eventmq_contrib.spark.atomic import write_whole
-        from eventmq_contrib.spark.table import write_table
+        from eventmq_contrib.spark.atomic import write_file, write_table
 
         size = SLICE if rate is None else min(SLICE, max(_LEAST_SLICE, int(rate * _SLICE_SECONDS)))
         place = f.row_number().over(Window.orderBy("ts_us", "job_id")) - 1
@@ -105,7 +104,7 @@ class Replay:
         self.slices = -(-self.jobs // size)
         (self.folder / "done").mkdir(exist_ok=True)
         card = {"of": self._said, "jobs": self.jobs, "slices": self.slices}
-        write_whole(self._card, json.dumps(card, indent=1))
+        write_file(self._card, json.dumps(card, indent=1))
         self.planned = True
 
     def _plan_of(self, spark: SparkSession) -> DataFrame:
@@ -146,7 +145,7 @@ class Replay:
         try:
             writer.options(**options).mode("append").save()
         except PySparkException as error:
-            if not isinstance(cause_of(error), BrokerUnavailable):
+            if not isinstance(map_error(error), BrokerUnavailable):
                 raise
             msg = (
                 f"the broker went away at slice {number + 1} of {self.slices}; start it again with "

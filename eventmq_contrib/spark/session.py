@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError
 from eventmq_contrib.extras import need
-from eventmq_contrib.spark.errors import cause_of
+from eventmq_contrib.spark.errors import map_error
 from eventmq_contrib.spark.java import java_home
 from eventmq_contrib.spark.scratch import make_scratch
 
@@ -165,7 +165,7 @@ def using_spark(master: str | None = None) -> Iterator[SparkSession]:
         yield spark
     except (PySparkException, Py4JError) as error:
         failed = SparkFailed(f"Spark could not finish: {_first_lines(error)}")
-        raise cause_of(error) or failed from error
+        raise map_error(error) or failed from error
     finally:
         if not running:
             spark.stop()

@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any
 from eventmq.errors import StoreError
 from eventmq.events import SCHEMA_VERSION, Kind
 from eventmq_contrib.spark.analyses.slo import expired_waiting
-from eventmq_contrib.spark.atomic import write_whole
+from eventmq_contrib.spark.atomic import write_file
 from eventmq_contrib.spark.livetables import LiveTables
-from eventmq_contrib.spark.timestamps import words_of
+from eventmq_contrib.spark.timestamps import texts_of
 from eventmq_contrib.spark.waiting import Events, Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "QUANTILES", "Stream", "minutes", "start_stream"]
+__all__ = ["COLUMNS", "QUANTILES", "BatchReports", "Stream", "minutes", "start_stream"]
+
 
 #: Columns of events that are read.
 COLUMNS = (
@@ -286,11 +289,11 @@ def _claim(stream: Stream) -> Stream:
     said: dict[str, Any] = {
         "journal": journal, "watermark": stream.watermark, "target": stream.target,
         "queue": stream.queue, "task": stream.task, "since": stream.since, "until": stream.until,
-        "words": words_of(since=stream.since, until=stream.until),
+        "words": texts_of(since=stream.since, until=stream.until),
     }  # fmt: skip
     if not card.is_file():
         stream.out.mkdir(parents=True, exist_ok=True)
-        write_whole(card, json.dumps(said, indent=1))
+        write_file(card, json.dumps(said, indent=1))
         return stream
     there = json.loads(card.read_text(encoding="utf-8"))
     words, before = said.pop("words"), there.get("words", {})
@@ -301,3 +304,57 @@ def _claim(stream: Stream) -> Stream:
             msg = f"{stream.out} is of a stream with {name} {was}, not {now}"
             raise StoreError(f"{msg}: name another folder with --out")
     return dataclasses.replace(stream, **same)
+
+
+#: The operator of Spark that keeps the cells.
+_CELLS = "stateStoreSave"
+
+#: What is summed up at the end.
+_SUMMED = ("rows", "cells", "late")
+
+
+class BatchReports:
+    """Turns the progress of a query of Spark into flat objects, each batch once."""
+
+    def __init__(self) -> None:
+        self._last = -1
+        self._batches = 0
+        self._sums = dict.fromkeys(_SUMMED, 0)
+
+    def new(self, progress: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the batches that were not told yet.
+
+        Each has ``batch`` (its number), ``rows`` (events that were read), ``cells`` (rows of the
+        table ``stats`` that changed), ``late`` (cells of events that came after the watermark
+        and were left out), ``watermark`` (ISO time; events before it are late) and ``seconds``.
+
+        Args:
+            progress: The last ones, as ``StreamingQuery.recentProgress`` has them; a query that
+                finds nothing repeats the last number.
+        """
+        for each in progress:
+            if each["batchId"] > self._last and "addBatch" in each["durationMs"]:
+                self._last = each["batchId"]
+                told = _told(each)
+                self._batches += 1
+                for name in _SUMMED:
+                    self._sums[name] += told[name]
+                yield told
+
+    def total(self) -> dict[str, Any]:
+        """Return the sums of all that were told, and the number of these ``batches``."""
+        return {"what": "total", "batches": self._batches, **self._sums}
+
+
+def _told(progress: Mapping[str, Any]) -> dict[str, Any]:
+    states = progress["stateOperators"]
+    cells = [each for each in states if each["operatorName"] == _CELLS]
+    return {
+        "what": "batch",
+        "batch": progress["batchId"],
+        "rows": progress["numInputRows"],
+        "cells": sum(state["numRowsUpdated"] for state in cells),
+        "late": sum(state["numRowsDroppedByWatermark"] for state in states),
+        "watermark": progress["eventTime"].get("watermark"),
+        "seconds": progress["durationMs"]["triggerExecution"] / 1000,
+    }

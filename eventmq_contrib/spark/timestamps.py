@@ -1,4 +1,4 @@
-"""Moments that were said as "2h" ago, and mean another time each time that they are said."""
+"""Timestamps of options, with the text that the user wrote: "2h" is another time at each start."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ from eventmq.cli.command import read_moment
 if TYPE_CHECKING:
     import click
 
-__all__ = ["Moment", "read", "words_of"]
+__all__ = ["RelativeTimestamp", "read", "texts_of"]
 
 
-class Moment(float):
-    """Unix time in seconds, and the words for it."""
+class RelativeTimestamp(float):
+    """Unix time in seconds, and the text it was given as."""
 
-    __slots__ = ("words",)
+    __slots__ = ("text",)
 
-    words: str
+    text: str
 
 
 def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Return the moment that an option says, with its words; None if it was not given.
+    """Return the timestamp of an option, None if it was not used.
 
     Raises:
-        BadParameter: It is no moment.
+        BadParameter: It is not a timestamp.
     """
     seconds = read_moment(ctx, param, value)
     if seconds is None or value is None:
         return None
-    moment = Moment(seconds)
-    moment.words = value
-    return moment
+    timestamp = RelativeTimestamp(seconds)
+    timestamp.text = value
+    return timestamp
 
 
-def words_of(**moments: float | None) -> dict[str, str]:
-    """Return the words of those moments that were said in words, by their names."""
-    return {name: moment.words for name, moment in moments.items() if isinstance(moment, Moment)}
+def texts_of(**timestamps: float | None) -> dict[str, str]:
+    """Return the texts of timestamps that came from options, by name."""
+    return {
+        name: timestamp.text
+        for name, timestamp in timestamps.items()
+        if isinstance(timestamp, RelativeTimestamp)
+    }

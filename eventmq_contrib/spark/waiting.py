@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.events import STATES
 from eventmq_contrib.spark.analyses.states import READY
-from eventmq_contrib.spark.atomic import put_tables
+from eventmq_contrib.spark.atomic import write_parquet_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -245,7 +245,7 @@ class Waiting:
         begun = time.monotonic()
         self._lines = {key: line for key, line in self._lines.items() if line.ready}
         said = {_UPTO: json.dumps(self._upto), _NEWEST: str(self._newest_us)}
-        put_tables(self._path, _schema().with_metadata(said), self._tables())
+        write_parquet_tables(self._path, _schema().with_metadata(said), self._tables())
         ended = time.monotonic()
         self._due = ended + max(_EVERY, _REST * (ended - begun))
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eventmq.events import ENDS, Kind
-from eventmq_contrib.spark.analyses.leases import double_leased
 from eventmq_contrib.spark.analyses.numbers import gaps, numbers
-from eventmq_contrib.spark.analyses.states import RUNNING, ended, kind_of, lives
+from eventmq_contrib.spark.analyses.states import RUNNING, double_leased, ended, kind_of, lives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

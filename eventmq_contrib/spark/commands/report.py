@@ -73,12 +73,12 @@ def _write(path: Path, text: str) -> None:
     if path.is_dir():
         msg = f"{path} is a folder: name a file with --out, as in --out {path / PAGE}"
         raise StoreError(msg)
-    draft = path.with_name(f"_{path.name}.draft")
+    temporary = path.with_name(f"_{path.name}.tmp")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         msg = f"cannot write {path}: {error.strerror or error}"
         raise StoreError(msg) from error
     click.echo(f"wrote {path}", err=True)

@@ -14,8 +14,8 @@ import click
 from eventmq.cli.command import FAILED, Command
 from eventmq.cli.output import to_json
 from eventmq.errors import StoreError
-from eventmq_contrib.spark.batches import Batches
 from eventmq_contrib.spark.command import takes_journal
+from eventmq_contrib.spark.streaming import BatchReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def _watch(query: StreamingQuery, stream: Stream, say: Callable[[dict[str, Any]]
     ended: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _: ended.append(number))
-    batches, over = Batches(), False
+    batches, over = BatchReports(), False
     while not over:
         over = bool(query.awaitTermination(_LOOK))
         for told in batches.new(query.recentProgress):

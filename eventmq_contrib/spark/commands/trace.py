@@ -40,8 +40,14 @@ def command(look: Look, id: str, chrome: Path | None) -> int:
     """
     if look.queue is not None or look.task is not None:
         raise click.UsageError("a trace goes over all queues and tasks: leave --queue and --task")
-    from eventmq_contrib.spark.analyses.trace import MOST, critical, events_of, hops
-    from eventmq_contrib.spark.analyses.tracetable import about, hop_rows
+    from eventmq_contrib.spark.analyses.trace import (
+        MOST,
+        about,
+        critical,
+        events_of,
+        hop_rows,
+        hops,
+    )
 
     with look.events() as events:
         rows = events_of(events, id)
@@ -63,12 +69,12 @@ def command(look: Look, id: str, chrome: Path | None) -> int:
 def _write_chrome(path: Path, found: Any) -> None:
     from eventmq_contrib.spark.analyses.chrome import chrome_trace
 
-    draft = path.with_name(f"_{path.name}.draft")
+    temporary = path.with_name(f"_{path.name}.tmp")
     try:
-        draft.write_text(json.dumps(chrome_trace(found)), encoding="utf-8")
-        draft.replace(path)
+        temporary.write_text(json.dumps(chrome_trace(found)), encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         msg = f"cannot write {path}: {error.strerror or error}"
         raise StoreError(msg) from error
     click.echo(f"wrote {path}", err=True)
@@ -77,7 +83,7 @@ def _write_chrome(path: Path, found: Any) -> None:
 def _show(told: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from eventmq_contrib.spark.analyses.tracetable import drawn
+    from eventmq_contrib.spark.analyses.trace import drawn
 
     console = Console(highlight=False)
     for line in drawn(told):

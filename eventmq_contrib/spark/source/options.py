@@ -1,11 +1,12 @@
-"""What can be said to the data source, checked: each option by its name, with what is allowed.
+"""Options of the data source, checked, and the connection to a broker that they name.
 
 Spark hands options over as text, without regard to upper and lower case. They show in plans and in
-the web page of a query, so that no option takes key material: keys are named by the paths of files.
+the web page of a query, so no option takes key material: keys are named by the paths of files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
@@ -14,10 +15,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from eventmq.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from dataclasses import Field
 
-__all__ = ["IN_FLIGHT", "Connection", "Reading", "Streaming", "Writing", "moment", "read_options"]
+    from eventmq import EventMQ
+
+__all__ = [
+    "IN_FLIGHT",
+    "Connection",
+    "Reading",
+    "Streaming",
+    "Writing",
+    "connected",
+    "moment",
+    "read_options",
+]
+
 
 #: Jobs that a Spark task has sent and that are not confirmed, at most.
 IN_FLIGHT = 4000
@@ -236,3 +249,30 @@ def moment(text: str) -> float | None:
     if found.tzinfo is None:
         found = found.replace(tzinfo=timezone.utc)
     return found.timestamp()
+
+
+@contextlib.contextmanager
+def connected(options: Connection) -> Iterator[EventMQ]:
+    """Give an app that talks to the broker of the options, and close it at the end.
+
+    What the options leave out, the settings of the machine say.
+
+    Raises:
+        SettingsError: A value is not allowed, or a key file cannot be read.
+    """
+    from eventmq import EventMQ
+
+    said: dict[str, Any] = {
+        "broker": options.broker.split(",") if options.broker else None,
+        "key_file": options.key,
+        "broker_key_file": options.broker_key,
+        "submit_timeout": options.timeout,
+    }
+    app = EventMQ("spark", **{name: value for name, value in said.items() if value is not None})
+    try:
+        if "memory://" in app.settings.broker:
+            msg = "the broker memory:// lives inside one process, and Spark's are others; name one "
+            raise SettingsError(msg + 'that they reach: option("broker", "tcp://127.0.0.1:47291")')
+        yield app
+    finally:
+        app.close()

@@ -1,4 +1,4 @@
-"""Readers of the data source for ``spark.read``: from a journal's files, or from a broker.
+"""Readers of the data source for ``spark.read``: a journal's files, or the tables of a broker.
 
 Filters are not pushed down: in pyspark 4.1 to 4.3 a pushed filter stays with the loaded DataFrame,
 and a later query silently has too few rows.
@@ -6,20 +6,34 @@ and a later query silently has too few rows.
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
+    from eventmq import EventMQ
     from eventmq_contrib.spark.source.files import Slice
     from eventmq_contrib.spark.source.options import Reading
 
-__all__ = ["BrokerReader", "JournalReader", "arrow_type", "pieces"]
+__all__ = [
+    "ENDED",
+    "JOBS",
+    "OF_BROKER",
+    "QUEUES",
+    "BrokerReader",
+    "JournalReader",
+    "arrow_type",
+    "job_rows",
+    "pieces",
+    "queue_rows",
+]
+
 
 #: Table of a journal -> kinds of its events; what they say of a job is what was then.
 _KINDS = {
@@ -103,8 +117,6 @@ class BrokerReader:
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one piece per question: of outcomes there are several."""
-        from eventmq_contrib.spark.source.tables import ENDED
-
         states = ENDED if self.options.table == "outcomes" else (None,)
         return pieces(states)
 
@@ -115,7 +127,7 @@ class BrokerReader:
             BrokerUnavailable: It does not.
             NotAllowed: The key may not do this.
         """
-        from eventmq_contrib.spark.source.connect import connected
+        from eventmq_contrib.spark.source.options import connected
 
         with connected(self.options) as app:
             if self.options.table == "events":
@@ -124,8 +136,6 @@ class BrokerReader:
                 yield from self._rows(app, partition.value)
 
     def _rows(self, app: Any, state: str | None) -> Iterator[tuple[Any, ...]]:
-        from eventmq_contrib.spark.source.tables import job_rows, queue_rows
-
         options = self.options
         if options.table == "queues":
             yield from queue_rows(app)
@@ -151,3 +161,67 @@ class BrokerReader:
                 return
             arrays = [pa.array(columns.values[each.name], each.type) for each in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+#: States of jobs that have an outcome.
+ENDED = ("succeeded", "failed", "cancelled", "expired")
+
+#: Columns of jobs and types, as Spark reads them. ``ran`` is in seconds.
+JOBS = (
+    "id string, task string, queue string, state string, attempt int, delivery int, priority int, "
+    "created timestamp, due timestamp, expires timestamp, started timestamp, ran double, "
+    "finished timestamp, worker string, error_type string, error string, headers string"
+)
+
+#: Columns of queues and types.
+QUEUES = (
+    "name string, waiting bigint, delayed bigint, running bigint, failed bigint, paused boolean, "
+    "workers int, limits string"
+)
+
+#: Table -> its columns, of those that only a broker has.
+OF_BROKER = {"jobs": JOBS, "failed": JOBS, "outcomes": JOBS, "queues": QUEUES}
+
+_QUEUE = ("name", "waiting", "delayed", "running", "failed", "paused", "workers", "limits")
+
+
+def job_rows(app: EventMQ, listing: str, filters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a listing of jobs, page by page.
+
+    Args:
+        app: Asks the broker.
+        listing: ``jobs`` or ``failed``.
+        filters: Of the call; None is none.
+    """
+    given = {name: value for name, value in filters.items() if value is not None}
+    cursor = ""
+    while True:
+        page = app.ask(listing, {**given, "cursor": cursor})
+        for row in page[listing]:
+            yield _job(row)
+        cursor = page["cursor"]
+        if not cursor:
+            return
+
+
+def _job(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    from eventmq.wire.results import decode_error
+
+    error = decode_error(row["error"]) if row["error"] else None
+    return (
+        row["id"], row["task"] or None, row["queue"], row["state"], row["attempt"],
+        row["delivery"], row["priority"], _time(row["created"]), _time(row["due"]),
+        _time(row["expires"]), _time(row["started"]), row["ran"] if row["started"] else None,
+        _time(row["finished"]), row["worker"] or None, error.type if error else None,
+        error.message if error else None, row["headers"],
+    )  # fmt: skip
+
+
+def _time(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
+
+
+def queue_rows(app: EventMQ) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the queues."""
+    for row in app.ask("queues"):
+        yield tuple(row[name] for name in _QUEUE)

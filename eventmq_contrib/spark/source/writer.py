@@ -1,6 +1,6 @@
 """Writers of the data source: one job per row, or one replay of a failed job per row.
 
-A task of Spark that is retried, and a program that is started again, write the same ids, and the
+A Spark task that is retried, and a program that is started again, write the same ids, and the
 broker has each job once. Nothing is undone when a write is aborted: what was confirmed stays, and
 the write can be done again.
 """
@@ -8,19 +8,190 @@ the write can be done again.
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventmq.errors import SettingsError, did_you_mean
+from eventmq_contrib.spark.source.ids import derived_ids, unix_ms
+from eventmq_contrib.spark.source.options import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
+    from eventmq import EventMQ
     from eventmq_contrib.spark.source.options import Writing
-    from eventmq_contrib.spark.source.sending import Shape
 
-__all__ = ["JobWriter", "StreamJobWriter"]
+__all__ = ["JobWriter", "Pace", "Shape", "StreamJobWriter", "replay", "submit", "total"]
+
+
+#: The column with the ids of jobs.
+JOB_ID = "job_id"
+
+#: Columns of a replay.
+REPLAY = (JOB_ID, "attempt")
+
+#: At a bounded rate, a part takes no longer than so many seconds.
+_STEP = 0.25
+
+
+class Shape(NamedTuple):
+    """Which columns are what.
+
+    Attributes:
+        arguments: The positional arguments.
+        keywords: The keyword arguments.
+        job_id: Whether there is a column with ids.
+    """
+
+    arguments: tuple[str, ...]
+    keywords: tuple[str, ...]
+    job_id: bool
+
+    @classmethod
+    def of(cls, options: Writing, columns: Sequence[str]) -> Shape:
+        """Return the shape of rows with these columns.
+
+        Raises:
+            SettingsError: They do not fit the options, or say no id.
+        """
+        if options.action == "replay":
+            _named("a replay", REPLAY, columns)
+            return cls((), (), job_id=True)
+        if options.task is None:
+            raise SettingsError('no task is named: option("task", "shop.send")')
+        for what, named in (
+            ("argColumns", options.arguments), ("kwargColumns", options.keywords),
+            ("idColumns", options.ids), ("idTime", _time_column(options)),
+        ):  # fmt: skip
+            _named(f"option {what!r}", named or (), columns)
+        has_id = JOB_ID in columns
+        if has_id == (options.ids is not None):
+            raise SettingsError(_no_id(has_id=has_id))
+        keywords = options.keywords or ()
+        if options.arguments is None and options.keywords is None:
+            keywords = tuple(name for name in columns if name != JOB_ID)
+        return cls(options.arguments or (), keywords, has_id)
+
+
+def _time_column(options: Writing) -> tuple[str, ...]:
+    text = options.id_time
+    return () if text is None or moment(text) is not None else (text,)
+
+
+def _named(what: str, names: Iterable[str], columns: Sequence[str]) -> None:
+    for name in names:
+        if name not in columns:
+            raise SettingsError(f"{what} needs a column {name!r}; {did_you_mean(name, columns)}")
+
+
+def _no_id(*, has_id: bool) -> str:
+    if has_id:
+        return "idColumns and a column job_id both say the ids of jobs; allowed is one of them"
+    return (
+        "nothing says the ids of jobs, and a Spark task that is retried would make each job anew: "
+        'name columns that are a key with option("idColumns", "a,b"), or add a column job_id'
+    )
+
+
+class Pace:
+    """Bounds how fast rows go out.
+
+    Args:
+        rate: Rows per second, 0.0 for no limit.
+        most: Rows of a part.
+    """
+
+    def __init__(self, rate: float, most: int) -> None:
+        self.rate = rate
+        #: Rows of a part.
+        self.size = min(most, max(1, int(rate * _STEP))) if rate else most
+        self._begin = time.monotonic()
+        self._sent = 0
+
+    def parts(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield batches cut into parts, each when it may go."""
+        for batch in batches:
+            for start in range(0, batch.num_rows, self.size):
+                part = batch.slice(start, self.size)
+                if self.rate:
+                    ahead = self._begin + self._sent / self.rate - time.monotonic()
+                    time.sleep(max(0.0, ahead))
+                self._sent += part.num_rows
+                yield part
+
+
+def submit(app: EventMQ, options: Writing, shape: Shape, batches: Iterator[Any]) -> dict[str, int]:
+    """Submit a job per row; return how many."""
+    call, name, n = options.call(), options.task or "", 0
+    for part in Pace(options.rate, options.in_flight).parts(batches):
+        columns = {field: part.column(field) for field in part.schema.names}
+        given = [columns[field].to_pylist() for field in shape.arguments]
+        named = [columns[field].to_pylist() for field in shape.keywords]
+        calls = [
+            (tuple(args), dict(zip(shape.keywords, values, strict=True)))
+            for args, values in zip(_rows(given, part), _rows(named, part), strict=True)
+        ]
+        app.send_many(name, calls, job_ids=_ids(options, shape, columns), **call)
+        n += part.num_rows
+    return {"jobs": n}
+
+
+def _rows(columns: list[list[Any]], part: Any) -> Iterable[tuple[Any, ...]]:
+    return zip(*columns, strict=True) if columns else [()] * part.num_rows
+
+
+def _ids(options: Writing, shape: Shape, columns: Mapping[str, Any]) -> list[str]:
+    if shape.job_id:
+        ids: list[Any] = columns[JOB_ID].to_pylist()
+        if not all(isinstance(job_id, str) and job_id for job_id in ids):
+            raise SettingsError(
+                "a row has no text in the column job_id; fill it in or leave it out"
+            )
+        return ids
+    keys = [columns[field].to_pylist() for field in options.ids or ()]
+    return list(derived_ids(options.id_space or options.task or "", keys, _times(options, columns)))
+
+
+def _times(options: Writing, columns: Mapping[str, Any]) -> list[int] | None:
+    if options.id_time is None:
+        return None
+    at = moment(options.id_time)
+    if at is None:
+        return [unix_ms(value) for value in columns[options.id_time].to_pylist()]
+    return [int(at * 1000)] * len(next(iter(columns.values())))
+
+
+def replay(app: EventMQ, options: Writing, _: Shape, batches: Iterator[Any]) -> dict[str, int]:
+    """Queue the failed jobs of the rows again, each if its attempt is still the one of the row.
+
+    Returns:
+        How many were ``replayed``, how many were replayed ``before`` or have gone on otherwise, and
+        of how many the broker knows nothing more: ``unknown``.
+    """
+    from eventmq.wire.calls import MAX_IDS
+
+    counts = Counter(replayed=0, before=0, unknown=0)
+    pace = Pace(options.rate, min(options.in_flight, MAX_IDS))
+    for part in pace.parts(batches):
+        rows = dict(zip(*(part.column(name).to_pylist() for name in REPLAY), strict=True))
+        answers = app.ask("retry", {"ids": list(rows), "attempts": list(rows.values())})
+        for _id, state, was in answers:
+            done = state == "queued" and was == "failed"
+            counts["replayed" if done else "before" if state else "unknown"] += 1
+    return dict(counts)
+
+
+def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of what several Spark tasks wrote."""
+    found: Counter[str] = Counter()
+    for each in counts:
+        found.update(each)
+    return dict(found)
 
 
 def write(options: Writing, shape: Shape, batches: Iterator[Any]) -> WriterCommitMessage:
@@ -36,8 +207,7 @@ def write(options: Writing, shape: Shape, batches: Iterator[Any]) -> WriterCommi
     """
     from pyspark.sql.datasource import WriterCommitMessage
 
-    from eventmq_contrib.spark.source.connect import connected
-    from eventmq_contrib.spark.source.sending import replay, submit
+    from eventmq_contrib.spark.source.options import connected
 
     written = WriterCommitMessage()
     send = replay if options.action == "replay" else submit
@@ -54,8 +224,6 @@ class JobWriter:
     """
 
     def __init__(self, options: Writing, schema: StructType) -> None:
-        from eventmq_contrib.spark.source.sending import Shape
-
         self.options = options
         self.shape = Shape.of(options, schema.fieldNames())
 
@@ -67,19 +235,16 @@ class JobWriter:
         """Write the report, where one is wanted: all rows are with the broker."""
         if self.options.report is None:
             return
-        from eventmq_contrib.spark.atomic import write_whole
-        from eventmq_contrib.spark.source.sending import total
+        from eventmq_contrib.spark.atomic import write_file
 
         counts = total(vars(each)["counts"] for each in messages if each is not None)
-        write_whole(Path(self.options.report), json.dumps(counts))
+        write_file(Path(self.options.report), json.dumps(counts))
 
 
 class StreamJobWriter:
     """Writes the batches of a stream; as `JobWriter`."""
 
     def __init__(self, options: Writing, schema: StructType) -> None:
-        from eventmq_contrib.spark.source.sending import Shape
-
         self.options = options
         self.shape = Shape.of(options, schema.fieldNames())
 

@@ -24,10 +24,10 @@ import pytest
 from eventmq_contrib.spark.analyses.audit import audit
 from eventmq_contrib.spark.analyses.capacity import capacity
 from eventmq_contrib.spark.analyses.stats import stats
+from eventmq_contrib.spark.atomic import write_table
 from eventmq_contrib.spark.java import find_java, packaged_java, write_home
 from eventmq_contrib.spark.journal import read_journal
 from eventmq_contrib.spark.session import spark_session
-from eventmq_contrib.spark.table import write_table
 from tests.contrib.spark.histories import story, write_journal
 from tests.support.page_files import ROOT
 from tests.support.system import until

@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventmq_contrib.spark.analyses import capacity
-from eventmq_contrib.spark.analyses import slots as product
+from eventmq_contrib.spark.analyses import capacity as capacity_module
+from eventmq_contrib.spark.analyses.capacity import (
+    max_concurrent,
+    min_slots,
+    queue_table,
+    waits,
+    worker_table,
+)
 from eventmq_contrib.spark.analyses.executions import executions
-from eventmq_contrib.spark.analyses.slots import at_once, least, queue_table, waits, worker_table
 from tests.contrib.spark.histories import START_US, frame, story
 
 if TYPE_CHECKING:
@@ -57,15 +63,15 @@ def test_the_least_number_of_slots_is_found_from_any_guess(
         return bool(np.percentile(plain(jobs, slots), 95) <= target)
 
     expected = next(slots for slots in range(1, len(jobs) + 1) if meets(slots))
-    found = least(*columns(jobs), target, guess)
+    found = min_slots(*columns(jobs), target, guess)
     assert found is not None
     assert (expected, plain(jobs, expected)) == (found[0], found[1].tolist())
 
 
 def test_a_target_that_no_number_of_slots_meets_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "MOST", 4)
+    monkeypatch.setattr(capacity_module, "MAX_SLOTS", 4)
     ready, run = np.zeros(100, dtype=np.int64), np.full(100, 1_000_000, dtype=np.int64)
-    assert least(ready, run, 10.0, 1) is None
+    assert min_slots(ready, run, 10.0, 1) is None
     frame = frame_of([(0, 0, 1_000_000)] * 100)
     table = queue_table(frame, target_p95=1e-5)
     assert "needed" not in set(table["what"])
@@ -76,7 +82,7 @@ def test_how_many_ran_at_once_is_counted(runs: list[tuple[int, int]]) -> None:
     """At each start, those that have begun and not ended."""
     expected = max(sum(s <= at < s + run for s, run in runs) for at, _ in runs)
     started, run = columns(runs)
-    assert expected == at_once(started, started + run)
+    assert expected == max_concurrent(started, started + run)
 
 
 def frame_of(runs: list[tuple[int, int, int]]) -> pd.DataFrame:

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 import eventmq_contrib.spark as public
 from eventmq.errors import PluginError, StoreError
 from eventmq_contrib.spark import command as group
+from eventmq_contrib.spark.atomic import write_table
 from eventmq_contrib.spark.command import Look, takes_journal
 from eventmq_contrib.spark.session import SparkFailed, spark_session, using_spark
-from eventmq_contrib.spark.table import write_table
 from tests.contrib.spark.histories import write_journal
 from tests.contrib.spark.test_journal_read import numbered
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from eventmq_contrib.spark.enqueueing import enqueue, with_ids
 from eventmq_contrib.spark.source import EventMQDataSource
-from eventmq_contrib.spark.source.tables import job_rows
+from eventmq_contrib.spark.source.reader import job_rows
 from tests.support.system import System, until
 
 if TYPE_CHECKING:

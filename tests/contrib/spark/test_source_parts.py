@@ -18,9 +18,8 @@ from eventmq.errors import BrokerUnavailable, SettingsError, StoreError
 from eventmq.events import SCHEMA_VERSION
 from eventmq.job import id_time
 from eventmq_contrib.journal.catalog import JournalFile, in_order
-from eventmq_contrib.spark.errors import cause_of
+from eventmq_contrib.spark.errors import map_error
 from eventmq_contrib.spark.source import stream as stream_module
-from eventmq_contrib.spark.source.connect import connected
 from eventmq_contrib.spark.source.files import (
     Slice,
     bundles,
@@ -35,10 +34,11 @@ from eventmq_contrib.spark.source.options import (
     Reading,
     Streaming,
     Writing,
+    connected,
     moment,
     read_options,
 )
-from eventmq_contrib.spark.source.sending import Pace, Shape
+from eventmq_contrib.spark.source.writer import Pace, Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -315,7 +315,7 @@ def test_the_cause_of_an_error_of_spark_is_found_in_its_text() -> None:
     During handling of the above exception, another exception occurred:
     eventmq.errors.BrokerUnavailable: no broker could be reached in time
     JVM stacktrace: ..."""
-    found = cause_of(RuntimeError(text))
+    found = map_error(RuntimeError(text))
     assert isinstance(found, BrokerUnavailable)
     assert str(found) == "no broker could be reached in time"
-    assert cause_of(RuntimeError("java.lang.OutOfMemoryError: heap")) is None
+    assert map_error(RuntimeError("java.lang.OutOfMemoryError: heap")) is None

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from eventmq.errors import JobNotFound
 from eventmq_contrib.spark.analyses.chrome import chrome_trace
-from eventmq_contrib.spark.analyses.trace import critical, events_of, hops
-from eventmq_contrib.spark.analyses.tracetable import about, drawn
+from eventmq_contrib.spark.analyses.trace import about, critical, drawn, events_of, hops
 from tests.contrib.spark.histories import frame
 
 if TYPE_CHECKING:
