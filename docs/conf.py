@@ -41,9 +41,9 @@ nitpick_ignore_regex = [
     (
         "py:.*",
         (
-            r"eventmq\.(client\.submit\.Batch|client\.handle\.(Origin|Results)"
+            r"eventmq\.(client\.submit\.SubmitBatch|client\.handle\.(JobOrigin|ResultClient)"
             r"|client\.templates\.Template|job\.JobState"
-            r"|task\.(task|kinds)\.(AsyncTask|StreamTask|AsyncStreamTask|Host|HasHost)"
+            r"|task\.(task|kinds)\.(AsyncTask|StreamTask|AsyncStreamTask|TaskApp)"
             r"|execution\.spec\.TaskSpec|policies\.Backoff)"
         ),
     ),

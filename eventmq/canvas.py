@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.graphs import Part, empty_handle, make_handle, write_graph
+from eventmq.client.graphs import GraphMember, empty_handle, make_handle, write_graph
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.graph import TAKES, Chain, Chord, Group, Signature, build
 from eventmq.graph.expressions import members_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eventmq.client.templates import Template
     from eventmq.graph import Built, Expression
 
-__all__ = ["Maker", "asend", "chain", "chord", "group", "send"]
+__all__ = ["TaskFactory", "asend", "chain", "chord", "group", "send"]
 
 
 def chain(*links: Any) -> Chain:
@@ -94,7 +94,7 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-class Maker(Protocol):
+class TaskFactory(Protocol):
     """What a signature was made of: a task of an app."""
 
     @property
@@ -109,35 +109,39 @@ class Maker(Protocol):
         """Raise `TypeError` if the function does not take these arguments."""
 
 
-def send(expression: Expression, maker: Maker, named: Callable[[Signature], Maker]) -> Any:
+def send(
+    expression: Expression, factory: TaskFactory, named: Callable[[Signature], TaskFactory]
+) -> Any:
     """Submit an expression and wait for the receipt; see `eventmq.graph.Expression.delay`.
 
     Args:
         expression: Of signatures.
-        maker: Of the first signature that has one.
-        named: Returns the maker of a signature that has none.
+        factory: Of the first signature that has one.
+        named: Returns the factory of a signature that has none.
     """
     built = build(expression)
     if not built.nodes:
         return empty_handle(built.tree)
-    submitter = maker.graph_submitter
+    submitter = factory.graph_submitter
     parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
         job_id = built.nodes[0].signature.options.get("job_id")
         return submitter.submit(parts[0].template, parts[0].args, parts[0].kwargs, job_id)
     _check(built)
     ids = submitter.begin_graph(len(parts))
-    written = write_graph(parts, built.plan, ids, submitter.writer)
-    sent = submitter.submit_raw(written)
+    encoded = write_graph(parts, built.plan, ids, submitter.writer)
+    sent = submitter.submit_raw(encoded)
     return make_handle(sent, ids, built.tree, submitter.results)
 
 
-async def asend(expression: Expression, maker: Maker, named: Callable[[Signature], Maker]) -> Any:
+async def asend(
+    expression: Expression, factory: TaskFactory, named: Callable[[Signature], TaskFactory]
+) -> Any:
     """Do the same as `send` in a coroutine."""
     built = build(expression)
     if not built.nodes:
         return empty_handle(built.tree)
-    submitter = maker.graph_submitter
+    submitter = factory.graph_submitter
     parts = _parts(built, named, submitter.mark)
     if expression is built.nodes[0].signature and len(parts) == 1:
         job_id = built.nodes[0].signature.options.get("job_id")
@@ -145,26 +149,26 @@ async def asend(expression: Expression, maker: Maker, named: Callable[[Signature
         return await submitter.asubmit(part.template, part.args, part.kwargs, job_id)
     _check(built)
     ids = submitter.begin_graph(len(parts))
-    written = write_graph(parts, built.plan, ids, submitter.writer)
-    sent = await submitter.asubmit_raw(written)
+    encoded = write_graph(parts, built.plan, ids, submitter.writer)
+    sent = await submitter.asubmit_raw(encoded)
     return make_handle(sent, ids, built.tree, submitter.results)
 
 
 def _parts(
-    built: Built, named: Callable[[Signature], Maker], mark: Callable[[Template], Template]
-) -> list[Part]:
+    built: Built, named: Callable[[Signature], TaskFactory], mark: Callable[[Template], Template]
+) -> list[GraphMember]:
     """Return the jobs of an expression, their arguments checked."""
-    templates: dict[int, tuple[Maker, Template]] = {}
+    templates: dict[int, tuple[TaskFactory, Template]] = {}
     parts = []
     for signature, prefix, flags in built.nodes:
         origin = signature.origin
         entry = templates.get(id(origin)) if origin is not None else None
         if entry is None:
-            maker = named(signature) if origin is None else origin
-            entry = templates[id(maker)] = (maker, mark(maker.graph_template))
+            factory = named(signature) if origin is None else origin
+            entry = templates[id(factory)] = (factory, mark(factory.graph_template))
         args = (*prefix, *signature.args) if prefix else signature.args
         entry[0].check((None, *args) if TAKES in flags else args, signature.kwargs)
-        parts.append(Part(entry[1], args, signature.kwargs, flags))
+        parts.append(GraphMember(entry[1], args, signature.kwargs, flags))
     return parts
 
 

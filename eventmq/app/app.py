@@ -11,7 +11,7 @@ from eventmq.app.schedules import Declared, Schedules, importing
 from eventmq.app.wiring import Components
 from eventmq.app.worker import Callbacks, WorkerFactory, WorkerOptions
 from eventmq.client.handle import DEFAULT
-from eventmq.client.submit import Batch
+from eventmq.client.submit import SubmitBatch
 from eventmq.client.waiting import Completed, Waited, await_, wait
 from eventmq.clock import SystemClock
 from eventmq.errors import NotAllowed, SettingsError
@@ -99,7 +99,7 @@ class EventMQ:
             clock=clock or SystemClock(),
             embed=self._embed,
         )
-        shared.offer_host(self.components)
+        shared.register_app(self.components)
 
     def __repr__(self) -> str:
         return f"<EventMQ {self.name}>"
@@ -286,15 +286,15 @@ class EventMQ:
             raise SettingsError("job_id is the id of one job; for many there is job_ids")
         ids = _ids(job_ids, len(pairs))
         submitter = self.components.submitter
-        with Batch(submitter):
+        with SubmitBatch(submitter):
             return [
                 submitter.submit(template, *named_arguments(name, *pair), each)
                 for pair, each in zip(pairs, ids, strict=True)
             ]
 
-    def batch(self) -> Batch:
+    def batch(self) -> SubmitBatch:
         """Return a context manager: what is submitted inside travels together at the exit."""
-        return Batch(self.components.submitter)
+        return SubmitBatch(self.components.submitter)
 
     def send_raw(
         self,
@@ -359,7 +359,7 @@ class EventMQ:
             BrokerUnavailable: The app was closed.
         """
         written = write_raw(queue, body, headers, job_id)
-        return self.components.submitter.follow(written, on_end)
+        return self.components.submitter.track(written, on_end)
 
     # Graphs
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.wiring import Triggers
-from eventmq.client.handle import Job, Origin
+from eventmq.client.handle import Job, JobOrigin
 from eventmq.client.requests import OneWayMessage
-from eventmq.client.submit import WrittenSource
-from eventmq.client.templates import Written
+from eventmq.client.submit import EncodedSource
+from eventmq.client.templates import EncodedJob
 from eventmq.errors import (
     BatchError,
     BrokerUnavailable,
@@ -79,11 +79,11 @@ class BrokerBeatClient:
         if self._plain:
             return partial(self._notify, jobs)
         client = self._app.client
-        entries: list[tuple[Job[Any], Written]] = [
-            (Job(job.id, client.results, Origin(job.task, sent=False)), self._written(job))
+        entries: list[tuple[Job[Any], EncodedJob]] = [
+            (Job(job.id, client.results, JobOrigin(job.task, sent=False)), self._written(job))
             for job in jobs
         ]
-        finish = client.submitter.begin_delivery(WrittenSource(entries))
+        finish = client.submitter.begin_bulk(EncodedSource(entries))
         return partial(self._receipts, jobs, finish)
 
     def _receipts(
@@ -97,15 +97,15 @@ class BrokerBeatClient:
             self._plain = True
             return self._notify(jobs)
 
-    def _written(self, job: ScheduledJob) -> Written:
+    def _written(self, job: ScheduledJob) -> EncodedJob:
         queue = job.queue or self._app.settings.default_queue
-        return Written(job.id, queue, job.headers, job.body)
+        return EncodedJob(job.id, queue, job.headers, job.body)
 
     def _notify(self, jobs: Sequence[ScheduledJob]) -> Sequence[bool | None]:
         """Submit jobs one by one to a plain broker, which gives no receipts for them."""
         return [self._notice(self._written(job), job) for job in jobs]
 
-    def _notice(self, written: Written, job: ScheduledJob) -> bool | None:
+    def _notice(self, written: EncodedJob, job: ScheduledJob) -> bool | None:
         runner = self._app.client.runner
         frames = Request(job.id, written.queue, job.headers, job.body).frames()
         deadline = runner.deadline(self._app.settings.submit_timeout)

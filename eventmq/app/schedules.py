@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from eventmq.app.wiring import make_trigger
-from eventmq.client.templates import Written
+from eventmq.client.templates import EncodedJob
 from eventmq.errors import SettingsError, StoreError, did_you_mean
 from eventmq.graph import Signature
 from eventmq.headers import parse_headers
@@ -268,7 +268,7 @@ class Schedules:
         made = self.get(name)
         headers = job_headers(made, self._app.clock.now())
         queue = made.queue or self._app.default_queue
-        written = Written(self._app.ids.new(), queue, headers, made.body)
+        written = EncodedJob(self._app.ids.new(), queue, headers, made.body)
         return self._app.submitter.submit_raw(written)
 
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.handle import Results
+from eventmq.client.handle import ResultClient
 from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.submit import Submitter
-from eventmq.client.topics import Topics
+from eventmq.client.topics import TopicClient
 from eventmq.errors import NotAllowed, PluginError, SettingsError
 from eventmq.job import IdFactory
 from eventmq.policies import Timing
@@ -112,15 +112,15 @@ class Client(NamedTuple):
     """The parts of the client."""
 
     runner: ClientRunner
-    results: Results
+    results: ResultClient
     submitter: Submitter
-    topics: Topics
+    topics: TopicClient
 
 
 class Components:
     """The components of an app: made at their first use, once each. Thread-safe.
 
-    It is also what tasks know of their app (`eventmq.task.shared.SharedHost`).
+    It is also what tasks know of their app (`eventmq.task.shared.SharedTaskApp`).
 
     Args:
         app: Handed to plugins.
@@ -205,13 +205,13 @@ class Components:
         reader = OutcomeReader(plugins.serializer, settings.accept_content, location)
         runner = (self._make_runner or self._connected_runner)()
         timeout = settings.submit_timeout
-        results = Results(
+        results = ResultClient(
             runner, reader, answer_timeout=timeout, result_timeout=settings.result_timeout
         )
         submitter = Submitter(
             runner, results, ids=self.ids, timeout=timeout, middleware=plugins.middleware()
         )
-        topics = Topics(
+        topics = TopicClient(
             runner, reader, lambda: self.content(None), new_id=self.ids.new, timeout=timeout
         )
         return Client(runner, results, submitter, topics)

@@ -186,7 +186,7 @@ class BrokerCore:
         self.state.now = now
         if not self.state.closing:  # a DISCONNECT has said it already
             self.state.closing = True
-            self.sessions.say_goodbye()
+            self.sessions.queue_kbai()
         self.transient.close()
         self.events.tick()
 
@@ -280,7 +280,7 @@ class BrokerCore:
     def _disconnect(self, peer: Peer, message: Disconnect) -> None:
         self.state.ack(peer, message.id)
         self.state.closing = True
-        self.sessions.say_goodbye()
+        self.sessions.queue_kbai()
 
     # Decisions
 

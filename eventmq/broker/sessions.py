@@ -393,7 +393,7 @@ class Sessions:
             session.peer.session = None
         self.unroutable.session_changed(session)
 
-    def say_goodbye(self) -> None:
+    def queue_kbai(self) -> None:
         """Send KBAI to all registered peers, and KBYE as well to those without FEATURES.
 
         A plain peer sends nothing after that but the REPLYs of what it has (emqp-1.0, "DISCONNECT

@@ -164,7 +164,7 @@ class ClientRunner:
             BrokerUnavailable: There was no receipt before its deadline.
             EventMQError: It was refused.
         """
-        if not self._running().carry(request):
+        if not self._running().lead_until_done(request):
             self.wait_until_done(request, self.start(request))
         if request.error is not None:
             raise request.error
@@ -237,7 +237,7 @@ class ClientRunner:
     def ask(self, call: PendingCall) -> Any:
         """Return the only answer to a call; the errors are those of `answers`."""
         try:
-            if not self._running().carry(call):
+            if not self._running().lead_until_done(call):
                 self.wait_until_done(call, self.start(call))
         finally:
             self.forget(call)
@@ -310,7 +310,7 @@ class ClientRunner:
             loop.credit(call)
 
     def loop(self) -> IoLoop:
-        """Return what a program with a loop of its own leads, see `IoLoop.host`.
+        """Return what a program with a loop of its own leads, see `IoLoop.attach`.
 
         Raises:
             BrokerUnavailable: The client was closed.
@@ -326,7 +326,7 @@ class ClientRunner:
         machine = self._running().machine
         if machine.asked is None:
             machine.asked = deque(maxlen=most)
-            self.begin(machine.presence(self.clock.now()))
+            self.begin(machine.keepalive(self.clock.now()))
         return machine.asked
 
     @property

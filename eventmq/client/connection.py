@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from eventmq.client.requests import PendingRequest
     from eventmq.wire.features import Features
 
-__all__ = ["LOST", "Connection", "Phase"]
+__all__ = ["LOST", "BrokerConnection", "ConnectionPhase"]
 
-#: What `Connection.trouble` says of a connection that is not there any more.
+#: What `BrokerConnection.last_error` says of a connection that is not there any more.
 LOST = "the connection was lost"
 
 #: Why a broker that is there cannot be used.
@@ -27,7 +27,7 @@ UNANSWERED = (
 )
 
 
-class Phase(enum.Enum):
+class ConnectionPhase(enum.Enum):
     """How far a connection is."""
 
     #: INFORM is on its way; nothing else may be sent.
@@ -37,23 +37,23 @@ class Phase(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class BrokerConnection:
     """One broker.
 
     Attributes:
         index: Place in the list of brokers.
         address: For people.
-        phase: `Phase`.
+        phase: `ConnectionPhase`.
         features: What the broker announced, None before that or if it is a plain one.
         unsent: Messages that the socket has not taken yet, in order.
-        waiting: Number of submissions and calls in flight at this broker.
-        since: When it last had none, or was opened.
-        heard: When something last came from it.
-        said: When something was last sent to it.
+        in_flight: Number of submissions and calls in flight at this broker.
+        busy_since: When it last had none, or was opened.
+        last_received: When something last came from it.
+        last_sent: When something was last sent to it.
         inform: The last INFORM.
         inform_id: Its message id.
-        broken: The transport was lost and has not been seen to be back.
-        trouble: For people: why it does not answer, as far as is known.
+        disconnected: The transport was lost and has not been seen to be back.
+        last_error: For people: why it does not answer, as far as is known.
         role: What we inform as.
         retry_at: When a socket whose handshake failed is replaced: libzmq does not try again.
         warned: It was logged that no receipts come.
@@ -61,17 +61,17 @@ class Connection:
 
     index: int
     address: str
-    phase: Phase = Phase.INFORMING
+    phase: ConnectionPhase = ConnectionPhase.INFORMING
     features: Features | None = None
     unsent: deque[OutgoingMessage] = field(default_factory=deque)
-    waiting: int = 0
-    since: float = 0.0
-    heard: float = 0.0
-    said: float = 0.0
+    in_flight: int = 0
+    busy_since: float = 0.0
+    last_received: float = 0.0
+    last_sent: float = 0.0
     inform: OutgoingMessage = field(default_factory=lambda: OutgoingMessage([]))
     inform_id: str = ""
-    broken: bool = False
-    trouble: str = ""
+    disconnected: bool = False
+    last_error: str = ""
     role: str = "client"
     retry_at: float = 0.0
     warned: bool = False
@@ -79,7 +79,7 @@ class Connection:
     @property
     def ready(self) -> bool:
         """Whether submissions and calls may be sent."""
-        return self.phase is Phase.READY
+        return self.phase is ConnectionPhase.READY
 
     @property
     def store(self) -> str:
@@ -91,17 +91,17 @@ class Connection:
         """Longest frame that the broker takes, 0 if it did not say."""
         return self.features.max_frame if self.features else 0
 
-    def speaks(self, extension: str) -> bool:
+    def supports(self, extension: str) -> bool:
         """Whether the broker announced an extension."""
         return self.features is not None and extension in self.features.extensions
 
-    def obstacle(self, request: PendingRequest) -> Exception | None:
+    def incompatibility(self, request: PendingRequest) -> Exception | None:
         """Return why this broker cannot take a request, None if it can."""
         if type(request) is not OneWayMessage:
             extension = "call" if type(request) is PendingCall else ""
             if type(request) is PendingSubmit:
-                extension = request.needs or ("batch" if request.count else "")
-            if extension and not self.speaks(extension):
+                extension = request.extension or ("batch" if request.count else "")
+            if extension and not self.supports(extension):
                 return ProtocolError(self._lack(extension), code="no-extension")
         if self.features is None and not _is_text(request.frames[-1]):
             return SerializationError(self._unreadable(request))
@@ -134,52 +134,52 @@ class Connection:
             "text that its workers know"
         )
 
-    def assume(self) -> None:
+    def assume_legacy(self) -> None:
         """Take the broker for there, and for one without FEATURES, without asking it."""
-        self.phase = Phase.READY
+        self.phase = ConnectionPhase.READY
         self.features = None
         self.unsent.clear()
         self.inform, self.inform_id = OutgoingMessage([]), ""
 
     def begin_inform(self, message_id: str, features: str) -> None:
         """Forget what was queued and put an INFORM in its place."""
-        self.phase = Phase.INFORMING
+        self.phase = ConnectionPhase.INFORMING
         self.unsent.clear()
         self.inform_id = message_id
         self.inform = OutgoingMessage(Inform(message_id, "", self.role, features).frames())
         self.unsent.append(self.inform)
 
-    def beat(self, message_id: str, unix: float) -> None:
+    def queue_heartbeat(self, message_id: str, unix: float) -> None:
         """Queue a HEARTBEAT."""
         self.unsent.append(OutgoingMessage(Heartbeat(message_id, f"{unix:.2f}").frames()))
 
     def assign(self, now: float) -> None:
         """Count one more request in flight."""
-        if not self.waiting:
-            self.since = now
-        self.waiting += 1
+        if not self.in_flight:
+            self.busy_since = now
+        self.in_flight += 1
 
     @property
-    def absence(self) -> str:
+    def unready_reason(self) -> str:
         """For people: why it is not ready."""
-        if not self.inform.sent or self.ready or self.trouble not in {"", LOST}:
-            return self.trouble or "no connection"
+        if not self.inform.sent or self.ready or self.last_error not in {"", LOST}:
+            return self.last_error or "no connection"
         if self.role != "client":
             return "connected, and INFORM is not answered"
         return UNANSWERED
 
-    def next_beat(self, interval: float) -> float | None:
+    def next_heartbeat(self, interval: float) -> float | None:
         """Return when the next HEARTBEAT or INFORM is due, None if nothing waits for it."""
         if self.ready and self.features is None and self.role == "client":
             return None  # the document asks for none of a client, and no answer is waited for
         if self.ready:
-            return self.said + interval if self.waiting else None
+            return self.last_sent + interval if self.in_flight else None
         return self.inform.sent + interval if self.inform.sent else None
 
     def dead_at(self, heartbeat_timeout: float) -> float | None:
         """Return when its silence means that it is dead, None if nothing is expected of it."""
-        expected = self.waiting if self.ready else self.inform.sent
-        return max(self.heard, self.since) + heartbeat_timeout if expected else None
+        expected = self.in_flight if self.ready else self.inform.sent
+        return max(self.last_received, self.busy_since) + heartbeat_timeout if expected else None
 
 
 def _is_text(body: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Says where a job is that had not ended in time: what ``get`` adds to its `ResultTimeout`.
+"""Diagnosis of a job that had not ended in time: the text of the `ResultTimeout` of ``get``.
 
-Pure: `Results` asks the broker, at most `PATIENCE` seconds in all, and this makes words of the
-answers. Rows are those of the calls ``info``, ``queues`` and ``workers``.
+Pure: `ResultClient` asks the broker, for at most `DIAGNOSIS_TIMEOUT` seconds in all, and `diagnose`
+turns the answers into text. Rows are those of the calls ``info``, ``queues`` and ``workers``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     Rows = Sequence[Mapping[str, Any]]
 
-__all__ = ["PATIENCE", "describe"]
+__all__ = ["DIAGNOSIS_TIMEOUT", "diagnose"]
 
-#: Seconds that the call where a job is may take, after the caller's time is up.
-PATIENCE = 1.0
+#: Seconds that a diagnosis may take, after the caller's timeout has passed.
+DIAGNOSIS_TIMEOUT = 1.0
 
 _ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
-def describe(
+def diagnose(
     info: Mapping[str, Any],
     queues: Rows | None,
     workers: Rows | None,

@@ -1,7 +1,7 @@
 """One job from its submission to its end, by a call back: without a thread or a coroutine for it.
 
 For programs that have very many open jobs and a loop of their own, as gateways are.
-`eventmq.client.submit.Submitter.follow` begins it.
+`eventmq.client.submit.Submitter.track` begins it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from eventmq.errors import EventMQError, ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eventmq.client.handle import Job, Results
+    from eventmq.client.handle import Job, ResultClient
     from eventmq.client.requests import PendingCall, PendingSubmit
 
-__all__ = ["Followed"]
+__all__ = ["TrackedJob"]
 
 logger = logging.getLogger(__name__)
 
 
-class Followed:
+class TrackedJob:
     """A submission, then the call for the job's end. All but `begin` in the client's thread.
 
     Args:
@@ -48,7 +48,7 @@ class Followed:
         self,
         job: Job[Any],
         pending: PendingSubmit,
-        results: Results,
+        results: ResultClient,
         *,
         on_receipt: Callable[[Job[Any], PendingSubmit], None],
         on_end: Callable[[Job[Any], Exception | None], None],
@@ -91,7 +91,7 @@ class Followed:
             return
         if call.answers:
             try:
-                self._results.note(self._job, call.answers.popleft())
+                self._results.record(self._job, call.answers.popleft())
             except EventMQError as error:
                 self._end(error)
             else:

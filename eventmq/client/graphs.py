@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from eventmq.client.handle import DEFAULT, Job
 from eventmq.client.outcomes import with_error
-from eventmq.client.templates import Template, Written
+from eventmq.client.templates import EncodedJob, Template
 from eventmq.client.waiting import Completed
 from eventmq.errors import NotAllowed
 from eventmq.graph import refs_of
@@ -19,12 +19,12 @@ from eventmq.wire.graphs import encode_graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from eventmq.client.handle import Default, Origin, Results
+    from eventmq.client.handle import Default, JobOrigin, ResultClient
     from eventmq.graph import Plan
 
-    Write = Callable[[Template, Sequence[Any], Mapping[str, Any], str], Written]
+    Write = Callable[[Template, Sequence[Any], Mapping[str, Any], str], EncodedJob]
 
-__all__ = ["GraphJob", "JobGroup", "Part", "empty_handle", "make_handle", "write_graph"]
+__all__ = ["GraphJob", "GraphMember", "JobGroup", "empty_handle", "make_handle", "write_graph"]
 
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class GraphJob(Job[T]):
 
     __slots__ = ("root",)
 
-    def __init__(self, job_id: str, results: Results, origin: Origin, root: str) -> None:
+    def __init__(self, job_id: str, results: ResultClient, origin: JobOrigin, root: str) -> None:
         super().__init__(job_id, results, origin)
         self.root = root
 
@@ -108,7 +108,7 @@ class JobGroup:
         tree: Any,
         jobs: list[Job[Any]],
         whole: GraphJob[Any] | None = None,
-        results: Results | None = None,
+        results: ResultClient | None = None,
     ) -> None:
         self._tree = tree
         self._results = results
@@ -205,7 +205,7 @@ class JobGroup:
         return [] if self._whole is None else await self._whole.agraph()
 
 
-class Part(NamedTuple):
+class GraphMember(NamedTuple):
     """One job of a graph, before it is written; ``flags`` go into its header ``graph``."""
 
     template: Template
@@ -215,11 +215,11 @@ class Part(NamedTuple):
 
 
 def write_graph(
-    parts: Sequence[Part],
+    parts: Sequence[GraphMember],
     plan: Plan,
     ids: Sequence[str],
     write: Write | None,
-) -> Written:
+) -> EncodedJob:
     """Return the message of a graph.
 
     Args:
@@ -237,17 +237,17 @@ def write_graph(
     for written in _written(parts, ids, write):
         place = places.setdefault((written.queue, written.headers), len(places))
         rows.append((written.id, place, written.body))
-    return Written(ids[0], "", f"nodes:{len(rows)}", encode_graph(list(places), rows, plan))
+    return EncodedJob(ids[0], "", f"nodes:{len(rows)}", encode_graph(list(places), rows, plan))
 
 
 def _written(
-    parts: Sequence[Part],
+    parts: Sequence[GraphMember],
     ids: Sequence[str],
     write: Write | None,
-) -> Iterator[Written]:
+) -> Iterator[EncodedJob]:
     marked: dict[tuple[int, str], Template] = {}
 
-    def key(pair: tuple[str, Part]) -> tuple[int, str, bool]:
+    def key(pair: tuple[str, GraphMember]) -> tuple[int, str, bool]:
         return id(pair[1].template), pair[1].flags, bool(pair[1].kwargs)
 
     for (number, flags, _), some in groupby(zip(ids, parts, strict=True), key):
@@ -258,7 +258,7 @@ def _written(
         if write is None and not run[0][1].kwargs:
             calls = [part.args for _, part in run]
             for job_id, text, body in template.bodies([i for i, _ in run], calls, {}):
-                yield Written(job_id, template.queue, text, body)
+                yield EncodedJob(job_id, template.queue, text, body)
         else:
             for job_id, part in run:
                 one = write or _plainly
@@ -267,7 +267,7 @@ def _written(
 
 def _plainly(
     template: Template, args: Sequence[Any], kwargs: Mapping[str, Any], job_id: str
-) -> Written:
+) -> EncodedJob:
     return template.write(job_id, args, kwargs)
 
 
@@ -288,7 +288,7 @@ def empty_handle(tree: Any) -> JobGroup:
 
 
 def make_handle(
-    sent: Job[Any], ids: Sequence[str], tree: Any, results: Results
+    sent: Job[Any], ids: Sequence[str], tree: Any, results: ResultClient
 ) -> GraphJob[Any] | JobGroup:
     """Return the handle of a graph.
 

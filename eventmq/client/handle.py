@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from eventmq.client.diagnose import PATIENCE, describe
+from eventmq.client.diagnose import DIAGNOSIS_TIMEOUT, diagnose
 from eventmq.client.machine import WaitPredictor
-from eventmq.client.outcomes import Row, with_errors
+from eventmq.client.outcomes import OutcomeRow, with_errors
 from eventmq.client.requests import NO_BROKER
 from eventmq.errors import (
     BrokerUnavailable,
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from eventmq.client.outcomes import OutcomeReader
     from eventmq.client.requests import PendingCall
 
-__all__ = ["DEFAULT", "Default", "Job", "Origin", "Results", "Stream"]
+__all__ = ["DEFAULT", "Default", "Job", "JobOrigin", "JobStream", "ResultClient"]
 
 
 T = TypeVar("T")
 
 #: Parts and bytes after which the broker is told that they were taken, at the latest.
-TELL_PARTS = WINDOW // 4
+CREDIT_PARTS = WINDOW // 4
 
-TELL_BYTES = WINDOW_BYTES // 4
+CREDIT_BYTES = WINDOW_BYTES // 4
 
 
 class _Nothing:
@@ -51,7 +51,7 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-class Stream(Generic[T]):
+class JobStream(Generic[T]):
     """Iterates over the parts of a job, for ``for`` and ``async for``; made by `Job.stream`.
 
     Nothing is asked before the first part is wanted. Each part is taken once: who leaves a stream
@@ -64,7 +64,7 @@ class Stream(Generic[T]):
         timeout: As in `Job.stream`.
     """
 
-    def __init__(self, job: Job[T], results: Results, timeout: float | Default | None) -> None:
+    def __init__(self, job: Job[T], results: ResultClient, timeout: float | Default | None) -> None:
         self._job = job
         self._results = results
         self._runner = results.runner
@@ -82,7 +82,7 @@ class Stream(Generic[T]):
         #: Parts of the batch that is being handed out, the next one last.
         self._parts: list[bytes] = []
         self._content_type = ""
-        self._told = self._untold_bytes = 0
+        self._credited = self._uncredited_bytes = 0
 
     def close(self) -> None:
         """End it; what was not taken stays for whoever asks next. Idempotent."""
@@ -106,7 +106,7 @@ class Stream(Generic[T]):
     def __next__(self) -> Any:
         """Return the next part; raises what `Job.stream` says."""
         while True:
-            part = self._take()
+            part = self._pop()
             if part is not _NOTHING:
                 return part
             if self._over:
@@ -115,7 +115,7 @@ class Stream(Generic[T]):
                 self._waiter = self._runner.waiter()
                 self._ask()
             if not self._waiter.wait(self._seconds) and not self._news:
-                raise self._results.explained(self._job, self._timeout, self._late())
+                raise self._results.explained(self._job, self._timeout, self._timed_out())
 
     def __aiter__(self) -> Self:
         return self
@@ -123,7 +123,7 @@ class Stream(Generic[T]):
     async def __anext__(self) -> Any:
         """Return the next part in a coroutine."""
         while True:
-            part = self._take()
+            part = self._pop()
             if part is not _NOTHING:
                 return part
             if self._over:
@@ -135,7 +135,7 @@ class Stream(Generic[T]):
                 await self._waiter.wait(self._seconds)
             except TimeoutError:
                 if not self._news:
-                    late = self._late()
+                    late = self._timed_out()
                     raise await self._results.aexplained(self._job, self._timeout, late) from None
 
     # Asking
@@ -149,7 +149,7 @@ class Stream(Generic[T]):
         call.subject = self._job.id
         call.notify = self._waiter.notify
         self._call = call
-        self._told, self._untold_bytes = self._next, 0
+        self._credited, self._uncredited_bytes = self._next, 0
         self._runner.begin(call)
 
     @property
@@ -163,14 +163,14 @@ class Stream(Generic[T]):
             call.arguments["taken"] = self._next
             self._runner.forget(call)
 
-    def _late(self) -> ResultTimeout:
+    def _timed_out(self) -> ResultTimeout:
         text = f"no part of job {self._job.id} came in time"
         return ResultTimeout(text, job_id=self._job.id)
 
     # Taking
 
     # hot loop: benchmarks/stream.py
-    def _take(self) -> Any:
+    def _pop(self) -> Any:
         """Return the next part that is there, or `_NOTHING`."""
         parts = self._parts
         while not parts:
@@ -178,30 +178,30 @@ class Stream(Generic[T]):
             if call is None:
                 return _NOTHING
             if not call.answers:
-                self._tell(call)
+                self._send_credit(call)
                 if call.done and not call.answers:
                     self._end()
                     raise call.error or ResultUnavailable("the stream has ended too early")
                 return _NOTHING
             answer = call.answers.popleft()
             if isinstance(answer, tuple):
-                self._hear(call, answer)
+                self._receive(call, answer)
             else:
-                self._welcome(answer)
+                self._begin(answer)
             parts = self._parts
         payload = parts.pop()
         index = self._next
         value = self._decode(index, payload)
         self._next = self._seen = index + 1
-        self._untold_bytes += len(payload)
-        if index + 1 - self._told >= TELL_PARTS or self._untold_bytes >= TELL_BYTES:
-            self._tell(self._call)
+        self._uncredited_bytes += len(payload)
+        if index + 1 - self._credited >= CREDIT_PARTS or self._uncredited_bytes >= CREDIT_BYTES:
+            self._send_credit(self._call)
         return value
 
-    def _tell(self, call: PendingCall | None) -> None:
+    def _send_credit(self, call: PendingCall | None) -> None:
         """Let the broker know what was taken."""
-        if call is not None and self._next > self._told and not call.done:
-            self._told, self._untold_bytes = self._next, 0
+        if call is not None and self._next > self._credited and not call.done:
+            self._credited, self._uncredited_bytes = self._next, 0
             call.arguments["taken"] = self._next
             self._runner.credit(call)
 
@@ -213,20 +213,20 @@ class Stream(Generic[T]):
         )
         return self._results.reader.content(name, payload, envelope)
 
-    def _welcome(self, about: dict[str, Any]) -> None:
+    def _begin(self, about: dict[str, Any]) -> None:
         """Take what the broker says of the stream at first."""
         self._replayable = bool(about.get("replayable"))
         if not self._delivery:
             self._delivery, self._next = int(about["delivery"]), int(about["base"])
-            self._told = self._seen = self._next
-            self._know(self._delivery)
+            self._credited = self._seen = self._next
+            self._resume_at(self._delivery)
 
-    def _know(self, delivery: int) -> None:
+    def _resume_at(self, delivery: int) -> None:
         if self._call is not None:
             self._call.arguments["delivery"] = delivery
             self._call.arguments["taken"] = self._next
 
-    def _hear(self, call: PendingCall, answer: tuple[Any, Any]) -> None:
+    def _receive(self, call: PendingCall, answer: tuple[Any, Any]) -> None:
         """Take a batch, or the end."""
         head, body = answer
         if head.delivery < self._delivery:
@@ -236,17 +236,17 @@ class Stream(Generic[T]):
         if head.delivery > self._delivery:
             fresh, self._delivery = not self._delivery, head.delivery
             self._next = head.first if fresh and isinstance(body, bytes) else 0
-            self._told = self._next
-            self._know(head.delivery)
+            self._credited = self._next
+            self._resume_at(head.delivery)
             if self._seen and not self._replayable:
                 self._seen = 0
                 call.answers.appendleft(answer)
                 msg = f"job {self._job.id} is run again: its parts start again from the first"
                 raise StreamRestarted(msg)
         if not isinstance(body, bytes):
-            self._hear_end(head, body)
+            self._receive_end(head, body)
         elif head.first > self._next:
-            self._miss(head.first)
+            self._ask_again(head.first)
         elif head.end > self._next:
             self._asked_again = False
             self._content_type, parts = decode_parts(body)
@@ -259,20 +259,20 @@ class Stream(Generic[T]):
             self._parts.pop()
             self._next += 1
 
-    def _hear_end(self, head: PartHead, row: list[Any]) -> None:
+    def _receive_end(self, head: PartHead, row: list[Any]) -> None:
         if head.first > self._next:
-            self._miss(head.first)
+            self._ask_again(head.first)
         else:
             self._finish(row)
 
     def _finish(self, row: list[Any]) -> None:
         self._end()
-        self._results.note(self._job, row)
+        self._results.record(self._job, row)
         assert self._job.row is not None  # noqa: S101 - noted
         if self._job.row.state != "succeeded":
             self._results.reader.value(self._job.row)  # raises
 
-    def _miss(self, index: int) -> None:
+    def _ask_again(self, index: int) -> None:
         """Ask again, once, for parts that were lost on their way here."""
         missed = f"parts {self._next} to {index - 1} of job {self._job.id} were lost"
         if self._asked_again:
@@ -300,7 +300,7 @@ DEFAULT = Default.DEFAULT
 
 
 @dataclass(slots=True, eq=False)
-class Origin:
+class JobOrigin:
     """Where jobs that were sent together are.
 
     Attributes:
@@ -333,11 +333,11 @@ class Job(Generic[T]):
 
     __slots__ = ("__weakref__", "_results", "id", "origin", "row")
 
-    def __init__(self, job_id: str, results: Results, origin: Origin) -> None:
+    def __init__(self, job_id: str, results: ResultClient, origin: JobOrigin) -> None:
         self.id = job_id
         self._results = results
         self.origin = origin
-        self.row: Row | None = None
+        self.row: OutcomeRow | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.origin.task}>".replace(" >", ">")
@@ -454,7 +454,7 @@ class Job(Generic[T]):
 
     # Streams
 
-    def stream(self, timeout: float | Default | None = DEFAULT) -> Stream[T]:
+    def stream(self, timeout: float | Default | None = DEFAULT) -> JobStream[T]:
         """Iterate over what a generator task yields, for ``for`` and ``async for``.
 
         The parts come in order. After the last one `get` has the return value of the generator. A
@@ -472,14 +472,14 @@ class Job(Generic[T]):
             NotAllowed: The job has ended and has no parts: its task is no generator.
             JobNotFound: The broker does not know it.
         """
-        return Stream(self, self._results, timeout)
+        return JobStream(self, self._results, timeout)
 
 
 #: Seconds that an answer takes at most, if the broker has it.
-SHORTEST = 0.1
+MIN_TIMEOUT = 0.1
 
 
-class Results:
+class ResultClient:
     """States, infos and results of jobs.
 
     Args:
@@ -512,7 +512,7 @@ class Results:
         seconds: object = timeout
         if type(seconds) not in {int, float} or not timeout >= 0:
             raise ValueError(f"timeout is {timeout!r}; allowed are seconds from 0, or None")
-        return max(float(timeout), SHORTEST)
+        return max(float(timeout), MIN_TIMEOUT)
 
     # Results
 
@@ -524,7 +524,7 @@ class Results:
                 row = self.runner.ask(call)
             except ResultTimeout as error:
                 raise self.explained(job, timeout, error) from None
-            self.note(job, row)
+            self.record(job, row)
         return self._value(job)
 
     async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
@@ -535,17 +535,17 @@ class Results:
                 row = await self.runner.aask(call)
             except ResultTimeout as error:
                 raise await self.aexplained(job, timeout, error) from None
-            self.note(job, row)
+            self.record(job, row)
         if job.row is not None and is_reference(job.row.content_type):
             from asyncio import to_thread
 
             return await to_thread(self._value, job)  # backends may block
         return self._value(job)
 
-    def note(self, job: Job[Any], row: list[Any]) -> None:
+    def record(self, job: Job[Any], row: list[Any]) -> None:
         """Remember how a job ended; an unknown one may still come to be known."""
         if row[1]:
-            job.row = Row(*row)
+            job.row = OutcomeRow(*row)
         else:
             raise JobNotFound(job.id)
 
@@ -573,7 +573,7 @@ class Results:
     def explained(
         self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
     ) -> ResultTimeout:
-        """Return the error with where the job is, if the broker says so within `PATIENCE`."""
+        """Return the error with a diagnosis, or as it is if none comes in `DIAGNOSIS_TIMEOUT`."""
         answers: list[Any] = []
         with suppress(EventMQError):
             for call in self._where(job, error):
@@ -594,7 +594,7 @@ class Results:
         """Yield the calls where a job is, none if the error says so already."""
         if error.state:
             return
-        deadline = self.runner.deadline(PATIENCE)
+        deadline = self.runner.deadline(DIAGNOSIS_TIMEOUT)
         for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
             call = self.job_call(job, name, arguments)
             call.deadline = deadline
@@ -606,7 +606,7 @@ class Results:
         if not answers:
             return None
         info, queues, workers = [*answers, None, None][:3]
-        text = describe(info, queues, workers, f"{self.timeout(timeout):.1f} s")
+        text = diagnose(info, queues, workers, f"{self.timeout(timeout):.1f} s")
         return ResultTimeout(text, job_id=job.id, state=info["state"])
 
     # What is known now
@@ -654,7 +654,7 @@ class Results:
         return call
 
     @staticmethod
-    def sent(job: Job[Any]) -> Origin:
+    def sent(job: Job[Any]) -> JobOrigin:
         """Return where a job is; raises `NotAllowed` if it was not sent."""
         origin = job.origin
         if not origin.sent:
@@ -702,7 +702,7 @@ class Results:
             raise JobNotFound(job_id)
         count = self.runner.brokers
         places = range(count) if count > 1 else (NO_BROKER,)
-        return [Job(job_id, self, Origin(broker=place)) for place in places]
+        return [Job(job_id, self, JobOrigin(broker=place)) for place in places]
 
 
 def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:

@@ -10,7 +10,8 @@ while somebody leads puts a command into the inbox and waits.
 What is still open when a leader leaves is led by a background thread: requests of coroutines,
 subscriptions, submissions of several threads. It starts when it is first needed and sleeps while
 nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
-leads for good instead (`IoLoop.host`): it polls what `IoLoop.wanted` names beside its own sockets.
+leads for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` names beside its own
+sockets.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from eventmq.client.connection import Connection
+    from eventmq.client.connection import BrokerConnection
     from eventmq.client.machine import ClientMachine
     from eventmq.client.requests import PendingCall, PendingRequest
     from eventmq.clock import Clock
@@ -160,11 +161,21 @@ class BrokerSockets:
     """
 
     __slots__ = (
-        "_early", "address", "blocked", "link", "monitor", "monitor_fd", "send", "trouble",
+        "_early",
+        "address",
+        "blocked",
+        "last_error",
+        "link",
+        "monitor",
+        "monitor_fd",
+        "send",
     )  # fmt: skip
 
     def __init__(
-        self, context: zmq.Context[Any], connection: Connection, keys: ClientKeys | None = None
+        self,
+        context: zmq.Context[Any],
+        connection: BrokerConnection,
+        keys: ClientKeys | None = None,
     ) -> None:
         self.address = connection.address
         self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
@@ -173,7 +184,7 @@ class BrokerSockets:
         #: Readable when there are `events`.
         self.monitor_fd = event_fd(self.monitor.socket)
         #: Why the last handshake failed, for people.
-        self.trouble = ""
+        self.last_error = ""
         #: The link takes nothing more for now.
         self.blocked = False
         #: What happened before the descriptor could say so.
@@ -188,7 +199,7 @@ class BrokerSockets:
     def _read(self) -> Iterator[bool]:
         while (frames := self.monitor.receive()) is not None:
             event = event_of(frames)
-            self.trouble = handshake_trouble(event) or self.trouble
+            self.last_error = handshake_trouble(event) or self.last_error
             if event in {_MADE, _LOST}:
                 yield event == _MADE
 
@@ -231,11 +242,11 @@ class LoopTurns:
         self._brokers: list[BrokerSockets] = []
         self._inbox: deque[tuple[Callable[..., None], PendingRequest]] = deque()
         #: What the leader waits for, None where it waits for everything.
-        self._carried: PendingRequest | None = None
+        self._awaited: PendingRequest | None = None
         #: When time wants something, as it was seen last.
         self._due = 0.0
         #: When something was read last.
-        self._looked = 0.0
+        self._last_read = 0.0
         #: What is polled; None after a change.
         self._items: list[tuple[Any, int]] | None = None
         #: It does nothing any more, or soon will not.
@@ -287,7 +298,7 @@ class LoopTurns:
             return
         if self._wakeup.fd in sources:
             self._wakeup.clear()
-        self._looked = now = self._clock.monotonic()
+        self._last_read = now = self._clock.monotonic()
         for index, broker in enumerate(self._brokers):
             if broker.monitor_fd in sources:
                 self._read_monitor(index, broker, now)
@@ -304,7 +315,7 @@ class LoopTurns:
                 return
             received(index, frames, now)
             # Asking once more for what is not there costs as much as all of this.
-            if self._carried is not None and self._carried.done:
+            if self._awaited is not None and self._awaited.done:
                 return
 
     def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
@@ -315,17 +326,17 @@ class LoopTurns:
             else:
                 logger.info("connection to broker %s lost", broker.address)
                 self.machine.lost(index, now)
-        if broker.trouble:
-            if broker.trouble != self.machine.connections[index].trouble:
-                logger.warning("broker %s cannot be used: %s", broker.address, broker.trouble)
-            self.machine.refused(index, broker.trouble, now)
-            broker.trouble = ""
+        if broker.last_error:
+            if broker.last_error != self.machine.connections[index].last_error:
+                logger.warning("broker %s cannot be used: %s", broker.address, broker.last_error)
+            self.machine.refused(index, broker.last_error, now)
+            broker.last_error = ""
 
     def _reopen(self, index: int, now: float) -> None:
         broker = self._brokers[index]
         connection = self.machine.connections[index]
-        level = logging.INFO if connection.trouble == LOST else logging.WARNING
-        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.trouble)
+        level = logging.INFO if connection.last_error == LOST else logging.WARNING
+        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.last_error)
         assert self._context is not None  # noqa: S101 - made by _open
         broker.close()
         self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
@@ -360,11 +371,11 @@ class IoLoop(LoopTurns):
         self._leader = 0
         self._sleeping = False
         #: The background thread is to let somebody else lead.
-        self._claimed = False
+        self._yield_lead = False
         self._done = False
         self._reason = "the client was closed"
         self._end_lock = threading.Lock()
-        self._called = Waiter()
+        self._thread_waiter = Waiter()
         self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -385,14 +396,14 @@ class IoLoop(LoopTurns):
         self._inbox.append((self.machine.credit, call))
         self._notify()
 
-    def carry(self, request: PendingRequest) -> bool:
+    def lead_until_done(self, request: PendingRequest) -> bool:
         """Lead until a request is over; return False if somebody else leads.
 
         Raises:
             BaseException: What a signal handler raises. The request is then still open.
         """
         if self._leader == threading.get_ident():
-            self._carry_above(request)
+            self._lead_nested(request)
             return True
         if not self._lead.acquire(blocking=False):
             return False
@@ -403,17 +414,17 @@ class IoLoop(LoopTurns):
             # Ctrl-C in its sleep harms nothing.
             if self._sleeping:
                 raise
-            self._break(error)
+            self._fail_all(error)
             if not isinstance(error, Exception):
                 raise
         finally:
             self._release()
             # Somebody may have come while this thread led, and may still be waiting.
             if not self._done and (self._inbox or self.machine.busy):
-                self._call()
+                self._notify_thread()
         return True
 
-    def _carry_above(self, request: PendingRequest) -> None:
+    def _lead_nested(self, request: PendingRequest) -> None:
         """Do it for a signal handler, or a finaliser, while the thread below it leads."""
         if not self._sleeping:
             # The machine may be half-way through something.
@@ -435,7 +446,7 @@ class IoLoop(LoopTurns):
         self._interrupt()
         if self._leader != threading.get_ident() and self._lead.acquire(timeout=timeout):
             self._release()
-        self._called.notify()
+        self._thread_waiter.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
@@ -451,7 +462,7 @@ class IoLoop(LoopTurns):
             self._leader = 0
             self._lead.release()
 
-    def _break(self, error: BaseException) -> None:
+    def _fail_all(self, error: BaseException) -> None:
         """End by an error: the machine may be half-way through something."""
         self._stopping = True
         self._reason = f"the client ended by an error: {type(error).__name__}: {error}"
@@ -464,14 +475,14 @@ class IoLoop(LoopTurns):
         if self._sleeping:
             self._interrupt()
         elif not self._lead.locked():
-            self._call()
+            self._notify_thread()
         if self._done:
             self._abandon()
 
-    def _call(self) -> None:
+    def _notify_thread(self) -> None:
         if self._thread is None:
             self._start()
-        self._called.notify()
+        self._thread_waiter.notify()
 
     def _start(self) -> None:
         with self._start_lock:
@@ -488,36 +499,36 @@ class IoLoop(LoopTurns):
     def _main(self) -> None:
         """Lead, when called, until nothing is open."""
         while not self._stopping:
-            self._called.wait(None)
+            self._thread_waiter.wait(None)
             self._lead.acquire()
             self._leader = threading.get_ident()
             try:
                 self._work_off()
             except Exception as error:  # noqa: BLE001 - whoever waits is told
-                self._break(error)
+                self._fail_all(error)
             finally:
                 self._release()
-            if self._inbox and not self._claimed:
-                self._called.notify()
+            if self._inbox and not self._yield_lead:
+                self._thread_waiter.notify()
 
     # What a leader does
 
     def _work_on(self, request: PendingRequest) -> None:
         self._open()
-        if self._clock.monotonic() - self._looked > STALE:
-            self._looked = self._clock.monotonic()
+        if self._clock.monotonic() - self._last_read > STALE:
+            self._last_read = self._clock.monotonic()
             self._read(zmq_poll(self._poll_items(), 0))
         self._begin(request)
-        self._carried = request
+        self._awaited = request
         while not request.done and not self._stopping:
             self._work()
             if not request.done:
                 self._sleep()
-        self._carried = None
+        self._awaited = None
 
     def _work_off(self) -> None:
         self._open()
-        while not self._stopping and not self._claimed:
+        while not self._stopping and not self._yield_lead:
             self._work()
             if not self._inbox and not self.machine.busy:
                 return
@@ -548,8 +559,8 @@ class IoLoop(LoopTurns):
 
     # Led by the loop of another program
 
-    def host(self) -> bool:
-        """Let this thread lead until `unhost`.
+    def attach(self) -> bool:
+        """Let this thread lead until `detach`.
 
         Returns:
             False if somebody else leads: try again, the background thread gives way at once and a
@@ -557,7 +568,7 @@ class IoLoop(LoopTurns):
         """
         if self._stopping:
             return False
-        self._claimed = True
+        self._yield_lead = True
         if not self._lead.acquire(blocking=False):
             if self._sleeping:
                 self._interrupt()
@@ -566,7 +577,7 @@ class IoLoop(LoopTurns):
         self._open()
         return True
 
-    def wanted(self) -> tuple[Sequence[tuple[Any, int]], float]:
+    def prepare(self) -> tuple[Sequence[tuple[Any, int]], float]:
         """Do what callers want; return what to poll, and when to call `step` at the latest."""
         if self._inbox:
             self._step(())
@@ -590,15 +601,15 @@ class IoLoop(LoopTurns):
                 self._read(ready)
                 self._work()
         except Exception as error:  # noqa: BLE001 - whoever waits is told
-            self._break(error)
+            self._fail_all(error)
 
-    def unhost(self) -> None:
+    def detach(self) -> None:
         """Lead no more, if it did; what is open is left to the background thread."""
-        self._claimed = False
+        self._yield_lead = False
         if self._leader == threading.get_ident():
             self._release()
         if not self._done and (self._inbox or self.machine.busy):
-            self._call()
+            self._notify_thread()
 
     # The end
 
@@ -606,7 +617,7 @@ class IoLoop(LoopTurns):
         """Say goodbye, close everything and fail what is open. Called by the leader."""
         self._done = True
         try:
-            self.machine.say_goodbye()
+            self.machine.queue_kbai()
             now = self._clock.monotonic()
             for index, broker in enumerate(self._brokers):
                 self.machine.flush(index, broker.send, now)

@@ -16,7 +16,7 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.connection import LOST, Connection, Phase
+from eventmq.client.connection import LOST, BrokerConnection, ConnectionPhase
 from eventmq.client.outcomes import credit_frames, read_answer, read_row, refusal, take_rows
 from eventmq.client.requests import (
     NEVER,
@@ -27,7 +27,7 @@ from eventmq.client.requests import (
     PendingRequest,
     PendingSubmit,
 )
-from eventmq.client.templates import BOTH, END, RECEIPT
+from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, REPLY_REQUESTED
 from eventmq.errors import BrokerUnavailable, ProtocolError
 from eventmq.wire.batches import decode_exceptions, pack, unpack
 from eventmq.wire.commands import (
@@ -61,7 +61,7 @@ class InFlightRequests:
         connections: By index, as requests name them.
     """
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
+    def __init__(self, connections: Sequence[BrokerConnection]) -> None:
         self._connections = connections
         self._open: dict[str, PendingRequest] = {}
         #: Requests with something new for whoever waits for them.
@@ -90,13 +90,13 @@ class InFlightRequests:
         """Return the requests that no broker has."""
         return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
 
-    def assign(self, request: PendingRequest, connection: Connection, now: float) -> None:
+    def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
         """Give a request to a broker."""
         request.assigned_to = connection.index
         connection.assign(now)
         connection.unsent.append(request)
 
-    def wait_for_push(self, call: PendingCall, connection: Connection, now: float) -> None:
+    def wait_for_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
         """Let a call wait for what a broker says without being asked, or has said already."""
         call.assigned_to = connection.index
         connection.assign(now)
@@ -106,10 +106,10 @@ class InFlightRequests:
     def release(self, request: PendingRequest) -> None:
         """Take a request from its broker."""
         if request.assigned_to != NO_BROKER:
-            self._connections[request.assigned_to].waiting -= 1
+            self._connections[request.assigned_to].in_flight -= 1
             request.assigned_to = NO_BROKER
 
-    def release_all(self, connection: Connection) -> None:
+    def release_all(self, connection: BrokerConnection) -> None:
         """Take everything from a broker."""
         connection.unsent.clear()
         for request in self._open.values():
@@ -157,8 +157,8 @@ class InFlightRequests:
             if request.assigned_to != NO_BROKER and isinstance(
                 request, PendingSubmit | PendingCall
             ):
-                heard = self._connections[request.assigned_to].heard
-                if heard <= request.sent <= now - timeout:
+                last_received = self._connections[request.assigned_to].last_received
+                if last_received <= request.sent <= now - timeout:
                     silent.add(request.assigned_to)
             new_leaders += self._give_up(request)
         self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)
@@ -190,10 +190,10 @@ class InFlightRequests:
         if request.assigned_to != NO_BROKER:
             connection = self._connections[request.assigned_to]
             if connection.features is None and not request.sent:
-                what = f"{connection.address} ({connection.absence})"
+                what = f"{connection.address} ({connection.unready_reason})"
                 return f"nothing could be sent to broker {what} in time"
             return f"no answer from broker {connection.address} in time"
-        said = (f"{c.address} ({c.absence})" for c in self._connections)
+        said = (f"{c.address} ({c.unready_reason})" for c in self._connections)
         return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
 
     def abandon(self, reason: str) -> None:
@@ -239,8 +239,8 @@ class WaitPredictor:
             self._streak = self._prompt = 0
         self._last = job_id
         if self._streak < MIN_STREAK:
-            return RECEIPT
-        return END if self._prompt >= MIN_STREAK else BOTH
+            return ACK_REQUESTED
+        return REPLY_REQUESTED if self._prompt >= MIN_STREAK else ACK_AND_REPLY_REQUESTED
 
     def submitted(self) -> None:
         """Note that the caller goes on: it has the receipt."""
@@ -354,7 +354,7 @@ class ClientMachine:
         role: str = "client",
         legacy: bool = False,
     ) -> None:
-        self.connections = [Connection(i, at, role=role) for i, at in enumerate(addresses)]
+        self.connections = [BrokerConnection(i, at, role=role) for i, at in enumerate(addresses)]
         #: Indexes of brokers whose socket is to be closed and opened anew.
         self.reopen: list[int] = []
         #: What brokers asked us as a scheduler to do; None: nobody reads it.
@@ -391,11 +391,11 @@ class ClientMachine:
         if call.assigned_to != NO_BROKER and call.sent:
             self._credit_at(self.connections[call.assigned_to], call)
 
-    def _credit_at(self, connection: Connection, call: PendingCall) -> None:
+    def _credit_at(self, connection: BrokerConnection, call: PendingCall) -> None:
         frames = credit_frames(self.message_id(), call)
         connection.unsent.append(OutgoingMessage(frames))
 
-    def presence(self, unix: float) -> PendingRequest:
+    def keepalive(self, unix: float) -> PendingRequest:
         """Return a request without end: while it is open, a broker hears of us and is heard."""
         message_id = self.message_id()
         return PendingRequest(Heartbeat(message_id, f"{unix:.2f}").frames(), id=message_id)
@@ -405,7 +405,7 @@ class ClientMachine:
         """Whether something is not settled yet."""
         return len(self._in_flight) > 0
 
-    def say_goodbye(self) -> None:
+    def queue_kbai(self) -> None:
         """Queue a KBAI to every broker that is ready."""
         for connection in self.connections:
             if connection.ready:
@@ -420,17 +420,17 @@ class ClientMachine:
     def opened(self, index: int, now: float) -> None:
         """Note that a broker has a new socket: INFORM comes first on it."""
         connection = self.connections[index]
-        connection.since = now
-        connection.broken = False
+        connection.busy_since = now
+        connection.disconnected = False
         connection.retry_at = 0.0
         self._inform(connection, now)
 
     def lost(self, index: int, now: float) -> None:
         """Note that the transport lost its connection; it reconnects by itself."""
         connection = self.connections[index]
-        connection.broken = True
+        connection.disconnected = True
         if not connection.retry_at:
-            connection.trouble = LOST
+            connection.last_error = LOST
         if self._legacy:
             self._release(connection, now)  # nothing else tells whether it is there
         else:
@@ -443,10 +443,10 @@ class ClientMachine:
         the loss would not hear it.
         """
         connection = self.connections[index]
-        if connection.broken and index not in self.reopen:
+        if connection.disconnected and index not in self.reopen:
             connection.inform = OutgoingMessage([])
             self.reopen.append(index)
-        connection.broken = False
+        connection.disconnected = False
 
     # hot loop: benchmarks/enqueue_one.py
     def flush(self, index: int, send: Callable[[Sequence[bytes]], bool], now: float) -> bool:
@@ -458,7 +458,7 @@ class ClientMachine:
             if not message.done:
                 if not send(message.frames):
                     return False
-                message.sent = connection.said = now
+                message.sent = connection.last_sent = now
                 if type(message) is PendingSubmit:
                     message.broker, message.store = index, connection.store
                     if connection.features is None:
@@ -471,7 +471,7 @@ class ClientMachine:
     def received(self, index: int, frames: Sequence[bytes], now: float) -> None:
         """Take a message from a broker. Raises nothing: a bad message is logged and dropped."""
         connection = self.connections[index]
-        connection.heard = now
+        connection.last_received = now
         try:
             command = decode(frames)
             if type(command) is Ack:
@@ -500,18 +500,20 @@ class ClientMachine:
             dead_at = connection.dead_at(self._heartbeat_timeout)
             if connection.retry_at and now >= connection.retry_at:
                 connection.retry_at = 0.0
-                self._drop(connection, now, connection.trouble)
+                self._drop(connection, now, connection.last_error)
                 continue
             if dead_at is not None and now >= dead_at:
                 silent = f"it was silent for {self._heartbeat_timeout:g} s"
-                self._drop(connection, now, silent if connection.ready else connection.absence)
+                self._drop(
+                    connection, now, silent if connection.ready else connection.unready_reason
+                )
                 continue
-            beat_at = connection.next_beat(self._heartbeat)
-            if beat_at is None or now < beat_at:
+            heartbeat_at = connection.next_heartbeat(self._heartbeat)
+            if heartbeat_at is None or now < heartbeat_at:
                 continue
             if connection.ready:
-                connection.said = now
-                connection.beat(self.message_id(), unix)
+                connection.last_sent = now
+                connection.queue_heartbeat(self.message_id(), unix)
             else:
                 self._inform(connection, now)
 
@@ -521,7 +523,7 @@ class ClientMachine:
         for connection in self.connections:
             for at in (
                 connection.dead_at(self._heartbeat_timeout),
-                connection.next_beat(self._heartbeat),
+                connection.next_heartbeat(self._heartbeat),
                 connection.retry_at or None,
             ):
                 if at is not None and at < due:
@@ -545,7 +547,7 @@ class ClientMachine:
 
     # Where requests go
 
-    def _choose(self, request: PendingRequest) -> Connection | None:
+    def _choose(self, request: PendingRequest) -> BrokerConnection | None:
         """Return the ready connection that a request may go to."""
         store = ""
         if type(request) is PendingCall and request.target != NO_BROKER:
@@ -570,7 +572,7 @@ class ClientMachine:
                 self._in_flight.wait_for_push(request, connection, now)
                 return
             request.write()
-        error = connection.obstacle(request)
+        error = connection.incompatibility(request)
         if error is not None:
             self._in_flight.settle(request, error)
         else:
@@ -580,22 +582,22 @@ class ClientMachine:
         for request in self._in_flight.unassigned():
             self._assign(request, now)
 
-    def _release(self, connection: Connection, now: float) -> None:
+    def _release(self, connection: BrokerConnection, now: float) -> None:
         """Take everything from a broker that is away, and offer it to the others."""
-        connection.phase = Phase.INFORMING
+        connection.phase = ConnectionPhase.INFORMING
         self._in_flight.release_all(connection)
         self._pushed.forget(connection.index)
         self._assign_all(now)
 
-    def _inform(self, connection: Connection, now: float) -> None:
+    def _inform(self, connection: BrokerConnection, now: float) -> None:
         self._release(connection, now)
         if self._legacy:
-            connection.assume()
+            connection.assume_legacy()
             self._assign_all(now)
             return
         connection.begin_inform(self.message_id(), self._features)
 
-    def _unconfirmed(self, connection: Connection, pending: PendingSubmit) -> None:
+    def _unconfirmed(self, connection: BrokerConnection, pending: PendingSubmit) -> None:
         """Settle a job that was sent to a broker without FEATURES, from which no receipt comes."""
         pending.confirmed = False
         self._in_flight.settle(pending, None)
@@ -607,21 +609,21 @@ class ClientMachine:
                 connection.address,
             )
 
-    def refused(self, index: int, trouble: str, now: float) -> None:
+    def refused(self, index: int, last_error: str, now: float) -> None:
         """Note that a handshake failed, and why: for the error of what waits for the broker."""
         connection = self.connections[index]
-        connection.trouble = trouble
+        connection.last_error = last_error
         connection.retry_at = connection.retry_at or now + RETRY
 
-    def _drop(self, connection: Connection, now: float, trouble: str) -> None:
+    def _drop(self, connection: BrokerConnection, now: float, last_error: str) -> None:
         """Give a connection up; the runner opens a new one."""
-        connection.trouble = trouble
+        connection.last_error = last_error
         connection.inform = OutgoingMessage([])
         self._release(connection, now)
         if connection.index not in self.reopen:
             self.reopen.append(connection.index)
 
-    def _forget_at(self, connection: Connection, call: PendingCall) -> None:
+    def _forget_at(self, connection: BrokerConnection, call: PendingCall) -> None:
         if call.name in _LASTING and call.sent and connection.ready:
             if call.name == "stream":
                 self._credit_at(connection, call)
@@ -631,24 +633,24 @@ class ClientMachine:
 
     # What brokers say
 
-    def _on_ack(self, connection: Connection, ack: Ack, now: float) -> None:
+    def _on_ack(self, connection: BrokerConnection, ack: Ack, now: float) -> None:
         pending = self._in_flight.find(ack.acked)
         if type(pending) is PendingSubmit:
             if pending.count and ack.extra:
                 pending.refused = decode_exceptions(ack.extra)
-            elif pending.asks and not ack.extra and connection.speaks("ended"):
+            elif pending.reply_requested and not ack.extra and connection.supports("ended"):
                 self._pushed.expect(pending.id, connection.index, now)
             self._in_flight.settle(pending, None)
         elif ack.acked == connection.inform_id and not connection.ready:
             connection.features = Features.parse(str(ack.extra, "utf-8")) if ack.extra else None
-            connection.phase = Phase.READY
-            connection.broken = False
-            connection.trouble = ""
+            connection.phase = ConnectionPhase.READY
+            connection.disconnected = False
+            connection.last_error = ""
             self._assign_all(now)
 
-    def _on_kbai(self, connection: Connection, now: float) -> None:
+    def _on_kbai(self, connection: BrokerConnection, now: float) -> None:
         """Leave a broker that is shutting down; ask it again after an interval."""
-        connection.trouble = "it is shutting down"
+        connection.last_error = "it is shutting down"
         self._release(connection, now)
         connection.inform.sent = now
 
@@ -691,13 +693,13 @@ class ClientMachine:
             take_rows(call, [row])
             self._in_flight.settle(call, None)
 
-    def _on_error(self, connection: Connection, error: Error, now: float) -> None:
+    def _on_error(self, connection: BrokerConnection, error: Error, now: float) -> None:
         if error.code == "inform-again":
             if connection.ready:
                 self._inform(connection, now)
             return
         if error.request in {"", connection.inform_id} and not connection.ready:
-            connection.trouble = error.text
+            connection.last_error = error.text
             return
         if error.code == "closing":
             self._on_kbai(connection, now)

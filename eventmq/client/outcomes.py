@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OutcomeReader",
-    "Row",
+    "OutcomeRow",
     "credit_frames",
     "failure",
     "original",
@@ -137,13 +137,13 @@ def _class_in(module: object, path: list[str]) -> type[Exception] | None:
 
 
 #: How a failed job is raised where its error is one of ours.
-_OURS: dict[str, type[JobFailed]] = {
+_JOB_FAILED_TYPES: dict[str, type[JobFailed]] = {
     f"eventmq.errors.{kind.__name__}": kind
     for kind in (TimeLimitExceeded, WorkerLost, UnknownTask, ResultTooLarge)
 }
 
 
-class Row(NamedTuple):
+class OutcomeRow(NamedTuple):
     """How a job ended, as the broker says it; ``state`` is "" for an unknown id."""
 
     id: str
@@ -171,7 +171,7 @@ class OutcomeReader:
         self._accept_content = accept_content
         self._location = location or ResultLocation()
 
-    def value(self, row: Row) -> Any:
+    def value(self, row: OutcomeRow) -> Any:
         """Return the result of a job.
 
         Args:
@@ -229,7 +229,7 @@ def _plain_value(data: bytes) -> Any:
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 
-def _unsuccessful(row: Row) -> EventMQError:
+def _unsuccessful(row: OutcomeRow) -> EventMQError:
     job_id = row.id
     if row.state == "failed":
         return failure(row)
@@ -246,7 +246,7 @@ def _unsuccessful(row: Row) -> EventMQError:
     return ProtocolError(f"job {job_id} ended in the state {row.state!r}, which is no end")
 
 
-def failure(row: Row) -> JobFailed:
+def failure(row: OutcomeRow) -> JobFailed:
     """Return the exception for a failed job, with the original as its cause where possible."""
     if row.data is None:
         return JobFailed(f"job {row.id} failed; its error is not kept any more", job_id=row.id)
@@ -254,7 +254,7 @@ def failure(row: Row) -> JobFailed:
         remote = decode_error(row.data)
     else:
         remote = RemoteError("", row.data.decode(errors="replace"))
-    kind = _OURS.get(remote.type, JobFailed)
+    kind = _JOB_FAILED_TYPES.get(remote.type, JobFailed)
     shown = remote.type.removeprefix("builtins.")
     said = f"{shown}: {remote.message}" if shown else remote.message
     error = kind(
@@ -282,7 +282,7 @@ def _error(data: bytes | None) -> RemoteError | None:
     return decode_error(data) if data else None
 
 
-_SUBMIT: dict[str, type[SubmitError]] = {
+_SUBMIT_ERRORS: dict[str, type[SubmitError]] = {
     "queue-full": QueueFull,
     "store-full": QueueFull,
     "too-many-keys": QueueFull,
@@ -296,7 +296,7 @@ def refusal(code: str, text: str, job_id: str) -> EventMQError:
     """Return the exception for an ERROR code; the table of codes is in the protocol page."""
     if code == "duplicate":
         return DuplicateJob(f"job {text} has the same unique key", job_id=text)
-    kind = _SUBMIT.get(code)
+    kind = _SUBMIT_ERRORS.get(code)
     if kind is not None:
         return kind(text, job_id=job_id)
     if code == "parts-gone":

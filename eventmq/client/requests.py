@@ -88,8 +88,8 @@ class PendingSubmit(PendingRequest):
         store: Id of the store of that broker.
         refused: Of a batch with a receipt: position -> (code, text).
         followers: Later ones with the same id, which are settled together with this one.
-        needs: The protocol extension that the broker must have, "" for none.
-        asks: It asks for the end of its job as well, see `eventmq.client.machine`.
+        extension: The protocol extension that the broker must have, "" for none.
+        reply_requested: It asks for the end of its job as well, see `eventmq.client.machine`.
         confirmed: False if it was settled without a receipt: the broker gives none.
     """
 
@@ -98,8 +98,8 @@ class PendingSubmit(PendingRequest):
     store: str = ""
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     followers: list[PendingSubmit] = field(default_factory=list)
-    needs: str = ""
-    asks: bool = False
+    extension: str = ""
+    reply_requested: bool = False
     confirmed: bool = True
 
     def failure(self, reason: str) -> EventMQError:

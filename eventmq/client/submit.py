@@ -7,11 +7,11 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventmq.client.events import Followed
-from eventmq.client.handle import Job, Origin
+from eventmq.client.events import TrackedJob
+from eventmq.client.handle import Job, JobOrigin
 from eventmq.client.outcomes import refusal
 from eventmq.client.requests import PendingSubmit
-from eventmq.client.templates import END, RECEIPT
+from eventmq.client.templates import ACK_REQUESTED, REPLY_REQUESTED
 from eventmq.errors import BatchError, BrokerUnavailable, MessageTooLarge, NotAllowed
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import Submission, current
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from eventmq.client.client import ClientRunner
-    from eventmq.client.handle import Results
+    from eventmq.client.handle import ResultClient
     from eventmq.client.io_loop import AsyncWaiter, Waiter
-    from eventmq.client.templates import Template, Written
+    from eventmq.client.templates import EncodedJob, Template
     from eventmq.interfaces import JobContext, Middleware
     from eventmq.job import IdFactory
 
@@ -36,16 +36,16 @@ __all__ = [
     "IN_FLIGHT",
     "PART_BYTES",
     "PART_JOBS",
-    "Batch",
+    "BulkPart",
+    "BulkSource",
+    "BulkSubmit",
     "CallSource",
-    "Delivery",
+    "EncodedSource",
     "LineageMarker",
-    "Part",
-    "Source",
+    "SubmitBatch",
     "Submitter",
-    "WrittenSource",
     "open_batch",
-    "related",
+    "with_lineage",
 ]
 
 
@@ -53,7 +53,7 @@ __all__ = [
 IN_FLIGHT = 4
 
 
-class Delivery:
+class BulkSubmit:
     """One bulk submission.
 
     Args:
@@ -63,12 +63,12 @@ class Delivery:
     """
 
     def __init__(
-        self, source: Source, *, new_id: Callable[[], str], deadline: Callable[[], float]
+        self, source: BulkSource, *, new_id: Callable[[], str], deadline: Callable[[], float]
     ) -> None:
         self._source = source
         self._new_id = new_id
         self._deadline = deadline
-        self._again: deque[Part] = deque()
+        self._again: deque[BulkPart] = deque()
         self._sent = 0
         #: (place of the first job, number of jobs) of parts with a receipt.
         self._receipts: list[tuple[int, int]] = []
@@ -76,7 +76,7 @@ class Delivery:
         self._failed: dict[int, tuple[str, Exception | None]] = {}
         self._stopped: Exception | None = None
 
-    def next(self) -> Part | None:
+    def next(self) -> BulkPart | None:
         """Return the next part with its message, or None if there is nothing to send.
 
         Raises:
@@ -96,7 +96,7 @@ class Delivery:
             part.pack(self._new_id(), self._deadline())
         return part
 
-    def settled(self, part: Part) -> None:
+    def settled(self, part: BulkPart) -> None:
         """Take note of how the message of a part ended."""
         pending, rows = part.pending, part.rows
         error = pending.error
@@ -112,7 +112,7 @@ class Delivery:
         if error is not None or pending.refused:
             self._note(part)
 
-    def _note(self, part: Part) -> None:
+    def _note(self, part: BulkPart) -> None:
         error, refused = part.pending.error, part.pending.refused
         maybe = isinstance(error, BrokerUnavailable) and error.maybe_accepted
         for position, (job_id, *_) in enumerate(part.rows):
@@ -149,7 +149,7 @@ PART_JOBS = 1000
 PART_BYTES = 1024 * 1024
 
 
-class Part:
+class BulkPart:
     """Jobs that travel together.
 
     Args:
@@ -166,7 +166,7 @@ class Part:
         first: int,
         templates: list[tuple[str, str]],
         rows: list[tuple[str, int, bytes]],
-        origins: list[Origin],
+        origins: list[JobOrigin],
     ) -> None:
         self.first = first
         self.templates = templates
@@ -174,13 +174,13 @@ class Part:
         self.origins = origins
         self.pending = PendingSubmit([])
 
-    def halves(self) -> list[Part]:
+    def halves(self) -> list[BulkPart]:
         """Return two parts of half the size."""
         middle = len(self.rows) // 2
         rows = self.rows[:middle], self.rows[middle:]
         firsts = self.first, self.first + middle
         return [
-            Part(first, self.templates, half, self.origins)
+            BulkPart(first, self.templates, half, self.origins)
             for first, half in zip(firsts, rows, strict=True)
         ]
 
@@ -193,13 +193,13 @@ class Part:
         self.pending = PendingSubmit(frames, id=message_id, deadline=deadline, count=count)
 
 
-class Source(Protocol):
+class BulkSource(Protocol):
     """Where the parts of a submission come from."""
 
     #: The handles made so far, in order.
     jobs: list[Job[Any]]
 
-    def part(self) -> Part | None:
+    def part(self) -> BulkPart | None:
         """Return the next part, None after the last; raises what encoding raises."""
 
     def rest(self) -> None:
@@ -224,7 +224,7 @@ class CallSource:
         kwargs: Mapping[str, Any],
         *,
         ids: IdFactory,
-        results: Results,
+        results: ResultClient,
     ) -> None:
         self.jobs: list[Job[Any]] = []
         self._template = template
@@ -234,7 +234,7 @@ class CallSource:
         self._results = results
 
     # hot loop: benchmarks/enqueue_bulk.py
-    def part(self) -> Part | None:
+    def part(self) -> BulkPart | None:
         """Encode the next part."""
         first = len(self.jobs)
         calls = self._calls[first : first + PART_JOBS]
@@ -242,7 +242,7 @@ class CallSource:
             return None
         template, kwargs, results = self._template, self._kwargs, self._results
         queue = template.queue
-        origin = Origin(template.headers.task, sent=False)
+        origin = JobOrigin(template.headers.task, sent=False)
         ids, size = self._ids.new_many(len(calls)), 0
         rows: list[tuple[str, int, bytes]] = []
         places: dict[str, int] = {}
@@ -253,50 +253,50 @@ class CallSource:
                 break
             rows.append((job_id, places.setdefault(headers, len(places)), body))
         self.jobs += [Job(row[0], results, origin) for row in rows]
-        return Part(first, [(queue, headers) for headers in places], rows, [origin])
+        return BulkPart(first, [(queue, headers) for headers in places], rows, [origin])
 
     def rest(self) -> None:
         """Make the handles of what was not encoded."""
         left = len(self._calls) - len(self.jobs)
-        origin = Origin(self._template.headers.task, sent=False)
+        origin = JobOrigin(self._template.headers.task, sent=False)
         self.jobs += [Job(job_id, self._results, origin) for job_id in self._ids.new_many(left)]
 
 
-class WrittenSource:
+class EncodedSource:
     """Parts of jobs that are encoded already and have handles.
 
     Args:
         entries: (handle, job) pairs.
     """
 
-    def __init__(self, entries: Sequence[tuple[Job[Any], Written]]) -> None:
+    def __init__(self, entries: Sequence[tuple[Job[Any], EncodedJob]]) -> None:
         self.jobs = [job for job, _ in entries]
         self._entries = entries
         self._taken = 0
 
-    def part(self) -> Part | None:
+    def part(self) -> BulkPart | None:
         """Collect the next part."""
         first, size = self._taken, 0
         rows: list[tuple[str, int, bytes]] = []
         places: dict[tuple[str, str], int] = {}
-        for _, written in self._entries[first : first + PART_JOBS]:
-            size += len(written.body)
+        for _, encoded in self._entries[first : first + PART_JOBS]:
+            size += len(encoded.body)
             if size > PART_BYTES and rows:
                 break
-            place = places.setdefault((written.queue, written.headers), len(places))
-            rows.append((written.id, place, written.body))
+            place = places.setdefault((encoded.queue, encoded.headers), len(places))
+            rows.append((encoded.id, place, encoded.body))
         self._taken += len(rows)
         origins = [job.origin for job in self.jobs[first : self._taken]]
-        return Part(first, list(places), rows, origins) if rows else None
+        return BulkPart(first, list(places), rows, origins) if rows else None
 
     def rest(self) -> None:
         """Do nothing: all handles are there."""
 
 
-_innermost: ContextVar[Batch | None] = ContextVar("eventmq_batch", default=None)
+_innermost: ContextVar[SubmitBatch | None] = ContextVar("eventmq_batch", default=None)
 
 
-def open_batch(submitter: Submitter) -> Batch | None:
+def open_batch(submitter: Submitter) -> SubmitBatch | None:
     """Return the innermost open batch of a submitter in this thread or coroutine."""
     batch = _innermost.get()
     while batch is not None and (batch.submitter is not submitter or batch.closed):
@@ -304,7 +304,7 @@ def open_batch(submitter: Submitter) -> Batch | None:
     return batch
 
 
-class Batch:
+class SubmitBatch:
     """A context manager, for ``with`` and ``async with``; made by ``app.batch()``.
 
     Handles of jobs inside can be used after the exit. An exception inside sends nothing. A batch
@@ -316,14 +316,14 @@ class Batch:
 
     def __init__(self, submitter: Submitter) -> None:
         self.submitter = submitter
-        self.outer: Batch | None = None
+        self.outer: SubmitBatch | None = None
         self.closed = False
-        self._entries: list[tuple[Job[Any], Written]] = []
-        self._token: Token[Batch | None] | None = None
+        self._entries: list[tuple[Job[Any], EncodedJob]] = []
+        self._token: Token[SubmitBatch | None] | None = None
 
-    def add(self, job: Job[Any], written: Written) -> None:
+    def add(self, job: Job[Any], encoded: EncodedJob) -> None:
         """Keep a job until the exit."""
-        self._entries.append((job, written))
+        self._entries.append((job, encoded))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -343,7 +343,7 @@ class Batch:
     ) -> None:
         entries = self._leave(failed=kind is not None)
         if entries:
-            self.submitter.deliver(WrittenSource(entries))
+            self.submitter.send_bulk(EncodedSource(entries))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -356,9 +356,9 @@ class Batch:
     ) -> None:
         entries = self._leave(failed=kind is not None)
         if entries:
-            await self.submitter.adeliver(WrittenSource(entries))
+            await self.submitter.asend_bulk(EncodedSource(entries))
 
-    def _leave(self, *, failed: bool) -> list[tuple[Job[Any], Written]]:
+    def _leave(self, *, failed: bool) -> list[tuple[Job[Any], EncodedJob]]:
         """Close the batch and return what is to be sent now."""
         self.closed = True
         if self._token is not None:
@@ -369,8 +369,8 @@ class Batch:
         outer = open_batch(self.submitter)
         if outer is None:
             return entries
-        for job, written in entries:
-            outer.add(job, written)
+        for job, encoded in entries:
+            outer.add(job, encoded)
         return []
 
 
@@ -395,17 +395,17 @@ class LineageMarker:
         return marked
 
 
-def related(written: Written) -> Written:
+def with_lineage(encoded: EncodedJob) -> EncodedJob:
     """Return a job that has no template, as the running job submits it.
 
     A graph stays as it is: the jobs in it say it.
     """
     job = current.get(None)
-    if job is None or written.headers.startswith("nodes:"):
-        return written
-    extra = tuple(_lacking(parse_headers(written.headers), job).items())
-    texts = [text for text in (written.headers, format_headers(Headers(extra=extra))) if text]
-    return written._replace(headers=",".join(texts))
+    if job is None or encoded.headers.startswith("nodes:"):
+        return encoded
+    extra = tuple(_lacking(parse_headers(encoded.headers), job).items())
+    texts = [text for text in (encoded.headers, format_headers(Headers(extra=extra))) if text]
+    return encoded._replace(headers=",".join(texts))
 
 
 def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
@@ -428,7 +428,7 @@ class Submitter:
     def __init__(
         self,
         runner: ClientRunner,
-        results: Results,
+        results: ResultClient,
         *,
         ids: IdFactory,
         timeout: float,
@@ -469,49 +469,49 @@ class Submitter:
         batch = open_batch(self)
         if batch is not None:
             return self._write(template, args, kwargs, job_id, self._collect(batch.add))
-        entries: list[tuple[Job[Any], Written]] = []
-        sink = self._collect(lambda job, written: entries.append((job, written)))
+        entries: list[tuple[Job[Any], EncodedJob]] = []
+        sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
         job = self._write(template, args, kwargs, job_id, sink)
-        for each, written in entries:
-            await self._asend(each, written)
+        for each, encoded in entries:
+            await self._asend(each, encoded)
         return job
 
-    def submit_raw(self, written: Written) -> Job[Any]:
+    def submit_raw(self, encoded: EncodedJob) -> Job[Any]:
         """Submit a body as it is, without serializer and middleware."""
         batch = open_batch(self)
         sink = self._send if batch is None else self._collect(batch.add)
-        return sink(related(written), Origin(sent=False))
+        return sink(with_lineage(encoded), JobOrigin(sent=False))
 
-    async def asubmit_raw(self, written: Written) -> Job[Any]:
+    async def asubmit_raw(self, encoded: EncodedJob) -> Job[Any]:
         """Do the same as `submit_raw` in a coroutine."""
-        written = related(written)
-        job: Job[Any] = Job(written.id, self._results, Origin(sent=False))
+        encoded = with_lineage(encoded)
+        job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
         batch = open_batch(self)
         if batch is not None:
-            batch.add(job, written)
+            batch.add(job, encoded)
         else:
-            await self._asend(job, written)
+            await self._asend(job, encoded)
         return job
 
-    def follow(
-        self, written: Written, on_end: Callable[[Job[Any], Exception | None], None]
+    def track(
+        self, encoded: EncodedJob, on_end: Callable[[Job[Any], Exception | None], None]
     ) -> Job[Any]:
         """Submit a body as it is, and call back when the job has ended or could not be submitted.
 
         Args:
-            written: The job.
-            on_end: See `eventmq.client.events.Followed`.
+            encoded: The job.
+            on_end: See `eventmq.client.events.TrackedJob`.
 
         Raises:
             BrokerUnavailable: The client was closed.
         """
-        job: Job[Any] = Job(written.id, self._results, Origin(sent=False))
-        pending = self._pending_submit(written, END)
-        followed = Followed(
+        job: Job[Any] = Job(encoded.id, self._results, JobOrigin(sent=False))
+        pending = self._pending_submit(encoded, REPLY_REQUESTED)
+        tracked = TrackedJob(
             job, pending, self._results, on_receipt=lambda job, p: _place(job.origin, p),
             on_end=on_end,
         )  # fmt: skip
-        followed.begin()
+        tracked.begin()
         return job
 
     def _write(
@@ -520,51 +520,58 @@ class Submitter:
         args: Any,
         kwargs: Mapping[str, Any],
         job_id: str | None,
-        sink: Callable[[Written, Origin], Job[Any]],
+        sink: Callable[[EncodedJob, JobOrigin], Job[Any]],
     ) -> Job[Any]:
         """Write a job, with the middlewares around it, and give it to ``sink``."""
         job_id = job_id or self._ids.new()
         template = self.mark(template)
         task, queue = template.headers.task, template.queue
         if not self._around:
-            return sink(template.write(job_id, args, kwargs), Origin(task, sent=False))
+            return sink(template.write(job_id, args, kwargs), JobOrigin(task, sent=False))
         proceed: Callable[[Submission], Any] = partial(_proceed, template, sink)
         for around in reversed(self._around):
             proceed = partial(_nest, around, proceed)
         submission = Submission(task, tuple(args), dict(kwargs), job_id, queue)
         return proceed(submission)  # type: ignore[no-any-return]
 
-    def _pending_submit(self, written: Written, wishes: str) -> PendingSubmit:
+    def _pending_submit(self, encoded: EncodedJob, requested: str) -> PendingSubmit:
         """Return the REQUEST for a job; a graph has no end of its own that could be asked for."""
         deadline = self._runner.deadline(self._timeout)
-        if written.headers.startswith("nodes:"):
-            return PendingSubmit(written.frames(), id=written.id, deadline=deadline, needs="graph")
-        asks = wishes != RECEIPT
-        return PendingSubmit(written.frames(wishes), id=written.id, deadline=deadline, asks=asks)
+        if encoded.headers.startswith("nodes:"):
+            return PendingSubmit(
+                encoded.frames(), id=encoded.id, deadline=deadline, extension="graph"
+            )
+        reply_requested = requested != ACK_REQUESTED
+        return PendingSubmit(
+            encoded.frames(requested),
+            id=encoded.id,
+            deadline=deadline,
+            reply_requested=reply_requested,
+        )
 
-    def _send(self, written: Written, origin: Origin) -> Job[Any]:
+    def _send(self, encoded: EncodedJob, origin: JobOrigin) -> Job[Any]:
         predictor = self._results.predictor
-        pending = self._pending_submit(written, predictor.submitting(written.id))
+        pending = self._pending_submit(encoded, predictor.submitting(encoded.id))
         self._runner.send(pending)
         predictor.submitted()
         _place(origin, pending)
-        return Job(written.id, self._results, origin)
+        return Job(encoded.id, self._results, origin)
 
-    async def _asend(self, job: Job[Any], written: Written) -> None:
+    async def _asend(self, job: Job[Any], encoded: EncodedJob) -> None:
         predictor = self._results.predictor
-        pending = self._pending_submit(written, predictor.submitting(written.id))
+        pending = self._pending_submit(encoded, predictor.submitting(encoded.id))
         await self._runner.asend(pending)
         predictor.submitted()
         _place(job.origin, pending)
 
     def _collect(
-        self, add: Callable[[Job[Any], Written], None]
-    ) -> Callable[[Written, Origin], Job[Any]]:
+        self, add: Callable[[Job[Any], EncodedJob], None]
+    ) -> Callable[[EncodedJob, JobOrigin], Job[Any]]:
         """Return a sink that keeps jobs for later."""
 
-        def sink(written: Written, origin: Origin) -> Job[Any]:
-            job: Job[Any] = Job(written.id, self._results, origin)
-            add(job, written)
+        def sink(encoded: EncodedJob, origin: JobOrigin) -> Job[Any]:
+            job: Job[Any] = Job(encoded.id, self._results, origin)
+            add(job, encoded)
             return job
 
         return sink
@@ -572,7 +579,7 @@ class Submitter:
     # Graphs
 
     @property
-    def results(self) -> Results:
+    def results(self) -> ResultClient:
         """What handles ask."""
         return self._results
 
@@ -588,15 +595,15 @@ class Submitter:
         return self._ids.new_many(count)
 
     @property
-    def writer(self) -> Callable[..., Written] | None:
+    def writer(self) -> Callable[..., EncodedJob] | None:
         """Writes (template, args, kwargs, id) through the middlewares; None without any."""
         return self._write_one if self._around else None
 
     def _write_one(
         self, template: Template, args: Any, kwargs: Mapping[str, Any], job_id: str
-    ) -> Written:
-        found: list[Written] = []
-        sink = self._collect(lambda _, written: found.append(written))
+    ) -> EncodedJob:
+        found: list[EncodedJob] = []
+        sink = self._collect(lambda _, encoded: found.append(encoded))
         self._write(template, args, kwargs, job_id, sink)
         if len(found) != 1:
             msg = f"a middleware kept a job of task {template.headers.task!r} back, which is part "
@@ -614,76 +621,78 @@ class Submitter:
             SerializationError: The first jobs cannot be encoded; nothing was sent.
             BatchError: Some jobs were not confirmed.
         """
-        return self.deliver(self._source(template, calls, kwargs))
+        return self.send_bulk(self._source(template, calls, kwargs))
 
     async def asubmit_many(
         self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
     ) -> list[Job[Any]]:
         """Do the same as `submit_many` in a coroutine."""
-        return await self.adeliver(self._source(template, calls, kwargs))
+        return await self.asend_bulk(self._source(template, calls, kwargs))
 
     def _source(
         self, template: Template, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
-    ) -> Source:
+    ) -> BulkSource:
         calls = list(calls)
         batch = open_batch(self)
         if batch is None and not self._around:
             template = self.mark(template)
             return CallSource(template, calls, kwargs, ids=self._ids, results=self._results)
-        entries: list[tuple[Job[Any], Written]] = []
-        sink = self._collect(lambda job, written: entries.append((job, written)))
+        entries: list[tuple[Job[Any], EncodedJob]] = []
+        sink = self._collect(lambda job, encoded: entries.append((job, encoded)))
         for args in calls:
             self._write(template, args, kwargs, None, sink)
         if batch is None:
-            return WrittenSource(entries)
-        for job, written in entries:
-            batch.add(job, written)
-        return WrittenSource([])
+            return EncodedSource(entries)
+        for job, encoded in entries:
+            batch.add(job, encoded)
+        return EncodedSource([])
 
-    def deliver(self, source: Source) -> list[Job[Any]]:
+    def send_bulk(self, source: BulkSource) -> list[Job[Any]]:
         """Send many jobs in parts, several at a time, and wait for the receipts."""
-        return self.begin_delivery(source)()
+        return self.begin_bulk(source)()
 
-    def begin_delivery(self, source: Source) -> Callable[[], list[Job[Any]]]:
-        """Send the first parts of many jobs; what is returned does the rest of `deliver`."""
-        delivery = self._delivery(source)
-        open_parts: deque[tuple[Part, Waiter]] = deque()
-        self._send_parts(delivery, open_parts)
-        return partial(self._finish, delivery, open_parts)
+    def begin_bulk(self, source: BulkSource) -> Callable[[], list[Job[Any]]]:
+        """Send the first parts of many jobs; what is returned does the rest of `send_bulk`."""
+        bulk = self._bulk_submit(source)
+        open_parts: deque[tuple[BulkPart, Waiter]] = deque()
+        self._send_parts(bulk, open_parts)
+        return partial(self._finish, bulk, open_parts)
 
-    def _send_parts(self, delivery: Delivery, open_parts: deque[tuple[Part, Waiter]]) -> None:
-        while len(open_parts) < IN_FLIGHT and (part := delivery.next()) is not None:
+    def _send_parts(self, bulk: BulkSubmit, open_parts: deque[tuple[BulkPart, Waiter]]) -> None:
+        while len(open_parts) < IN_FLIGHT and (part := bulk.next()) is not None:
             open_parts.append((part, self._runner.start(part.pending)))
 
-    def _finish(self, delivery: Delivery, open_parts: deque[tuple[Part, Waiter]]) -> list[Job[Any]]:
+    def _finish(
+        self, bulk: BulkSubmit, open_parts: deque[tuple[BulkPart, Waiter]]
+    ) -> list[Job[Any]]:
         while open_parts:
             part, waiter = open_parts.popleft()
             self._runner.wait_until_done(part.pending, waiter)
-            delivery.settled(part)
-            self._send_parts(delivery, open_parts)
-        return delivery.result()
+            bulk.settled(part)
+            self._send_parts(bulk, open_parts)
+        return bulk.result()
 
-    async def adeliver(self, source: Source) -> list[Job[Any]]:
-        """Do the same as `deliver` in a coroutine."""
-        delivery = self._delivery(source)
-        open_parts: deque[tuple[Part, AsyncWaiter]] = deque()
+    async def asend_bulk(self, source: BulkSource) -> list[Job[Any]]:
+        """Do the same as `send_bulk` in a coroutine."""
+        bulk = self._bulk_submit(source)
+        open_parts: deque[tuple[BulkPart, AsyncWaiter]] = deque()
         while True:
-            part = delivery.next() if len(open_parts) < IN_FLIGHT else None
+            part = bulk.next() if len(open_parts) < IN_FLIGHT else None
             if part is not None:
                 open_parts.append((part, self._runner.astart(part.pending)))
             elif open_parts:
                 part, waiter = open_parts.popleft()
                 await self._runner.await_until_done(part.pending, waiter)
-                delivery.settled(part)
+                bulk.settled(part)
             else:
-                return delivery.result()
+                return bulk.result()
 
-    def _delivery(self, source: Source) -> Delivery:
+    def _bulk_submit(self, source: BulkSource) -> BulkSubmit:
         runner, timeout = self._runner, self._timeout
-        return Delivery(source, new_id=self._ids.new, deadline=lambda: runner.deadline(timeout))
+        return BulkSubmit(source, new_id=self._ids.new, deadline=lambda: runner.deadline(timeout))
 
 
-def _place(origin: Origin, pending: PendingSubmit) -> None:
+def _place(origin: JobOrigin, pending: PendingSubmit) -> None:
     """Note which broker took a job, and whether it has said so."""
     origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
     origin.confirmed = pending.confirmed
@@ -696,10 +705,10 @@ def _nest(
 
 
 def _proceed(
-    template: Template, sink: Callable[[Written, Origin], Job[Any]], submission: Submission
+    template: Template, sink: Callable[[EncodedJob, JobOrigin], Job[Any]], submission: Submission
 ) -> Job[Any]:
     """Write what the innermost middleware let through."""
     if submission.headers:
         template = template.extended(submission.headers)
-    written = template.write(submission.job_id, submission.args, submission.kwargs)
-    return sink(written, Origin(submission.task, sent=False))
+    encoded = template.write(submission.job_id, submission.args, submission.kwargs)
+    return sink(encoded, JobOrigin(submission.task, sent=False))

@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 
     KeyMaker = Callable[[Sequence[Any], Mapping[str, Any]], str]
 
-__all__ = ["BOTH", "END", "RECEIPT", "Template", "Written"]
+__all__ = ["ACK_AND_REPLY_REQUESTED", "ACK_REQUESTED", "REPLY_REQUESTED", "EncodedJob", "Template"]
 
 
 #: What a REQUEST asks for: the receipt at once; the end of its job as well; the end, and the
 #: receipt with it, or 10 ms later.
-RECEIPT, BOTH, END = "ack-requested", "ack-requested,reply-requested", "reply-requested"
+ACK_REQUESTED, ACK_AND_REPLY_REQUESTED, REPLY_REQUESTED = (
+    "ack-requested",
+    "ack-requested,reply-requested",
+    "reply-requested",
+)
 
 
-class Written(NamedTuple):
+class EncodedJob(NamedTuple):
     """One job ready to be sent; ``headers`` is without what it asks of the broker."""
 
     id: str
@@ -32,9 +36,9 @@ class Written(NamedTuple):
     headers: str
     body: bytes
 
-    def frames(self, wishes: str = RECEIPT) -> list[bytes]:
+    def frames(self, requested: str = ACK_REQUESTED) -> list[bytes]:
         """Return the frames of a REQUEST for this job alone."""
-        headers = f"{wishes},{self.headers}" if self.headers else wishes
+        headers = f"{requested},{self.headers}" if self.headers else requested
         head = [b"", PROTOCOL, b"REQUEST", self.id.encode(), self.queue.encode()]
         return [*head, headers.encode(), self.body]
 
@@ -80,7 +84,7 @@ class Template:
         """Whether the headers of each job are its own."""
         return self.key is not None or self.limit_key is not None
 
-    def write(self, job_id: str, args: Any, kwargs: Mapping[str, Any]) -> Written:
+    def write(self, job_id: str, args: Any, kwargs: Mapping[str, Any]) -> EncodedJob:
         """Encode the arguments of one job.
 
         Raises:
@@ -104,7 +108,7 @@ class Template:
             text = format_headers(own)
         elif self.expires_in or self.keyed:
             text = format_headers(replace(headers, expires=expires))
-        return Written(job_id, self.queue, text, body)
+        return EncodedJob(job_id, self.queue, text, body)
 
     # hot loop: benchmarks/enqueue_bulk.py
     def bodies(
@@ -122,8 +126,8 @@ class Template:
                 if not signature:
                     yield job_id, text, body
                     continue
-            written = self.write(job_id, args, kwargs)
-            yield job_id, written.headers, written.body
+            encoded = self.write(job_id, args, kwargs)
+            yield job_id, encoded.headers, encoded.body
 
     def extended(self, extra: Mapping[str, str]) -> Template:
         """Return the template with more headers, as a middleware adds them."""

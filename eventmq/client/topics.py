@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventmq.client.outcomes import OutcomeReader
     from eventmq.interfaces import Serializer
 
-__all__ = ["Message", "Subscription", "Topics"]
+__all__ = ["Message", "Subscription", "TopicClient"]
 
 #: Messages that wait in a subscription; when it is full the oldest are dropped.
 BUFFER = 10_000
@@ -41,7 +41,7 @@ class Message(NamedTuple):
     headers: str = ""
 
 
-class Topics:
+class TopicClient:
     """Publishes and subscribes for one app. Thread-safe.
 
     Args:

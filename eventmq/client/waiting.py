@@ -6,14 +6,14 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.client.outcomes import Row
+from eventmq.client.outcomes import OutcomeRow
 from eventmq.errors import ResultTimeout
 from eventmq.wire.calls import MAX_IDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-    from eventmq.client.handle import Default, Job, Results
+    from eventmq.client.handle import Default, Job, ResultClient
     from eventmq.client.requests import PendingCall
 
 __all__ = ["Completed", "Waited", "await_", "wait"]
@@ -46,7 +46,7 @@ class Completed:
     def __init__(
         self,
         jobs: Iterable[Job[Any]],
-        results: Results,
+        results: ResultClient,
         timeout: float | Default | None,
         *,
         explain: bool = True,
@@ -60,7 +60,7 @@ class Completed:
         #: Ended, to be yielded.
         self._ended: deque[Job[Any]] = deque()
         #: Ids to be asked for, by (broker, store).
-        self._left: dict[tuple[int, str], list[str]] = {}
+        self._remaining: dict[tuple[int, str], list[str]] = {}
         #: Asked, and those with news.
         self._open: set[str] = set()
         self._news: deque[PendingCall] = deque()
@@ -76,19 +76,19 @@ class Completed:
         handles = self._handles.setdefault(job.id, [])
         handles.append(job)
         if len(handles) == 1:
-            self._left.setdefault((origin.broker, origin.store), []).append(job.id)
+            self._remaining.setdefault((origin.broker, origin.store), []).append(job.id)
 
     def _calls(self, deadline: float) -> Iterator[PendingCall]:
         """Yield the calls that may be asked now."""
-        while self._left and len(self._open) < MAX_OPEN_CALLS:
-            (broker, store), ids = next(iter(self._left.items()))
+        while self._remaining and len(self._open) < MAX_OPEN_CALLS:
+            (broker, store), ids = next(iter(self._remaining.items()))
             call = self._runner.new_call(
                 "get", timeout=None, ids=ids[:MAX_IDS], target=broker, store=store
             )
             call.deadline = deadline
             del ids[:MAX_IDS]
             if not ids:
-                del self._left[broker, store]
+                del self._remaining[broker, store]
             self._open.add(call.id)
             yield call
 
@@ -112,7 +112,7 @@ class Completed:
         while self._news:
             call = self._news.popleft()
             while call.answers:
-                row = Row(*call.answers.popleft())
+                row = OutcomeRow(*call.answers.popleft())
                 for job in self._handles.pop(row.id, ()):
                     job.row = row if row.state else None
                     self._ended.append(job)
@@ -123,7 +123,7 @@ class Completed:
 
     @property
     def _finished(self) -> bool:
-        return not self._open and not self._left
+        return not self._open and not self._remaining
 
     def __iter__(self) -> Iterator[Job[Any]]:
         waiter = self._runner.waiter()
@@ -139,10 +139,10 @@ class Completed:
                 waiter.wait(None)
                 self._read()
         except ResultTimeout as error:
-            job = self._first_late()
+            job = self._first_remaining()
             if job is not None:
                 error = self._results.explained(job, self._timeout, error)
-            raise self._late(error) from None
+            raise self._timed_out(error) from None
         finally:
             self._forget(asked)
 
@@ -160,19 +160,19 @@ class Completed:
                 await waiter.wait()
                 self._read()
         except ResultTimeout as error:
-            job = self._first_late()
+            job = self._first_remaining()
             if job is not None:
                 error = await self._results.aexplained(job, self._timeout, error)
-            raise self._late(error) from None
+            raise self._timed_out(error) from None
         finally:
             self._forget(asked)
 
-    def _first_late(self) -> Job[Any] | None:
+    def _first_remaining(self) -> Job[Any] | None:
         """Return a job that has not ended, if the error should say where it is."""
         late = next(iter(self._handles.values()), None)
         return late[0] if late and self._explain else None
 
-    def _late(self, error: ResultTimeout) -> ResultTimeout:
+    def _timed_out(self, error: ResultTimeout) -> ResultTimeout:
         """Return the error for all that have not ended, with what is said of the first."""
         left = sum(map(len, self._handles.values()))
         text = f"{left} of {self._count} jobs had not ended in time; the first: {error}"
@@ -183,7 +183,7 @@ class Completed:
             self._runner.forget(call)
 
 
-def wait(jobs: list[Job[Any]], results: Results, timeout: float | Default | None) -> Waited:
+def wait(jobs: list[Job[Any]], results: ResultClient, timeout: float | Default | None) -> Waited:
     """Wait until all jobs have ended or the time is up."""
     done: set[int] = set()
     with suppress(ResultTimeout):
@@ -191,7 +191,9 @@ def wait(jobs: list[Job[Any]], results: Results, timeout: float | Default | None
     return _sorted(jobs, done)
 
 
-async def await_(jobs: list[Job[Any]], results: Results, timeout: float | Default | None) -> Waited:
+async def await_(
+    jobs: list[Job[Any]], results: ResultClient, timeout: float | Default | None
+) -> Waited:
     """Do the same as `wait` in a coroutine."""
     done: set[int] = set()
     with suppress(ResultTimeout):

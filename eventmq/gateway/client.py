@@ -44,7 +44,7 @@ class ClientGuest:
         if not self._leads and not self._lead():
             return (), AGAIN
         assert self._loop is not None  # noqa: S101 - it is led
-        items, due = self._loop.wanted()
+        items, due = self._loop.prepare()
         return items, max(0.0, due - now)
 
     def _lead(self) -> bool:
@@ -52,7 +52,7 @@ class ClientGuest:
             self._loop = self._runner.loop()
         except BrokerUnavailable:
             return False
-        self._leads = self._loop.host()
+        self._leads = self._loop.attach()
         return self._leads
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
@@ -65,7 +65,7 @@ class ClientGuest:
         """Leave the client to whoever else uses it. Idempotent."""
         loop, self._loop, self._leads = self._loop, None, False
         if loop is not None:
-            loop.unhost()
+            loop.detach()
 
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """What users write: a signature, and chains, groups and chords of them.
 
 All are values: nothing changes one once it is made, so none contains itself. What submits them is
-injected by whoever made the signatures (`Origin`).
+injected by whoever made the signatures (`GraphSender`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Chain", "Chord", "Expression", "Group", "Origin", "Signature", "members_of"]
+__all__ = ["Chain", "Chord", "Expression", "GraphSender", "Group", "Signature", "members_of"]
 
 #: What a group does where a member does not succeed.
 POLICIES = ("cancel", "continue")
 
 
-class Origin(Protocol):
+class GraphSender(Protocol):
     """What a signature was made of: knows how to submit."""
 
     def send_graph(self, expression: Expression) -> Any:
@@ -86,7 +86,7 @@ class Expression(ABC):
     def parts(self) -> tuple[Expression, ...]:
         """Return what it consists of, in order."""
 
-    def _origin(self) -> Origin:
+    def _origin(self) -> GraphSender:
         """Return what submits the first signature."""
         stack: list[Expression] = [self]
         calls, empty = False, None

@@ -9,15 +9,15 @@ from __future__ import annotations
 from eventmq.task.kinds import AsyncTask, StreamTask
 from eventmq.task.options import CallOptions, TaskOptions
 from eventmq.task.shared import shared_task
-from eventmq.task.task import BoundTask, Host, Task
+from eventmq.task.task import BoundTask, Task, TaskApp
 
 __all__ = [
     "AsyncTask",
     "BoundTask",
     "CallOptions",
-    "Host",
     "StreamTask",
     "Task",
+    "TaskApp",
     "TaskOptions",
     "shared_task",
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from eventmq.errors import NotAllowed, SettingsError
 from eventmq.task.kinds import AsyncStreamTask, AsyncTask, StreamTask
 from eventmq.task.options import TaskOptions
-from eventmq.task.task import Host, Task
+from eventmq.task.task import Task, TaskApp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Decorator",
-    "SharedHost",
+    "SharedTaskApp",
     "TaskTable",
     "add_task",
     "declare",
-    "offer_host",
+    "register_app",
     "shared_task",
 ]
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     AsyncStream = Callable[P, AsyncGenerator[Any, Any]]
 
 
-class SharedHost(Host, Protocol):
+class SharedTaskApp(TaskApp, Protocol):
     """An app that shared tasks may go through."""
 
     @property
@@ -56,12 +56,12 @@ class SharedHost(Host, Protocol):
 _declared: dict[str, Task[Any, Any]] = {}
 
 #: The apps of this process.
-_hosts: weakref.WeakSet[SharedHost] = weakref.WeakSet()
+_apps: weakref.WeakSet[SharedTaskApp] = weakref.WeakSet()
 
 
-def offer_host(host: SharedHost) -> None:
+def register_app(app: SharedTaskApp) -> None:
     """Let shared tasks be submitted through an app."""
-    _hosts.add(host)
+    _apps.add(app)
 
 
 class TaskTable(Mapping[str, Task[Any, Any]]):
@@ -69,12 +69,12 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
 
     Args:
         own: The tasks of the app.
-        host: The app; shared tasks in here are submitted through it.
+        app: The app; shared tasks in here are submitted through it.
     """
 
-    def __init__(self, own: Mapping[str, Task[Any, Any]], host: Host) -> None:
+    def __init__(self, own: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
         self._own = own
-        self._host = host
+        self._host = app
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
         own = self._own.get(name)
@@ -87,22 +87,22 @@ class TaskTable(Mapping[str, Task[Any, Any]]):
         return len(self._own.keys() | _declared.keys())
 
 
-def _host_for(module: str) -> Host:
+def _app_for(module: str) -> TaskApp:
     """Return the app to submit through: the only one, or the only one that names the module.
 
     Raises:
         NotAllowed: There is none, or the choice is not clear.
     """
-    hosts = [host for host in _hosts if not host.closed]
-    if not hosts:
+    apps = [app for app in _apps if not app.closed]
+    if not apps:
         msg = "a shared task is submitted through an app; make one first: EventMQ(...)"
         raise NotAllowed(msg)
-    if len(hosts) > 1:
-        hosts = [host for host in hosts if host.names_module(module)] or hosts
-    if len(hosts) > 1:
-        msg = f"{len(hosts)} apps of this process have the shared tasks of {module}; say which: "
+    if len(apps) > 1:
+        apps = [app for app in apps if app.names_module(module)] or apps
+    if len(apps) > 1:
+        msg = f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
         raise NotAllowed(msg + "app.tasks[name].delay(...), or name the module in its imports")
-    return hosts[0]
+    return apps[0]
 
 
 class Decorator(Protocol):
@@ -122,7 +122,7 @@ class Decorator(Protocol):
 
 
 def declare(
-    function: Callable[..., Any], options: TaskOptions, find_host: Callable[[], Host]
+    function: Callable[..., Any], options: TaskOptions, find_app: Callable[[], TaskApp]
 ) -> Task[Any, Any]:
     """Return a task of the kind of the function."""
     inner = inspect.unwrap(function)
@@ -133,7 +133,7 @@ def declare(
         kind = AsyncStreamTask
     elif inspect.isgeneratorfunction(inner):
         kind = StreamTask
-    return kind(function, options, find_host)
+    return kind(function, options, find_app)
 
 
 def add_task(tasks: dict[str, Task[Any, Any]], task: Task[Any, Any]) -> None:
@@ -187,7 +187,7 @@ def shared_task(function: Any = None, /, **options: Any) -> Any:
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         module = function.__module__
-        task = declare(function, read, lambda: _host_for(module))
+        task = declare(function, read, lambda: _app_for(module))
         add_task(_declared, task)
         return task
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from eventmq import canvas
 from eventmq.client.main_module import real_name
-from eventmq.client.templates import Template, Written
+from eventmq.client.templates import EncodedJob, Template
 from eventmq.errors import ProtocolError, SettingsError
 from eventmq.execution.spec import TaskSpec
 from eventmq.graph import Signature
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoundTask",
-    "Host",
     "NamedTask",
-    "Signing",
+    "SubmittableTask",
     "Task",
+    "TaskApp",
     "header_text",
     "is_generator",
     "make_template",
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def make_template(
-    host: Host,
+    app: TaskApp,
     name: str,
     options: TaskOptions,
     call: CallOptions,
@@ -65,29 +65,29 @@ def make_template(
     """Return the common part of jobs of a task.
 
     Args:
-        host: The app.
+        app: The app.
         name: Of the task.
         options: Of its declaration.
         call: Of this call; these win.
         signature: Of the function, for keys made of its arguments.
         streams: The function is a generator.
     """
-    content_type, serializer = host.content(options.serializer)
-    host.uses_policy(options.backoff)
+    content_type, serializer = app.content(options.serializer)
+    app.uses_policy(options.backoff)
     expires_in, _ = call.expiry()
     if call.expires is None:
         expires_in = options.expires or 0.0
-    headers = _headers(name, content_type, options, call, host.release)
+    headers = _headers(name, content_type, options, call, app.release)
     headers = _streaming(headers, options) if streams else headers
-    queue = call.queue or options.queue or host.default_queue
+    queue = call.queue or options.queue or app.default_queue
     unique = read_unique(call.unique or options.unique)
     values.no_guarantee(
         guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
     )
-    host.uses_queue(queue)
+    app.uses_queue(queue)
     if unique is not None:
         headers = unique.into(headers)
-    template = Template.make(queue, headers, serializer, host.now, expires_in)
+    template = Template.make(queue, headers, serializer, app.now, expires_in)
     if unique is not None:
         template = replace(template, key=key_maker(unique, name, signature))
     if options.limit_key is not None:
@@ -171,7 +171,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def named_template(
-    host: Host, name: str, options: Mapping[str, Any]
+    app: TaskApp, name: str, options: Mapping[str, Any]
 ) -> tuple[Template, str | None]:
     """Return the template of a job for a task by its name, and the id that the caller chose.
 
@@ -180,7 +180,7 @@ def named_template(
     """
     values.text("the name of the task", name)
     call = CallOptions.read(options)
-    template = make_template(host, name, TaskOptions(), call, signature_of(_anything))
+    template = make_template(app, name, TaskOptions(), call, signature_of(_anything))
     return template, call.job_id
 
 
@@ -195,7 +195,9 @@ def named_arguments(
     return values.arguments(args, kwargs, f"app.send({name!r}, ")
 
 
-def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str) -> Written:
+def write_raw(
+    queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str
+) -> EncodedJob:
     """Return a job with this body.
 
     Args:
@@ -213,18 +215,18 @@ def write_raw(queue: str, body: object, headers: Mapping[str, Any] | None, job_i
         return _write_frames(queue, body, headers or {}, job_id)
     if not isinstance(body, (bytes, bytearray, memoryview)):
         values.refuse("body", type(body).__name__, "bytes")
-    return Written(job_id, queue, header_text(headers or {}), bytes(body))
+    return EncodedJob(job_id, queue, header_text(headers or {}), bytes(body))
 
 
 def _write_frames(
     queue: str, frames: Sequence[object], headers: Mapping[str, Any], job_id: str
-) -> Written:
+) -> EncodedJob:
     for frame in frames:
         if not isinstance(frame, (bytes, bytearray, memoryview)):
             values.refuse("a frame of the body", type(frame).__name__, "bytes")
     own = {"task": service_task(queue), "content-type": FRAMES_TYPE}
     text = header_text({**headers, **own})
-    return Written(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
+    return EncodedJob(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
 
 
 def header_text(headers: Mapping[str, Any]) -> str:
@@ -245,12 +247,12 @@ def header_text(headers: Mapping[str, Any]) -> str:
     return text
 
 
-class Signing(ABC):
+class SubmittableTask(ABC):
     """What a task, and one with options of a call, have in common here."""
 
     @property
     @abstractmethod
-    def host(self) -> Host:
+    def app(self) -> TaskApp:
         """The app that it is submitted through."""
 
     @property
@@ -281,7 +283,7 @@ class Signing(ABC):
     @property
     def graph_submitter(self) -> Submitter:
         """Sends jobs."""
-        return self.host.submitter
+        return self.app.submitter
 
     def send_graph(self, expression: Expression) -> Any:
         """Submit an expression through the app of this task."""
@@ -291,34 +293,34 @@ class Signing(ABC):
         """Do the same in a coroutine."""
         return await canvas.asend(expression, self, self._named)
 
-    def _named(self, signature: Signature) -> Signing:
+    def _named(self, signature: Signature) -> SubmittableTask:
         """Return what makes the jobs of a signature that no task has made."""
-        return NamedTask(self.host, signature.task, signature.options)
+        return NamedTask(self.app, signature.task, signature.options)
 
 
-class NamedTask(Signing):
+class NamedTask(SubmittableTask):
     """A task by its name, without its code.
 
     Args:
-        host: The app.
+        app: The app.
         name: Of the task.
         options: Of the call.
     """
 
-    def __init__(self, host: Host, name: str, options: Mapping[str, Any]) -> None:
-        self._host = host
+    def __init__(self, app: TaskApp, name: str, options: Mapping[str, Any]) -> None:
+        self._app = app
         self._name = name
         self._options = options
 
     @property
-    def host(self) -> Host:
+    def app(self) -> TaskApp:
         """The app that it is submitted through."""
-        return self._host
+        return self._app
 
     @cached_property
     def graph_template(self) -> Template:
         """The common part of its jobs; raises `SettingsError` for an option that is not allowed."""
-        return named_template(self._host, self._name, self._options)[0]
+        return named_template(self._app, self._name, self._options)[0]
 
     def signed(self) -> tuple[str, Mapping[str, Any]]:
         """Return the name and the options."""
@@ -333,7 +335,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Host(Protocol):
+class TaskApp(Protocol):
     """What a task needs of its app."""
 
     @property
@@ -367,7 +369,7 @@ def task_name(function: Callable[..., Any]) -> str:
     return f"{real_name(function.__module__)}.{qualname}"
 
 
-class Task(Signing, Generic[P, R]):
+class Task(SubmittableTask, Generic[P, R]):
     """A function that can be called here and now, and submitted. Made by ``@app.task``.
 
     ``P`` are its parameters, ``R`` is the type of its result.
@@ -380,7 +382,7 @@ class Task(Signing, Generic[P, R]):
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: TaskOptions, find_host: Callable[[], Host]
+        self, function: Callable[..., Any], options: TaskOptions, find_app: Callable[[], TaskApp]
     ) -> None:
         _check_function(function, options)
         self.name = options.name or task_name(function)
@@ -389,8 +391,8 @@ class Task(Signing, Generic[P, R]):
         self.function = function
         self.declared = options
         self.streams = is_generator(function)
-        self._find_host = find_host
-        self._template: tuple[weakref.ref[Host], Template] | None = None
+        self._find_app = find_app
+        self._template: tuple[weakref.ref[TaskApp], Template] | None = None
         self._signature: inspect.Signature | None = None
         self._plain = range(0)
         unique = read_unique(options.unique)
@@ -424,12 +426,12 @@ class Task(Signing, Generic[P, R]):
             SubmitError: The broker refused the job.
         """
         self.check(args, kwargs)
-        return self.host.submitter.submit(self.template, args, kwargs)
+        return self.app.submitter.submit(self.template, args, kwargs)
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Do the same as `delay` in a coroutine."""
         self.check(args, kwargs)
-        return await self.host.submitter.asubmit(self.template, args, kwargs)
+        return await self.app.submitter.asubmit(self.template, args, kwargs)
 
     def options(self, **options: Unpack[CallKeywords]) -> BoundTask[P, R]:
         """Return the task with options of one call, for a typed ``delay``.
@@ -515,12 +517,12 @@ class Task(Signing, Generic[P, R]):
             SerializationError: Arguments of the first part cannot be encoded; nothing was sent.
             BatchError: Some jobs were not confirmed; ``jobs`` says which.
         """
-        return self.host.submitter.submit_many(self.template, self.tuples(calls, kwargs), kwargs)
+        return self.app.submitter.submit_many(self.template, self.tuples(calls, kwargs), kwargs)
 
     async def amap(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
         """Do the same as `map` in a coroutine."""
         tuples = self.tuples(calls, kwargs)
-        return await self.host.submitter.asubmit_many(self.template, tuples, kwargs)
+        return await self.app.submitter.asubmit_many(self.template, tuples, kwargs)
 
     def tuples(
         self, calls: Iterable[Sequence[Any]], kwargs: Mapping[str, Any]
@@ -543,24 +545,24 @@ class Task(Signing, Generic[P, R]):
         return self.template
 
     @property
-    def host(self) -> Host:
+    def app(self) -> TaskApp:
         """The app that it is submitted through.
 
         Raises:
             NotAllowed: A shared task, and it is not clear which app.
         """
-        return self._find_host()
+        return self._find_app()
 
     @property
     def template(self) -> Template:
         """The common part of its jobs without options of a call."""
-        host = self._find_host()
-        if self._template is not None and self._template[0]() is host:
+        app = self._find_app()
+        if self._template is not None and self._template[0]() is app:
             return self._template[1]
         template = make_template(
-            host, self.name, self.declared, NO_OPTIONS, self.signature, streams=self.streams
+            app, self.name, self.declared, NO_OPTIONS, self.signature, streams=self.streams
         )
-        self._template = weakref.ref(host), template
+        self._template = weakref.ref(app), template
         return template
 
     @property
@@ -596,18 +598,18 @@ class Task(Signing, Generic[P, R]):
             serializer=declared.serializer,
         )
 
-    def bound_to(self, host: Host) -> Task[P, R]:
+    def bound_to(self, app: TaskApp) -> Task[P, R]:
         """Return the same task, submitted through another app."""
-        return type(self)(self.function, self.declared, lambda: host)
+        return type(self)(self.function, self.declared, lambda: app)
 
 
-class BoundTask(Signing, Generic[P, R]):
+class BoundTask(SubmittableTask, Generic[P, R]):
     """A task with options of one call; made by ``task.options(...)``."""
 
     def __init__(self, task: Task[P, R], call: CallOptions) -> None:
         self._task = task
         self._call = call
-        self._template: tuple[weakref.ref[Host], Template] | None = None
+        self._template: tuple[weakref.ref[TaskApp], Template] | None = None
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job, as `Task.delay` does."""
@@ -616,7 +618,7 @@ class BoundTask(Signing, Generic[P, R]):
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Do the same as `delay` in a coroutine."""
         self._task.check(args, kwargs)
-        submitter = self._task.host.submitter
+        submitter = self._task.app.submitter
         return await submitter.asubmit(self.template(), args, kwargs, self._call.job_id)
 
     def map(self, calls: Iterable[Sequence[Any]], **kwargs: Any) -> list[Job[R]]:
@@ -624,12 +626,12 @@ class BoundTask(Signing, Generic[P, R]):
         if self._call.job_id is not None:
             raise SettingsError("job_id is the id of one job; map makes the ids of its jobs")
         tuples = self._task.tuples(calls, kwargs)
-        return self._task.host.submitter.submit_many(self.template(), tuples, kwargs)
+        return self._task.app.submitter.submit_many(self.template(), tuples, kwargs)
 
     def submit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job[R]:
         """Submit a job with any arguments."""
         self._task.check(args, kwargs)
-        submitter = self._task.host.submitter
+        submitter = self._task.app.submitter
         return submitter.submit(self.template(), args, kwargs, self._call.job_id)
 
     def signed(self) -> tuple[str, Mapping[str, Any]]:
@@ -637,9 +639,9 @@ class BoundTask(Signing, Generic[P, R]):
         return self._task.name, self._call.given()
 
     @property
-    def host(self) -> Host:
+    def app(self) -> TaskApp:
         """The app that it is submitted through."""
-        return self._task.host
+        return self._task.app
 
     @property
     def graph_template(self) -> Template:
@@ -653,13 +655,13 @@ class BoundTask(Signing, Generic[P, R]):
     def template(self) -> Template:
         """Return the common part of its jobs."""
         task = self._task
-        host = task.host
-        if self._template is not None and self._template[0]() is host:
+        app = task.app
+        if self._template is not None and self._template[0]() is app:
             return self._template[1]
         template = make_template(
-            host, task.name, task.declared, self._call, task.signature, streams=task.streams
+            app, task.name, task.declared, self._call, task.signature, streams=task.streams
         )
-        self._template = weakref.ref(host), template
+        self._template = weakref.ref(app), template
         return template
 
 

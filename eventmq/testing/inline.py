@@ -99,7 +99,7 @@ class _Loop:
             if not _has_ended(request):
                 self._give_up(request, request.subject)
 
-    def carry(self, request: PendingRequest) -> bool:
+    def lead_until_done(self, request: PendingRequest) -> bool:
         """Do the same; it is over, or never will be."""
         self.begin(request)
         return True

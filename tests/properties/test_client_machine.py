@@ -104,7 +104,7 @@ class ClientModel(RuleBasedStateMachine):
             machine = self.net.machine
             for connection in machine.connections:
                 at = [e.assigned_to for e in machine._in_flight._open.values()]
-                assert connection.waiting == at.count(connection.index)
+                assert connection.in_flight == at.count(connection.index)
 
     @invariant()
     def no_request_is_notified_of_the_same_end_twice(self) -> None:

@@ -1,12 +1,12 @@
-"""Reads what a job yields, with the real `Stream` of the client."""
+"""Reads what a job yields, with the real `JobStream` of the client."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from eventmq.client.handle import _NOTHING, Stream
-from eventmq.client.outcomes import Row
+from eventmq.client.handle import _NOTHING, JobStream
+from eventmq.client.outcomes import OutcomeRow
 from eventmq.client.requests import PendingCall
 from eventmq.errors import EventMQError, StreamRestarted
 
@@ -21,7 +21,7 @@ class Ended(EventMQError):
 
 
 class Reader:
-    """One reader of one job: it stands for all that a `Stream` asks, and never waits.
+    """One reader of one job: it stands for all that a `JobStream` asks, and never waits.
 
     Args:
         client: Whose.
@@ -35,7 +35,7 @@ class Reader:
         self.parts: list[bytes] = []
         self.over = ""
         self._job: Any = SimpleNamespace(id=job_id, row=None)
-        self._stream: Stream[Any] = Stream(self._job, self, 60.0)  # type: ignore[arg-type]
+        self._stream: JobStream[Any] = JobStream(self._job, self, 60.0)  # type: ignore[arg-type]
         self._life = client._life
         self._stream._waiter = self
         self._stream._ask()
@@ -44,7 +44,7 @@ class Reader:
         """Take what is there."""
         while not self.over and self._life == self.client._life:
             try:
-                part = self._stream._take()
+                part = self._stream._pop()
             except StreamRestarted:
                 self.parts.clear()
                 continue
@@ -64,7 +64,7 @@ class Reader:
         self.client.world.tell(self.client.name, "has read the stream of", self.job_id[-6:], why)
         self.client.auditor.streamed(self.job_id, self.parts, state if why == "done" else "")
 
-    # What a `Stream` asks of the client
+    # What a `JobStream` asks of the client
 
     def new_call(self, name: str, about: dict[str, Any], **more: Any) -> PendingCall:
         client = self.client
@@ -90,11 +90,11 @@ class Reader:
     def sent(self, job: Any) -> Any:
         return SimpleNamespace(broker=0, store="")
 
-    def note(self, job: Any, row: Any) -> None:
-        job.row = Row(*row)
+    def record(self, job: Any, row: Any) -> None:
+        job.row = OutcomeRow(*row)
 
     def content(self, name: str, payload: bytes, envelope: Any) -> bytes:
         return payload
 
-    def value(self, row: Row) -> None:
+    def value(self, row: OutcomeRow) -> None:
         raise Ended(row.state)

@@ -340,7 +340,7 @@ class NetLoop:
     def begin(self, request: PendingRequest) -> None:
         self.net.begin(request)
 
-    def carry(self, request: PendingRequest) -> bool:
+    def lead_until_done(self, request: PendingRequest) -> bool:
         return False
 
     def forget(self, call: Any) -> None:

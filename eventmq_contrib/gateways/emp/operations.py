@@ -106,7 +106,7 @@ class Operations:
         except TypeError as error:
             raise Failure("invalid_data", str(error)) from error
         # Not adelay(**data): the names of parameters are the caller's, ``self`` among them.
-        job = await task.host.submitter.asubmit(task.template, (), data)
+        job = await task.app.submitter.asubmit(task.template, (), data)
         return await self._outcome(job, self._timeout)
 
     async def _outcome(self, job: Job[Any], timeout: float) -> Data:

@@ -61,10 +61,10 @@ def test_it_waits_while_somebody_else_leads(farm):
     taken, release = threading.Event(), threading.Event()
 
     def lead():
-        assert loop.host()
+        assert loop.attach()
         taken.set()
         release.wait(DEADLINE)
-        loop.unhost()
+        loop.detach()
 
     thread = threading.Thread(target=lead)
     thread.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventmq.client.diagnose import describe
+from eventmq.client.diagnose import diagnose
 
 INFO = {
     "id": "j1", "task": "shop.send", "queue": "mail", "state": "queued", "attempt": 1,
@@ -19,7 +19,7 @@ WORKER: dict[str, Any] = {
 
 
 def said(queues: Any = (QUEUE,), workers: Any = (WORKER,), **info: Any) -> str:
-    text = describe({**INFO, **info}, queues, workers, "10.0 s")
+    text = diagnose({**INFO, **info}, queues, workers, "10.0 s")
     assert text.startswith("job j1 of task 'shop.send' ")
     return text.removeprefix("job j1 of task 'shop.send' ")
 
@@ -90,4 +90,4 @@ def test_a_job_that_ended_meanwhile_is_to_be_asked_again() -> None:
 def test_what_the_broker_does_not_say_is_left_out() -> None:
     assert said(queues=None, workers=None) == "is still queued after 10.0 s"
     assert "does not say" in said(state="delayed")
-    assert describe({"id": "j", "state": "blocked"}, None, None, "1 s").startswith("job j is still")
+    assert diagnose({"id": "j", "state": "blocked"}, None, None, "1 s").startswith("job j is still")

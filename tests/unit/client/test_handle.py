@@ -13,8 +13,8 @@ import msgpack
 import pytest
 
 from eventmq import errors
-from eventmq.client.handle import Job, Origin, Results
-from eventmq.client.outcomes import OutcomeReader, Row, original
+from eventmq.client.handle import Job, JobOrigin, ResultClient
+from eventmq.client.outcomes import OutcomeReader, OutcomeRow, original
 from eventmq.client.requests import NO_BROKER
 from eventmq.client.waiting import Completed, await_, wait
 from eventmq.errors import (
@@ -78,14 +78,14 @@ class Bench:
     def __init__(self, *brokers: FakeBroker) -> None:
         self.brokers = brokers or (FakeBroker(),)
         self.net = Net(*self.brokers)
-        self.results = Results(
+        self.results = ResultClient(
             NetRunner(self.net), reader(), answer_timeout=5.0, result_timeout=60.0
         )
 
     def job(self, job_id: str = "j1", broker: int = 0) -> Job[Any]:
         fake = self.brokers[broker]
         fake.jobs[job_id] = Request(job_id, "default", "", b"")
-        return Job(job_id, self.results, Origin("t", broker, fake.store))
+        return Job(job_id, self.results, JobOrigin("t", broker, fake.store))
 
     def end(self, job_id: str, state: str, kind: str = "msgpack", data: bytes | None = b"") -> None:
         self.brokers[0].finish(job_id, state, kind, data)
@@ -172,7 +172,7 @@ def test_a_timeout_of_zero_still_asks(bench: Bench) -> None:
 
 
 def test_an_unknown_id_is_job_not_found_and_never_pending(bench: Bench) -> None:
-    job: Job[Any] = Job("nobody", bench.results, Origin("t", 0, "s1"))
+    job: Job[Any] = Job("nobody", bench.results, JobOrigin("t", 0, "s1"))
     for ask in (job.get, lambda: job.state, job.ready, job.info):
         with pytest.raises(JobNotFound) as caught:
             ask()
@@ -235,7 +235,7 @@ def test_cancelling_says_whether_it_is_cancelled_now(bench: Bench) -> None:
 
 
 def test_an_unknown_job_cannot_be_cancelled(bench: Bench) -> None:
-    job: Job[Any] = Job("nobody", bench.results, Origin())
+    job: Job[Any] = Job("nobody", bench.results, JobOrigin())
     with pytest.raises(JobNotFound):
         job.cancel()
     with pytest.raises(JobNotFound):
@@ -263,7 +263,7 @@ def test_a_handle_cannot_be_pickled(bench: Bench) -> None:
 
 
 def test_a_job_of_an_unsent_batch_cannot_be_asked_for(bench: Bench) -> None:
-    job: Job[Any] = Job("j1", bench.results, Origin("t", sent=False))
+    job: Job[Any] = Job("j1", bench.results, JobOrigin("t", sent=False))
     for ask in (job.get, lambda: job.state, job.info):
         with pytest.raises(NotAllowed, match="batch"):
             ask()
@@ -305,16 +305,16 @@ def test_with_one_broker_a_handle_has_no_address_of_its_own(bench: Bench) -> Non
 # Ends
 
 
-def row(state: str, kind: str = "msgpack", data: bytes | None = b"") -> Row:
-    return Row("j1", state, kind, data)
+def row(state: str, kind: str = "msgpack", data: bytes | None = b"") -> OutcomeRow:
+    return OutcomeRow("j1", state, kind, data)
 
 
-def failed(remote_type: str, *arguments: object) -> Row:
+def failed(remote_type: str, *arguments: object) -> OutcomeRow:
     remote = RemoteError(remote_type, "it broke", "Traceback ...", arguments)
     return row("failed", ERROR_TYPE, encode_error(remote))
 
 
-def end(how: Row, **options: Any) -> EventMQError:
+def end(how: OutcomeRow, **options: Any) -> EventMQError:
     with pytest.raises(EventMQError) as caught:
         reader(**options).value(how)
     return caught.value
@@ -338,7 +338,7 @@ def end(how: Row, **options: Any) -> EventMQError:
         (failed("elsewhere.TimeLimitExceeded"), JobFailed),
     ],
 )
-def test_every_end_but_success_is_an_exception_with_the_id(how: Row, kind: type) -> None:
+def test_every_end_but_success_is_an_exception_with_the_id(how: OutcomeRow, kind: type) -> None:
     error = end(how)
     assert type(error) is kind
     assert "j1" in str(error) or kind is ProtocolError
@@ -550,7 +550,7 @@ def test_jobs_are_yielded_as_they_end(bench: Bench) -> None:
 
 
 def test_a_job_that_nobody_knows_counts_as_ended(bench: Bench) -> None:
-    nobody: Job[Any] = Job("nobody", bench.results, Origin("t", 0, "s1"))
+    nobody: Job[Any] = Job("nobody", bench.results, JobOrigin("t", 0, "s1"))
     assert list(Completed([nobody], bench.results, 5.0)) == [nobody]
     with pytest.raises(JobNotFound):
         nobody.get()

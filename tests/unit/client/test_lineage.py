@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eventmq import EventMQ, chain, chord, group
-from eventmq.client.submit import LineageMarker, related
-from eventmq.client.templates import Written
+from eventmq.client.submit import LineageMarker, with_lineage
+from eventmq.client.templates import EncodedJob
 from eventmq.events import rows_of
 from eventmq.events.packed import pack_blocks
 from eventmq.graph import Chain, Chord, Group, Signature
@@ -176,8 +176,8 @@ def test_what_a_task_submits_says_whose_it_is(app: EventMQ) -> None:
 def test_outside_of_jobs_nothing_is_said(app: EventMQ) -> None:
     template = app.tasks["leaf"].template
     assert LineageMarker().mark(template) is template
-    written = Written("j", "q", "task:t", b"")
-    assert related(written) is written
+    written = EncodedJob("j", "q", "task:t", b"")
+    assert with_lineage(written) is written
 
 
 def test_a_mark_is_made_once_for_many_jobs_of_a_task(app: EventMQ) -> None:
@@ -188,9 +188,12 @@ def test_a_mark_is_made_once_for_many_jobs_of_a_task(app: EventMQ) -> None:
         marked = mark(template)
         assert mark(template) is marked
         assert mark(marked) is marked
-        graph = Written("g", "", "nodes:2", b"")
-        assert related(graph) is graph
-        assert related(Written("j", "q", "", b"")).headers == "root-id:r,parent-id:p1,trace-id:t"
+        graph = EncodedJob("g", "", "nodes:2", b"")
+        assert with_lineage(graph) is graph
+        assert (
+            with_lineage(EncodedJob("j", "q", "", b"")).headers
+            == "root-id:r,parent-id:p1,trace-id:t"
+        )
     finally:
         current.reset(token)
     assert marked.text.endswith("root-id:r,parent-id:p1,trace-id:t")

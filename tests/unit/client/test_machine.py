@@ -619,7 +619,7 @@ def test_a_graph_is_not_sent_to_a_broker_that_does_not_know_graphs() -> None:
     net = Net(FakeBroker())
     net.machine.connections[0].features = Features(extensions=("batch", "call"))
     graph = submit("g1", net)
-    graph.needs = "graph"
+    graph.extension = "graph"
     net.begin(graph)
     assert isinstance(graph.error, ProtocolError)
     assert "lacks the protocol extension 'graph'" in str(graph.error)
@@ -734,7 +734,7 @@ def test_everything_open_fails_when_the_client_ends() -> None:
 def test_a_goodbye_goes_to_brokers_that_know_us() -> None:
     first, second = FakeBroker(), FakeBroker(silent=True)
     net = Net(first, second)
-    net.machine.say_goodbye()
+    net.machine.queue_kbai()
     net.run()
     assert first.kinds()[-1] == "Kbai"
     assert "Kbai" not in second.kinds()

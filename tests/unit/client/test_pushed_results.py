@@ -8,7 +8,7 @@ import pytest
 
 from eventmq.client.machine import MAX_PUSHED, PROMPT, WaitPredictor
 from eventmq.client.requests import PendingCall, PendingSubmit
-from eventmq.client.templates import BOTH, END, RECEIPT
+from eventmq.client.templates import ACK_AND_REPLY_REQUESTED, ACK_REQUESTED, REPLY_REQUESTED
 from eventmq.wire.batches import pack
 from eventmq.wire.commands import Call, Reply, Request
 from tests.support.client_harness import FakeBroker, Net
@@ -17,7 +17,7 @@ from tests.support.client_harness import FakeBroker, Net
 def submit(net: Net, job_id: str = "j1") -> PendingSubmit:
     """Submit a job and ask for its end with it."""
     frames = Request(job_id, "default", "ack-requested,reply-requested,task:t", b"x").frames()
-    pending = PendingSubmit(frames, id=job_id, deadline=net.now + 5.0, asks=True)
+    pending = PendingSubmit(frames, id=job_id, deadline=net.now + 5.0, reply_requested=True)
     net.begin(pending)
     assert pending.done
     assert pending.error is None
@@ -111,7 +111,7 @@ def test_an_end_is_a_receipt_too() -> None:
     broker = FakeBroker(hold={"j1"})
     net = Net(broker)
     frames = Request("j1", "default", "reply-requested,task:t", b"x").frames()
-    pending = PendingSubmit(frames, id="j1", deadline=net.now + 5.0, asks=True)
+    pending = PendingSubmit(frames, id="j1", deadline=net.now + 5.0, reply_requested=True)
     net.begin(pending)
     assert not pending.done
     row = ["j1", "succeeded", "msgpack", b"r"]
@@ -169,12 +169,12 @@ def test_two_jobs_in_a_row_that_are_waited_for_make_a_habit() -> None:
         predictor.submitted()
         now += 1.0
         predictor.waiting(job_id)
-    assert said == [RECEIPT, RECEIPT, BOTH]
-    assert predictor.submitting("d") == BOTH
-    assert predictor.submitting("e") == RECEIPT
+    assert said == [ACK_REQUESTED, ACK_REQUESTED, ACK_AND_REPLY_REQUESTED]
+    assert predictor.submitting("d") == ACK_AND_REPLY_REQUESTED
+    assert predictor.submitting("e") == ACK_REQUESTED
     predictor.waiting("d")
     predictor.waiting("e")
-    assert predictor.submitting("f") == RECEIPT
+    assert predictor.submitting("f") == ACK_REQUESTED
 
 
 def test_the_receipt_is_not_waited_for_where_nobody_does_anything_before_the_end() -> None:
@@ -184,12 +184,18 @@ def test_the_receipt_is_not_waited_for_where_nobody_does_anything_before_the_end
 
     def said(job_id: str, pause: float) -> str:
         nonlocal now
-        wishes = predictor.submitting(job_id)
+        requested = predictor.submitting(job_id)
         predictor.submitted()
         now += pause
         predictor.waiting(job_id)
-        return wishes
+        return requested
 
-    assert [RECEIPT, RECEIPT, END] == [said(job_id, 0.0) for job_id in "abc"]
-    assert [END, BOTH, BOTH] == [said(job_id, PROMPT) for job_id in "def"]
-    assert [BOTH, BOTH, END] == [said(job_id, 0.0) for job_id in "ghi"]
+    assert [ACK_REQUESTED, ACK_REQUESTED, REPLY_REQUESTED] == [
+        said(job_id, 0.0) for job_id in "abc"
+    ]
+    assert [REPLY_REQUESTED, ACK_AND_REPLY_REQUESTED, ACK_AND_REPLY_REQUESTED] == [
+        said(job_id, PROMPT) for job_id in "def"
+    ]
+    assert [ACK_AND_REPLY_REQUESTED, ACK_AND_REPLY_REQUESTED, REPLY_REQUESTED] == [
+        said(job_id, 0.0) for job_id in "ghi"
+    ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from eventmq.client.handle import Job, Origin, Results
+from eventmq.client.handle import Job, JobOrigin, ResultClient
 from eventmq.client.outcomes import OutcomeReader
 from eventmq.errors import (
     ContentNotAllowed,
@@ -30,7 +30,7 @@ from tests.unit.client.test_handle import SERIALIZER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.client.handle import Stream
+    from eventmq.client.handle import JobStream
 
 
 class StreamBroker(FakeBroker):
@@ -81,10 +81,10 @@ class Reading:
         self.net = Net(self.broker)
         self.runner = NetRunner(self.net)
         reader = OutcomeReader(lambda _: SERIALIZER, {"msgpack"})
-        self.results = Results(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
+        self.results = ResultClient(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
 
-    def stream(self, timeout: float | None = 5.0) -> Stream[Any]:
-        self.job: Job[Any] = Job("j", self.results, Origin(broker=0, store="s1"))
+    def stream(self, timeout: float | None = 5.0) -> JobStream[Any]:
+        self.job: Job[Any] = Job("j", self.results, JobOrigin(broker=0, store="s1"))
         return self.job.stream(timeout)
 
     def say(self, *said: tuple[str, bytes]) -> None:
@@ -100,7 +100,7 @@ def reading() -> Reading:
     return Reading()
 
 
-def take(stream: Stream[Any], n: int) -> list[Any]:
+def take(stream: JobStream[Any], n: int) -> list[Any]:
     return [next(stream) for _ in range(n)]
 
 
@@ -232,7 +232,7 @@ def test_a_new_reader_begins_where_the_broker_says(reading: Reading) -> None:
 # Restarts
 
 
-def restarted(reading: Reading, taken: int = 2) -> Stream[Any]:
+def restarted(reading: Reading, taken: int = 2) -> JobStream[Any]:
     broker = reading.broker
     broker.script = [broker.parts(0, "a", "b", "c")]
     stream = reading.stream()

@@ -9,10 +9,10 @@ import msgpack
 import pytest
 
 from eventmq.client import submit
-from eventmq.client.handle import Results
+from eventmq.client.handle import ResultClient
 from eventmq.client.outcomes import OutcomeReader
-from eventmq.client.submit import Batch, Submitter
-from eventmq.client.templates import Template, Written
+from eventmq.client.submit import SubmitBatch, Submitter
+from eventmq.client.templates import EncodedJob, Template
 from eventmq.errors import (
     BatchError,
     BrokerUnavailable,
@@ -55,7 +55,7 @@ class Bench:
         self.serializer = Plain()
         self.runner = NetRunner(self.net)
         reader = OutcomeReader(lambda _: self.serializer, {"msgpack"})
-        results = Results(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
+        results = ResultClient(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
         ids = IdFactory(self.runner.clock)
         self.submitter = Submitter(self.runner, results, ids=ids, timeout=5.0, **options)
 
@@ -134,8 +134,8 @@ def test_a_coroutine_submits_too(bench: Bench) -> None:
 
 
 def test_a_raw_job_is_sent_as_it_is(bench: Bench) -> None:
-    bench.submitter.submit_raw(Written("j1", "q", "guarantee:True", b"raw"))
-    job = asyncio.run(bench.submitter.asubmit_raw(Written("j2", "q", "", b"raw")))
+    bench.submitter.submit_raw(EncodedJob("j1", "q", "guarantee:True", b"raw"))
+    job = asyncio.run(bench.submitter.asubmit_raw(EncodedJob("j2", "q", "", b"raw")))
     first, second = bench.requests()
     assert (first.headers, first.body) == ("ack-requested,guarantee:True", b"raw")
     assert (second.headers, job.id) == ("ack-requested", "j2")
@@ -204,7 +204,7 @@ def statuses(error: BatchError) -> list[str]:
 
 def test_a_refused_job_is_named_with_its_error(bench: Bench) -> None:
     template = bench.template()
-    with pytest.raises(BatchError) as caught, Batch(bench.submitter):  # noqa: PT012 - at the exit
+    with pytest.raises(BatchError) as caught, SubmitBatch(bench.submitter):  # noqa: PT012 - at the exit
         good = bench.submitter.submit(template, (1,), {}, "good")
         bad = bench.submitter.submit(template, (2,), {}, "bad")
         bench.broker.refuse["bad"] = ("queue-full", "no room")
@@ -268,9 +268,9 @@ def test_a_coroutine_learns_the_same(bench: Bench) -> None:
 
 
 def test_a_batch_is_sent_together_at_its_exit(bench: Bench) -> None:
-    with Batch(bench.submitter) as batch:
+    with SubmitBatch(bench.submitter) as batch:
         job = bench.submitter.submit(bench.template(), (1,), {})
-        bench.submitter.submit_raw(Written("raw", "other", "", b"x"))
+        bench.submitter.submit_raw(EncodedJob("raw", "other", "", b"x"))
         bench.submitter.submit_many(bench.template(), [(2,), (3,)], {})
         assert len(batch) == 4
         assert bench.requests() == []
@@ -283,7 +283,7 @@ def test_a_batch_is_sent_together_at_its_exit(bench: Bench) -> None:
 
 
 def test_an_exception_inside_a_batch_sends_nothing(bench: Bench) -> None:
-    with pytest.raises(KeyError), Batch(bench.submitter):  # noqa: PT012 - as users write it
+    with pytest.raises(KeyError), SubmitBatch(bench.submitter):  # noqa: PT012 - as users write it
         job = bench.submitter.submit(bench.template(), (1,), {})
         raise KeyError
     assert bench.requests() == []
@@ -292,10 +292,10 @@ def test_an_exception_inside_a_batch_sends_nothing(bench: Bench) -> None:
 
 
 def test_a_batch_within_a_batch_is_sent_with_it(bench: Bench) -> None:
-    with Batch(bench.submitter):
-        with Batch(bench.submitter):
+    with SubmitBatch(bench.submitter):
+        with SubmitBatch(bench.submitter):
             bench.submitter.submit(bench.template(), (1,), {})
-        with pytest.raises(KeyError), Batch(bench.submitter):  # noqa: PT012 - as users write it
+        with pytest.raises(KeyError), SubmitBatch(bench.submitter):  # noqa: PT012 - as users write it
             bench.submitter.submit(bench.template(), (2,), {})
             raise KeyError
         assert bench.requests() == []
@@ -306,7 +306,7 @@ def test_a_batch_within_a_batch_is_sent_with_it(bench: Bench) -> None:
 
 def test_batches_of_two_apps_do_not_mix(bench: Bench) -> None:
     other = Bench()
-    with Batch(bench.submitter), Batch(other.submitter):
+    with SubmitBatch(bench.submitter), SubmitBatch(other.submitter):
         bench.submitter.submit(bench.template(), (1,), {})
         other.submitter.submit(other.template(), (2,), {})
     assert bench.arguments() == [[1]]
@@ -314,20 +314,20 @@ def test_batches_of_two_apps_do_not_mix(bench: Bench) -> None:
 
 
 def test_an_empty_batch_sends_nothing(bench: Bench) -> None:
-    with Batch(bench.submitter):
+    with SubmitBatch(bench.submitter):
         pass
     assert bench.requests() == []
 
 
 def test_after_a_batch_jobs_travel_alone_again(bench: Bench) -> None:
-    with Batch(bench.submitter):
+    with SubmitBatch(bench.submitter):
         bench.submitter.submit(bench.template(), (1,), {})
     bench.submitter.submit(bench.template(), (2,), {})
     assert len(bench.requests()) == 2
 
 
 def test_a_batch_is_entered_once(bench: Bench) -> None:
-    batch = Batch(bench.submitter)
+    batch = SubmitBatch(bench.submitter)
     with batch:
         pass
     with pytest.raises(RuntimeError, match="once"), batch:
@@ -336,9 +336,9 @@ def test_a_batch_is_entered_once(bench: Bench) -> None:
 
 def test_an_async_batch_waits_without_blocking(bench: Bench) -> None:
     async def main() -> None:
-        async with Batch(bench.submitter):
+        async with SubmitBatch(bench.submitter):
             await bench.submitter.asubmit(bench.template(), (1,), {})
-            await bench.submitter.asubmit_raw(Written("raw", "q", "", b""))
+            await bench.submitter.asubmit_raw(EncodedJob("raw", "q", "", b""))
             await bench.submitter.asubmit_many(bench.template(), [(2,)], {})
             assert bench.requests() == []
 
@@ -354,7 +354,7 @@ def test_a_task_that_outlives_the_batch_of_its_context_sends_by_itself(bench: Be
             await go.wait()
             await bench.submitter.asubmit(bench.template(), (1,), {})
 
-        async with Batch(bench.submitter):
+        async with SubmitBatch(bench.submitter):
             task = asyncio.create_task(later())
         go.set()
         await task

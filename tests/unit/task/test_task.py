@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from eventmq.client.handle import Results
+from eventmq.client.handle import ResultClient
 from eventmq.client.main_module import main_name, real_name
 from eventmq.client.outcomes import OutcomeReader
 from eventmq.client.submit import Submitter
@@ -52,7 +52,7 @@ class FakeApp:
         self.policies: set[Backoff] = set()
         serializer = self.serializer = Msgpack(msgpack)
         reader = OutcomeReader(lambda _: serializer, {"msgpack"})
-        results = Results(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
+        results = ResultClient(self.runner, reader, answer_timeout=5.0, result_timeout=60.0)
         ids = IdFactory(self.runner.clock)
         self.submitter = Submitter(self.runner, results, ids=ids, timeout=5.0)
 
@@ -515,7 +515,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No shared task and no app of another test."""
     gc.collect()
     monkeypatch.setattr(shared, "_declared", {})
-    monkeypatch.setattr(shared, "_hosts", set())
+    monkeypatch.setattr(shared, "_apps", set())
 
 
 @pytest.mark.usefixtures("fresh")
@@ -524,7 +524,7 @@ def test_a_shared_task_goes_through_the_only_app() -> None:
     with pytest.raises(NotAllowed, match="make one first"):
         task.delay(1)
     app = FakeApp()
-    shared.offer_host(app)
+    shared.register_app(app)
     task.delay(1)
     assert app.arguments() == [[1], {}]
 
@@ -534,7 +534,7 @@ def test_a_shared_task_goes_through_the_only_open_app() -> None:
     task = shared_task(queue="email")(add)
     first, second = FakeApp(), FakeApp()
     for app in (first, second):
-        shared.offer_host(app)
+        shared.register_app(app)
     first.closed = True
     task.delay(1)
     assert second.last().queue == "email"
@@ -548,7 +548,7 @@ def test_of_several_apps_the_one_that_names_the_module_is_taken() -> None:
     task = shared_task(add)
     first, second = FakeApp(), FakeApp(__name__)
     for app in (first, second):
-        shared.offer_host(app)
+        shared.register_app(app)
     task.delay(1)
     assert first.broker.jobs == {}
     first.modules = (__name__,)
