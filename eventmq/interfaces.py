@@ -259,7 +259,7 @@ class SlotDied:
     #: those that it was given. 0 also where the pool does not know.
     started: int = 0
     #: Other slots died at the same moment of the same cause: which job it was is not known.
-    together: bool = False
+    shared_cause: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,7 @@ class WorkerFactory:
             timeout_policy=executor.for_slot().timed_out,
         )
         runner.spool = SpoolDirectory(spool)
-        runner.around = self.callbacks.worker
+        runner.run_context = self.callbacks.worker
         if options.context is None:
             runner.keys = keys_of(settings)
         return runner

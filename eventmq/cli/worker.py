@@ -113,7 +113,7 @@ def worker(
     runner.install_signal_handlers()
     _calm_collector()
     runner.run()
-    if runner.worn_out:  # not by fork: nothing of the threads that were given up must be left
+    if runner.needs_restart:  # not by fork: nothing of the threads that were given up must be left
         sys.stdout.flush()
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very command
 

@@ -33,10 +33,10 @@ __all__ = [
     "named",
     "narrated",
     "not_kept",
-    "overdue",
     "refused",
     "result_too_large",
     "retried",
+    "stopped",
     "wants_everything",
 ]
 
@@ -110,7 +110,7 @@ def not_kept(job: JobContext) -> None:
         )  # fmt: skip
 
 
-def overdue(index: ChunkIndex, position: int, why: str) -> None:
+def stopped(index: ChunkIndex, position: int, why: str) -> None:
     """A job is stopped from outside.
 
     Args:

@@ -1,5 +1,6 @@
-"""The worker: a job manager that holds a session with the broker, and the execution of one job.
+"""The worker: a job manager that holds a session with the broker and runs its jobs in a pool.
 
-`manager` is the session's state machine, `ledger`, `replies` and `lookahead` its parts,
-`runner` owns the socket; `execution` runs one job wherever a pool calls it.
+`manager` is the state machine: it decides what happens when a chunk comes, a job ends or a slot
+dies. Its parts are `session`, `chunks`, `slots`, `watchdog`, `suspects`, `inputs` and `streams`.
+`runner` owns the socket and the loop. `eventmq.execution` runs one job wherever a pool calls it.
 """

@@ -1,4 +1,4 @@
-"""Which chunks a job manager holds, where they run, and how far they are."""
+"""Held chunks: which chunks a job manager holds, in which slot each is, and what was answered."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from eventmq.interfaces import SlotDied
     from eventmq.wire.batches import ChunkIndex
 
-__all__ = ["HeldChunk", "Ledger"]
+__all__ = ["HeldChunk", "HeldChunks", "SharedHeldChunks"]
 
 
 class HeldChunk:
     """A chunk from its arrival until the broker has acknowledged its last answer.
 
     Attributes:
-        number: Its number in the session.
-        message: Id of the message that brought it.
-        index: What it says about its jobs.
-        slot: Where it runs.
+        number: Number of the chunk in the session.
+        message: Id of the REQUEST that brought it.
+        index: Ids, deliveries and limits of its jobs.
+        slot: The slot that runs it.
         next: First position that was not answered.
-        end: First position of those handed back; what lies between is with the slot.
-        unacked: Answers that the broker has not acknowledged.
+        end: First position that was handed back; what lies between is with the slot.
+        unacked: Replies that the broker has not acknowledged.
         open: Positions without answer, of a chunk whose jobs end in any order.
-        timed: One of these has a limit.
+        timed: Whether one of its jobs has a time limit.
     """
 
     __slots__ = (
@@ -46,13 +46,13 @@ class HeldChunk:
         self.timed = False
 
 
-class Ledger:
-    """The chunks of one session. A slot works off its chunks in the order of `add`.
+class HeldChunks:
+    """The chunks that one session holds. A slot runs its chunks in the order of `add`.
 
     Attributes:
         received: Highest chunk number that was received.
-        chunks: Number -> chunk, of those held.
-        jobs: Per slot, jobs that were given to it and are not answered.
+        chunks: The held chunks by number.
+        jobs: Per slot, jobs that were assigned to it and are not answered.
     """
 
     __slots__ = ("_queues", "chunks", "jobs", "received")
@@ -63,20 +63,20 @@ class Ledger:
         self.jobs = [0] * slots
         self._queues: list[deque[HeldChunk]] = [deque() for _ in range(slots)]
 
-    def held(self) -> tuple[int, ...]:
-        """Return the numbers of the chunks that are held."""
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of the held chunks."""
         return tuple(sorted(self.chunks))
 
     def hold(self, chunk: HeldChunk) -> None:
-        """Note that a chunk is here which no slot was given yet."""
+        """Hold a chunk that no slot has got yet."""
         self.chunks[chunk.number] = chunk
 
     def give_up(self, chunk: HeldChunk) -> None:
-        """Note that no slot will be given a chunk that is here."""
+        """Mark a held chunk that no slot will get: none of its jobs is open any more."""
         chunk.end = chunk.next
 
     def add(self, chunk: HeldChunk) -> None:
-        """Note that a slot was given a chunk."""
+        """Assign a chunk to its slot."""
         self.chunks[chunk.number] = chunk
         self._queues[chunk.slot].append(chunk)
         self.jobs[chunk.slot] += chunk.end
@@ -84,13 +84,13 @@ class Ledger:
     def answer(
         self, slot: int, number: int, count: int, positions: Sequence[int]
     ) -> HeldChunk | None:
-        """Note ``count`` answers of a slot; return the chunk, None if it has no such open one.
+        """Record ``count`` answers of a slot; return the chunk, None if the slot has no such one.
 
         Args:
-            slot: That answers.
-            number: Of the chunk.
-            count: How many jobs of it, the next ones.
-            positions: Which, where they end in any order.
+            slot: The slot that answers.
+            number: Number of the chunk.
+            count: How many of its jobs were answered: the next ones.
+            positions: Which jobs these are, where they end in any order.
         """
         chunk = self.chunks.get(number)
         if chunk is None or chunk.slot != slot or chunk.next + count > chunk.end:
@@ -100,40 +100,40 @@ class Ledger:
         self._close(slot)
         return chunk
 
-    def take(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
-        """Note that the last ``count`` jobs of a slot were withdrawn; return which those are."""
-        taken: list[tuple[HeldChunk, Sequence[int]]] = []
+    def withdraw(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the last ``count`` jobs of a slot; return them by chunk, the last chunk first."""
+        withdrawn: list[tuple[HeldChunk, Sequence[int]]] = []
         for chunk in reversed(self._queues[slot]):
             part = min(count, chunk.end - chunk.next)
             if part:
-                taken.append((chunk, range(chunk.end - part, chunk.end)))
+                withdrawn.append((chunk, range(chunk.end - part, chunk.end)))
                 chunk.end -= part
                 self.jobs[slot] -= part
                 count -= part
         self._close(slot)
-        return taken
+        return withdrawn
 
-    def take_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
-        """Note that a slot has lost everything; return what that is."""
-        return self.take(slot, self.jobs[slot])
+    def withdraw_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove all jobs of a slot; return them by chunk, the last chunk first."""
+        return self.withdraw(slot, self.jobs[slot])
 
     def started(
-        self, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
+        self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
     ) -> list[tuple[HeldChunk, int]]:
-        """Return which of what `take_all` gave of a slot was next to be answered."""
-        return [(chunk, positions[0]) for chunk, positions in taken[-1:]]
+        """Return which job that `withdraw_all` removed had started: the next to be answered."""
+        return [(chunk, positions[0]) for chunk, positions in withdrawn[-1:]]
 
-    def lose(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
-        """Note what a slot has lost, and return it."""
-        return self.take_all(event.slot)
+    def remove_lost(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the jobs that were lost with a slot, and return them."""
+        return self.withdraw_all(event.slot)
 
     def settle(self, chunk: HeldChunk) -> None:
-        """Forget a chunk if nothing of it is open."""
+        """Forget a chunk if none of its jobs is open and all its replies are acknowledged."""
         if self._is_done(chunk) and not chunk.unacked:
             self.chunks.pop(chunk.number, None)
 
     def find(self, job: str, delivery: int) -> HeldChunk | None:
-        """Return the chunk in which a slot has a delivery of a job that is not answered."""
+        """Return the chunk of an unanswered delivery that is with a slot, None if there is none."""
         for chunk in chain.from_iterable(self._queues):
             entries = chunk.index.entries
             for position in self.open(chunk):
@@ -142,21 +142,109 @@ class Ledger:
         return None
 
     def is_open(self, slot: int, number: int, position: int) -> bool:
-        """Say whether a slot still has to answer for a job."""
+        """Return whether a slot still has to answer a job."""
         chunk = self.chunks.get(number)
         return chunk is not None and chunk.slot == slot and position in self.open(chunk)
 
     def open(self, chunk: HeldChunk) -> Sequence[int]:
-        """Return the positions of a chunk that are with its slot."""
+        """Return the positions of a chunk that are not answered and with its slot."""
         return range(chunk.next, chunk.end)
 
     def _is_done(self, chunk: HeldChunk) -> bool:
         return chunk.next == chunk.end
 
     def _close(self, slot: int) -> None:
-        """Remove from the slot's queue what has nothing left to run."""
+        """Remove the chunks from a slot's queue that have nothing left to run."""
         queue = self._queues[slot]
         while queue and queue[0].next == queue[0].end:
             queue.popleft()
         while queue and queue[-1].next == queue[-1].end:
             queue.pop()
+
+
+class SharedHeldChunks(HeldChunks):
+    """Held chunks that slots share: jobs end in any order, slot 0 stands for all.
+
+    Attributes:
+        timed: How many of the chunks have jobs with a time limit.
+    """
+
+    __slots__ = ("timed",)
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.timed = 0
+
+    def add(self, chunk: HeldChunk) -> None:
+        """Assign a chunk to the slots."""
+        chunk.open = set(range(chunk.end))
+        chunk.timed = any(entry.timeout for entry in chunk.index.entries)
+        self.timed += chunk.timed
+        super().add(chunk)
+
+    def answer(
+        self, slot: int, number: int, count: int, positions: Sequence[int]
+    ) -> HeldChunk | None:
+        """Record answers; return the chunk, None if one of the jobs is not open."""
+        chunk = self.chunks.get(number)
+        if chunk is None or not chunk.open.issuperset(positions):
+            return None
+        chunk.open.difference_update(positions)
+        self.jobs[0] -= count
+        self._close(0)
+        return chunk
+
+    def withdraw(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the last ``count`` jobs; return them by chunk, the last chunk first."""
+        withdrawn: list[tuple[HeldChunk, Sequence[int]]] = []
+        for chunk in reversed(self._queues[0]):
+            part = min(count, chunk.end)
+            if part:
+                positions = range(chunk.end - part, chunk.end)
+                chunk.open.difference_update(positions)
+                withdrawn.append((chunk, positions))
+                chunk.end -= part
+                self.jobs[0] -= part
+                count -= part
+        self._close(0)
+        return withdrawn
+
+    def started(
+        self, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
+    ) -> list[tuple[HeldChunk, int]]:
+        """Return all jobs that `withdraw_all` removed, the oldest first: each may have started."""
+        return [(chunk, place) for chunk, positions in reversed(withdrawn) for place in positions]
+
+    def withdraw_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove all jobs; return them by chunk, the last chunk first."""
+        withdrawn: list[tuple[HeldChunk, Sequence[int]]] = [
+            (chunk, sorted(chunk.open)) for chunk in reversed(self._queues[0]) if chunk.open
+        ]
+        for chunk, _ in withdrawn:
+            chunk.open.clear()
+        self.jobs[0] = 0
+        self._close(0)
+        return withdrawn
+
+    def remove_lost(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
+        """Remove the job that was lost with a slot, and return it."""
+        chunk = self.answer(0, event.chunk, 1, (event.position,))
+        return [] if chunk is None else [(chunk, (event.position,))]
+
+    def is_open(self, slot: int, number: int, position: int) -> bool:
+        """Return whether a job is still to be answered."""
+        chunk = self.chunks.get(number)
+        return chunk is not None and position in chunk.open
+
+    def open(self, chunk: HeldChunk) -> Sequence[int]:
+        """Return the positions of a chunk that are still to be answered."""
+        return sorted(chunk.open)
+
+    def _is_done(self, chunk: HeldChunk) -> bool:
+        return not chunk.open
+
+    def _close(self, slot: int) -> None:
+        queue = self._queues[0]
+        for chunk in [chunk for chunk in queue if not chunk.open]:
+            queue.remove(chunk)
+            self.timed -= chunk.timed

@@ -1,4 +1,4 @@
-"""Fetches what jobs take that is too much for a REQUEST, before they are given to the pool.
+"""Inputs: fetches results that jobs take and that are too large for a REQUEST, before they start.
 
 A job with the letter `eventmq.graph.PAGED` has ids in its body. The manager asks the broker for the
 results with the CALL ``inputs``, one page after the other and for one job at a time, and keeps each
@@ -28,25 +28,25 @@ from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, pack, unpack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq.worker.session import RESEND_AFTER
-from eventmq.worker.suspects import LATER
+from eventmq.worker.suspects import RETRY_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from eventmq.wire.batches import ChunkEntry, ChunkIndex
-    from eventmq.worker.chunks import HeldChunk, Ledger
-    from eventmq.worker.session import Session
+    from eventmq.worker.chunks import HeldChunk, HeldChunks
+    from eventmq.worker.session import WorkerSession
 
     Start = Callable[[HeldChunk, bytes, float], None]
     Answer = Callable[[HeldChunk, Sequence[OutcomeRow], float], None]
 
-__all__ = ["Inputs", "Spool", "SpoolDirectory", "is_paged", "new_spool", "read_spool"]
+__all__ = ["InputFetcher", "Spool", "SpoolDirectory", "is_paged", "new_spool", "read_spool"]
 
 
 _log = logging.getLogger(__name__)
 
-#: Bytes in the spool beyond which no further job is fetched for, unless none is there.
-MOST = 1024 * 1024 * 1024
+#: Bytes in the spool beyond which inputs of further jobs are not fetched, unless it is empty.
+MAX_SPOOL_BYTES = 1024 * 1024 * 1024
 
 _HANDED_BACK = int(OutcomeKind.HANDED_BACK)
 
@@ -54,38 +54,38 @@ _FAILED = int(OutcomeKind.FAILED)
 
 
 class Spool(Protocol):
-    """Keeps pages by the id of the job, where the job's process finds them.
+    """Keeps pages by the id of the job, where the process of the job finds them.
 
-    Each method may raise OSError, and does not wait for anybody but the disk.
+    Each method may raise OSError, and blocks for the disk only.
     """
 
     def begin(self, job_id: str) -> None:
-        """Begin the pages of a job, those of an earlier try forgotten."""
+        """Begin the pages of a job; those of an earlier fetch are removed."""
 
     def add(self, page: bytes) -> None:
-        """Add a page of the job that was started last."""
+        """Add a page of the job that was begun last."""
 
     def end(self) -> None:
-        """Let the job find its pages: they are complete."""
+        """Publish the pages of the job that was begun last: they are complete."""
 
     def drop(self, job_id: str) -> None:
-        """Forget the pages of a job, if there are any."""
+        """Remove the pages of a job, if there are any."""
 
 
 def is_paged(index: ChunkIndex) -> bool:
-    """Say whether a chunk has jobs for which something is to be fetched."""
+    """Return whether a chunk has jobs whose inputs must be fetched."""
     return any(_flagged(text) for text in index.templates)
 
 
 def _flagged(text: str) -> bool:
     try:
         return PAGED in flags_of(text)
-    except ProtocolError:  # whoever runs the job says what is wrong with its headers
+    except ProtocolError:  # the executor reports what is wrong with the headers
         return False
 
 
 class _Fetch:
-    """What is fetched for the jobs of one chunk."""
+    """The fetch of the inputs of one chunk."""
 
     __slots__ = ("body", "chunk", "cursor", "size", "todo")
 
@@ -96,35 +96,40 @@ class _Fetch:
         self.cursor = 0
         self.size = 0
         self.todo: deque[tuple[int, ChunkEntry]] = deque(
-            (place, entry)
-            for place, entry in enumerate(entries)
+            (position, entry)
+            for position, entry in enumerate(entries)
             if _flagged(templates[entry.template])
         )
 
 
-class Inputs:
-    """Of one session.
+class InputFetcher:
+    """Fetches the inputs of the jobs of one session.
 
     Args:
-        session: Sends.
-        ledger: What is held.
+        session: Sends the CALLs.
+        held: The held chunks.
         spool: Keeps the pages; without one such jobs fail.
-        start: Gives a chunk to the pool whose jobs have what they take.
-        answer: Answers for all jobs of a chunk that did not start.
+        start: Assigns a chunk whose inputs are there.
+        answer: Answers all jobs of a chunk that did not start.
     """
 
     def __init__(
-        self, session: Session, ledger: Ledger, spool: Spool | None, start: Start, answer: Answer
+        self,
+        session: WorkerSession,
+        held: HeldChunks,
+        spool: Spool | None,
+        start: Start,
+        answer: Answer,
     ) -> None:
         self._session = session
-        self._ledger = ledger
+        self._held = held
         self._spool = spool
         self._start = start
         self._answer = answer
         self._waiting: deque[_Fetch] = deque()
-        #: Of the chunks that were fetched for: the ids of the jobs, and bytes, by number.
+        #: Ids of the jobs whose pages are kept, and bytes of these, by the number of their chunk.
         self._kept: dict[int, tuple[list[str], int]] = {}
-        #: Id of the CALL that waits for its answer, and when it is sent again.
+        #: Id of the CALL that waits for its answer, and monotonic time at which it is sent again.
         self._call = ""
         self._due = 0.0
         self._welcomes = 0
@@ -132,19 +137,19 @@ class Inputs:
     # From the manager
 
     def begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Fetch what the jobs of a chunk take, then start it.
+        """Fetch the inputs of a chunk, then start it.
 
         Args:
-            chunk: Which.
-            body: The REQUEST's.
+            chunk: The chunk.
+            body: Body of its REQUEST.
             now: Monotonic time.
         """
-        self._ledger.hold(chunk)
+        self._held.hold(chunk)
         self._waiting.append(_Fetch(chunk, body))
         self.tick(now)
 
     def cancel(self, job: str, delivery: int) -> HeldChunk | None:
-        """Give up the chunk of a delivery, if it is one of those fetched for, and return it."""
+        """Remove the chunk of a delivery, if its inputs are being fetched, and return it."""
         for fetch in self._waiting:
             for entry in fetch.chunk.index.entries:
                 if (entry.id, entry.delivery) == (job, delivery):
@@ -153,7 +158,7 @@ class Inputs:
         return None
 
     def take_all(self) -> list[HeldChunk]:
-        """Give up all chunks that are fetched for, and return them."""
+        """Remove all chunks whose inputs are being fetched, and return them."""
         fetches = list(self._waiting)
         for fetch in fetches:
             self._give_up(fetch)
@@ -164,20 +169,20 @@ class Inputs:
         return self._due if self._call and self._session.online else float("inf")
 
     def tick(self, now: float) -> None:
-        """Ask for the next page, or once more; forget what jobs took that have ended."""
+        """Ask for the next page, or once more; remove the inputs of jobs that have ended."""
         if self._kept:
-            self._sweep()
+            self._drop_ended()
         if not self._waiting or not self._session.online:
             return
-        anew = self._welcomes != self._session.welcomes
+        reconnected = self._welcomes != self._session.registrations
         if not self._call:
-            if sum(size for _, size in self._kept.values()) < MOST:
+            if sum(size for _, size in self._kept.values()) < MAX_SPOOL_BYTES:
                 self._ask(now)
-        elif anew or now >= self._due:
+        elif reconnected or now >= self._due:
             self._ask(now)
 
-    def _sweep(self) -> None:
-        for number in [number for number in self._kept if number not in self._ledger.chunks]:
+    def _drop_ended(self) -> None:
+        for number in [number for number in self._kept if number not in self._held.chunks]:
             ids, _ = self._kept.pop(number)
             others = {job for jobs, _ in self._kept.values() for job in jobs}
             others |= {entry.id for fetch in self._waiting for _, entry in fetch.todo}
@@ -190,7 +195,7 @@ class Inputs:
             if self._spool is not None:
                 self._spool.drop(job)
         except OSError as error:
-            _log.warning("what job %s took could not be removed: %s", job, error)
+            _log.warning("the inputs of job %s could not be removed: %s", job, error)
 
     # Pages
 
@@ -198,26 +203,26 @@ class Inputs:
         fetch = self._waiting[0]
         _, entry = fetch.todo[0]
         if self._spool is None:
-            self._fail(fetch, "this worker has no place for what the job takes", now)
+            self._fail(fetch, "this worker has no place for the inputs of the job", now)
             return
         arguments = {"id": entry.id, "delivery": entry.delivery, "cursor": fetch.cursor}
-        self._welcomes = self._session.welcomes
+        self._welcomes = self._session.registrations
         self._call = self._session.new_id()
         self._due = now + RESEND_AFTER
         call = commands.Call(self._call, "inputs", pack(arguments))
         self._session.outbox.append(call.frames())
 
     def replied(self, reply: commands.Reply, now: float) -> None:
-        """Take a page."""
+        """Handle a page."""
         if not self._call or reply.request != self._call:
-            return  # asked for twice, or given up
+            return  # asked for twice, or removed
         self._call = ""
         fetch = self._waiting[0]
         try:
             rows, cursor = _page(reply.result)
             self._keep(fetch, pack(rows), cursor, now)
         except (OSError, ProtocolError) as error:
-            self._fail(fetch, f"what the job takes could not be kept: {error}", now)
+            self._fail(fetch, f"the inputs of the job could not be kept: {error}", now)
         self.tick(now)
 
     def _keep(self, fetch: _Fetch, page: bytes, cursor: int, now: float) -> None:
@@ -244,32 +249,32 @@ class Inputs:
         self._kept[fetch.chunk.number] = ids, fetch.size
 
     def refused(self, error: commands.Error, now: float) -> bool:
-        """Take an ERROR; say whether it was about a page."""
+        """Handle an ERROR; return whether it was about a page."""
         if not self._call or error.request != self._call:
             return False
-        if error.code in LATER:
+        if error.code in RETRY_LATER:
             return True  # `tick` asks again
         self._call = ""
         fetch = self._waiting[0]
         if error.code == "not-held":
             _log.warning("a job is not started: %s", error.text)
             self._give_up(fetch)
-            rows = [_row(place, _HANDED_BACK) for place in range(fetch.chunk.end)]
+            rows = [_row(position, _HANDED_BACK) for position in range(fetch.chunk.end)]
             self._answer(fetch.chunk, rows, now)
         else:
-            self._fail(fetch, f"the broker does not give what the job takes: {error.text}", now)
+            self._fail(fetch, f"the broker does not send the inputs of the job: {error.text}", now)
         self.tick(now)
         return True
 
     def _fail(self, fetch: _Fetch, text: str, now: float) -> None:
-        """Let the job fail whose results cannot be had; the others of its chunk go back."""
-        place, entry = fetch.todo[0]
+        """Fail the job whose inputs cannot be fetched; hand back the others of its chunk."""
+        position, entry = fetch.todo[0]
         self._give_up(fetch)
-        told = RemoteError("eventmq.errors.ResultUnavailable", text)
+        failure = RemoteError("eventmq.errors.ResultUnavailable", text)
         index = fetch.chunk.index
-        joblog.refused(*joblog.named(index, place), entry.attempt, _FAILED, told)
+        joblog.refused(*joblog.named(index, position), entry.attempt, _FAILED, failure)
         rows = [_row(other, _HANDED_BACK) for other in range(fetch.chunk.end)]
-        rows[place] = _row(place, _FAILED, encode_error(told))
+        rows[position] = _row(position, _FAILED, encode_error(failure))
         self._answer(fetch.chunk, rows, now)
 
     def _give_up(self, fetch: _Fetch) -> None:
@@ -287,7 +292,7 @@ def _page(result: bytes) -> tuple[list[object], int]:
     """Return the rows of a page, and the cursor of the next one.
 
     Raises:
-        ProtocolError: It is no page.
+        ProtocolError: The result is no page.
     """
     match unpack(result, "a page of inputs"):
         case {"rows": list(rows), "next": int(cursor)}:
@@ -302,17 +307,17 @@ except ImportError:  # not a Unix: nothing is locked, and what a killed worker l
 
 _PREFIX = "eventmq-inputs-"
 
-#: Of a spool that is being made: it has no lock yet.
+#: Prefix of a spool that is being made: it has no lock yet.
 _NEW = "eventmq-new-"
 
 _LOCK = "lock"
 
-#: Bytes that say how long a page is.
+#: Bytes of the length before each page.
 _LENGTH = 8
 
 
 def new_spool() -> str:
-    """Return the path of a spool that is not there yet, in the directory for temporary files."""
+    """Return the path for a new spool, in the directory for temporary files."""
     return str(Path(tempfile.gettempdir(), f"{_PREFIX}{uuid.uuid4().hex}"))
 
 
@@ -322,21 +327,21 @@ def _name(job_id: str) -> str:
 
 
 def read_spool(path: str, job_id: str) -> Iterator[list[Any]]:
-    """Yield what a job takes, as lists of id, content type and bytes. In the job's process.
+    """Yield the inputs of a job, as lists of id, content type and bytes. In the job's process.
 
     Args:
-        path: Of the spool.
-        job_id: Of the job.
+        path: Path of the spool.
+        job_id: Id of the job.
 
     Raises:
-        ResultUnavailable: It is not there, or cannot be read.
+        ResultUnavailable: The inputs are not there, or cannot be read.
     """
     try:
         with Path(path, _name(job_id)).open("rb") as file:
             while length := file.read(_LENGTH):
                 yield from unpack(file.read(int.from_bytes(length, "big")), "a page of inputs")
     except OSError as error:
-        msg = f"what job {job_id} takes could not be read by its worker: {error}"
+        msg = f"the inputs of job {job_id} could not be read by its worker: {error}"
         raise ResultUnavailable(msg) from error
 
 
@@ -344,7 +349,7 @@ class SpoolDirectory:
     """Implements `eventmq.worker.inputs.Spool` with a file per job.
 
     Args:
-        path: Of the directory, as `new_spool` names it.
+        path: Path of the directory, as `new_spool` names it.
     """
 
     def __init__(self, path: str) -> None:
@@ -366,18 +371,18 @@ class SpoolDirectory:
         return self.path / "part"
 
     def add(self, page: bytes) -> None:
-        """Add a page of the job that was started last."""
-        assert self._file is not None, "no job was started"  # noqa: S101 - a mistake of ours
+        """Add a page of the job that was begun last."""
+        assert self._file is not None, "no job was begun"  # noqa: S101 - a mistake of ours
         self._file.write(len(page).to_bytes(_LENGTH, "big"))
         self._file.write(page)
 
     def end(self) -> None:
-        """Let the job find its pages."""
+        """Publish the pages of the job that was begun last."""
         self._close_file()
         self._part.replace(self.path / _name(self._job))
 
     def drop(self, job_id: str) -> None:
-        """Forget the pages of a job."""
+        """Remove the pages of a job."""
         (self.path / _name(job_id)).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -394,7 +399,7 @@ class SpoolDirectory:
             file.close()
 
     def _make(self) -> None:
-        """Make the directory, which has its lock before it has its name."""
+        """Make the directory: it is locked before it gets its name."""
         made = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.path.parent))
         self._lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         if fcntl is not None:
@@ -405,7 +410,7 @@ class SpoolDirectory:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove a spool whose worker was killed; one of another user cannot be opened."""
+    """Remove a spool whose worker was killed. One of another user cannot be opened."""
     if fcntl is None:
         return
     with suppress(OSError):

@@ -1,12 +1,12 @@
 """The job manager: the state machine of a worker between one broker and its pool.
 
-Messages, pool events and the time go in, messages come out (`JobManager.take_outbox`), and the
-pool is told what to run. It knows no socket and reads no clock but for the text of a HEARTBEAT
-and for when jobs expire; ``now`` is monotonic seconds, the same clock as the pool's. `runner` owns
-what is real.
+Messages, pool events and the time go in; messages come out (`JobManager.take_outbox`), and chunks
+are assigned to the slots of the pool. It knows no socket and reads the clock only for the text of a
+HEARTBEAT and for when jobs expire; ``now`` is monotonic seconds, the same clock as the pool's.
+`runner` owns the socket, the pool and the loop.
 
 A chunk is held from its arrival until the broker has acknowledged the last of its answers. READY
-and HEARTBEAT say what is held, so that whatever the network loses is missed by the broker.
+and HEARTBEAT list the held chunks, so that the broker notices what the network lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from eventmq.wire import commands
 from eventmq.wire.batches import ASK, NOW, OutcomeRow, decode_chunk, encode_outcomes, move_expiry
 from eventmq.wire.features import parse_waiting
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
-from eventmq.worker.chunks import HeldChunk, Ledger
-from eventmq.worker.inputs import Inputs, is_paged
-from eventmq.worker.session import Session
-from eventmq.worker.slots import Autoscaler, SharedLedger, SharedSlots, Slots, Wanted
-from eventmq.worker.streams import Streams
-from eventmq.worker.suspects import Suspects
-from eventmq.worker.watchdog import Watchdog, fail
+from eventmq.worker.chunks import HeldChunk, HeldChunks, SharedHeldChunks
+from eventmq.worker.inputs import InputFetcher, is_paged
+from eventmq.worker.session import WorkerSession
+from eventmq.worker.slots import Autoscaler, SharedSlots, Slots, WorkerCredit
+from eventmq.worker.streams import WorkerStreams
+from eventmq.worker.suspects import SuspectChunks
+from eventmq.worker.watchdog import Watchdog, always_fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,11 +45,11 @@ __all__ = ["JobManager"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a worker which ends waits for the broker's last ACKs.
+#: Seconds for which a worker that is shutting down waits for the broker's last ACKs.
 SETTLE = 5.0
 
-#: What a worker wants that ends.
-NOTHING = Wanted(0)
+#: The credit of a worker that is shutting down.
+NO_CREDIT = WorkerCredit(0)
 
 _HANDED_BACK = int(OutcomeKind.HANDED_BACK)
 _CANCELLED = int(OutcomeKind.CANCELLED)
@@ -63,7 +63,7 @@ def _row(position: int, kind: int, error: bytes = b"") -> OutcomeRow:
 
 
 def _chunk_of(headers: str) -> int:
-    """Return the number of a chunk, 0 for none; mostly it is all that the headers say."""
+    """Return the number of a chunk, 0 for none; it is mostly the only header."""
     name, _, number = headers.partition(":")
     if name == "chunk" and number.isascii() and number.isdigit() and len(number) < 16:  # noqa: PLR2004
         return int(number)
@@ -79,44 +79,48 @@ def _sent_at(headers: str) -> float:
         return 0.0
 
 
-def _last_words(event: SlotDied) -> str:
-    """Return how a process ended, for people."""
-    last, most = (f"{size / 2**20:.0f} MiB" for size in (event.rss, event.peak))
+def _exit_report(event: SlotDied) -> str:
+    """Return how a process ended, as a text for people."""
+    last, peak = (f"{size / 2**20:.0f} MiB" for size in (event.rss, event.peak))
     if event.rss:
         memory = f"; it last had {last} of memory"
         if event.peak > event.rss:
-            memory += f", {most} at most"
+            memory += f", {peak} at most"
     else:
-        memory = f"; it had at most {most} of memory" if event.peak else ""
+        memory = f"; it had at most {peak} of memory" if event.peak else ""
     return event.reason + memory
 
 
-def _suspects(
-    event: SlotDied, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
+def _find_culprit(
+    event: SlotDied, withdrawn: Sequence[tuple[HeldChunk, Sequence[int]]]
 ) -> tuple[tuple[int, int] | None, set[tuple[int, int]]]:
-    """Return which job killed a slot, None where that is not certain, and all that had started.
+    """Return the job that killed a slot, None where that is not certain, and all that had started.
 
     Args:
-        event: The slot's end.
-        taken: What was lost with it, the last chunk first.
+        event: The death of the slot.
+        withdrawn: The jobs that were lost with it, the last chunk first.
     """
-    lost = [(chunk.number, place) for chunk, places in reversed(taken) for place in places]
+    lost = [
+        (chunk.number, position)
+        for chunk, positions in reversed(withdrawn)
+        for position in positions
+    ]
     started = set(lost[: event.started])
     running = (event.chunk, event.position)
     if running in lost:
         started.add(running)
     elif len(started) != 1:
         return None, started
-    if event.together:
+    if event.shared_cause:
         return None, started
     return (running if running in lost else next(iter(started))), started
 
 
 class JobManager:
-    """One session with its chunks.
+    """Job manager: one session with its held chunks.
 
     Args:
-        info: What INFORM says, and the intervals.
+        info: The contents of INFORM, and the intervals.
         pool: Runs the jobs; only its ``assign``, ``take_back``, ``running``, ``interrupt``,
             ``credit``, ``kill`` and ``scale`` are used.
         clock: For the text of a HEARTBEAT, and to tell the broker's time from this machine's.
@@ -125,8 +129,8 @@ class JobManager:
         spool: Keeps inputs that are too large for a REQUEST; without it such a job fails.
 
     Attributes:
-        overdue: The grace has passed: kill what runs, then call `interrupted`.
-        done: Everything is said: send the outbox and close.
+        overdue: The shutdown grace has passed: kill what runs, then call `interrupted`.
+        done: The session has ended: send the outbox and close.
     """
 
     def __init__(
@@ -135,26 +139,30 @@ class JobManager:
         *,
         pool: WorkerPool,
         clock: Clock,
-        timeout_policy: TimeoutPolicy = fail,
+        timeout_policy: TimeoutPolicy = always_fail,
         spool: Spool | None = None,
     ) -> None:
         self.overdue = False
         self.done = False
         self._info = info
         self._pool = pool
-        self._ledger = SharedLedger() if pool.shared else Ledger(pool.slots)
-        self._session = Session(info, self._ledger, clock, pages=spool is not None)
-        self._streams = Streams(self._session, self._ledger, pool)
-        self._inputs = Inputs(self._session, self._ledger, spool, self._start, self._not_started)
-        self._asking = Suspects(self._session, self._ledger, self._begin, self._back)
-        self._watchdog = Watchdog(pool, self._ledger, timeout_policy, info.cancel_grace)
+        self._held = SharedHeldChunks() if pool.shared else HeldChunks(pool.slots)
+        self._session = WorkerSession(info, self._held, clock, pages=spool is not None)
+        self._streams = WorkerStreams(self._session, self._held, pool)
+        self._inputs = InputFetcher(
+            self._session, self._held, spool, self._assign, self._reply_unassigned
+        )
+        self._suspects = SuspectChunks(
+            self._session, self._held, self._fetch_or_assign, self._hand_back_whole
+        )
+        self._watchdog = Watchdog(pool, self._held, timeout_policy, info.cancel_grace)
         kind = SharedSlots if pool.shared else Slots
-        self._slots = kind(pool, self._ledger, self._watchdog, info.slots or pool.slots)
+        self._slots = kind(pool, self._held, self._watchdog, info.slots or pool.slots)
         self._scaler = Autoscaler(info.slots, pool.slots) if info.slots else None
         self._clock = clock
-        #: How far the broker's time is behind the monotonic one, and when that was found.
-        self._behind = 0.0, float("-inf")
-        self._differs = False
+        #: How far the broker's time is behind the monotonic one, and when that was measured.
+        self._broker_lag = 0.0, float("-inf")
+        self._clock_differs = False
         self._drain_until: float | None = None
         self._settle_until: float | None = None
 
@@ -171,34 +179,34 @@ class JobManager:
     @property
     def idle(self) -> bool:
         """Whether the session holds nothing."""
-        return not self._ledger.chunks
+        return not self._held.chunks
 
     @property
-    def wanted(self) -> Wanted:
-        """How much there is room for in total."""
-        return NOTHING if self._drain_until is not None else self._slots.wanted
+    def credit(self) -> WorkerCredit:
+        """How much the worker wants to hold in total."""
+        return NO_CREDIT if self._drain_until is not None else self._slots.credit
 
-    # What comes in
+    # Input
 
     def connected(self, now: float) -> None:
-        """Take note of a new connection, and inform the broker."""
+        """Inform the broker over a new connection."""
         self._session.connected(now)
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
-        """Take a message of the broker."""
-        self._session.heard(now)
+        """Handle a message from the broker."""
+        self._session.seen(now)
         try:
             match commands.decode(frames):
                 case commands.Request() as request:
                     self._receive_chunk(request, now)
                 case commands.Ack() as ack:
-                    self._session.receive_ack(ack, now, self.wanted)
+                    self._session.receive_ack(ack, now, self.credit)
                 case commands.Error() as error:
                     self._refused(error, now)
                 case commands.Reply() as reply:
                     self._replied(reply, now)
                 case commands.Kbai():
-                    _log.debug("the broker goes away; waiting for it to come back")
+                    _log.debug("the broker shuts down; waiting for it to come back")
                     self._session.inform(now)
                 case commands.Disconnect():
                     _log.info("the broker asks this worker to end")
@@ -211,25 +219,27 @@ class JobManager:
                     if status is not None and self._scaler is not None:
                         self._scaler.waiting = parse_waiting(status)
                 case other:
-                    _log.warning("the broker sent %s, not for workers", type(other).__name__)
+                    _log.warning(
+                        "the broker sent %s, which is not for workers", type(other).__name__
+                    )
         except (ProtocolError, UnicodeDecodeError) as error:
             _log.warning("the broker sent a message that cannot be read: %s", error)
 
     def pool_events(self, events: Sequence[PoolEvent], now: float) -> None:
-        """Take what happened in the pool."""
+        """Handle what happened in the pool."""
         for event in events:
             if isinstance(event, JobsEnded):
-                self._answered(event, now)
+                self._jobs_ended(event, now)
             elif isinstance(event, SlotDied):
-                self._died(event, now)
+                self._slot_died(event, now)
             elif isinstance(event, PartsYielded):
-                self._streams.streamed(event)
+                self._streams.parts_yielded(event)
             else:
-                self._streams.progressed(event)
+                self._streams.progress_reported(event)
 
     def tick(self, now: float) -> None:
-        """Do what is due. Call it in every turn, and when `wait` says."""
-        for slot in self._slots.look(now):
+        """Do what is due. Call it in every step, and after the time that `wait` returns."""
+        for slot in self._slots.blocked(now):
             self._take_back(slot, now)
         self._enforce(now)
         if self._scaler is not None and self._drain_until is None:
@@ -237,13 +247,13 @@ class JobManager:
         if self._drain_until is not None:
             self._drain(now, self._drain_until)
         self._streams.tick(now)
-        self._asking.tick(now)
+        self._suspects.tick(now)
         self._inputs.tick(now)
         if not self.done:
-            self._session.tick(now, self.wanted)
+            self._session.tick(now, self.credit)
 
     def terminate(self, now: float) -> None:
-        """Take no new jobs, hand back what has not started, end when the rest is done.
+        """Shut down: take no new jobs, hand back what has not started, end after the rest.
 
         Idempotent.
         """
@@ -251,150 +261,150 @@ class JobManager:
             return
         _log.info("ending: no new jobs; what runs has %g s", self._info.shutdown_grace)
         self._drain_until = now + self._info.shutdown_grace
-        self._unfetched(now)
-        for slot in range(len(self._ledger.jobs)):
+        self._hand_back_waiting(now)
+        for slot in range(len(self._held.jobs)):
             self._take_back(slot, now)
         self._drain(now, self._drain_until)
 
     def interrupted(self, now: float) -> list[tuple[str, str]]:
-        """Take note that what ran was killed: it goes back, as a delivery that does not count.
+        """Hand back the jobs that were killed while they ran, as deliveries that do not count.
 
         Returns:
             Id and task of the jobs that ran.
         """
         self.overdue = False
-        self._unfetched(now)
+        self._hand_back_waiting(now)
         ran = []
-        for slot in range(len(self._ledger.jobs)):
-            taken = self._ledger.take_all(slot)
+        for slot in range(len(self._held.jobs)):
+            withdrawn = self._held.withdraw_all(slot)
             ran += [
-                joblog.named(chunk.index, place) for chunk, place in self._ledger.started(taken)
+                joblog.named(chunk.index, place) for chunk, place in self._held.started(withdrawn)
             ]
-            self._hand_back(taken, now)
+            self._hand_back(withdrawn, now)
         return ran
 
-    # What goes out
+    # Output
 
     def take_outbox(self) -> list[list[bytes]]:
-        """Return the messages to send, in order, and forget them: what is lost is sent again."""
+        """Return the messages to send, in order, and forget them: lost ones are resent later."""
         outbox, self._session.outbox = self._session.outbox, []
         return outbox
 
     def wait(self, now: float) -> float:
         """Return in how many seconds `tick` has something to do."""
         due = min(self._session.due(), self._watchdog.due(), self._inputs.due())
-        due = min(due, self._asking.due())
+        due = min(due, self._suspects.due())
         if self._drain_until is not None:
             due = min(due, self._settle_until or self._drain_until)
-        return max(0.0, min(due, self._slots.look_due()) - now)
+        return max(0.0, min(due, self._slots.check_due()) - now)
 
     # Chunks
 
     def _replied(self, reply: commands.Reply, now: float) -> None:
-        if not self._asking.replied(reply, now):
+        if not self._suspects.replied(reply, now):
             self._inputs.replied(reply, now)
 
     def _refused(self, error: commands.Error, now: float) -> None:
-        if not self._asking.refused(error, now) and not self._inputs.refused(error, now):
+        if not self._suspects.refused(error, now) and not self._inputs.refused(error, now):
             self._session.receive_error(error, now)
 
     def _receive_chunk(self, request: commands.Request, now: float) -> None:
         number = _chunk_of(request.headers)
         if not number:
             raise ProtocolError("a REQUEST to this worker needs the header chunk")
-        if number <= self._ledger.received:
+        if number <= self._held.received:
             return
-        self._ledger.received = number
+        self._held.received = number
         chunk = HeldChunk(number, request.id, decode_chunk(request.body), 0)
-        body = self._in_own_time(chunk, request, now)
+        body = self._localize_expiry(chunk, request, now)
         if self._drain_until is not None:
-            self._ledger.add(chunk)
-            self._hand_back(self._ledger.take(chunk.slot, chunk.end), now)
+            self._held.add(chunk)
+            self._hand_back(self._held.withdraw(chunk.slot, chunk.end), now)
         elif f",{ASK}:" in request.headers:
-            self._asking.ask(chunk, body, now)
+            self._suspects.ask(chunk, body, now)
         else:
-            self._begin(chunk, body, now)
+            self._fetch_or_assign(chunk, body, now)
 
-    def _begin(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Start a chunk, once what its jobs take is there."""
+    def _fetch_or_assign(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Assign a chunk once the inputs of its jobs are fetched."""
         if is_paged(chunk.index):
             self._inputs.begin(chunk, body, now)
         else:
-            self._start(chunk, body, now)
+            self._assign(chunk, body, now)
 
-    def _back(self, chunk: HeldChunk, now: float) -> None:
-        """Hand back a chunk that no slot was given."""
+    def _hand_back_whole(self, chunk: HeldChunk, now: float) -> None:
+        """Hand back a whole chunk that no slot has got."""
         rows = [_row(position, _HANDED_BACK) for position in range(chunk.end)]
-        self._not_started(chunk, rows, now)
+        self._reply_unassigned(chunk, rows, now)
 
-    def _in_own_time(self, chunk: HeldChunk, request: commands.Request, now: float) -> bytes:
-        """Return the body of a chunk whose jobs expire by this machine's wall clock.
+    def _localize_expiry(self, chunk: HeldChunk, request: commands.Request, now: float) -> bytes:
+        """Return the body of a chunk with expiry times in this machine's wall clock.
 
-        The broker's counts. A clock that differs from it by no more than a time service corrects
-        is taken for the same. What a chunk travelled is not known: the one that took the least
-        time lately says how late it is at the broker.
+        Jobs expire by the broker's clock. A clock that differs from it by no more than a time
+        service corrects is withdrawn for the same. How long a chunk travelled is not known: the
+        fastest one of late tells the broker's time.
         """
         sent = _sent_at(request.headers) if f",{NOW}:" in request.headers else 0.0
         if not sent:
             return request.body
-        behind, noted = self._behind
+        behind, noted = self._broker_lag
         if now - sent < behind or now - noted > SETTLED:
             behind = now - sent
-            self._behind = behind, now
+            self._broker_lag = behind, now
         ahead = self._clock.now() - (now - behind)
         differs = abs(ahead) > STEP
-        if differs and not self._differs:
+        if differs and not self._clock_differs:
             text = "the clock of this worker differs by %s from the broker's, by which jobs expire"
             _log.warning(text, say_seconds(ahead))
-        self._differs = differs
+        self._clock_differs = differs
         return move_expiry(request.body, chunk.index, ahead) if differs else request.body
 
-    def _start(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Give a chunk to a slot."""
-        chunk.slot = self._slots.best(now)
-        self._ledger.add(chunk)
+    def _assign(self, chunk: HeldChunk, body: bytes, now: float) -> None:
+        """Assign a chunk to a slot."""
+        chunk.slot = self._slots.choose(now)
+        self._held.add(chunk)
         self._pool.assign(chunk.slot, chunk.number, body, chunk.end)
 
-    def _not_started(self, chunk: HeldChunk, rows: Sequence[OutcomeRow], now: float) -> None:
-        """Answer for a chunk that no slot was given."""
-        self._ledger.give_up(chunk)
+    def _reply_unassigned(self, chunk: HeldChunk, rows: Sequence[OutcomeRow], now: float) -> None:
+        """Answer a chunk that no slot has got."""
+        self._held.give_up(chunk)
         self._session.reply(chunk, encode_outcomes(rows), now)
 
-    def _unfetched(self, now: float) -> None:
-        """Hand back what waits for the broker's word, or for what it takes."""
-        for chunk in (*self._asking.take_all(), *self._inputs.take_all()):
-            self._back(chunk, now)
+    def _hand_back_waiting(self, now: float) -> None:
+        """Hand back the chunks that wait for the broker's answer, or for their inputs."""
+        for chunk in (*self._suspects.take_all(), *self._inputs.take_all()):
+            self._hand_back_whole(chunk, now)
 
-    def _answered(self, event: JobsEnded, now: float) -> None:
-        chunk = self._ledger.answer(event.slot, event.chunk, event.count, event.positions)
+    def _jobs_ended(self, event: JobsEnded, now: float) -> None:
+        chunk = self._held.answer(event.slot, event.chunk, event.count, event.positions)
         if chunk is None:
-            _log.error("slot %d answers chunk %d, which it has not", event.slot, event.chunk)
+            _log.error("slot %d answered chunk %d, which it does not have", event.slot, event.chunk)
             return
-        self._slots.answered(event, now)
+        self._slots.jobs_ended(event, now)
         self._session.reply(chunk, event.outcomes, now)
 
-    def _died(self, event: SlotDied, now: float) -> None:
-        """Answer for what a slot has lost.
+    def _slot_died(self, event: SlotDied, now: float) -> None:
+        """Answer the jobs that were lost with a slot.
 
         One job may have killed its process, or was to be stopped. Which one it was is certain where
         it was running, or was the only one that had started: others that had started ended before
         it. Where it is not certain, it may be each that had started. What had not goes back.
         """
         slot = event.slot
-        self._slots.died(slot)
-        ours = self._watchdog.ended(slot)
-        taken = self._ledger.lose(event)
-        others = sum(len(part) for _, part in taken) - 1
-        culprit, started = _suspects(event, taken)
-        known = ours or culprit is not None
-        for chunk, positions in taken:
+        self._slots.slot_died(slot)
+        killed = self._watchdog.slot_ended(slot)
+        withdrawn = self._held.remove_lost(event)
+        others = sum(len(part) for _, part in withdrawn) - 1
+        culprit, started = _find_culprit(event, withdrawn)
+        known = killed or culprit is not None
+        for chunk, positions in withdrawn:
             rows = [
-                self._watchdog.outcome(slot, chunk, position, now, killed=ours)
+                self._watchdog.outcome(slot, chunk, position, now, killed=killed)
                 or self._loss(
                     event,
                     chunk,
                     position,
-                    culprit=None if ours else culprit,
+                    culprit=None if killed else culprit,
                     known=known,
                     started=started,
                     others=others,
@@ -403,7 +413,7 @@ class JobManager:
             ]
             self._session.reply(chunk, encode_outcomes(rows), now)
         if not known and started:
-            joblog.lost(_last_words(event), len(started), others + 1 - len(started))
+            joblog.lost(_exit_report(event), len(started), others + 1 - len(started))
         self._watchdog.forget(slot)
 
     def _loss(
@@ -420,41 +430,43 @@ class JobManager:
         """Return the outcome of a job whose slot died.
 
         Args:
-            event: The slot's end.
-            chunk: The job's.
-            position: The job's, in the chunk.
-            culprit: The job that is charged, None where none is.
-            known: Whether the cause is known: the culprit, or that the slot was stopped.
-            started: What had started, and was not answered.
-            others: How many the slot had beside the job.
+            event: The death of the slot.
+            chunk: Chunk of the job.
+            position: Position of the job in the chunk.
+            culprit: The job to which the death is charged, None where none is.
+            known: Whether the cause is known: the culprit, or that the worker killed the slot.
+            started: The jobs that had started and were not answered.
+            others: How many jobs the slot had beside this one.
         """
-        place = chunk.number, position
-        if place != culprit and place not in started:
+        lost = chunk.number, position
+        if lost != culprit and lost not in started:
             return _row(position, _HANDED_BACK)
-        reason = _last_words(event)
+        reason = _exit_report(event)
         error = encode_error(RemoteError("eventmq.errors.WorkerLost", reason))
-        if place != culprit:
+        if lost != culprit:
             return _row(position, _UNANSWERED if known else _LOST, error)
         joblog.died(reason, chunk.index, position, others)
         return _row(position, _DIED, error)
 
     def _cancel(self, job: str, delivery: str, now: float) -> None:
-        """End a job. Those that wait beside it go back: they are withdrawn together."""
+        """Cancel a job. Those that wait with it in its slot are handed back."""
         number = int(delivery) if delivery.isdecimal() else -1
-        chunk = self._asking.cancel(job, number) or self._inputs.cancel(job, number)
+        chunk = self._suspects.cancel(job, number) or self._inputs.cancel(job, number)
         if chunk is not None:
             kinds = [_CANCELLED if e.id == job else _HANDED_BACK for e in chunk.index.entries]
-            self._not_started(chunk, [_row(*pair) for pair in enumerate(kinds)], now)
+            self._reply_unassigned(chunk, [_row(*pair) for pair in enumerate(kinds)], now)
             return
-        chunk = self._ledger.find(job, number)
+        chunk = self._held.find(job, number)
         if chunk is None:
             return
-        for taken, positions in self._ledger.take(chunk.slot, self._pool.take_back(chunk.slot)):
-            entries = taken.index.entries
+        for withdrawn, positions in self._held.withdraw(
+            chunk.slot, self._pool.take_back(chunk.slot)
+        ):
+            entries = withdrawn.index.entries
             kinds = [_CANCELLED if entries[p].id == job else _HANDED_BACK for p in positions]
             rows = [_row(*pair) for pair in zip(positions, kinds, strict=True)]
-            self._session.reply(taken, encode_outcomes(rows), now)
-        for position in self._ledger.open(chunk):  # it has started, then
+            self._session.reply(withdrawn, encode_outcomes(rows), now)
+        for position in self._held.open(chunk):  # not withdrawn, so it has started
             entry = chunk.index.entries[position]
             if (entry.id, entry.delivery) == (job, number):
                 slot = self._slots.slot_of(chunk, position)
@@ -462,38 +474,38 @@ class JobManager:
                     self._watchdog.cancel(slot, chunk, position, now)
 
     def _take_back(self, slot: int, now: float) -> None:
-        if self._ledger.jobs[slot]:
-            self._hand_back(self._ledger.take(slot, self._pool.take_back(slot)), now)
+        if self._held.jobs[slot]:
+            self._hand_back(self._held.withdraw(slot, self._pool.take_back(slot)), now)
 
-    def _hand_back(self, taken: list[tuple[HeldChunk, Sequence[int]]], now: float) -> None:
-        for chunk, positions in taken:
+    def _hand_back(self, withdrawn: list[tuple[HeldChunk, Sequence[int]]], now: float) -> None:
+        for chunk, positions in withdrawn:
             rows = [_row(position, _HANDED_BACK) for position in positions]
             self._session.reply(chunk, encode_outcomes(rows), now)
 
     def _enforce(self, now: float) -> None:
-        """Stop what has run into its limit, or was cancelled and did not obey."""
+        """Kill the slots of jobs past their time limit, and of cancelled ones that did not end."""
         for slot in self._watchdog.tick(now):
-            if self._slots.doomed(slot):
+            if self._slots.dooms_all(slot):
                 self._take_back(slot, now)
             self._watchdog.kill(slot)
 
     def _scale(self, now: float, scaler: Autoscaler) -> None:
-        """Use more slots, or fewer: the last of them, when it is idle."""
+        """Use more slots, or one less: the last one, when it is idle."""
         slots = self._slots
-        scaler.note(now, slots.busy)
+        scaler.record(now, slots.busy)
         if scaler.size > slots.active:
             slots.active = scaler.size
-        elif scaler.size < slots.active and slots.may_retire():
+        elif scaler.size < slots.active and slots.can_shrink():
             slots.active -= 1
         else:
             return
         _log.info("using %d of %d slots", slots.active, self._pool.slots)
         self._pool.scale(slots.active)
 
-    # The end
+    # Shutdown
 
     def _drain(self, now: float, until: float) -> None:
-        if any(self._ledger.jobs):
+        if any(self._held.jobs):
             self.overdue = now >= until
             return
         if self._settle_until is None:
@@ -502,7 +514,7 @@ class JobManager:
             self.finish()
 
     def finish(self) -> None:
-        """End now, whatever is open. Idempotent."""
+        """End now, whatever is unanswered. Idempotent."""
         if not self.done:
             self.done = True
             self._session.leave()

@@ -1,8 +1,8 @@
 """Runs a worker: the socket to the broker, the pool, and the loop between them.
 
-Order of a turn, and why: everything readable is read first (the broker's silence is judged after
-that), then the pool is asked and its answers go out, since somebody waits for them, then what is
-due is done, and what comes of that goes out.
+Order of a step, and why: everything readable is read first, since the broker's silence is judged
+after that. Then the pool is polled and its answers go out: clients wait for them. Then what is due
+is done, and its messages go out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from eventmq.execution import joblog
 from eventmq.settings import Settings
 from eventmq.wire.sockets import new_context, open_dealer
 from eventmq.worker.manager import JobManager
-from eventmq.worker.slots import LOOK
-from eventmq.worker.watchdog import fail
+from eventmq.worker.slots import CHECK_EVERY
+from eventmq.worker.watchdog import always_fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,104 +47,107 @@ __all__ = ["ConnectionLog", "WorkerRunner"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds of absence before it is spoken of: a broker that starts beside us takes as long.
-FIRST = 2.0
+#: Seconds of absence before the first warning: a broker that starts beside us takes as long.
+WARN_AFTER = 2.0
 
 #: Longest time in seconds between two warnings of one absence.
-LONGEST = 60.0
+MAX_WARN_EVERY = 60.0
 
 _LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://")
-
-
-def _hint(address: str) -> str:
-    """Return what to type for a broker at an address."""
-    other = address.startswith(_LOOPBACK) and address not in Settings().broker
-    return "eventmq broker" + (f" --bind {address}" if other else "")
-
-
-class ConnectionLog:
-    """Logs that a broker is absent, there, lost, and back."""
-
-    def __init__(self) -> None:
-        self._absent_since: float | None = None
-        self._never = True
-        self._told = False
-        self._heard = False
-        self._step = FIRST
-        self._due = 0.0
-        self._trouble = ""
-
-    def trouble(self, address: str, why: str) -> None:
-        """Log why a handshake with the broker fails, when it fails for a new reason."""
-        if why != self._trouble:
-            self._trouble = why
-            _log.warning("the broker at %s cannot be used: %s", address, why)
-
-    def note(self, now: float, address: str, *, online: bool, broken: bool, heard: bool) -> None:
-        """Take note of how things stand, and log what is new. In every turn.
-
-        Args:
-            now: The time.
-            address: Of the broker.
-            online: The broker has acknowledged us.
-            broken: There was a connection, and it was lost.
-            heard: The broker said something in this turn.
-        """
-        if online and not broken:
-            self._trouble = ""
-            if self._absent_since is not None or self._never:
-                self._back(now, address)
-            return
-        if self._absent_since is None:
-            self._absent_since = now
-            self._told = self._heard = False
-            self._step = FIRST
-            self._due = now + FIRST
-        if broken and not self._told and not self._never:
-            self._told = True
-            _log.warning(
-                "the connection to the broker at %s was lost; what runs goes on, and is answered "
-                "when the broker is back", address,
-            )  # fmt: skip
-        self._heard = heard or (self._heard and not broken)
-        if now >= self._due:
-            self._complain(now, address, now - self._absent_since)
-
-    def _complain(self, now: float, address: str, seconds: float) -> None:
-        self._step = min(LONGEST, 2 * self._step)
-        self._due = now + self._step
-        if self._heard or self._trouble:  # it is there; the session says why it does not take us
-            return
-        self._told = True
-        _log.warning(
-            "no broker answers at %s for %.0f s; waiting for it; start one with: %s",
-            address, seconds, _hint(address),
-        )  # fmt: skip
-
-    def _back(self, now: float, address: str) -> None:
-        since, self._absent_since = self._absent_since, None
-        if self._never:
-            _log.info("connected to the broker at %s", address)
-        elif self._told and since is not None:
-            _log.info("connected to the broker at %s, after %.1f s", address, now - since)
-        self._never = False
-
 
 _IN = int(zmq.POLLIN)
 
 _OUT = int(zmq.POLLOUT)
 
-#: Messages that are read in one turn.
-TURN = 1000
+#: Most messages that are read in one step.
+MAX_READS = 1000
 
-#: Longest time in seconds between two turns.
-LONGEST_WAIT = 1.0
+#: Longest time in seconds between two steps.
+MAX_WAIT = 1.0
 
-#: Seconds between two handshakes of a worker that is refused.
-RETRY = 1.0
+#: Seconds between two handshakes of a worker that the broker refuses.
+HANDSHAKE_EVERY = 1.0
 
 #: What `WorkerRunner.stop` was asked for.
 GO_ON, GRACEFULLY, AT_ONCE = range(3)
+
+
+def _hint(address: str) -> str:
+    """Return the command that starts a broker at an address."""
+    other = address.startswith(_LOOPBACK) and address not in Settings().broker
+    return "eventmq broker" + (f" --bind {address}" if other else "")
+
+
+class ConnectionLog:
+    """Logs that a broker is absent, connected, lost, and back."""
+
+    def __init__(self) -> None:
+        self._absent_since: float | None = None
+        self._never_connected = True
+        self._warned = False
+        self._answered = False
+        self._warn_every = WARN_AFTER
+        self._due = 0.0
+        self._refusal = ""
+
+    def handshake_failed(self, address: str, why: str) -> None:
+        """Log why a handshake with the broker fails, when it fails for a new reason."""
+        if why != self._refusal:
+            self._refusal = why
+            _log.warning("the broker at %s cannot be used: %s", address, why)
+
+    def update(
+        self, now: float, address: str, *, online: bool, broken: bool, received: bool
+    ) -> None:
+        """Log what is new about the connection. Call it in every step.
+
+        Args:
+            now: Monotonic time.
+            address: Address of the broker.
+            online: The broker has acknowledged INFORM.
+            broken: The connection was lost.
+            received: A message of the broker was received in this step.
+        """
+        if online and not broken:
+            self._refusal = ""
+            if self._absent_since is not None or self._never_connected:
+                self._log_connected(now, address)
+            return
+        if self._absent_since is None:
+            self._absent_since = now
+            self._warned = self._answered = False
+            self._warn_every = WARN_AFTER
+            self._due = now + WARN_AFTER
+        if broken and not self._warned and not self._never_connected:
+            self._warned = True
+            _log.warning(
+                "the connection to the broker at %s was lost; what runs goes on, and is answered "
+                "when the broker is back", address,
+            )  # fmt: skip
+        self._answered = received or (self._answered and not broken)
+        if now >= self._due:
+            self._warn_absent(now, address, now - self._absent_since)
+
+    def _warn_absent(self, now: float, address: str, seconds: float) -> None:
+        self._warn_every = min(MAX_WARN_EVERY, 2 * self._warn_every)
+        self._due = now + self._warn_every
+        if (
+            self._answered or self._refusal
+        ):  # it is there; the session logs why it refuses this worker
+            return
+        self._warned = True
+        _log.warning(
+            "no broker answers at %s for %.0f s; waiting for it; start one with: %s",
+            address, seconds, _hint(address),
+        )  # fmt: skip
+
+    def _log_connected(self, now: float, address: str) -> None:
+        since, self._absent_since = self._absent_since, None
+        if self._never_connected:
+            _log.info("connected to the broker at %s", address)
+        elif self._warned and since is not None:
+            _log.info("connected to the broker at %s, after %.1f s", address, now - since)
+        self._never_connected = False
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
@@ -156,32 +159,32 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 class WorkerRunner:
-    """One worker: connects to the first of its brokers that answers and runs its jobs.
+    """Runner of a worker: connects to the first of its brokers that answers and runs its jobs.
 
     Args:
         pool: Runs the jobs; started and stopped by the runner.
-        brokers: Addresses. The next one is tried when a broker is silent and nothing is held.
-        info: What the worker says about itself; ``session`` and ``name`` are filled in.
-        max_frame: Longest frame in bytes that is taken, 0 for any.
-        context: Of the process, where there is one; needed for ``inproc://`` addresses.
+        brokers: Addresses. The next one is tried when a broker is silent and no chunk is held.
+        info: Description of the worker; ``session`` and ``name`` are filled in.
+        max_frame: Longest frame in bytes that is accepted, 0 for any.
+        context: zmq context of the process, where there is one; needed for ``inproc://`` addresses.
         clock: Reads time.
-        on_ready: Called once in the runner's thread when a broker first knows the worker.
-        timeout_policy: Says what becomes of jobs that were stopped at their hard limit.
+        on_ready: Called once, in the runner's thread, when a broker has accepted the worker.
+        timeout_policy: Decides the outcome of jobs that were stopped at their hard limit.
 
     Attributes:
-        worn_out: It ended because too many threads were given up: start another one.
+        needs_restart: It ended because of too many abandoned threads: start another worker.
     """
 
     #: Makes the context in which `run` runs.
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
+    run_context: Callable[[], AbstractContextManager[None]] = nullcontext
     #: For CURVE, None for brokers without; set before `run`.
     keys: ClientKeys | None = None
-    #: Where the pool's jobs find what no REQUEST can carry; set before `run`.
+    #: Where jobs find inputs that are too large for a REQUEST; set before `run`.
     spool: SpoolDirectory | None = None
 
-    #: To the broker, from `begin` to `end`.
+    #: Link to the broker, from `begin` to `end`.
     _link: Link | None = None
-    #: What `_poll_items` returned last, and what that was made for.
+    #: The last value of `_poll_items`, and what it was made from.
     _items: Sequence[tuple[Any, int]] = ()
     _polled: object = None
 
@@ -198,7 +201,7 @@ class WorkerRunner:
         context: zmq.Context[Any] | None = None,
         clock: Clock | None = None,
         on_ready: Callable[[], None] | None = None,
-        timeout_policy: TimeoutPolicy = fail,
+        timeout_policy: TimeoutPolicy = always_fail,
     ) -> None:
         self._pool = pool
         self._brokers = deque(brokers)
@@ -208,10 +211,10 @@ class WorkerRunner:
         self._clock = clock or SystemClock()
         self._on_ready = on_ready
         self._timeout_policy = timeout_policy
-        self.worn_out = False
-        self._asked = self._obeyed = GO_ON
+        self.needs_restart = False
+        self._stop_requested = self._stop_handled = GO_ON
         self._pool_runs = self._broken = False
-        #: When the pool is asked without having called: it has answers that wait for others.
+        #: When the pool is polled without a notification: it has answers that wait for others.
         self._pool_due = 0.0
         self._pool_fds: Sequence[int] = ()
         self._connection_log = ConnectionLog()
@@ -220,14 +223,14 @@ class WorkerRunner:
 
     def stop(self, *, now: bool = False) -> None:
         """End: gracefully, or with ``now`` at once. From any thread or signal handler."""
-        self._asked = max(self._asked, AT_ONCE if now else GRACEFULLY)
-        self.worn_out = False
+        self._stop_requested = max(self._stop_requested, AT_ONCE if now else GRACEFULLY)
+        self.needs_restart = False
         with suppress(OSError):  # full: it is awake; closed: it has ended
             self._wake.send(b"!")
 
     def handle_signal(self, signum: int, frame: FrameType | None) -> None:
         """Stop: gracefully at the first signal, at once at the second."""
-        self.stop(now=self._asked != GO_ON)
+        self.stop(now=self._stop_requested != GO_ON)
 
     def install_signal_handlers(self) -> None:
         """Let SIGTERM and SIGINT stop the worker. In the main thread only."""
@@ -240,7 +243,7 @@ class WorkerRunner:
         Raises:
             EventMQError: The pool cannot start: one sentence says why.
         """
-        with self.around():
+        with self.run_context():
             self._run()
 
     def _run(self) -> None:
@@ -248,7 +251,7 @@ class WorkerRunner:
         try:
             self.begin()
             while not self._manager.done:
-                self.step(self._await(*self.wanted()))
+                self.step(self._poll(*self.to_poll()))
         finally:
             self.end()
             if own and self._context is not None:
@@ -264,23 +267,23 @@ class WorkerRunner:
         self._manager = self._new_manager()
         self._link = self._connect()
 
-    def wanted(self) -> tuple[Sequence[tuple[Any, int]], float]:
-        """Return what to poll, and for how many seconds at most, before the next `step`."""
+    def to_poll(self) -> tuple[Sequence[tuple[Any, int]], float]:
+        """Return the items to poll, and the timeout in seconds, before the next `step`."""
         now = self._clock.monotonic()
-        wait = min(LONGEST_WAIT, self._manager.wait(now))
+        wait = min(MAX_WAIT, self._manager.wait(now))
         if self._retry_at:
             wait = min(wait, max(0.0, self._retry_at - now))
         assert self._link is not None  # noqa: S101 - started
         return self._poll_items(self._link), wait
 
-    def look(self) -> None:
-        """Let the next `step` ask the pool, also where none of its descriptors is readable."""
+    def poll_pool_next(self) -> None:
+        """Let the next `step` poll the pool, also where none of its descriptors is readable."""
         self._pool_due = 0.0
 
     def step(self, ready: AbstractSet[Any]) -> bool:
-        """Do what there is to do; return False when all is said: then call `end`."""
+        """Do what is due; return False when the worker has ended: then call `end`."""
         assert self._link is not None  # noqa: S101 - started
-        self._link = self._turn(self._link, ready)
+        self._link = self._step(self._link, ready)
         return not self._manager.done
 
     def end(self) -> None:
@@ -294,23 +297,23 @@ class WorkerRunner:
         self._woken.close()
         self._wake.close()
 
-    # Parts of a turn
+    # Parts of a step
 
-    def _turn(self, link: Link, ready: AbstractSet[Any]) -> Link:
-        """Do what there is to do; return the link, or the one that took its place."""
+    def _step(self, link: Link, ready: AbstractSet[Any]) -> Link:
+        """Do what is due; return the link, or the one that replaced it."""
         manager = self._manager
         now = self._clock.monotonic()
-        heard = link.socket in ready and self._read(link, now)
+        received = link.socket in ready and self._read(link, now)
         if self._pool_runs and (now >= self._pool_due or not ready.isdisjoint(self._pool_fds)):
-            self._ask_pool(link, now)
-        self._obey(now)
-        if link.monitor_fd in ready and self._back(link):
+            self._poll_pool(link, now)
+        self._handle_stop(now)
+        if link.monitor_fd in ready and self._reconnected(link):
             manager.connected(now)
         manager.tick(now)
         broken = self._broken or manager.lost
         if not manager.done:
-            self._connection_log.note(
-                now, self._brokers[0], online=manager.online, broken=broken, heard=heard
+            self._connection_log.update(
+                now, self._brokers[0], online=manager.online, broken=broken, received=received
             )
         if manager.overdue:
             self._interrupt(now, f"the grace of {self._info.shutdown_grace:g} s is over")
@@ -318,42 +321,46 @@ class WorkerRunner:
             on_ready, self._on_ready = self._on_ready, None
             on_ready()
         self._send(link)
-        refused = self._refused(link, now)
-        if (manager.lost or refused) and not manager.done:
+        handshake = self._handshake_due(link, now)
+        if (manager.lost or handshake) and not manager.done:
             link.close(0)
             link = self._reconnect()
         return link
 
-    def _ask_pool(self, link: Link, now: float) -> None:
-        """Take what happened in the pool, and send its answers at once."""
-        self._pool_due = now + LOOK
+    def _poll_pool(self, link: Link, now: float) -> None:
+        """Handle what happened in the pool, and send its answers at once."""
+        self._pool_due = now + CHECK_EVERY
         self._manager.pool_events(self._pool.poll(), now)
         self._send(link)
-        if self._info.max_abandoned_threads and self._asked == GO_ON and not self.worn_out:
+        if (
+            self._info.max_abandoned_threads
+            and self._stop_requested == GO_ON
+            and not self.needs_restart
+        ):
             self._count_abandoned(now)
 
-    def _refused(self, link: Link, now: float) -> bool:
-        """Tell of a failed handshake; say whether it is time for another one."""
+    def _handshake_due(self, link: Link, now: float) -> bool:
+        """Log a failed handshake; return whether it is time for another one."""
         if link.trouble:
-            self._connection_log.trouble(self._brokers[0], link.trouble)
-            self._retry_at = self._retry_at or now + RETRY
+            self._connection_log.handshake_failed(self._brokers[0], link.trouble)
+            self._retry_at = self._retry_at or now + HANDSHAKE_EVERY
             link.trouble = ""
         return bool(self._retry_at) and now >= self._retry_at
 
     def _read(self, link: Link, now: float) -> bool:
-        """Take what can be read; say whether there was anything."""
-        for count in range(TURN):
+        """Handle all messages that can be read; return whether there were any."""
+        for count in range(MAX_READS):
             frames = link.receive()
             if frames is None:
                 return count > 0
             self._manager.receive(frames, now)
         return True
 
-    def _await(self, items: Sequence[tuple[Any, int]], wait: float) -> set[Any]:
-        """Wait for something, or until something is due; return the sockets that are readable.
+    def _poll(self, items: Sequence[tuple[Any, int]], wait: float) -> set[Any]:
+        """Poll until something is ready or due; return the sockets that are readable.
 
-        What is not ready is not asked: each look at an idle socket costs microseconds in the
-        middle of a round trip.
+        A socket that is not ready is not read: each attempt costs microseconds in the middle
+        of a round trip.
         """
         ready = {source for source, _ in zmq_poll(items, int(wait * 1000) + 1)}
         if self._woken.fileno() in ready:
@@ -362,7 +369,7 @@ class WorkerRunner:
         return ready
 
     def _poll_items(self, link: Link) -> Sequence[tuple[Any, int]]:
-        """Return what to poll, the same list until something is different."""
+        """Return the items to poll, the same list until something changes."""
         fds = self._pool_fds = self._pool.filenos() if self._pool_runs else ()
         polled = link, bool(self._backlog), fds
         if polled != self._polled:
@@ -373,30 +380,30 @@ class WorkerRunner:
         return self._items
 
     def _count_abandoned(self, now: float) -> None:
-        """End where more threads were given up than this process should carry."""
+        """Shut down where too many threads are abandoned."""
         if self._pool.abandoned > self._info.max_abandoned_threads:
-            self.worn_out = True
+            self.needs_restart = True
             _log.error(
-                "%d threads were given up and still run, more than max_abandoned_threads allows "
+                "%d threads were abandoned and still run, more than max_abandoned_threads allows "
                 "(%d); the worker hands back what it has and restarts",
                 self._pool.abandoned, self._info.max_abandoned_threads,
             )  # fmt: skip
             self._manager.terminate(now)
 
-    def _obey(self, now: float) -> None:
-        """Do what `stop` was called for."""
-        asked = self._asked
-        if asked == self._obeyed:
+    def _handle_stop(self, now: float) -> None:
+        """Shut down as `stop` was asked to."""
+        requested = self._stop_requested
+        if requested == self._stop_handled:
             return
-        self._obeyed = asked
-        if asked == AT_ONCE:
+        self._stop_handled = requested
+        if requested == AT_ONCE:
             self._interrupt(now, "stopped at once")
             self._manager.finish()
         else:
             self._manager.terminate(now)
 
     def _interrupt(self, now: float, why: str) -> None:
-        """Kill what runs, then say so: nothing may run on after it was given back."""
+        """Kill what runs, then hand it back: nothing may run on after that."""
         self._stop_pool()
         self._manager.pool_events(self._pool.poll(), now)
         joblog.aborted(self._manager.interrupted(now), why)
@@ -414,13 +421,13 @@ class WorkerRunner:
 
     # Connections
 
-    def _back(self, link: Link) -> bool:
-        """Say whether the connection was lost and is there again: the broker may be a new one."""
-        back = False
+    def _reconnected(self, link: Link) -> bool:
+        """Return whether a lost connection is there again: the broker may be a new one."""
+        reconnected = False
         for made in link.connections():
-            back = made and (self._broken or back)
+            reconnected = made and (self._broken or reconnected)
             self._broken = not made
-        return back
+        return reconnected
 
     def _new_manager(self) -> JobManager:
         info = replace(self._info, session=uuid.uuid4().hex)
@@ -433,7 +440,7 @@ class WorkerRunner:
         )
 
     def _connect(self) -> Link:
-        """Open a socket, which has a routing id of its own."""
+        """Open a socket, with a routing id of its own."""
         address = self._brokers[0]
         _log.debug("connecting to %s", address)
         assert self._context is not None  # noqa: S101 - started
@@ -442,14 +449,14 @@ class WorkerRunner:
         )
         link.watch()
         self._broken = False
-        self._back(link)
+        self._reconnected(link)
         self._retry_at = 0.0
         self._manager.connected(self._clock.monotonic())
         self._send(link)
         return link
 
     def _reconnect(self) -> Link:
-        """Try again; another broker only with nothing held, which belongs to the first."""
+        """Connect anew; to another broker only if no chunk is held: those belong to the first."""
         self._backlog.clear()
         if len(self._brokers) > 1 and self._manager.idle:
             self._brokers.rotate(-1)

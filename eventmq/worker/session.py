@@ -1,7 +1,7 @@
-"""How a worker stands with its broker: INFORM until it is known, signs of life, answers sent again.
+"""Session of a worker with its broker: INFORM until it is acknowledged, heartbeats, replies.
 
-`JobManager` owns one and tells it what is held and what there is room for. ``now`` is monotonic
-seconds.
+`JobManager` owns one, and passes it the credit of the worker. Replies are kept until the broker has
+acknowledged them, and sent again until then. ``now`` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from eventmq.wire import commands
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, encode_outcomes
 from eventmq.wire.features import EXTENSIONS, Features, Status, format_queues
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error, too_large
-from eventmq.worker.slots import Wanted
+from eventmq.worker.slots import WorkerCredit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.clock import Clock
     from eventmq.wire.batches import ChunkIndex
-    from eventmq.worker.chunks import HeldChunk, Ledger
+    from eventmq.worker.chunks import HeldChunk, HeldChunks
 
-__all__ = ["RESEND_AFTER", "Replies", "Session", "SessionInfo", "fit_outcomes"]
+__all__ = ["RESEND_AFTER", "Replies", "SessionInfo", "WorkerSession", "fit_outcomes"]
 
 
 #: Seconds after which an answer without an acknowledgement is sent again.
 RESEND_AFTER = 5.0
 
-#: Bytes that an outcome may take beside its result.
+#: Most bytes of an outcome beside its result.
 _ROW = 256
 
 
@@ -45,7 +45,7 @@ class _Sent:
 
 
 class Replies:
-    """The answers under way, in the order in which they were first sent."""
+    """Replies that the broker has not acknowledged, in the order in which they were first sent."""
 
     __slots__ = ("_sent",)
 
@@ -91,7 +91,7 @@ def _too_large(row: OutcomeRow, limit: int, index: ChunkIndex) -> OutcomeRow:
     )
 
 
-def _parts(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
+def _split(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
     parts: list[list[OutcomeRow]] = [[]]
     size = 0
     for row in rows:
@@ -105,46 +105,46 @@ def _parts(rows: Sequence[OutcomeRow], limit: int) -> list[list[OutcomeRow]]:
 
 
 def fit_outcomes(body: bytes, limit: int, index: ChunkIndex) -> list[bytes]:
-    """Return the same outcomes in bodies no longer than ``limit`` bytes (0: no limit).
+    """Return the same outcomes in bodies of at most ``limit`` bytes (0: no limit).
 
     A result that fits into none becomes the failure `ResultTooLarge`, and is logged as that.
 
     Args:
-        body: The outcomes.
-        limit: The broker's, in bytes.
-        index: Of the chunk that they answer.
+        body: The encoded outcomes.
+        limit: Frame limit of the broker in bytes.
+        index: Index of the chunk that they answer.
     """
     if not limit or len(body) <= limit:
         return [body]
     rows = [OutcomeRow(*row) for row in decode_outcomes(body)]
     rows = [_too_large(r, limit, index) if len(r.result) + _ROW > limit else r for r in rows]
-    return [encode_outcomes(part) for part in _parts(rows, limit)]
+    return [encode_outcomes(part) for part in _split(rows, limit)]
 
 
 _log = logging.getLogger(__name__)
 
 #: Seconds without an ACK after which INFORM is sent again.
-INFORM_AGAIN = 1.0
+INFORM_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """What a worker says about itself, and how patient it is. Times are seconds.
+    """Description of a worker, as INFORM sends it, and its timeouts. Times are seconds.
 
     Attributes:
         session: Id of this run.
         name: For people, such as ``host:pid``.
         queues: (weight, name) pairs; none means the broker's default.
-        tasks: Names of the tasks that it knows.
-        callables: Patterns of dotted paths that plain jobs may call.
-        heartbeat: Between two signs of life.
+        tasks: Names of the registered tasks.
+        callables: Patterns of dotted paths that legacy jobs may call.
+        heartbeat: Time between two heartbeats.
         heartbeat_timeout: A broker that is silent for so long is taken for dead.
-        shutdown_grace: For running jobs, when the worker is told to end.
-        cancel_grace: For a running job, when it is cancelled.
-        slots: How many of the pool's slots are used at first and at least; as many as have work,
-            then. 0 for all of them, always.
-        max_abandoned_threads: Threads of the pool that may have been given up; with more the worker
-            ends as if it were told to, to be started anew. 0 for any number.
+        shutdown_grace: Time that running jobs have when the worker is told to end.
+        cancel_grace: Time that a running job has when it is cancelled.
+        slots: How many of the pool's slots are used at first and at least; more as they are
+            needed. 0 uses all of them, always.
+        max_abandoned_threads: Threads of the pool that may be abandoned; with more the worker
+            shuts down, to be started anew. 0 allows any number.
     """
 
     session: str
@@ -164,28 +164,28 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class Session:
-    """The session of a worker with one broker.
+class WorkerSession:
+    """Session of a worker with one broker.
 
     Args:
-        info: What INFORM says.
-        ledger: What is held.
+        info: The contents of INFORM.
+        held: The held chunks.
         clock: For the text of a HEARTBEAT.
-        pages: It reads in pages what a job takes that is too much for a REQUEST.
+        pages: The worker fetches inputs in pages that are too large for a REQUEST.
 
     Attributes:
-        online: The broker has acknowledged the session.
+        online: The broker has acknowledged INFORM.
         lost: The broker was silent for too long.
-        replies: Answers that it has not acknowledged.
+        replies: Replies that the broker has not acknowledged.
         outbox: Messages to send.
-        max_frame: Longest frame that the broker takes, 0 while that is not known.
-        streams: The broker takes parts.
-        welcomes: How often the broker has acknowledged it.
-        on_welcome: Called when the broker knows us, behind what it has to hear first.
+        max_frame: Longest frame that the broker accepts, 0 while that is not known.
+        streams: The broker accepts parts of streams.
+        registrations: How often the broker has acknowledged INFORM.
+        on_registered: Called after the broker has acknowledged INFORM and READY is in the outbox.
     """
 
     def __init__(
-        self, info: SessionInfo, ledger: Ledger, clock: Clock, *, pages: bool = False
+        self, info: SessionInfo, held: HeldChunks, clock: Clock, *, pages: bool = False
     ) -> None:
         self.info = info
         self._extensions = tuple(name for name in EXTENSIONS if pages or name != "inputs")
@@ -195,16 +195,16 @@ class Session:
         self.outbox: list[list[bytes]] = []
         self.max_frame = 0
         self.streams = False
-        self.welcomes = 0
-        self.on_welcome: Callable[[], None] = _nothing
-        self._ledger = ledger
+        self.registrations = 0
+        self.on_registered: Callable[[], None] = _nothing
+        self._held = held
         self._clock = clock
         self._ids = 0
         self._inform_id = ""
         self._inform_due = 0.0
-        self._heard = 0.0
-        self._beat_due = 0.0
-        self._wanted = Wanted(-1)
+        self._last_seen = 0.0
+        self._heartbeat_due = 0.0
+        self._credit = WorkerCredit(-1)
         self._epoch = 0
 
     def new_id(self) -> str:
@@ -213,24 +213,24 @@ class Session:
         return f"{self.info.session[:8]}-{self._ids:x}"
 
     def connected(self, now: float) -> None:
-        """A new connection was opened: inform the broker."""
+        """Inform the broker over a new connection."""
         self.lost = False
-        self._heard = now
+        self._last_seen = now
         self.inform(now)
 
-    def heard(self, now: float) -> None:
-        """Something came from the broker."""
-        self._heard = now
+    def seen(self, now: float) -> None:
+        """Record that a message came from the broker."""
+        self._last_seen = now
 
     def inform(self, now: float) -> None:
-        """Say who we are. Nothing else is sent until the broker has acknowledged that."""
+        """Send INFORM. Nothing else is sent until the broker has acknowledged it."""
         self.online = False
         self._inform_id = self.new_id()
-        self._say_inform(now)
+        self._send_inform(now)
 
-    def _say_inform(self, now: float) -> None:
+    def _send_inform(self, now: float) -> None:
         """Send INFORM, under the same id until it is acknowledged: the ACK may be slow."""
-        self._inform_due = now + INFORM_AGAIN
+        self._inform_due = now + INFORM_EVERY
         info = self.info
         features = Features(
             extensions=self._extensions,
@@ -238,54 +238,54 @@ class Session:
             name=info.name,
             tasks=info.tasks,
             callables=info.callables,
-            received=self._ledger.received,
-            held=self._ledger.held(),
+            received=self._held.received,
+            held=self._held.numbers(),
         )
         queues = format_queues(info.queues) if info.queues else ""
         inform = commands.Inform(self._inform_id, queues, "worker", features.format())
-        # Answers that were to go out are kept in `replies` and follow the ACK.
+        # Unsent replies are kept in `replies` and follow the ACK.
         self.outbox = [inform.frames()]
 
-    def receive_ack(self, ack: commands.Ack, now: float, wanted: Wanted) -> None:
-        """Take an ACK, of INFORM or of an answer."""
+    def receive_ack(self, ack: commands.Ack, now: float, credit: WorkerCredit) -> None:
+        """Handle an ACK, of INFORM or of a reply."""
         if ack.acked == self._inform_id and not self.online:
-            self._welcome(ack, now, wanted)
+            self._registered(ack, now, credit)
         else:
             self._settle(ack.acked)
 
     def _settle(self, reply: str) -> None:
         chunk = self.replies.acked(reply)
         if chunk is not None:
-            self._ledger.settle(chunk)
+            self._held.settle(chunk)
 
-    def _welcome(self, ack: commands.Ack, now: float, wanted: Wanted) -> None:
-        """The broker knows us: say what there is room for, and what it may have missed."""
+    def _registered(self, ack: commands.Ack, now: float, credit: WorkerCredit) -> None:
+        """Send READY, and what the broker may have missed: it has acknowledged INFORM."""
         if ack.extra is None:
-            self._plain_broker(now)
+            self._legacy_broker(now)
             return
         features = Features.parse(ack.extra.decode())
         if self._epoch and features.epoch != self._epoch:
-            _log.info("the broker was restarted; sending %d answers again", len(self.replies))
+            _log.info("the broker was restarted; sending %d replies again", len(self.replies))
         self._epoch = features.epoch
         self.max_frame = features.max_frame
         self.streams = "stream" in features.extensions
         self.online = True
-        self.welcomes += 1
-        self._beat_due = now + self.info.heartbeat
-        self.ready(wanted)
-        self.on_welcome()
+        self.registrations += 1
+        self._heartbeat_due = now + self.info.heartbeat
+        self.ready(credit)
+        self.on_registered()
         self.outbox += self.replies.due(now, everything=True)
 
-    def _plain_broker(self, now: float) -> None:
-        """Stand where a session with a deployed broker, which knows no chunks, would begin."""
+    def _legacy_broker(self, now: float) -> None:
+        """Log that a legacy broker, which knows no chunks, cannot be served; inform it later."""
         _log.error(
-            "the broker speaks the plain protocol, without chunks; this worker cannot serve "
+            "the broker speaks the legacy protocol, without chunks; this worker cannot serve "
             "it yet: use a broker of EventMQ 1.0 or later"
         )
         self._inform_due = now + self.info.heartbeat_timeout
 
     def receive_error(self, error: commands.Error, now: float) -> None:
-        """Take an ERROR: inform again, or give up what the broker refuses."""
+        """Handle an ERROR: inform again, or drop the reply that the broker refuses."""
         if error.code == "inform-again":
             if self.online:
                 self.inform(now)
@@ -293,11 +293,11 @@ class Session:
             _log.error("the broker refuses this worker: %s", error.text)
             self._inform_due = now + self.info.heartbeat_timeout
         else:
-            _log.error("the broker refuses an answer (%s): %s", error.code, error.text)
+            _log.error("the broker refuses a reply (%s): %s", error.code, error.text)
             self._settle(error.request)
 
     def reply(self, chunk: HeldChunk, body: bytes, now: float) -> None:
-        """Answer jobs of a chunk, in as many messages as the broker's frame limit asks for."""
+        """Answer jobs of a chunk, in as many replies as the broker's frame limit requires."""
         for part in fit_outcomes(body, self.max_frame, chunk.index):
             number = f"chunk:{chunk.number}"
             reply = commands.Reply(self.new_id(), part, chunk.message, number)
@@ -306,18 +306,18 @@ class Session:
             if self.online:
                 self.outbox.append(frames)
 
-    def ready(self, wanted: Wanted) -> None:
-        """Say what is held and how much there is room for."""
-        self._wanted = wanted
+    def ready(self, credit: WorkerCredit) -> None:
+        """Send READY: the held chunks and the credit."""
+        self._credit = credit
         self.outbox.append(commands.Ready(self.new_id(), self._status()).frames())
 
     def _status(self) -> str:
-        chunks, jobs = self._wanted
-        return Status(self._ledger.received, chunks, self._ledger.held(), jobs).format()
+        chunks, jobs = self._credit
+        return Status(self._held.received, chunks, self._held.numbers(), jobs).format()
 
-    def tick(self, now: float, wanted: Wanted) -> None:
+    def tick(self, now: float, credit: WorkerCredit) -> None:
         """Do what is due."""
-        if now - self._heard > self.info.heartbeat_timeout and not self.lost:
+        if now - self._last_seen > self.info.heartbeat_timeout and not self.lost:
             _log.debug(
                 "the broker was silent for %g s; connecting anew", self.info.heartbeat_timeout
             )
@@ -325,32 +325,32 @@ class Session:
             self.lost = True
         if self.online:
             self.outbox += self.replies.due(now)
-            if now >= self._beat_due:
-                self._beat(now, wanted)
-            elif wanted != self._wanted:
-                self.ready(wanted)
+            if now >= self._heartbeat_due:
+                self._heartbeat(now, credit)
+            elif credit != self._credit:
+                self.ready(credit)
         elif now >= self._inform_due and not self.lost:
-            self._say_inform(now)
+            self._send_inform(now)
 
-    def _beat(self, now: float, wanted: Wanted) -> None:
-        self._beat_due = now + self.info.heartbeat
-        self._wanted = wanted
+    def _heartbeat(self, now: float, credit: WorkerCredit) -> None:
+        self._heartbeat_due = now + self.info.heartbeat
+        self._credit = credit
         stamp = f"{self._clock.now():.2f}"
         self.outbox.append(commands.Heartbeat(self.new_id(), stamp, self._status()).frames())
 
     def due(self) -> float:
         """Return when `tick` has something to do."""
-        due = self._heard + self.info.heartbeat_timeout
+        due = self._last_seen + self.info.heartbeat_timeout
         if not self.online:
             return min(due, self._inform_due)
         first = self.replies.oldest()
         if first is not None:
             due = min(due, first + RESEND_AFTER)
-        return min(due, self._beat_due)
+        return min(due, self._heartbeat_due)
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """End the session: send KBAI."""
         if self.replies:
-            _log.warning("%d answers were not acknowledged by the broker", len(self.replies))
+            _log.warning("%d replies were not acknowledged by the broker", len(self.replies))
         if self.online:
             self.outbox.append(commands.Kbai(self.new_id()).frames())

@@ -1,7 +1,8 @@
-"""How the slots of a pool are used: which gets a chunk, how much is wanted, what goes back.
+"""Slots of a pool: which slot gets a chunk, how much credit the worker has, what is handed back.
 
-A slot works off its chunks one after the other, so nothing may wait in it behind a long job. For
-pools whose slots share their chunks there is `eventmq.worker.slots`.
+A slot runs its chunks one after the other, so nothing may wait in it behind a long job (`Slots`).
+In a pool whose slots share their chunks any free slot takes the next job (`SharedSlots`).
+`LookAhead` decides how many chunks a slot should have, `Autoscaler` how many slots are used.
 """
 
 from __future__ import annotations
@@ -9,26 +10,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.worker.chunks import Ledger
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from eventmq.interfaces import JobsEnded, SharedPool, SlotDied, WorkerPool
-    from eventmq.worker.chunks import HeldChunk
+    from eventmq.interfaces import JobsEnded, SharedPool, WorkerPool
+    from eventmq.worker.chunks import HeldChunk, HeldChunks, SharedHeldChunks
     from eventmq.worker.watchdog import Watchdog
 
 __all__ = [
+    "CHECK_EVERY",
     "LONG_JOB",
-    "LOOK",
     "Autoscaler",
     "LookAhead",
-    "SharedLedger",
     "SharedSlots",
     "Slots",
-    "Wanted",
+    "WorkerCredit",
 ]
-
 
 #: Seconds: nothing waits behind a job that runs longer. The broker sizes chunks to as much work.
 LONG_JOB = 0.020
@@ -36,20 +33,51 @@ LONG_JOB = 0.020
 #: Seconds: below this the way to the broker and back is long beside a chunk's work.
 SHORT_JOB = 0.002
 
-#: Weight of the newest chunk in the average.
+#: Weight of the newest chunk in the average run time.
 WEIGHT = 0.2
+
+#: Seconds between checks of the running jobs, while others wait behind them.
+CHECK_EVERY = 0.005
+
+#: The same in a pool whose slots share their chunks, while a job has a time limit.
+CHECK_LIMITS_EVERY = 0.05
+
+#: Most jobs that are held beyond the slots, where slots share their chunks.
+MAX_LOOK_AHEAD = 2000
+
+#: The number of jobs held changes when the right one is less or more than so much of it.
+TOO_FEW, TOO_MANY = 1.5, 0.5
+
+#: Seconds over which busy time is averaged, between two decisions of the autoscaler.
+AVERAGE_SECONDS = 1.0
+
+#: Part of the time that all slots together must be busy before there are more.
+FULL_SHARE = 0.9
+
+#: The same where jobs are known to wait: between two jobs a slot waits for the next.
+BUSY_SHARE = 0.5
+
+#: Seconds for which slots were not needed before there are fewer.
+SHRINK_AFTER = 30.0
+
+
+class WorkerCredit(NamedTuple):
+    """What a worker wants to hold in total: chunks, and jobs where it counts those (else 0)."""
+
+    chunks: int
+    jobs: int = 0
 
 
 class LookAhead:
-    """Measures run times and says how many chunks a slot should have."""
+    """Measures run times; decides how many chunks a slot should have."""
 
     __slots__ = ("_average",)
 
     def __init__(self) -> None:
         self._average: float | None = None
 
-    def note(self, count: int, run_time: float) -> None:
-        """Note that ``count`` jobs ran ``run_time`` seconds together."""
+    def record(self, count: int, run_time: float) -> None:
+        """Record that ``count`` jobs ran for ``run_time`` seconds together."""
         if not count:
             return
         each = run_time / count
@@ -58,59 +86,48 @@ class LookAhead:
 
     @property
     def depth(self) -> int:
-        """Chunks per slot: 1 while nothing is known and for long jobs, up to 3 for short ones."""
+        """Chunks per slot: 1 for long jobs and before the first measurement, 3 for short ones."""
         if self._average is None or self._average >= LONG_JOB:
             return 1
         return 2 if self._average >= SHORT_JOB else 3
 
 
-#: Seconds between looks at what runs, while something waits behind it.
-LOOK = 0.005
-
-
-class Wanted(NamedTuple):
-    """What a worker wants to hold in total: chunks, and jobs where it counts those (else 0)."""
-
-    chunks: int
-    jobs: int = 0
-
-
 class Slots:
-    """Of one session.
+    """Slots of a pool, each with chunks of its own.
 
     Args:
-        pool: Says what runs.
-        ledger: What is held.
-        watchdog: Is told what runs, and knows what is killed.
-        active: How many slots are used: the first so many.
+        pool: Where jobs run; asked for the running job of a slot.
+        held: The chunks that the session holds.
+        watchdog: Is notified of what runs, and knows which slots are killed.
+        active: How many slots are used: the first ones of the pool.
     """
 
-    def __init__(self, pool: WorkerPool, ledger: Ledger, watchdog: Watchdog, active: int) -> None:
+    def __init__(self, pool: WorkerPool, held: HeldChunks, watchdog: Watchdog, active: int) -> None:
         self.active = active
         self._pool = pool
-        self._ledger = ledger
+        self._held = held
         self._watchdog = watchdog
         self._look_ahead = LookAhead()
         #: Slots whose job has run longer than `LONG_JOB`.
-        self._long: set[int] = set()
-        self._look_due = 0.0
+        self._long_running: set[int] = set()
+        self._check_due = 0.0
 
     @property
-    def wanted(self) -> Wanted:
-        """What there is room for: one chunk in a slot with a long job."""
-        long = len(self._long)
-        return Wanted(long + max(0, self.active - long) * self._look_ahead.depth)
+    def credit(self) -> WorkerCredit:
+        """Total credit of the worker: one chunk for a slot with a long job."""
+        long = len(self._long_running)
+        return WorkerCredit(long + max(0, self.active - long) * self._look_ahead.depth)
 
     @property
     def busy(self) -> int:
-        """How many slots have work."""
-        jobs = self._ledger.jobs
+        """How many slots have jobs."""
+        jobs = self._held.jobs
         return len(jobs) - jobs.count(0)
 
-    def best(self, now: float) -> int:
-        """Return the slot with the least to do; one with a long job only if all have one."""
-        jobs = self._ledger.jobs
-        long = self._long
+    def choose(self, now: float) -> int:
+        """Return the slot with the fewest jobs; one with a long job only if all have one."""
+        jobs = self._held.jobs
+        long = self._long_running
         if self.active < len(jobs):
             jobs = jobs[: self.active]
         if 0 in jobs and (idle := jobs.index(0)) not in long:
@@ -121,73 +138,137 @@ class Slots:
         """Return the slot that has started a job, None if none has."""
         return chunk.slot
 
-    def answered(self, event: JobsEnded, now: float) -> None:
-        """Take note of what jobs took."""
-        self._look_ahead.note(event.count, event.run_time)
-        if event.slot in self._long:
-            self._look_due = now
+    def jobs_ended(self, event: JobsEnded, now: float) -> None:
+        """Record run times."""
+        self._look_ahead.record(event.count, event.run_time)
+        if event.slot in self._long_running:
+            self._check_due = now
 
-    def died(self, slot: int) -> None:
-        """Take note that a slot goes on anew."""
-        self._long.discard(slot)
+    def slot_died(self, slot: int) -> None:
+        """Forget what ran in a slot that died: it starts anew."""
+        self._long_running.discard(slot)
 
-    def doomed(self, slot: int) -> bool:
-        """Take note that a slot is to be killed; say whether all that it has is lost with it."""
-        self._long.add(slot)
+    def dooms_all(self, slot: int) -> bool:
+        """Mark a slot that will be killed; return whether all of its jobs are lost with it."""
+        self._long_running.add(slot)
         return True
 
-    def may_retire(self) -> bool:
-        """Say whether the last of the slots that are used can be given up."""
-        return not self._ledger.jobs[self.active - 1]
+    def can_shrink(self) -> bool:
+        """Return whether the last active slot is idle, so that it need not be used."""
+        return not self._held.jobs[self.active - 1]
 
-    # Looking
-
-    def look_due(self) -> float:
-        """Return when `look` has something to do, never where nothing can wait."""
-        long = self._long
-        for slot, jobs in enumerate(self._ledger.jobs):
+    def check_due(self) -> float:
+        """Return when `blocked` has something to do, infinity where nothing can wait."""
+        long = self._long_running
+        for slot, jobs in enumerate(self._held.jobs):
             if jobs > 1 or (jobs and slot not in long):
-                return self._look_due
+                return self._check_due
         return float("inf")
 
-    def look(self, now: float) -> Iterator[int]:
-        """Yield the slots in which something waits behind a job that runs long."""
-        if now < self._look_due:
+    def blocked(self, now: float) -> Iterator[int]:
+        """Yield the slots in which jobs wait behind a long one."""
+        if now < self._check_due:
             return
-        self._look_due = now + LOOK
-        for slot, jobs in enumerate(self._ledger.jobs):
+        self._check_due = now + CHECK_EVERY
+        for slot, jobs in enumerate(self._held.jobs):
             running = self._pool.running(slot) if jobs else None
             if running is not None:
                 self._watchdog.watch(slot, running)
-            if slot in self._watchdog.killed:  # no new job for it until it is there again
-                self._long.add(slot)
+            if slot in self._watchdog.killed:  # no new job for it until it has started again
+                self._long_running.add(slot)
             elif running is None or now - running.since <= LONG_JOB:
-                self._long.discard(slot)
+                self._long_running.discard(slot)
             else:
-                self._long.add(slot)
+                self._long_running.add(slot)
                 if jobs > 1:
                     yield slot
 
 
-#: Seconds over which busy time is averaged, between two decisions.
-WINDOW = 1.0
+class SharedSlots(Slots):
+    """Slots of a pool that share their chunks; each takes the next job when it is free."""
 
-#: Part of the time that all slots together must be busy before there are more.
-FULL = 0.9
+    _pool: SharedPool
+    _held: SharedHeldChunks
 
-#: The same where it is known that jobs wait: between two jobs a slot waits for the next.
-BUSY = 0.5
+    _average: float | None = None
+    #: Jobs held beyond the slots.
+    _ahead = 0
+    #: Monotonic time at which a job ended last, or jobs began to wait.
+    _progress_at = 0.0
+    _checked_at = 0.0
 
-#: Seconds for which slots were not needed before there are fewer.
-QUIET = 30.0
+    @property
+    def credit(self) -> WorkerCredit:
+        """Total credit of the worker, in jobs: each may be in a chunk of its own."""
+        jobs = self.active + self._ahead
+        return WorkerCredit(jobs, jobs)
+
+    @property
+    def busy(self) -> int:
+        """How many slots have jobs."""
+        return min(self._held.jobs[0], self._pool.slots)
+
+    def choose(self, now: float) -> int:
+        """Return 0: whichever slot is free takes the next job."""
+        if not self._waiting:
+            self._progress_at = now
+        return 0
+
+    def slot_of(self, chunk: HeldChunk, position: int) -> int | None:
+        """Return the slot that has started a job, None if none has."""
+        return self._pool.slot_of(chunk.number, position)
+
+    def jobs_ended(self, event: JobsEnded, now: float) -> None:
+        """Record run times, and adapt how many jobs are held beyond the slots."""
+        self._progress_at = now
+        each = max(event.run_time / event.count, 1e-6)
+        average = self._average
+        self._average = each if average is None else average + WEIGHT * (each - average)
+        ahead = min(MAX_LOOK_AHEAD, int(self.active * LONG_JOB / self._average))
+        if not TOO_MANY * self._ahead <= ahead <= TOO_FEW * self._ahead:
+            self._ahead = ahead
+
+    def slot_died(self, slot: int) -> None:
+        """Do nothing: the other jobs go on."""
+
+    def dooms_all(self, slot: int) -> bool:
+        """Return False: only the one job is lost."""
+        return False
+
+    def can_shrink(self) -> bool:
+        """Return True: with one slot less, what runs goes on."""
+        return True
+
+    @property
+    def _waiting(self) -> bool:
+        return self._held.jobs[0] > self.active
+
+    def check_due(self) -> float:
+        """Return when `blocked` has something to do."""
+        if self._waiting:
+            return self._checked_at + CHECK_EVERY
+        return self._checked_at + CHECK_LIMITS_EVERY if self._held.timed else float("inf")
+
+    def blocked(self, now: float) -> Iterator[int]:
+        """Yield 0 if jobs have waited too long for another one to end."""
+        if now < self.check_due():
+            return
+        self._checked_at = now
+        if self._held.timed:
+            for slot in range(self._pool.slots):
+                if (running := self._pool.running(slot)) is not None:
+                    self._watchdog.watch(slot, running)
+        if self._waiting and now - self._progress_at > LONG_JOB + (self._average or 0.0):
+            self._ahead = 0
+            yield 0
 
 
 class Autoscaler:
-    """Decides; pure.
+    """Decides how many slots are used.
 
     Args:
-        least: Slots that are always there.
-        most: Slots at most.
+        min_slots: Slots that are always used.
+        max_slots: Slots of the pool.
 
     Attributes:
         size: Slots to use now.
@@ -195,38 +276,39 @@ class Autoscaler:
     """
 
     __slots__ = (
-        "_busy", "_last", "_least", "_most", "_quiet", "_since", "_spent", "size", "waiting",
+        "_busy", "_busy_seconds", "_last", "_max_slots", "_min_slots", "_needed_at", "_since",
+        "size", "waiting",
     )  # fmt: skip
 
-    def __init__(self, least: int, most: int) -> None:
-        self.size = least
+    def __init__(self, min_slots: int, max_slots: int) -> None:
+        self.size = min_slots
         self.waiting: int | None = None
-        self._least = least
-        self._most = most
+        self._min_slots = min_slots
+        self._max_slots = max_slots
         self._busy = 0
-        self._spent = 0.0
-        self._last = self._since = self._quiet = -1.0
+        self._busy_seconds = 0.0
+        self._last = self._since = self._needed_at = -1.0
 
-    def note(self, now: float, busy: int) -> None:
-        """Take note of how many slots are busy from now on, and decide where it is time."""
+    def record(self, now: float, busy: int) -> None:
+        """Record how many slots are busy from now on; decide once per `AVERAGE_SECONDS`."""
         if self._last < 0.0:
-            self._since = self._quiet = now
+            self._since = self._needed_at = now
         else:
-            self._spent += (now - self._last) * self._busy
+            self._busy_seconds += (now - self._last) * self._busy
         self._last, self._busy = now, busy
-        if now - self._since >= WINDOW:
-            mean = self._spent / (now - self._since)
-            self._since, self._spent = now, 0.0
+        if now - self._since >= AVERAGE_SECONDS:
+            mean = self._busy_seconds / (now - self._since)
+            self._since, self._busy_seconds = now, 0.0
             self._decide(now, mean)
 
     def _decide(self, now: float, mean: float) -> None:
-        full = FULL if self.waiting is None else BUSY
-        if mean > full * self.size and self.size < self._most:
-            self.size = min(self._most, self.size + self._more())
-        needed = math.ceil(mean - (1.0 - FULL)) + 1
-        if needed >= self.size or self.size <= self._least:
-            self._quiet = now
-        elif now - self._quiet >= QUIET:
+        full = FULL_SHARE if self.waiting is None else BUSY_SHARE
+        if mean > full * self.size and self.size < self._max_slots:
+            self.size = min(self._max_slots, self.size + self._more())
+        needed = math.ceil(mean - (1.0 - FULL_SHARE)) + 1
+        if needed >= self.size or self.size <= self._min_slots:
+            self._needed_at = now
+        elif now - self._needed_at >= SHRINK_AFTER:
             self.size -= 1
 
     def _more(self) -> int:
@@ -234,180 +316,3 @@ class Autoscaler:
         if self.waiting is None:
             return max(1, self.size // 2)
         return min(self.waiting, self.size)
-
-
-#: Seconds between looks at what runs, while something has a limit.
-LOOK_AT_LIMITS = 0.05
-
-#: Jobs at most that are held beyond the slots.
-MOST = 2000
-
-#: The number of jobs held is changed when what is right is less or more than so much of it.
-TOO_FEW, TOO_MANY = 1.5, 0.5
-
-
-class SharedLedger(Ledger):
-    """Chunks whose jobs end in any order. Slot 0 stands for all.
-
-    Attributes:
-        timed: Chunks held with jobs that have a limit.
-    """
-
-    __slots__ = ("timed",)
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.timed = 0
-
-    def add(self, chunk: HeldChunk) -> None:
-        """Note that the slots were given a chunk."""
-        chunk.open = set(range(chunk.end))
-        chunk.timed = any(entry.timeout for entry in chunk.index.entries)
-        self.timed += chunk.timed
-        super().add(chunk)
-
-    def answer(
-        self, slot: int, number: int, count: int, positions: Sequence[int]
-    ) -> HeldChunk | None:
-        """Note answers; return the chunk, None if one of them is not open."""
-        chunk = self.chunks.get(number)
-        if chunk is None or not chunk.open.issuperset(positions):
-            return None
-        chunk.open.difference_update(positions)
-        self.jobs[0] -= count
-        self._close(0)
-        return chunk
-
-    def take(self, slot: int, count: int) -> list[tuple[HeldChunk, Sequence[int]]]:
-        """Note that the last ``count`` jobs given were withdrawn; return which those are."""
-        taken: list[tuple[HeldChunk, Sequence[int]]] = []
-        for chunk in reversed(self._queues[0]):
-            part = min(count, chunk.end)
-            if part:
-                positions = range(chunk.end - part, chunk.end)
-                chunk.open.difference_update(positions)
-                taken.append((chunk, positions))
-                chunk.end -= part
-                self.jobs[0] -= part
-                count -= part
-        self._close(0)
-        return taken
-
-    def started(
-        self, taken: Sequence[tuple[HeldChunk, Sequence[int]]]
-    ) -> list[tuple[HeldChunk, int]]:
-        """Return all of what `take_all` gave, the oldest first: each may have a slot of its own."""
-        return [(chunk, place) for chunk, positions in reversed(taken) for place in positions]
-
-    def take_all(self, slot: int) -> list[tuple[HeldChunk, Sequence[int]]]:
-        """Note that everything is lost; return what that is."""
-        taken: list[tuple[HeldChunk, Sequence[int]]] = [
-            (chunk, sorted(chunk.open)) for chunk in reversed(self._queues[0]) if chunk.open
-        ]
-        for chunk, _ in taken:
-            chunk.open.clear()
-        self.jobs[0] = 0
-        self._close(0)
-        return taken
-
-    def lose(self, event: SlotDied) -> list[tuple[HeldChunk, Sequence[int]]]:
-        """Note that a slot has lost its job; return which it is."""
-        chunk = self.answer(0, event.chunk, 1, (event.position,))
-        return [] if chunk is None else [(chunk, (event.position,))]
-
-    def is_open(self, slot: int, number: int, position: int) -> bool:
-        """Say whether a job is still to be answered."""
-        chunk = self.chunks.get(number)
-        return chunk is not None and position in chunk.open
-
-    def open(self, chunk: HeldChunk) -> Sequence[int]:
-        """Return the positions of a chunk that are still to be answered."""
-        return sorted(chunk.open)
-
-    def _is_done(self, chunk: HeldChunk) -> bool:
-        return not chunk.open
-
-    def _close(self, slot: int) -> None:
-        queue = self._queues[0]
-        for chunk in [chunk for chunk in queue if not chunk.open]:
-            queue.remove(chunk)
-            self.timed -= chunk.timed
-
-
-class SharedSlots(Slots):
-    """Of one session."""
-
-    _pool: SharedPool
-    _ledger: SharedLedger
-
-    _average: float | None = None
-    #: Jobs held beyond the slots.
-    _ahead = 0
-    #: When something ended last, or began to wait.
-    _moved = 0.0
-    _looked = 0.0
-
-    @property
-    def wanted(self) -> Wanted:
-        """What there is room for, in jobs; each may be in a chunk of its own."""
-        jobs = self.active + self._ahead
-        return Wanted(jobs, jobs)
-
-    @property
-    def busy(self) -> int:
-        """How many slots have work."""
-        return min(self._ledger.jobs[0], self._pool.slots)
-
-    def best(self, now: float) -> int:
-        """Return 0: whichever slot is free takes the next job."""
-        if not self._waiting:
-            self._moved = now
-        return 0
-
-    def slot_of(self, chunk: HeldChunk, position: int) -> int | None:
-        """Return the slot that has started a job, None if none has."""
-        return self._pool.slot_of(chunk.number, position)
-
-    def answered(self, event: JobsEnded, now: float) -> None:
-        """Take note of what jobs took."""
-        self._moved = now
-        each = max(event.run_time / event.count, 1e-6)
-        average = self._average
-        self._average = each if average is None else average + WEIGHT * (each - average)
-        ahead = min(MOST, int(self.active * LONG_JOB / self._average))
-        if not TOO_MANY * self._ahead <= ahead <= TOO_FEW * self._ahead:
-            self._ahead = ahead
-
-    def died(self, slot: int) -> None:
-        """Do nothing: the other jobs go on."""
-
-    def doomed(self, slot: int) -> bool:
-        """Say that only the one job is lost."""
-        return False
-
-    def may_retire(self) -> bool:
-        """Say that one slot less may be used: what runs goes on."""
-        return True
-
-    @property
-    def _waiting(self) -> bool:
-        return self._ledger.jobs[0] > self.active
-
-    def look_due(self) -> float:
-        """Return when `look` has something to do."""
-        if self._waiting:
-            return self._looked + LOOK
-        return self._looked + LOOK_AT_LIMITS if self._ledger.timed else float("inf")
-
-    def look(self, now: float) -> Iterator[int]:
-        """Yield 0 if what waits has waited too long for something to end."""
-        if now < self.look_due():
-            return
-        self._looked = now
-        if self._ledger.timed:
-            for slot in range(self._pool.slots):
-                if (running := self._pool.running(slot)) is not None:
-                    self._watchdog.watch(slot, running)
-        if self._waiting and now - self._moved > LONG_JOB + (self._average or 0.0):
-            self._ahead = 0
-            yield 0

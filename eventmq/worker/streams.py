@@ -1,6 +1,6 @@
-"""What jobs of a session say while they run: parts, kept until they were taken, and progress.
+"""Streams of a worker: parts of the running jobs, kept until their readers took them, and progress.
 
-What is kept is sent again to a broker that may have missed it, or was restarted.
+Kept parts are sent again to a broker that may have missed them, or was restarted.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from eventmq.wire.streams import NO_READER, PROGRESS, PartHead
 if TYPE_CHECKING:
     from eventmq.interfaces import PartsYielded, ProgressReported, WorkerPool
     from eventmq.wire.batches import ChunkEntry
-    from eventmq.worker.chunks import HeldChunk, Ledger
-    from eventmq.worker.session import Session
+    from eventmq.worker.chunks import HeldChunk, HeldChunks
+    from eventmq.worker.session import WorkerSession
 
-__all__ = ["Streams"]
+__all__ = ["WorkerStreams"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that the parts of a job that has ended are kept.
+#: Seconds for which the parts of a job are kept after its end.
 KEEP = 60.0
 
-#: Seconds between two looks for such.
-LOOK = 5.0
+#: Seconds between two searches for such jobs.
+CLEANUP_EVERY = 5.0
 
 
-class Flow:
+class JobStream:
     """The parts of one delivery of a job.
 
     Attributes:
-        chunk: In which it came.
-        position: Its place there.
-        entry: What the chunk says of it.
+        chunk: The chunk of the job.
+        position: Position of the job in the chunk.
+        entry: Entry of the job in the index of the chunk.
     """
 
     __slots__ = ("batches", "chunk", "ended", "entry", "position")
@@ -45,7 +45,7 @@ class Flow:
         self.position = position
         self.entry: ChunkEntry = chunk.index.entries[position]
         self.batches: deque[tuple[PartHead, bytes]] = deque()
-        #: When it was seen first that the job had ended.
+        #: Monotonic time at which the job was first found to have ended.
         self.ended = 0.0
 
     @property
@@ -54,30 +54,30 @@ class Flow:
         return self.entry.id, self.entry.delivery
 
 
-class Streams:
-    """The streams of a session; what it keeps is bounded by the windows of its jobs.
+class WorkerStreams:
+    """The streams of one session. Flow control bounds what it keeps of each job.
 
     Args:
-        session: Sends.
-        ledger: What is held.
-        pool: Is told what was taken.
+        session: Sends the parts.
+        held: The held chunks.
+        pool: Gets the credit of readers.
     """
 
-    def __init__(self, session: Session, ledger: Ledger, pool: WorkerPool) -> None:
+    def __init__(self, session: WorkerSession, held: HeldChunks, pool: WorkerPool) -> None:
         self._session = session
-        self._ledger = ledger
+        self._held = held
         self._pool = pool
-        self._flows: dict[tuple[str, int], Flow] = {}
-        self._looked = 0.0
-        session.on_welcome = self._send_again
+        self._streams: dict[tuple[str, int], JobStream] = {}
+        self._cleaned_at = 0.0
+        session.on_registered = self._resend
 
     # From the pool
 
-    def streamed(self, event: PartsYielded) -> None:
-        """Send a batch of parts, and keep it until it was taken."""
-        chunk = self._ledger.chunks.get(event.chunk)
-        if chunk is None or not self._ledger.is_open(chunk.slot, chunk.number, event.position):
-            return  # it was given up
+    def parts_yielded(self, event: PartsYielded) -> None:
+        """Send a batch of parts, and keep it until its readers took it."""
+        chunk = self._held.chunks.get(event.chunk)
+        if chunk is None or not self._held.is_open(chunk.slot, chunk.number, event.position):
+            return  # it was handed back or killed
         session = self._session
         if session.online and not session.streams:
             self._pool.credit(chunk.slot, chunk.number, event.position, NO_READER)
@@ -88,17 +88,17 @@ class Streams:
             _log.error(what, job, len(event.body), session.max_frame)
             return
         entry = chunk.index.entries[event.position]
-        flow = self._flows.get((entry.id, entry.delivery))
-        if flow is None:
-            flow = self._flows[entry.id, entry.delivery] = Flow(chunk, event.position)
+        stream = self._streams.get((entry.id, entry.delivery))
+        if stream is None:
+            stream = self._streams[entry.id, entry.delivery] = JobStream(chunk, event.position)
         head = PartHead(entry.delivery, event.first, event.count)
-        flow.batches.append((head, event.body))
+        stream.batches.append((head, event.body))
         if session.online:
             self._send(entry.id, head, event.body)
 
-    def progressed(self, event: ProgressReported) -> None:
-        """Tell how far a job is, if there is somebody to tell."""
-        chunk = self._ledger.chunks.get(event.chunk)
+    def progress_reported(self, event: ProgressReported) -> None:
+        """Send the progress of a job, unless the broker is away or takes none."""
+        chunk = self._held.chunks.get(event.chunk)
         session = self._session
         if chunk is None or not session.online or not session.streams:
             return
@@ -110,46 +110,46 @@ class Streams:
     # From the broker
 
     def credited(self, credit: commands.Credit) -> None:
-        """Forget what was taken, and let the job go on."""
+        """Forget what was taken, and pass the credit on to the job."""
         delivery, taken = credit.numbers()
-        flow = self._flows.get((credit.subject, delivery))
-        if flow is None:
+        stream = self._streams.get((credit.subject, delivery))
+        if stream is None:
             return
-        while flow.batches and flow.batches[0][0].end <= taken:
-            flow.batches.popleft()
-        if self._runs(flow):
-            self._pool.credit(flow.chunk.slot, flow.chunk.number, flow.position, taken)
-        elif not flow.batches:
-            del self._flows[flow.key]
+        while stream.batches and stream.batches[0][0].end <= taken:
+            stream.batches.popleft()
+        if self._runs(stream):
+            self._pool.credit(stream.chunk.slot, stream.chunk.number, stream.position, taken)
+        elif not stream.batches:
+            del self._streams[stream.key]
 
-    def _runs(self, flow: Flow) -> bool:
-        """Whether the job of a flow is still with its slot."""
-        chunk = flow.chunk
-        return self._ledger.is_open(chunk.slot, chunk.number, flow.position)
+    def _runs(self, stream: JobStream) -> bool:
+        """Return whether the job of a stream is still with its slot."""
+        chunk = stream.chunk
+        return self._held.is_open(chunk.slot, chunk.number, stream.position)
 
     def _send(self, job: str, head: PartHead, body: bytes) -> None:
         session = self._session
         reply = commands.Reply(session.new_id(), body, job, head.format())
         session.outbox.append(reply.frames())
 
-    def _send_again(self) -> None:
-        """Send all that was not taken: this broker may be a new one."""
+    def _resend(self) -> None:
+        """Send all parts again that were not taken: this broker may be a new one."""
         if not self._session.streams:
-            for flow in self._flows.values():
-                if self._runs(flow):
-                    number, position = flow.chunk.number, flow.position
-                    self._pool.credit(flow.chunk.slot, number, position, NO_READER)
-            self._flows.clear()
-        for flow in self._flows.values():
-            for head, body in flow.batches:
-                self._send(flow.entry.id, head, body)
+            for stream in self._streams.values():
+                if self._runs(stream):
+                    number, position = stream.chunk.number, stream.position
+                    self._pool.credit(stream.chunk.slot, number, position, NO_READER)
+            self._streams.clear()
+        for stream in self._streams.values():
+            for head, body in stream.batches:
+                self._send(stream.entry.id, head, body)
 
     def tick(self, now: float) -> None:
-        """Forget what belongs to jobs that ended some time ago."""
-        if not self._flows or now - self._looked < LOOK:
+        """Forget the parts of jobs that ended some time ago."""
+        if not self._streams or now - self._cleaned_at < CLEANUP_EVERY:
             return
-        self._looked = now
-        for flow in [flow for flow in self._flows.values() if not self._runs(flow)]:
-            flow.ended = flow.ended or now
-            if not flow.batches or now - flow.ended >= KEEP:
-                del self._flows[flow.key]
+        self._cleaned_at = now
+        for stream in [stream for stream in self._streams.values() if not self._runs(stream)]:
+            stream.ended = stream.ended or now
+            if not stream.batches or now - stream.ended >= KEEP:
+                del self._streams[stream.key]

@@ -1,7 +1,8 @@
-"""Ends jobs that must not go on: past their hard limit, or cancelled and not obeying.
+"""Watchdog: ends jobs that are past their hard limit, or were cancelled and did not end.
 
-The job manager tells it what runs and what was cancelled; it tells the pool to kill, and says what
-becomes of the job when the pool has done so. ``now`` is monotonic seconds, the clock of the pool.
+The job manager notifies it of what runs and what was cancelled. It has the pool kill the slot, and
+decides the outcome of the job when the pool has done so. ``now`` is monotonic seconds, the same
+clock as the pool's.
 """
 
 from __future__ import annotations
@@ -18,36 +19,36 @@ from eventmq.wire.results import ERROR_TYPE, encode_error
 if TYPE_CHECKING:
     from eventmq.interfaces import Running, WorkerPool
     from eventmq.wire.batches import ChunkEntry
-    from eventmq.worker.chunks import HeldChunk, Ledger
+    from eventmq.worker.chunks import HeldChunk, HeldChunks
 
 __all__ = ["TimeoutPolicy", "Watchdog"]
 
-#: Least time in seconds after which a job that has not started is cancelled once more.
-AGAIN = 1.0
+#: Least time in seconds after which a job that has not started is interrupted once more.
+INTERRUPT_AGAIN_AFTER = 1.0
 
 _CANCELLED = int(OutcomeKind.CANCELLED)
 
 
 class TimeoutPolicy(Protocol):
-    """Says what becomes of a job that was stopped at its limit: another attempt, or failure."""
+    """Decides the outcome of a job that was stopped at its hard limit: retry or failure."""
 
     def __call__(
         self, queue: str, text: str, position: int, entry: ChunkEntry, run_time: float, /
     ) -> OutcomeRow:
-        """Return its outcome; see `eventmq.execution.executor.Executor.timed_out`."""
+        """Return the outcome; see `eventmq.execution.executor.Executor.timed_out`."""
 
 
-def fail(
+def always_fail(
     _queue: str, _text: str, position: int, entry: ChunkEntry, run_time: float, /
 ) -> OutcomeRow:
-    """TimeoutPolicy that every such job has failed for good."""
+    """Fail the job for good: the policy where there is no other."""
     error = describe(past_hard_limit(entry.timeout))
     failed = int(OutcomeKind.FAILED)
     return OutcomeRow(position, failed, 0.0, run_time, ERROR_TYPE, encode_error(error))
 
 
 class _Deadline(NamedTuple):
-    """What is to happen in a slot: the job, when it is killed, and whether it was cancelled."""
+    """Deadline of the job in a slot: when it is killed, and whether it was cancelled."""
 
     chunk: int
     position: int
@@ -57,29 +58,29 @@ class _Deadline(NamedTuple):
 
 
 class Watchdog:
-    """Of one session.
+    """Enforces time limits and cancellations for one session.
 
     Args:
-        pool: Kills.
-        ledger: What is held.
-        timeout_policy: Says what becomes of a job that ran into its limit.
+        pool: Where jobs run; used to interrupt a job and to kill a slot.
+        held: The held chunks.
+        timeout_policy: Decides the outcome of a job that exceeded its limit.
         grace: Seconds that a cancelled job has before it is killed.
     """
 
     def __init__(
-        self, pool: WorkerPool, ledger: Ledger, timeout_policy: TimeoutPolicy, grace: float
+        self, pool: WorkerPool, held: HeldChunks, timeout_policy: TimeoutPolicy, grace: float
     ) -> None:
         self._pool = pool
-        self._ledger = ledger
+        self._held = held
         self._timeout_policy = timeout_policy
         self._grace = grace
         self._deadlines: dict[int, _Deadline] = {}
-        #: Slots that the pool was told to kill and has not reported.
+        #: Slots that are being killed: the pool has not reported their death.
         self.killed: set[int] = set()
 
     def watch(self, slot: int, running: Running) -> None:
-        """Take note of what a slot runs."""
-        chunk = self._ledger.chunks.get(running.chunk)
+        """Set the deadline of the job that a slot runs, if it has a time limit."""
+        chunk = self._held.chunks.get(running.chunk)
         if chunk is None or slot in self.killed:
             return
         timeout = chunk.index.entries[running.position].timeout
@@ -90,7 +91,7 @@ class Watchdog:
         self._deadlines[slot] = _Deadline(*running[:2], due, running.since, cancelled=False)
 
     def cancel(self, slot: int, chunk: HeldChunk, position: int, now: float) -> None:
-        """Ask a job that has started in a slot to end, and kill it after the grace."""
+        """Interrupt a job that has started in a slot, and kill the slot after the grace."""
         if slot in self.killed:
             return
         due = now + self._grace
@@ -113,34 +114,36 @@ class Watchdog:
 
     def tick(self, now: float) -> list[int]:
         """Return the slots that must be killed now: empty each first, then call `kill`."""
-        late: list[int] = []
+        overdue: list[int] = []
         for slot, deadline in list(self._deadlines.items()):
             if now < deadline.due or slot in self.killed:
                 continue
             running = self._pool.running(slot)
             if running is not None and running[:2] == deadline[:2]:
-                late.append(slot)
-            elif deadline.cancelled and self._ledger.is_open(slot, *deadline[:2]):
-                self._deadlines[slot] = deadline._replace(due=now + max(self._grace, AGAIN))
+                overdue.append(slot)
+            elif deadline.cancelled and self._held.is_open(slot, *deadline[:2]):
+                self._deadlines[slot] = deadline._replace(
+                    due=now + max(self._grace, INTERRUPT_AGAIN_AFTER)
+                )
                 self._pool.interrupt(slot, *deadline[:2])
             else:
                 del self._deadlines[slot]
-        return late
+        return overdue
 
     def kill(self, slot: int) -> None:
-        """End what runs in a slot."""
+        """Kill a slot, and log why."""
         deadline = self._deadlines[slot]
-        index = self._ledger.chunks[deadline.chunk].index
+        index = self._held.chunks[deadline.chunk].index
         if deadline.cancelled:
             why = f"it was cancelled and did not end within {self._grace:g} s"
         else:
             why = f"its timeout of {index.entries[deadline.position].timeout:g} s has passed"
-        joblog.overdue(index, deadline.position, why)
+        joblog.stopped(index, deadline.position, why)
         self.killed.add(slot)
         self._pool.kill(slot)
 
-    def ended(self, slot: int) -> bool:
-        """Take note that a slot has lost everything; say whether we had it killed."""
+    def slot_ended(self, slot: int) -> bool:
+        """Record the death of a slot; return whether the watchdog killed it."""
         ours = slot in self.killed
         self.killed.discard(slot)
         return ours
@@ -148,16 +151,16 @@ class Watchdog:
     def outcome(
         self, slot: int, chunk: HeldChunk, position: int, now: float, *, killed: bool
     ) -> OutcomeRow | None:
-        """Return the outcome of a job that a slot has lost; None if nobody wanted its end.
+        """Return the outcome of a job that was lost with its slot; None if it had no deadline.
 
-        ``killed`` says that the slot was lost by `kill`.
+        ``killed`` is true where `kill` ended the slot.
         """
         deadline = self._deadlines.get(slot)
         if deadline is None or deadline[:2] != (chunk.number, position):
             return None
         if deadline.cancelled:
             return OutcomeRow(position, _CANCELLED, 0.0, 0.0, "", b"")
-        if not killed:  # it died by itself
+        if not killed:  # the slot died by itself
             return None
         index = chunk.index
         entry = index.entries[position]
@@ -167,5 +170,5 @@ class Watchdog:
         )
 
     def forget(self, slot: int) -> None:
-        """Forget what was to happen in a slot."""
+        """Forget the deadline in a slot."""
         self._deadlines.pop(slot, None)

@@ -294,7 +294,10 @@ def test_a_lost_fork_server_names_no_job_where_several_ran(driver, tmp_path):
     pid = str(driver.pool.pids()[0])
     os.kill(int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid])), signal.SIGKILL)
     driver.until(lambda: len(driver.deaths) == 2)
-    assert {(d.chunk, d.started, d.together) for d in driver.deaths} == {(1, 1, True), (2, 1, True)}
+    assert {(d.chunk, d.started, d.shared_cause) for d in driver.deaths} == {
+        (1, 1, True),
+        (2, 1, True),
+    }
 
 
 def test_chunks_of_a_dead_child_do_not_run_in_the_next(driver):

@@ -210,7 +210,7 @@ class Simulation:
             return "a plain worker has a job"
         for worker in self.workers:
             if worker.alive and not worker.manager.idle:
-                return f"{worker.name} holds {worker.manager._ledger.held()}"
+                return f"{worker.name} holds {worker.manager._held.numbers()}"
         return "" if not core.has_writes else "the broker has something to write"
 
     def _check(self) -> None:

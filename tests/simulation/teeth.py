@@ -28,7 +28,7 @@ from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
 from eventmq.plugins.queue_stores.sqlite.writes import Writes
 from eventmq.store.writes import Finish
 from eventmq.wire.batches import decode_outcomes
-from eventmq.worker.chunks import Ledger
+from eventmq.worker.chunks import HeldChunks
 from eventmq.worker.manager import JobManager
 from eventmq.worker.session import Replies
 from tests.simulation.run import simulate
@@ -166,7 +166,7 @@ def _unseen(original: Any) -> Any:
     """Take a chunk under any number, also one that was seen."""
 
     def receive(self: Any, request: Any, now: float) -> None:
-        self._ledger.received = 0
+        self._held.received = 0
         original(self, request, now)
 
     return receive
@@ -200,7 +200,7 @@ BUGS: dict[str, Callable[[], Any]] = {
     "a job without guarantee goes back": bug(Transient, "give_back", _twice),
     "a restart forgets delayed jobs": bug(store.SqliteStore, "_recover", _forgetful),
     "a chunk is taken twice": bug(JobManager, "_receive_chunk", _unseen),
-    "a worker holds on to what is settled": bug(Ledger, "settle", _nothing),
+    "a worker holds on to what is settled": bug(HeldChunks, "settle", _nothing),
     "a deployed worker is answered after a restart": bug(UnregisteredPeers, "heard", _nothing),
 }
 

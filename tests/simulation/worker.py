@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.wire.identity import PREFIX
 from eventmq.worker.manager import JobManager
-from eventmq.worker.runner import LONGEST_WAIT
+from eventmq.worker.runner import MAX_WAIT
 from eventmq.worker.session import SessionInfo
 from tests.simulation.network import Socket
 from tests.simulation.pool import SimPool, timeout_policy
@@ -115,7 +115,7 @@ class WorkerProcess(Process):
             self._backlog.clear()
             self.socket.close()
             self._open()
-        self.wake((int(min(LONGEST_WAIT, manager.wait(now)) * 1000) + 1) / 1000)
+        self.wake((int(min(MAX_WAIT, manager.wait(now)) * 1000) + 1) / 1000)
 
     def _back(self) -> bool:
         """Say whether the connection was lost and is there again."""

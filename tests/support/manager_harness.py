@@ -14,7 +14,7 @@ from eventmq.wire.batches import (
 from eventmq.wire.features import Features, Status
 from eventmq.worker.manager import JobManager
 from eventmq.worker.session import SessionInfo
-from eventmq.worker.watchdog import fail
+from eventmq.worker.watchdog import always_fail
 
 SUCCEEDED, BACK, DIED, CANCELLED, LOST, UNANSWERED = (
     OutcomeKind.SUCCEEDED,
@@ -87,7 +87,7 @@ class NotingPool:
 class World:
     """A manager, its pool, and a broker that is the test."""
 
-    def __init__(self, slots=2, timeout_policy=fail, least=0, **info):
+    def __init__(self, slots=2, timeout_policy=always_fail, least=0, **info):
         self.pool = self.make_pool(slots)
         info = {
             "slots": least,

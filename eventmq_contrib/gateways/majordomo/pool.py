@@ -290,7 +290,7 @@ class ForeignWorker:
         if self._over:
             return (), 0.0
         if self._items is None:
-            self._items, patience = self._runner.wanted()
+            self._items, patience = self._runner.to_poll()
             self._sources = {source for source, _ in self._items}
             self._due = now + patience
         return self._items, max(0.0, self._due - now)
@@ -304,7 +304,7 @@ class ForeignWorker:
 
     def _step(self, sources: AbstractSet[Any]) -> None:
         self._items = None
-        self._runner.look()
+        self._runner.poll_pool_next()
         self._over = not self._runner.step(sources)
 
     def leave(self, *, died: bool) -> None:

@@ -20,9 +20,9 @@ class Load:
         """Return the size after that time; a list of numbers is taken in turns."""
         turns = busy if isinstance(busy, list) else [busy]
         for n in range(round(seconds / step)):
-            self.scaler.note(self.now, min(turns[n % len(turns)], self.scaler.size))
+            self.scaler.record(self.now, min(turns[n % len(turns)], self.scaler.size))
             self.now += step
-        self.scaler.note(self.now, min(turns[0], self.scaler.size))
+        self.scaler.record(self.now, min(turns[0], self.scaler.size))
         return self.scaler.size
 
 
@@ -42,9 +42,9 @@ def test_a_slot_that_idles_between_two_jobs_for_a_moment_counts_as_busy():
     """Sampled at the ends of jobs, all of them would seem idle."""
     load = Load(least=2, most=8)
     for _ in range(150):
-        load.scaler.note(load.now, 1)
+        load.scaler.record(load.now, 1)
         load.now += 0.001
-        load.scaler.note(load.now, 2)
+        load.scaler.record(load.now, 2)
         load.now += 0.019
     assert load.scaler.size > 2
 
@@ -107,7 +107,7 @@ def world():
 
 def fill(world):
     """Give every slot that is used a long job."""
-    number = world.manager._ledger.received
+    number = world.manager._held.received
     while world.status().window > len(world.pool.busy()):
         number += 1
         world.chunk(number, 1)
@@ -142,7 +142,7 @@ def test_only_an_idle_slot_is_given_up(world):
     for _ in range(90):
         world.tick(1.0)
     assert world.pool.scaled[-1] == 1
-    assert world.manager.wanted.chunks == 1
+    assert world.manager.credit.chunks == 1
 
 
 def test_the_manager_heeds_what_the_broker_says_of_the_jobs_that_wait(world):

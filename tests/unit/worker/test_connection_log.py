@@ -12,19 +12,19 @@ HERE = "tcp://127.0.0.1:47291"
 
 
 class Story:
-    """A contact that is told how things stand, and the lines that it logged since last asked."""
+    """A log that is told how things stand, and the lines that it logged since last asked."""
 
     def __init__(self, caplog):
-        self.contact, self.caplog, self.now = ConnectionLog(), caplog, 0.0
+        self.log, self.caplog, self.now = ConnectionLog(), caplog, 0.0
         self.address = HERE
         caplog.set_level(logging.INFO, "eventmq.worker.runner")
 
-    def tell(self, *, online=False, broken=False, heard=False, seconds=0.0):
+    def tell(self, *, online=False, broken=False, received=False, seconds=0.0):
         """Let time pass second by second; return when each line came, its level and text."""
         lines = []
         end = self.now + seconds
         while True:
-            self.contact.note(self.now, self.address, online=online, broken=broken, heard=heard)
+            self.log.update(self.now, self.address, online=online, broken=broken, received=received)
             lines += [(self.now, r.levelname, r.getMessage()) for r in self.caplog.records]
             self.caplog.clear()
             if self.now >= end:
@@ -63,7 +63,7 @@ def test_the_hint_is_what_starts_a_broker_at_this_address(story, address, hint):
 
 def test_a_broker_that_is_there_is_told_of_once(story):
     story.tell(seconds=1.0)
-    lines = story.tell(online=True, heard=True, seconds=100.0)
+    lines = story.tell(online=True, received=True, seconds=100.0)
     assert [(1.0, "INFO", f"connected to the broker at {HERE}")] == lines
 
 
@@ -82,19 +82,19 @@ def test_a_lost_connection_and_its_return_are_told_of_once_each(story):
 def test_a_connection_lost_while_the_broker_asks_us_to_inform_again_is_still_told_of(story):
     """A broker that says goodbye is not online before its connection breaks."""
     story.tell(online=True)
-    assert [] == story.tell(heard=True)
+    assert [] == story.tell(received=True)
     (line,) = story.tell(broken=True)
     assert "was lost" in line[2]
 
 
 def test_a_broker_that_only_asks_who_we_are_is_not_worth_a_line(story):
     story.tell(online=True)
-    assert [] == story.tell(heard=True, seconds=1.0) + story.tell(online=True)
+    assert [] == story.tell(received=True, seconds=1.0) + story.tell(online=True)
 
 
 def test_a_broker_that_answers_but_refuses_is_not_called_absent(story):
     """The session logs why."""
-    story.tell(heard=True)
+    story.tell(received=True)
     assert [] == story.tell(seconds=100.0)
 
 

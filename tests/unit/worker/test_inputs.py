@@ -136,7 +136,7 @@ def test_one_job_is_fetched_for_at_a_time(world):
 
 
 def test_a_full_spool_waits_until_a_job_has_ended(world, monkeypatch):
-    monkeypatch.setattr(inputs, "MOST", 1)
+    monkeypatch.setattr(inputs, "MAX_SPOOL_BYTES", 1)
     [first] = calls(world.paged(1))
     world.paged(2)
     assert calls(world.page(first, [["a", "x", b"1"]])) == []
@@ -299,7 +299,7 @@ def test_a_spool_is_read_page_by_page_and_for_its_owner_only(spool):
 def test_what_was_not_ended_is_not_found(spool):
     spool.begin("j")
     spool.add(pack([]))
-    with pytest.raises(ResultUnavailable, match="what job j takes could not be read"):
+    with pytest.raises(ResultUnavailable, match="the inputs of job j could not be read"):
         list(read_spool(str(spool.path), "j"))
 
 

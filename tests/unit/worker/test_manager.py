@@ -124,13 +124,13 @@ def test_inform_is_repeated_every_second_until_it_is_acknowledged():
     assert world.manager.online, "an ACK that took long is for the INFORM it names"
 
 
-def test_a_plain_broker_is_named_as_the_reason(caplog):
+def test_a_legacy_broker_is_named_as_the_reason(caplog):
     world = World()
     world.manager.connected(world.now)
     (inform,) = world.out()
     with caplog.at_level(logging.ERROR):
         assert world.receive(commands.Ack("a", inform.id)) == []
-    assert "plain protocol" in caplog.text
+    assert "legacy protocol" in caplog.text
     assert world.tick(2.0) == [], "and it is not asked every second"
 
 
@@ -383,7 +383,7 @@ def test_the_only_one_that_had_begun_is_charged_although_nothing_ran_any_more(wo
 
 def test_where_slots_die_together_no_job_is_charged(world):
     world.chunk(1, 2)
-    died = SlotDied(0, 1, 0, "the fork server had ended", started=1, together=True)
+    died = SlotDied(0, 1, 0, "the fork server had ended", started=1, shared_cause=True)
     world.manager.pool_events([died], world.now)
     assert [kinds(r) for r in replies(world.out())] == [[(0, LOST), (1, BACK)]]
 

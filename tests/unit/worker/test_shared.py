@@ -217,7 +217,7 @@ def test_an_answer_for_a_job_that_is_not_open_is_refused(world, caplog):
     world.end(0)
     world.pool.runs[0] = Running(1, 0, world.now)
     assert world.end(0) == []
-    assert "answers chunk 1, which it has not" in caplog.text
+    assert "answered chunk 1, which it does not have" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -346,7 +346,7 @@ class PreforkPool:
         code: int = -signal.SIGKILL,
         peak: int = 0,
         *,
-        together: bool = False,
+        shared_cause: bool = False,
     ) -> list[PoolEvent]:
         """Return the last answers of a child and its end; make room for the next child.
 
@@ -355,7 +355,7 @@ class PreforkPool:
             reason: For people.
             code: Exit status, or the signal's number below 0.
             peak: Bytes of memory that it had at most.
-            together: Others ended of the same cause.
+            shared_cause: Other slots died at the same moment of the same cause.
         """
         events: list[PoolEvent] = list(slot.answers())
         chunk, position, _ = slot.note()
@@ -391,7 +391,7 @@ class PreforkPool:
             return events
         number = slot.number
         died = SlotDied(
-            number, chunk, position, reason, max(0, -code), rss, peak, started, together
+            number, chunk, position, reason, max(0, -code), rss, peak, started, shared_cause
         )
         return [*events, died]
 
@@ -412,13 +412,13 @@ class PreforkPool:
         _log.error("the fork server ended; it and its children are replaced")
         self._selector.unregister(self._server.fileno())
         events: list[PoolEvent] = []
-        together = sum(slot.alive and bool(slot.note()[2]) for slot in self._slots) > 1
+        shared_cause = sum(slot.alive and bool(slot.note()[2]) for slot in self._slots) > 1
         for slot in self._slots:
             slot.signal(signal.SIGKILL)
             if slot.alive:
                 slot.served = True  # its end says nothing about it
                 reason = "the process was killed: the fork server had ended"
-                events += self._bury(slot, reason, together=together)
+                events += self._bury(slot, reason, shared_cause=shared_cause)
         self._server.close()
         if self._state == "running":
             self._start_server()
