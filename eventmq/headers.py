@@ -49,8 +49,8 @@ class Headers:
         run_count: Total runs of a schedule, None for no limit.
         interval: SCHEDULE in the document's form: seconds between runs.
         cron: SCHEDULE in the document's form: a cron expression.
-        task: The registered name of the task; empty for a plain job.
-        content_type: The serializer's name; empty for a plain job.
+        task: The registered name of the task; empty for a legacy job.
+        content_type: The serializer's name; empty for a legacy job.
         priority: 0 to 255, higher first.
         countdown: Seconds after admission at which the job becomes ready.
         eta: Unix time at which the job becomes ready, 0.0 for now.

@@ -63,7 +63,7 @@ class Schedule:
 
     Attributes:
         name: Unique in its store.
-        task: Name of the task, "" for a plain job.
+        task: Name of the task, "" for a legacy job.
         queue: Where its jobs go, "" for the broker's default.
         headers: Of its jobs, as text on the wire.
         body: Of its jobs.
@@ -110,8 +110,8 @@ class Schedule:
     last_job: str = ""
 
     @property
-    def plain(self) -> bool:
-        """Whether its jobs are plain ones, which schedulers without FEATURES can fire too."""
+    def legacy(self) -> bool:
+        """Whether its jobs are legacy ones, which schedulers without FEATURES can fire too."""
         return "content-type:" not in self.headers
 
     def check(self) -> Schedule:
@@ -244,7 +244,7 @@ class Lease(NamedTuple):
     Attributes:
         held: He may; nobody else does for the time that was asked for.
         revision: Of the store, now.
-        foreign: A scheduler of another kind fires the plain jobs of source ``wire``.
+        foreign: A scheduler of another kind fires the legacy jobs of source ``wire``.
     """
 
     held: bool

@@ -58,7 +58,7 @@ class BrokerBeatClient:
 
     def __init__(self, app: Components) -> None:
         self._app = app
-        self._plain = False
+        self._legacy = False
 
     def received_schedules(self) -> Sequence[tuple[Schedule, bool]]:
         """Return what brokers sent us; one that has a store for schedules sends us nothing."""
@@ -76,7 +76,7 @@ class BrokerBeatClient:
 
     def submit(self, jobs: Sequence[ScheduledJob]) -> Callable[[], Sequence[bool | None]]:
         """Submit jobs, many in one message where the broker takes that."""
-        if self._plain:
+        if self._legacy:
             return partial(self._notify, jobs)
         client = self._app.client
         entries: list[tuple[Job[Any], EncodedJob]] = [
@@ -94,7 +94,7 @@ class BrokerBeatClient:
         except ProtocolError as error:
             if error.code != "no-extension":
                 raise
-            self._plain = True
+            self._legacy = True
             return self._notify(jobs)
 
     def _written(self, job: ScheduledJob) -> EncodedJob:
@@ -102,7 +102,7 @@ class BrokerBeatClient:
         return EncodedJob(job.id, queue, job.headers, job.body)
 
     def _notify(self, jobs: Sequence[ScheduledJob]) -> Sequence[bool | None]:
-        """Submit jobs one by one to a plain broker, which gives no receipts for them."""
+        """Submit jobs one by one to a legacy broker, which gives no receipts for them."""
         return [self._notice(self._written(job), job) for job in jobs]
 
     def _notice(self, written: EncodedJob, job: ScheduledJob) -> bool | None:
@@ -116,23 +116,23 @@ class BrokerBeatClient:
         return True
 
     def now(self) -> float | None:
-        """Ask for the broker's time; a plain broker does not say it."""
-        if self._plain:
+        """Ask for the broker's time; a legacy broker does not say it."""
+        if self._legacy:
             return None
         try:
             return float(self._ask("ping", {})["now"])
         except ProtocolError as error:
             if error.code != "no-extension":
                 raise
-            self._plain = True
+            self._legacy = True
             return None
 
     def _ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return self._app.client.runner.ask(self._app.new_call(name, arguments))
 
     def unfinished(self, ids: Sequence[str]) -> Mapping[str, bool]:
-        """Ask for the states of jobs; a plain broker does not know them."""
-        if self._plain:
+        """Ask for the states of jobs; a legacy broker does not know them."""
+        if self._legacy:
             return {}
         found: dict[str, bool] = {}
         for first in range(0, len(ids), MAX_IDS):
@@ -141,7 +141,7 @@ class BrokerBeatClient:
             except ProtocolError as error:
                 if error.code != "no-extension":
                     raise
-                self._plain = True
+                self._legacy = True
                 return {}
             found.update((job_id, state not in _OVER) for job_id, state in rows)
         return found

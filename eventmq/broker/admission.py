@@ -273,7 +273,7 @@ class Admission:
 
         def make_plain(job_id: str, body: bytes, seq: int) -> JobRecord:
             if not is_text(body):
-                msg = "a job without content-type is text: plain workers read nothing else"
+                msg = "a job without content-type is text: legacy workers read nothing else"
                 raise ProtocolError(msg, code="bad-body")
             return make(job_id, body, seq)
 

@@ -196,7 +196,7 @@ class Calls:
                 "chunks": len(s.leases),
                 "running": sum(lease.left for lease in s.leases.values()),
                 "seen": round(now - s.peer.heard, 3) if s.peer else None,
-                "plain": s.plain,
+                "plain": s.legacy,
             }
             for s in self.state.sessions.values()
         ]

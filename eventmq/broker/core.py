@@ -267,7 +267,7 @@ class BrokerCore:
     def _heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         if not peer.role:
             self.state.error(peer, message.id, "inform-again", "say INFORM first")
-        elif peer.session is not None and not peer.session.plain and message.status is not None:
+        elif peer.session is not None and not peer.session.legacy and message.status is not None:
             self.sessions.status(peer.session, message.status)
 
     def _inform(self, peer: Peer, message: Inform) -> None:

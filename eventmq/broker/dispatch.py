@@ -9,7 +9,7 @@ from eventmq.broker.affinity import Affinity
 from eventmq.broker.damage import Damage
 from eventmq.broker.peers import Lease
 from eventmq.broker.state import Outgoing
-from eventmq.broker.subqueues import PLAIN_ONLY, Eligibility, Load
+from eventmq.broker.subqueues import LEGACY_ONLY, Eligibility, Load
 from eventmq.errors import ProtocolError
 from eventmq.graph import PAGED, flags_of
 from eventmq.headers import Headers, format_headers, parse_headers
@@ -46,7 +46,7 @@ __all__ = [
     "chunk_frames",
     "is_paged",
     "knows",
-    "plain_frames",
+    "legacy_frames",
 ]
 
 
@@ -128,7 +128,7 @@ class Throttle:
         return min((due for due in (*dues, state.limiters.due) if due is not None), default=None)
 
 
-#: Seconds, as ``timeout`` for plain workers of a job without one: absent and 0 mean 300 s there.
+#: Seconds, as ``timeout`` for legacy workers of a job without one: absent and 0 mean 300 s there.
 NO_TIMEOUT = 2_147_483_647
 
 
@@ -160,8 +160,8 @@ def chunk_frames(lease: Lease, wall: float) -> list[bytes]:
     return Request(lease.message_id, lease.queue, headers, body).frames()
 
 
-def plain_frames(lease: Lease) -> list[bytes]:
-    """Return the REQUEST that carries the one job of a lease to a plain worker."""
+def legacy_frames(lease: Lease) -> list[bytes]:
+    """Return the REQUEST that carries the one job of a lease to a legacy worker."""
     job = next(job for job in lease.jobs if job is not None)
     known = parse_headers(job.headers)
     headers = Headers(
@@ -231,7 +231,7 @@ class Inputs:
 
     def blind(self, session: Session) -> bool:
         """Say whether a session is given jobs with ids and cannot read pages."""
-        return not session.inputs and not session.plain
+        return not session.inputs and not session.legacy
 
     def refuses(self, queue: Queue) -> bool:
         """Say whether such a session leaves these jobs of a queue to another that can."""
@@ -252,7 +252,7 @@ class Inputs:
         )
 
 
-#: A plain lease ends so many seconds after the job's timeout, or after this time without one.
+#: A legacy lease ends so many seconds after the job's timeout, or after this time without one.
 PLAIN_SLACK = 30.0
 
 PLAIN_DEFAULT = 300.0
@@ -543,7 +543,7 @@ class Dispatch:
         """Return which subqueues of a queue a session may get jobs of."""
         if queue.name in session.weights:
             return session.eligibility
-        return PLAIN_ONLY._replace(plain=session.eligibility.plain)  # its own workers are away
+        return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)  # its own workers are away
 
     def _judge(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
@@ -581,10 +581,10 @@ class Dispatch:
             session.kept_for = ""
         if self.state.suspects and not transient:
             self.state.suspects.leased(jobs[0], session, self.state.now)
-        message_id = jobs[0].id if session.plain else f"{session.id[:64]}.{number}"
+        message_id = jobs[0].id if session.legacy else f"{session.id[:64]}.{number}"
         lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
         lease.transient, lease.leased = transient, self.state.now
-        if self.state.suspects and not transient and not session.plain:
+        if self.state.suspects and not transient and not session.legacy:
             lease.asks = self.state.suspects.get(jobs[0]) is not None
         for job in jobs:
             job.delivery += 1
@@ -595,7 +595,7 @@ class Dispatch:
         else:
             self.state.leased_all(queue, jobs, session, lease)
         session.leases[number] = lease
-        if session.plain:
+        if session.legacy:
             session.free -= 1
             timeout = parse_headers(jobs[0].headers).timeout or PLAIN_DEFAULT
             lease.until = self.state.now + timeout + PLAIN_SLACK
@@ -626,13 +626,13 @@ class Dispatch:
     def _send(self, session: Session, lease: Lease) -> None:
         state = self.state
         if not lease.left:  # the same commit has refused or ended all of it
-            session.free += session.plain
+            session.free += session.legacy
             self.outcomes.close(session, lease)
             return
         lease.sent = state.now
         if session.peer is None:
             return
-        frames = plain_frames(lease) if session.plain else chunk_frames(lease, state.wall)
+        frames = legacy_frames(lease) if session.legacy else chunk_frames(lease, state.wall)
         session.peer.sent = state.now
         state.counters["dispatched"] += lease.left
         if not lease.resent:
@@ -652,7 +652,7 @@ class Dispatch:
         """The commit of a lease failed: its stored jobs are as if they had never been leased."""
         state = self.state
         session.leases.pop(lease.number, None)
-        if session.plain:
+        if session.legacy:
             session.free += 1
         for job in lease.jobs:
             if job is not None and state.released(job, unstarted=True):
@@ -663,7 +663,7 @@ class Dispatch:
     def not_sent(self, session: Session, lease: Lease, *, reachable: bool) -> None:
         """A chunk could not be sent: its jobs are queued again; the session gets no more now."""
         session.full = True
-        session.free = session.free + 1 if reachable and session.plain else 0
+        session.free = session.free + 1 if reachable and session.legacy else 0
         self.outcomes.give_back(session, lease, unstarted=not lease.resent)
 
 

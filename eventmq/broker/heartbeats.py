@@ -75,7 +75,7 @@ class Heartbeats:
 
     def _look(self) -> None:
         for session in self.state.sessions.values():
-            if session.peer is not None and session.leases and not session.plain:
+            if session.peer is not None and session.leases and not session.legacy:
                 self.send(session.peer)
 
     def _beat(self) -> None:
@@ -88,20 +88,20 @@ class Heartbeats:
                 if now - peer.sent >= every or (
                     busy
                     and session is not None
-                    and not session.plain
+                    and not session.legacy
                     and now - session.told >= every
                 ):
                     self.send(peer)
 
     def _works(self, session: Session) -> bool:
         """Say whether it has jobs, or is between two: others wait for it."""
-        return bool(session.leases) or (not session.plain and self._waiting(session) > 0)
+        return bool(session.leases) or (not session.legacy and self._waiting(session) > 0)
 
     def send(self, peer: Peer) -> None:
         """Send one; to a worker of ours with the number of jobs that wait for it."""
         state, session = self.state, peer.session
         status = None
-        if session is not None and not session.plain:
+        if session is not None and not session.legacy:
             session.told = state.now
             status = format_waiting(self._waiting(session))
         state.send(peer, Heartbeat(state.message_id(), f"{state.wall:.2f}", status).frames())

@@ -49,7 +49,7 @@ class Limits:
         stream_parts: Parts of one stream that a worker may be ahead of its readers.
         stream_bytes: Bytes of them beside the last batch.
         max_batch: Jobs in one REQUEST; more are refused with ``too-many``.
-        max_replies: Jobs whose REPLY plain clients wait for at a time, over all peers; for further
+        max_replies: Jobs whose REPLY legacy clients wait for at a time, over all peers; for further
             ones there is none, and it is counted.
         max_inform: A longer QUEUES or FEATURES frame is answered with ERROR ``too-large``.
         max_inform_queues: Queues that one worker may serve; more are refused with
@@ -69,7 +69,7 @@ class Limits:
         heartbeat_timeout: A peer that was silent for so long is dead.
         grace: A session whose connection broke may come back within this time.
         unknown_task_grace: A job whose task no worker knows fails after this time.
-        orphan_after: A plain job may go to workers of ``default`` when no worker served its
+        orphan_after: A legacy job may go to workers of ``default`` when no worker served its
             queue for so long, if ``legacy_queue_fallback`` is ``default``.
         legacy_queue_fallback: ``default``, ``keep`` (wait for a worker) or ``refuse``.
         default_queue: Name of the queue of peers that name none.

@@ -236,10 +236,10 @@ class Operations:
         if lease.jobs[place] is None:
             return  # answered meanwhile, too late
         lease.jobs[place] = None
-        if session.plain and lease.sent:
+        if session.legacy and lease.sent:
             return  # it cannot be told; the lease stands for its slot until that is free
         lease.left -= 1
-        if session.plain:
+        if session.legacy:
             session.free += 1
         else:
             self._tell(session, lease, place, job_id, reason)

@@ -12,7 +12,7 @@ from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
 from eventmq.store.writes import Attempt, CloseChunk, Finish, Finished, Requeue, RequeueReason
 from eventmq.wire.batches import OutcomeRow, decode_outcomes, parse_chunk_number
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, decode_error, encode_error
+from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, decode_error, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -148,10 +148,10 @@ class Outcomes:
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
         session = peer.session
-        if session is not None and not session.plain:
+        if session is not None and not session.legacy:
             self._chunk(peer, session, parse_chunk_number(message.outcome or ""), message)
         else:
-            self._plain(peer, session, message)
+            self._legacy(peer, session, message)
 
     # Our workers
 
@@ -288,16 +288,16 @@ class Outcomes:
         state.counters["retries"] += 1
 
     def _admitted(self, job: JobRecord) -> bool:
-        """Whether some other session of the queue may still admit a plain job."""
+        """Whether some other session of the queue may still admit a legacy job."""
         refused = self.state.refusals.get(job.id, ())
         return any(
-            session.id not in refused and (session.callables or session.plain)
+            session.id not in refused and (session.callables or session.legacy)
             for session in self.state.sessions.values()
             if any(name == job.queue for _, name in session.queues)
         )
 
     def _killer(self, job: JobRecord, result: bytes, worker: str) -> Finished:
-        task = parse_headers(job.headers).task or "(plain)"
+        task = parse_headers(job.headers).task or "(legacy)"
         deaths = job.deaths + self.state.suspects.losses(job)
         what = "job %s of task %s failed for good: suspected killer of %d processes, the last of %s"
         logger.error(what, job.id, task, deaths, worker)
@@ -319,9 +319,9 @@ class Outcomes:
         ttl = self.state.limits.result_ttl
         return Finished(job, state, self.state.now, ttl, content_type, result, worker=worker)
 
-    # Plain workers
+    # Legacy workers
 
-    def _plain(self, peer: Peer, session: Session | None, message: Reply) -> None:
+    def _legacy(self, peer: Peer, session: Session | None, message: Reply) -> None:
         found = self._leased_for(session, message)
         if found is None:
             self._stale(1)
@@ -330,7 +330,7 @@ class Outcomes:
             return
         owner, lease, job = found
         if lease.transient:
-            self.transient.plain(owner, lease, job, message.result)
+            self.transient.legacy(owner, lease, job, message.result)
             return
         lease.jobs[0] = None
         lease.left = 0
@@ -339,7 +339,7 @@ class Outcomes:
         ttl = self.state.limits.result_ttl
         done, now = JobState.SUCCEEDED, self.state.now
         answers.ends.append(
-            Finished(job, done, now, ttl, PLAIN_TYPE, message.result, worker=owner.name)
+            Finished(job, done, now, ttl, LEGACY_TYPE, message.result, worker=owner.name)
         )
         self._write(answers, lambda: None)
 
@@ -349,7 +349,7 @@ class Outcomes:
         """The leased job of that id, else, of five frames, the oldest lease of the session."""
         job_id = message.request or message.id
         entry = self.state.running.get(job_id) or self.state.transient.running.get(job_id)
-        if entry is not None and entry[0].plain:
+        if entry is not None and entry[0].legacy:
             job = entry[1].jobs[entry[2]]
             return (entry[0], entry[1], job) if job is not None else None
         if (

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.wire.features import Features
 
-__all__ = ["PLAIN_PREFIX", "Key", "Lease", "Peer", "Session"]
+__all__ = ["LEGACY_PREFIX", "Key", "Lease", "Peer", "Session"]
 
-#: What the session ids begin with that the broker makes for plain peers.
-PLAIN_PREFIX = "plain."
+#: What the session ids begin with that the broker makes for legacy peers.
+LEGACY_PREFIX = "plain."
 
 
 class Key(NamedTuple):
@@ -37,7 +37,7 @@ class Peer:
     Attributes:
         key: Where it is.
         role: ``worker``, ``scheduler`` or ``client`` as informed, else "".
-        features: What it said, or None for a plain peer or one that did not inform.
+        features: What it said, or None for a legacy peer or one that did not inform.
         heard: When something last came from it.
         sent: When something was last sent to it.
         session: Of a worker.
@@ -46,9 +46,9 @@ class Peer:
         streams: Its ``stream`` calls: message id -> job.
         waiting: Number of ids in ``calls``.
         owed: Number of jobs whose REPLY it asked for and did not get yet.
-        left: It said KBAI, or we did: a plain worker that only finishes what it has.
+        left: It said KBAI, or we did: a legacy worker that only finishes what it has.
         warned: Whether a bad message of it was logged already.
-        told: Of a plain scheduler: what was last sent to it about each schedule.
+        told: Of a legacy scheduler: what was last sent to it about each schedule.
         grant: What its key allows, None where everything is.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
@@ -111,7 +111,7 @@ class Lease:
         sent: When it was last sent, 0.0 before: it is missed some time after.
         leased: When it was first leased, also by an earlier broker: what events say. 0.0 if that is
             not known.
-        until: For plain peers, when the lease ends by itself.
+        until: For legacy peers, when the lease ends by itself.
         left: Positions not answered yet.
         transient: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
@@ -141,17 +141,17 @@ class Session:
     """One run of a worker.
 
     Attributes:
-        id: Its own, or one made by the broker for a plain peer.
+        id: Its own, or one made by the broker for a legacy peer.
         order: Which queue comes next.
         peer: Its connection, None while it has none.
         queues: (weight, name) pairs.
         weights: The same by name.
         tasks: Names of the tasks it knows; empty means any.
-        eligibility: What that and ``callables`` and ``plain`` mean for jobs.
-        callables: Whether it takes plain jobs.
+        eligibility: What that and ``callables`` and ``legacy`` mean for jobs.
+        callables: Whether it takes legacy jobs.
         inputs: Whether it can read what a job takes in pages.
-        plain: It has no FEATURES: one job per message, one READY per slot.
-        window: How many chunks it wants to hold; for a plain one, its free slots plus leases.
+        legacy: It has no FEATURES: one job per message, one READY per slot.
+        window: How many chunks it wants to hold; for a legacy one, its free slots plus leases.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
         told: When it was told last how many jobs wait.
         received: Highest chunk number that it says it received.
@@ -169,10 +169,10 @@ class Session:
             holds anything, it gets nothing more. It waits for that, or it is what is held.
         kept_queue: The queue of that job.
         kept_since: Since when.
-        free: Plain peers: slots offered and not used.
-        slots: Plain peers: how many there are, as the READYs after INFORM said.
-        informed_at: Plain peers: when it informed.
-        idle_since: Plain peers: since when all slots are free while leases are open.
+        free: Legacy peers: slots offered and not used.
+        slots: Legacy peers: how many there are, as the READYs after INFORM said.
+        informed_at: Legacy peers: when it informed.
+        idle_since: Legacy peers: since when all slots are free while leases are open.
     """
 
     id: str
@@ -184,7 +184,7 @@ class Session:
     tasks: frozenset[str] = frozenset()
     callables: bool = False
     inputs: bool = False
-    plain: bool = False
+    legacy: bool = False
     eligibility: Eligibility = NOTHING
     window: int = 0
     jobs: int = 0
@@ -213,7 +213,7 @@ class Session:
         """How many more chunks it wants now."""
         if self.peer is None or self.closing or self.full or (self.kept_for and self.leases):
             return 0
-        if self.plain:
+        if self.legacy:
             return self.free
         chunks = self.window - len(self.leases) - self.running_orphans
         rest = self.jobs - self.held - self.running_orphans
@@ -234,7 +234,7 @@ class Session:
         Those that count chunks want as many as there is room for, those that count jobs all that
         the others leave them.
         """
-        if self.plain:
+        if self.legacy:
             return 1
         if self.jobs:
             return max(1, min(self.room, -(-waiting // max(1, rivals))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.broker.peers import PLAIN_PREFIX, Lease, Session
+from eventmq.broker.peers import LEGACY_PREFIX, Lease, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class Recovery:
         for chunk in recovered.chunks:
             session = self._session(chunk)
             self._lease(session, chunk)
-            if not session.plain:
+            if not session.legacy:
                 self._note(session, chunk)
 
     def _note(self, session: Session, chunk: Chunk) -> None:
@@ -69,7 +69,7 @@ class Recovery:
             session = Session(chunk.session, self.new_order(), name=chunk.session)
             session.gone_at = state.now
             session.patience = state.limits.heartbeat_timeout
-            session.plain = chunk.session.startswith(PLAIN_PREFIX)
+            session.legacy = chunk.session.startswith(LEGACY_PREFIX)
             state.sessions[chunk.session] = session
         return session
 
@@ -83,8 +83,8 @@ class Recovery:
         lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
         lease.until = (
             state.now + state.limits.heartbeat_timeout
-        )  # of a plain one: as long as its session
-        lease.sent = state.now if session.plain else 0.0
+        )  # of a legacy one: as long as its session
+        lease.sent = state.now if session.legacy else 0.0
         lease.leased = chunk.leased
         session.leases[number] = lease
         session.next_number = max(session.next_number, number + 1)

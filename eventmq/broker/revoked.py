@@ -28,7 +28,7 @@ class Revoked:
 
     def add(self, session: Session, lease: Lease) -> None:
         """Record a chunk before it is given back."""
-        if session.plain:
+        if session.legacy:
             return
         if len(self._chunks) >= MAX_CHUNKS:
             del self._chunks[next(iter(self._chunks))]

@@ -1,6 +1,6 @@
 """SCHEDULE and UNSCHEDULE, and the calls about schedules: kept on disk before they are answered.
 
-What SCHEDULE brought is for our own scheduler to fire. Where a *plain* one is connected, one
+What SCHEDULE brought is for our own scheduler to fire. Where a legacy one is connected, one
 without FEATURES, it gets the same messages and fires instead; schedulers of ours are told so.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Schedules"]
 
-#: Schedules that are read at a time for a plain scheduler.
+#: Schedules that are read at a time for a legacy scheduler.
 _PAGE = 500
 
 
@@ -46,7 +46,7 @@ def _nothing() -> None:
 
 
 class Schedules:
-    """Keeps schedules in the broker's store and passes them on to plain schedulers.
+    """Keeps schedules in the broker's store and passes them on to legacy schedulers.
 
     Args:
         state: Of the broker.
@@ -59,8 +59,8 @@ class Schedules:
         self._revision: int | None = None
         self._holder = ""
         self._until = self._length = 0.0
-        #: The plain scheduler that fires.
-        self._plain: Peer | None = None
+        #: The legacy scheduler that fires.
+        self._legacy: Peer | None = None
         self.handlers: dict[str, Handler] = {
             "schedules.list": self._list,
             "schedules.save": self._save,
@@ -91,7 +91,7 @@ class Schedules:
             if code == "full":
                 state.error(peer, message.id, "store-full", "the broker has its schedules")
                 return
-            if made.plain and (chosen := self._choose()) is not None:
+            if made.legacy and (chosen := self._choose()) is not None:
                 self._tell(chosen, made, message.id, repeated=False)
             done()
 
@@ -128,31 +128,31 @@ class Schedules:
             raise ProtocolError(str(error), code="bad-trigger") from error
         return made
 
-    # Plain schedulers
+    # Legacy schedulers
 
     def _schedulers(self) -> list[Peer]:
         peers = self.state.peers.values()
         return [peer for peer in peers if peer.role == "scheduler" and peer.features is None]
 
     def _choose(self) -> Peer | None:
-        """Return the plain scheduler that fires: the one that has, else the first."""
+        """Return the legacy scheduler that fires: the one that has, else the first."""
         there = self._schedulers()
-        if self._plain is None or self._plain not in there:
-            self._plain = there[0] if there else None
-            if self._plain is not None:
-                self._hand_over(self._plain)
-        return self._plain
+        if self._legacy is None or self._legacy not in there:
+            self._legacy = there[0] if there else None
+            if self._legacy is not None:
+                self._hand_over(self._legacy)
+        return self._legacy
 
     def informed(self, peer: Peer) -> None:
-        """Hand a plain scheduler what it has to fire, if it is the one; it begins anew."""
+        """Hand a legacy scheduler what it has to fire, if it is the one; it begins anew."""
         if peer.role == "scheduler" and peer.features is None:
             peer.told.clear()
             if self._choose() is peer:
                 self._hand_over(peer)
 
     def tick(self) -> None:
-        """Choose another plain scheduler where the one that fired is gone."""
-        if self._plain is not None:
+        """Choose another legacy scheduler where the one that fired is gone."""
+        if self._legacy is not None:
             self._choose()
 
     def _hand_over(self, peer: Peer, after: int = 0) -> None:
@@ -162,7 +162,7 @@ class Schedules:
                     made = Schedule.read(row.name, unpack(row.definition, "a schedule"))
                 except (EventMQError, TypeError):
                     continue  # of a newer version: our schedulers say so in their log
-                if made.plain and made.enabled:
+                if made.legacy and made.enabled:
                     self._tell(peer, made, self.state.message_id(), repeated=True)
             if page.more:
                 self._hand_over(peer, page.revision)

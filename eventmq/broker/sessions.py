@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.broker.heartbeats import Heartbeats
-from eventmq.broker.peers import PLAIN_PREFIX, Session
+from eventmq.broker.peers import LEGACY_PREFIX, Session
 from eventmq.broker.revoked import Revoked
 from eventmq.broker.status import forget_worker
 from eventmq.broker.subqueues import Eligibility
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Sessions"]
 
-#: Seconds after INFORM in which a plain worker's READYs say how many slots it has.
-PLAIN_START = 5.0
+#: Seconds after INFORM in which a legacy worker's READYs say how many slots it has.
+LEGACY_START = 5.0
 
 #: Seconds in which the answers to chunks come, and their ACKs go, that a session still holds.
 ORPHAN_GRACE = 0.5
 
-#: Seconds that a plain peer's REPLY may come after the READY of the same slot.
-PLAIN_LATE = 2.0
+#: Seconds that a legacy peer's REPLY may come after the READY of the same slot.
+LEGACY_REPLY_DELAY = 2.0
 
 
 class Sessions:
@@ -122,8 +122,8 @@ class Sessions:
 
     def _read_features(self, text: str) -> Features:
         features = Features.parse(text)
-        if features.session.startswith(PLAIN_PREFIX):
-            msg = f"a session id does not begin with {PLAIN_PREFIX!r}: those the broker makes"
+        if features.session.startswith(LEGACY_PREFIX):
+            msg = f"a session id does not begin with {LEGACY_PREFIX!r}: those the broker makes"
             raise ProtocolError(msg, code="bad-features")
         if max(len(features.session), len(features.name)) > self.state.limits.max_id:
             msg = f"session and name have at most {self.state.limits.max_id} characters"
@@ -143,7 +143,7 @@ class Sessions:
         self, peer: Peer, queues: tuple[tuple[int, str], ...], features: Features | None
     ) -> None:
         state = self.state
-        plain = features is None
+        legacy = features is None
         session = self._session(peer, features)
         session.name = (features.name if features else "") or session.id
         session.queues = queues or ((10, state.limits.default_queue),)
@@ -151,15 +151,15 @@ class Sessions:
         session.tasks = frozenset(features.tasks) if features else frozenset()
         session.callables = bool(features and features.callables)
         session.inputs = bool(features and "inputs" in features.extensions)
-        session.plain = plain
-        tasks = None if not plain and not session.tasks else session.tasks
-        session.eligibility = Eligibility(tasks, plain or session.callables)
+        session.legacy = legacy
+        tasks = None if not legacy and not session.tasks else session.tasks
+        session.eligibility = Eligibility(tasks, legacy or session.callables)
         if features:  # a broker that was restarted goes on above what the worker has seen
             session.next_number = max(session.next_number, features.received + 1)
         session.gone_at = session.patience = 0.0
         session.closing = False
         session.blocked.clear()
-        if plain:
+        if legacy:
             session.free = session.slots = 0
             session.informed_at = state.now
         for _, name in session.queues:
@@ -172,7 +172,7 @@ class Sessions:
     def session_id(self, peer: Peer, features: Features | None) -> str:
         """Return the id of the session that a worker begins or goes on with at its INFORM."""
         key = peer.key
-        made = f"{PLAIN_PREFIX}{self.state.epoch}.{key.port}.{key.identity.hex()}"
+        made = f"{LEGACY_PREFIX}{self.state.epoch}.{key.port}.{key.identity.hex()}"
         return (features.session if features else "") or made
 
     def _session(self, peer: Peer, features: Features | None) -> Session:
@@ -181,7 +181,7 @@ class Sessions:
         session_id = self.session_id(peer, features)
         old = peer.session
         if old is not None and (features is None or old.id != session_id):
-            self.lost(old)  # a plain peer starts anew; one of ours is another run now
+            self.lost(old)  # a legacy peer starts anew; one of ours is another run now
         session = state.sessions.get(session_id)
         if session is None:
             session = state.sessions[session_id] = Session(session_id, self.new_order())
@@ -193,14 +193,14 @@ class Sessions:
     # What a worker holds
 
     def ready(self, peer: Peer, message: Ready) -> None:
-        """Note a free slot of a plain worker, or the status of one of ours."""
+        """Note a free slot of a legacy worker, or the status of one of ours."""
         session = peer.session
         if session is None:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
-        elif session.plain:
+        elif session.legacy:
             session.full = False
             session.free += 1
-            if self.state.now - session.informed_at <= PLAIN_START:
+            if self.state.now - session.informed_at <= LEGACY_START:
                 session.slots = max(session.slots, session.free + len(session.leases))
             session.blocked.clear()
         elif message.status is not None:
@@ -306,17 +306,17 @@ class Sessions:
                 state.queue(name).served_at = state.now
         if session.orphaned_chunks:
             self._update_orphaned_chunks(session, set(session.orphaned_chunks))
-        if session.plain:
-            self._judge_plain(session)
+        if session.legacy:
+            self._check_legacy(session)
 
-    def _judge_plain(self, session: Session) -> None:
+    def _check_legacy(self, session: Session) -> None:
         now = self.state.now
         all_free = session.leases and session.free >= session.slots > 0
         if not all_free:
             session.idle_since = 0.0
         elif not session.idle_since:
             session.idle_since = now
-        died = bool(session.idle_since) and now - session.idle_since >= PLAIN_LATE
+        died = bool(session.idle_since) and now - session.idle_since >= LEGACY_REPLY_DELAY
         for lease in list(session.leases.values()):
             if died or now >= lease.until:
                 death = Death.SHARED if died else Death.SILENT
@@ -332,7 +332,7 @@ class Sessions:
         if session is None:
             self.drop(peer)
             return
-        if session.plain:
+        if session.legacy:
             self._leave(peer)
         else:
             session.closing = True
@@ -352,7 +352,7 @@ class Sessions:
             session.peer = None
             limits, now = self.state.limits, self.state.now
             session.gone_at = now
-            session.patience = limits.heartbeat_timeout if session.plain else 0.0
+            session.patience = limits.heartbeat_timeout if session.legacy else 0.0
             end = now + (session.patience or limits.grace)
             self.due = end if self.due is None else min(self.due, end)
 
@@ -362,7 +362,7 @@ class Sessions:
         self._forget(peer)
         if session is not None and session.peer is peer:
             session.peer = None
-            if session.plain and session.closing:
+            if session.legacy and session.closing:
                 return  # it finishes what it has; the leases end by themselves
             self.lost(session, silent=True)
 
@@ -383,7 +383,7 @@ class Sessions:
         for lease in list(session.leases.values()):
             self.revoked.add(session, lease)
             # Whoever was not heard of since the broker was started may have ended in any way.
-            certain = not session.plain and not session.closing and lease.sent > 0.0
+            certain = not session.legacy and not session.closing and lease.sent > 0.0
             charge = _charge(session, lease, death) if certain else None
             self.outcomes.give_back(session, lease, death=charge)
         forget_worker(self.state, session)
@@ -396,7 +396,7 @@ class Sessions:
     def queue_kbai(self) -> None:
         """Send KBAI to all registered peers, and KBYE as well to those without FEATURES.
 
-        A plain peer sends nothing after that but the REPLYs of what it has (emqp-1.0, "DISCONNECT
+        A legacy peer sends nothing after that but the REPLYs of what it has (emqp-1.0, "DISCONNECT
         and KBAI"), so it is not missed until its leases end.
         """
         state = self.state

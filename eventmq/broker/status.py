@@ -109,7 +109,7 @@ def _names(state: State) -> dict[str, str]:
 
 def _name(session: Session) -> str:
     """Return the name of a worker of ours, the routing id of another, as EventMQ 0.3 has it."""
-    if not session.plain:
+    if not session.legacy:
         return session.name
     return _text(bytes.fromhex(session.id.rpartition(".")[2]))
 

@@ -218,7 +218,7 @@ class Streams:
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take parts, or progress; what comes of a delivery that is not leased is passed over."""
         session, outcome, job_id = peer.session, message.outcome or "", message.request or ""
-        if session is None or session.plain:
+        if session is None or session.legacy:
             self.state.error(peer, message.id, "inform-again", "say INFORM as a worker first")
         elif outcome.startswith(PART):
             head = PartHead.parse(outcome)

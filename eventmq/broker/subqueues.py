@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY",
     "BEFORE_ALL",
+    "LEGACY_ONLY",
     "NOTHING",
-    "PLAIN_ONLY",
     "Eligibility",
     "Load",
     "Place",
@@ -320,21 +320,21 @@ class Eligibility(NamedTuple):
 
     #: Names of tasks; None means any.
     tasks: frozenset[str] | None
-    #: Whether it takes plain jobs.
-    plain: bool
+    #: Whether it takes legacy jobs.
+    legacy: bool
 
     def admits(self, task: str | None) -> bool:
-        """Say whether jobs of a task suit, or plain ones where it is None."""
+        """Say whether jobs of a task suit, or legacy ones where it is None."""
         if task is None:
-            return self.plain
+            return self.legacy
         return self.tasks is None or task in self.tasks
 
 
 #: The eligibility of a session that did not say yet what it knows.
-NOTHING = Eligibility(frozenset(), plain=False)
+NOTHING = Eligibility(frozenset(), legacy=False)
 
-#: The eligibility of a session that takes plain jobs only.
-PLAIN_ONLY = Eligibility(frozenset(), plain=True)
+#: The eligibility of a session that takes legacy jobs only.
+LEGACY_ONLY = Eligibility(frozenset(), legacy=True)
 
 
 class ReadyHeap:

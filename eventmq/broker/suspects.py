@@ -382,7 +382,7 @@ class Suspects:
         suspect = self.get(job)
         if suspect is None:
             return False
-        if session.plain or job.deaths + suspect.losses < ISOLATE or not session.leases:
+        if session.legacy or job.deaths + suspect.losses < ISOLATE or not session.leases:
             return True
         if not suspect.since:
             suspect.since = now
@@ -400,5 +400,5 @@ class Suspects:
         if suspect is None:
             return
         suspect.session, suspect.since = None, 0.0
-        if not session.plain and job.deaths + suspect.losses >= ISOLATE and not session.leases:
+        if not session.legacy and job.deaths + suspect.losses >= ISOLATE and not session.leases:
             session.keep(job, now)

@@ -14,7 +14,7 @@ from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind
 from eventmq.store.reads import JobRow
 from eventmq.store.writes import Finished
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, encode_error
+from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -213,7 +213,7 @@ class Transient:
 
     def undo(self, session: Session, lease: Lease) -> None:
         """The commit before a chunk failed, so that it was not sent: its jobs wait again."""
-        if session.plain:
+        if session.legacy:
             session.free += 1
         self.give_back(session, lease, unstarted=True)
 
@@ -291,12 +291,12 @@ class Transient:
             self.state.counters["handed_back"] += 1
             self._back(job)
 
-    def plain(self, session: Session, lease: Lease, job: JobRecord, result: bytes) -> None:
-        """Take the REPLY of a plain worker."""
+    def legacy(self, session: Session, lease: Lease, job: JobRecord, result: bytes) -> None:
+        """Take the REPLY of a legacy worker."""
         lease.jobs[0] = None
         lease.left = 0
         session.leases.pop(lease.number, None)
-        self._end([self._row(job, JobState.SUCCEEDED, PLAIN_TYPE, result, session.name)])
+        self._end([self._row(job, JobState.SUCCEEDED, LEGACY_TYPE, result, session.name)])
 
     # Ends
 
@@ -323,7 +323,7 @@ class Transient:
             if entry is not None:
                 session, lease, place = entry
                 lease.jobs[place] = None
-                if not session.plain:
+                if not session.legacy:
                     send_cancel(session, lease, place, job.id)
                     lease.left -= 1
                     if not lease.left:

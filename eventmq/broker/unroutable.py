@@ -59,7 +59,7 @@ class UnroutableLog:
             return
         names = ", ".join(repr(s.name or s.id) for s in sessions[:NAMED])
         more = f" and {len(sessions) - NAMED} more" if len(sessions) > NAMED else ""
-        what = f"the task {task!r}" if task else "what a plain job names (see --allow-callables)"
+        what = f"the task {task!r}" if task else "what a legacy job names (see --allow-callables)"
         logger.warning(
             "no worker of the queue %r knows %s; it is served by %s%s; such jobs wait, and fail "
             "after %g s unless a worker comes that does", queue, what, names, more, grace,
@@ -69,7 +69,7 @@ class UnroutableLog:
     def failed(queue: str, task: str, jobs: int) -> None:
         """Log that jobs failed for good, because no worker that knows their task connected."""
         what = "%d jobs of the task %r in the queue %r failed for good: no worker knows it"
-        logger.error(what, jobs, task or "(plain)", queue)
+        logger.error(what, jobs, task or "(legacy)", queue)
 
 
 class UnroutableJobs:

@@ -1,4 +1,4 @@
-"""Who waits for the ends of jobs: ``get`` calls of our clients, reply-requested of plain ones."""
+"""Who waits for the ends of jobs: ``get`` calls of our clients, reply-requested of legacy ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventmq.job import TERMINAL
 from eventmq.store.reads import FindJobs
 from eventmq.wire.batches import pack
-from eventmq.wire.results import ENDED, plain_result
+from eventmq.wire.results import ENDED, legacy_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -345,7 +345,7 @@ class Waits:
         *,
         kept: bool = True,
     ) -> None:
-        """Send the REPLY that a REQUEST asked for; plain peers read text only, and no OUTCOME."""
+        """Send the REPLY that a REQUEST asked for; legacy peers read text only, and no OUTCOME."""
         peer = self.reply_never(job.id)
         if peer is None:
             return
@@ -358,7 +358,7 @@ class Waits:
         elif peer.features is not None:
             self.state.reply(peer, result or b"", job_id, state.value)
         else:
-            self.state.reply(peer, plain_result(state, result), job_id)
+            self.state.reply(peer, legacy_result(state, result), job_id)
 
     def _answer(self, peer: Peer, call: str, row: Row) -> None:
         left = peer.calls.get(call)

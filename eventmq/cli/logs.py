@@ -50,7 +50,7 @@ class _Lines(logging.Formatter):
         job = getattr(record, "eventmq_job", "")
         where = ""
         if job and record.name != _NAMES_JOBS:
-            task = getattr(record, "eventmq_task", "") or "(plain)"
+            task = getattr(record, "eventmq_task", "") or "(legacy)"
             where = f" [{task} {job} attempt {getattr(record, 'eventmq_attempt', '')}]"
         record.eventmq_where = where
         return super().format(record)

@@ -44,7 +44,7 @@ class BrokerConnection:
         index: Place in the list of brokers.
         address: For people.
         phase: `ConnectionPhase`.
-        features: What the broker announced, None before that or if it is a plain one.
+        features: What the broker announced, None before that or if it is a legacy one.
         unsent: Messages that the socket has not taken yet, in order.
         in_flight: Number of submissions and calls in flight at this broker.
         busy_since: When it last had none, or was opened.
@@ -83,7 +83,7 @@ class BrokerConnection:
 
     @property
     def store(self) -> str:
-        """The id of the broker's store; a plain broker is taken for one of its own."""
+        """The id of the broker's store; a legacy broker is taken for one of its own."""
         return (self.features.store if self.features else "") or self.address
 
     @property

@@ -35,7 +35,7 @@ from eventmq.wire.exceptions import rebuild
 from eventmq.wire.results import (
     ERROR_TYPE,
     FRAMES_TYPE,
-    PLAIN_TYPE,
+    LEGACY_TYPE,
     RemoteError,
     ResultLocation,
     decode_error,
@@ -192,7 +192,7 @@ class OutcomeReader:
         if content_type == FRAMES_TYPE:
             return decode_frames(data)
         content_type, data = self._location.get(job_id, content_type, data)
-        if content_type == PLAIN_TYPE:
+        if content_type == LEGACY_TYPE:
             return _plain_value(data)
         name, _, rest = content_type.partition(";")
         signature, _, created = rest.partition(";")
@@ -220,7 +220,7 @@ def _number(text: str) -> float:
 
 
 def _plain_value(data: bytes) -> Any:
-    """Return what a plain worker answered: JSON ``{"value": ...}``, else the text."""
+    """Return what a legacy worker answered: JSON ``{"value": ...}``, else the text."""
     text = data.decode(errors="replace")
     try:
         value = json.loads(text)

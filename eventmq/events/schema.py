@@ -98,7 +98,7 @@ COLUMNS = (
     _column("root_id", "string", "First job of the tree that the job belongs to"),
     _column("parent_id", "string", "The job that it waited for, or that submitted it"),
     _column("trace_id", "string", "Of the trace that the job belongs to"),
-    _column("task", "string", "Name of the task, null for a plain job"),
+    _column("task", "string", "Name of the task, null for a legacy job"),
     _column("queue", "string", "Name of the queue"),
     _column("attempt", "int32", "From 1; grows when the job failed and is tried again"),
     _column("delivery", "int32", "From 1; grows at each dispatch; 0 before the first"),

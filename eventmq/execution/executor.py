@@ -30,7 +30,7 @@ from eventmq.execution.streaming import (
 from eventmq.interfaces import Envelope, JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import OutcomeRow
-from eventmq.wire.results import ERROR_TYPE, FRAMES_TYPE, PLAIN_TYPE, ResultLocation, encode_error
+from eventmq.wire.results import ERROR_TYPE, FRAMES_TYPE, LEGACY_TYPE, ResultLocation, encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -187,7 +187,7 @@ class Executor(Caller):
         clock: Reads time.
         accept_content: Content types that are decoded.
         middleware: Outermost first; only its ``execute`` is used.
-        allow_callables: Patterns of dotted paths that plain jobs may call.
+        allow_callables: Patterns of dotted paths that legacy jobs may call.
         location: Where results are kept; the broker unless told.
         fetched: Returns what the job manager has fetched for a job, as lists of id, content type
             and bytes.
@@ -262,7 +262,7 @@ class Executor(Caller):
             route: Of the job's queue and header text.
             position: The job's place in its chunk.
             entry: Id, delivery, attempt and expiry.
-            payload: The encoded ``[args, kwargs]``, or the body of a plain job.
+            payload: The encoded ``[args, kwargs]``, or the body of a legacy job.
         """
         monotonic = self._monotonic
         start = monotonic()
@@ -279,7 +279,7 @@ class Executor(Caller):
         job = JobContext(job_id, task, queue, entry.attempt, entry.delivery, route.text, stop)
         token = current.set(job)
         try:
-            if route.plain:
+            if route.legacy:
                 return self._run_plain(route, position, job, payload, start)
             # Decoding: not the task's fault, and no better next time.
             content_type = route.content_type
@@ -326,7 +326,7 @@ class Executor(Caller):
         job = JobContext(entry.id, route.task, queue, entry.attempt, entry.delivery, text)
         error = past_hard_limit(entry.timeout)
         row = self._failed(route, position, job, now - run_time, error)
-        if route.plain:  # the broker makes of it what deployed clients know
+        if route.legacy:  # the broker makes of it what deployed clients know
             row = row._replace(content_type=ERROR_TYPE, result=encode_error(describe(error)))
         return row
 
@@ -356,8 +356,8 @@ class Executor(Caller):
 
     def _part_encoder(self, job: JobContext) -> Encode:
         route = self._routes.route(job.queue, job.headers)
-        if route.plain:
-            what = "a plain job cannot yield parts, which no plain peer understands"
+        if route.legacy:
+            what = "a legacy job cannot yield parts, which no legacy peer understands"
             raise PartError(SerializationError(f"{what}: return a list instead"))
         return part_encoder(route, job, self._location.max_result, started=self._now())
 
@@ -436,8 +436,8 @@ class Executor(Caller):
         delay = retry_delay(error, job.attempt, route.retries, route.spec, policy)
         reason = reason_of(error, route.retries, again=delay is not None)
         told = describe(reason, function=route.spec.function, ours=__file__)
-        if route.plain:
-            content_type, body = PLAIN_TYPE, told.message.encode(errors="replace")
+        if route.legacy:
+            content_type, body = LEGACY_TYPE, told.message.encode(errors="replace")
         else:
             content_type, body = ERROR_TYPE, encode_error(told)
         if delay is None:
@@ -468,4 +468,4 @@ class Executor(Caller):
         except BaseException as error:  # noqa: BLE001 - as in run
             return self._failed(route, position, job, start, error)
         run_time = self._monotonic() - start
-        return OutcomeRow(position, _SUCCEEDED, started, run_time, PLAIN_TYPE, result)
+        return OutcomeRow(position, _SUCCEEDED, started, run_time, LEGACY_TYPE, result)

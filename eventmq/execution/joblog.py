@@ -66,7 +66,7 @@ def _end_of(traceback: str) -> str:
 
 
 def _task(name: str) -> str:
-    return name or "(plain)"
+    return name or "(legacy)"
 
 
 def _what(error: RemoteError) -> str:

@@ -1,4 +1,4 @@
-"""Plain jobs: the body that deployed software sends, which names a callable instead of a task.
+"""Legacy jobs: the body that deployed software sends, which names a callable instead of a task.
 
 ``["run", {"callable", "path", "args", "kwargs", "class_args", "class_kwargs"}]``; ``path`` is
 ``pkg.mod``, or ``pkg.mod:Class`` for a method of a new object. **Warning**: whoever may submit
@@ -24,7 +24,7 @@ __all__ = ["PlainCall", "encode_plain", "parse_plain", "resolve"]
 
 
 class PlainCall(NamedTuple):
-    """A plain job, read but not looked up."""
+    """A legacy job, read but not looked up."""
 
     module: str
     cls: str
@@ -45,7 +45,7 @@ def _is_path(text: str) -> bool:
 
 
 def parse_plain(payload: bytes) -> PlainCall:
-    """Read the body of a plain job.
+    """Read the body of a legacy job.
 
     Raises:
         SerializationError: It is not that.
@@ -53,20 +53,20 @@ def parse_plain(payload: bytes) -> PlainCall:
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise SerializationError("the body of a plain job is not JSON") from error
+        raise SerializationError("the body of a legacy job is not JSON") from error
     match value:
         case ["run", {"callable": str(name), "path": str(path), **more}]:
             rest: dict[str, Any] = {str(key): item for key, item in more.items()}
             module, colon, cls = path.partition(":")
         case _:
-            raise SerializationError('a plain job is ["run", {"callable", "path", ...}]')
+            raise SerializationError('a legacy job is ["run", {"callable", "path", ...}]')
     parts = [rest.get(key) or [] for key in ("args", "class_args")]
     maps = [rest.get(key) or {} for key in ("kwargs", "class_kwargs")]
     known = name.isidentifier() and _is_path(module) and (cls.isidentifier() or not colon)
     if not known or not all(isinstance(part, list) for part in parts):
-        raise SerializationError("path and callable of a plain job are names, args a list")
+        raise SerializationError("path and callable of a legacy job are names, args a list")
     if not all(isinstance(part, dict) for part in maps):
-        raise SerializationError("kwargs and class_kwargs of a plain job are maps")
+        raise SerializationError("kwargs and class_kwargs of a legacy job are maps")
     return PlainCall(module, cls, name, parts[0], maps[0], parts[1], maps[1])
 
 
@@ -91,7 +91,7 @@ def _check_origin(target: object, dotted: str, patterns: Sequence[str]) -> None:
 
 
 def resolve(call: PlainCall, patterns: Sequence[str]) -> Callable[..., Any]:
-    """Return what a plain job calls.
+    """Return what a legacy job calls.
 
     Raises:
         NotAllowed: The operator admitted no such path.
@@ -114,7 +114,7 @@ def resolve(call: PlainCall, patterns: Sequence[str]) -> Callable[..., Any]:
 
 
 def encode_plain(value: object) -> bytes:
-    """Encode the result of a plain job.
+    """Encode the result of a legacy job.
 
     Raises:
         SerializationError: JSON cannot say it.

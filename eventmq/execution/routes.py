@@ -168,7 +168,7 @@ def _nothing(*_: object, **__: object) -> None:
     """Stand for the function of a task that is not there."""
 
 
-#: Of plain jobs and of tasks that are not known.
+#: Of legacy jobs and of tasks that are not known.
 _NO_TASK = TaskSpec(name="", function=_nothing, no_retry_on=(SerializationError, ResultTooLarge))
 
 
@@ -185,7 +185,7 @@ class Route:
         "fed",
         "fetches",
         "ignore_result",
-        "plain",
+        "legacy",
         "policy",
         "queue",
         "refusal",
@@ -223,7 +223,7 @@ class Route:
         self.ignore_result = ignored and not self.fed
         #: Whether its arguments may have to be fetched, which blocks.
         self.fetches = False
-        self.plain = not headers.content_type
+        self.legacy = not headers.content_type
         self.result_type = spec.serializer or headers.content_type
         self.decode: Callable[[bytes, Envelope], Any] = _undecided
         self.encode: Callable[[object, Envelope], tuple[bytes, str]] = _undecided
@@ -276,7 +276,7 @@ class RouteTable:
             headers = parse_headers(text)
             route = Route(queue, text, headers, self.tasks.get(headers.task, _NO_TASK))
             route.policy = self._policy(headers, route.spec)
-            if not route.plain:
+            if not route.legacy:
                 self._bind(route)
                 if TAKES in headers.graph:
                     paged = PAGED in headers.graph

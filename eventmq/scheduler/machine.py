@@ -301,7 +301,7 @@ class SchedulerMachine:
             logger.exception("the trigger of schedule %r failed; it does not fire", schedule.name)
             self.drop([schedule.name])
             return None
-        if self.foreign and schedule.source == "wire" and schedule.plain:
+        if self.foreign and schedule.source == "wire" and schedule.legacy:
             return Firing(entry, (), last)
         if unfinished.get(schedule.last_job):
             if schedule.overlap == "queue":

@@ -626,7 +626,7 @@ def _note_results(results: dict[str, _Value], rows: Iterable[Finished]) -> None:
 
 
 def _content_type(text: str) -> str:
-    """Return the content type of a body, "" of a plain job, with what a signature covers."""
+    """Return the content type of a body, "" of a legacy job, with what a signature covers."""
     headers = parse_headers(text)
     if not headers.signature:
         return headers.content_type

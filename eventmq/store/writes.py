@@ -343,7 +343,7 @@ class SubqueueKey(NamedTuple):
     is limited as a whole.
     """
 
-    #: None for plain jobs.
+    #: None for legacy jobs.
     task: str | None
     #: The header ``limit-key``, "" without one.
     key: str = ""

@@ -438,8 +438,8 @@ class Enqueued:
 
     Attributes:
         id: The job's id.
-        task: Name of its task, "" for a plain job.
-        args: As the task will get them; of a plain job the body.
+        task: Name of its task, "" for a legacy job.
+        args: As the task will get them; of a legacy job the body.
         kwargs: As the task will get them.
         queue: Name of its queue.
         state: ``queued``, ``delayed`` or ``blocked``.
@@ -462,7 +462,7 @@ class Enqueued:
 
     def __str__(self) -> str:
         given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
-        text = f"{self.task or 'a plain job'}({', '.join(given)}) in queue {self.queue}"
+        text = f"{self.task or 'a legacy job'}({', '.join(given)}) in queue {self.queue}"
         return f"{text}, due in {self.due:.6g} s" if self.state == "delayed" else text
 
     @classmethod

@@ -106,7 +106,7 @@ def unpack(data: bytes, what: str) -> Any:
 
 
 def is_text(data: bytes) -> bool:
-    """Say whether a body is UTF-8: plain peers decode every frame."""
+    """Say whether a body is UTF-8: legacy peers decode every frame."""
     try:
         data.decode()
     except UnicodeDecodeError:

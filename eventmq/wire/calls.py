@@ -159,7 +159,7 @@ CALLS: dict[str, CallSpec] = {
     "schedules.lease": CallSpec(
         "client",
         {"holder": "str", "seconds": "float"},
-        "map with held (bool), revision, and foreign (bool: a plain scheduler fires what SCHEDULE "
+        "map with held (bool), revision, and foreign (bool: a legacy scheduler fires what SCHEDULE "
         "brought)",
         "Ask to be the scheduler that fires, for so many seconds; 0 gives it back.",
     ),

@@ -84,7 +84,7 @@ class Ack(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A worker has room: one slot for a plain peer, ``status`` (absolute) for one of ours."""
+    """A worker has room: one slot for a legacy peer, ``status`` (absolute) for one of ours."""
 
     id: str
     status: str | None = None

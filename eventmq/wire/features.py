@@ -76,7 +76,7 @@ class Features:
         session: INFORM: the id of this run of the peer.
         name: INFORM: what people call the peer, such as ``host:pid``.
         tasks: INFORM of a worker: names of the tasks it knows.
-        callables: INFORM of a worker: patterns of dotted paths that it runs (plain jobs).
+        callables: INFORM of a worker: patterns of dotted paths that it runs (legacy jobs).
         received: INFORM of a worker: highest chunk number it ever received.
         held: INFORM of a worker: numbers of the chunks it holds and has not answered fully.
         epoch: ACK: number of this run of the broker.

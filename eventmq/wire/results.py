@@ -30,8 +30,8 @@ __all__ = [
     "ENDED",
     "ERROR_TYPE",
     "FRAMES_TYPE",
+    "LEGACY_TYPE",
     "NO_REPLY",
-    "PLAIN_TYPE",
     "RemoteError",
     "ResultLocation",
     "decode_arguments",
@@ -42,7 +42,7 @@ __all__ = [
     "encode_value",
     "is_reference",
     "is_service",
-    "plain_result",
+    "legacy_result",
     "service_task",
     "shorten",
     "too_large",
@@ -58,8 +58,8 @@ NO_REPLY = b"no-reply"
 #: Content type of an error.
 ERROR_TYPE = "error"
 
-#: Content type of what a plain peer answers: JSON ``{"value": ...}`` or any text.
-PLAIN_TYPE = "plain"
+#: Content type of what a legacy peer answers: JSON ``{"value": ...}`` or any text.
+LEGACY_TYPE = "plain"
 
 #: A traceback longer than this many characters loses its middle.
 TRACEBACK_LIMIT = 16 * 1024
@@ -131,7 +131,7 @@ def _is_plain(value: object) -> bool:
     return True
 
 
-def plain_result(state: JobState, result: bytes | None) -> bytes:
+def legacy_result(state: JobState, result: bytes | None) -> bytes:
     """Return what a REPLY says to a peer that knows only the published document: text.
 
     A job that succeeded without information is answered with a True value (emqp-1.0, "Headers",
@@ -139,16 +139,16 @@ def plain_result(state: JobState, result: bytes | None) -> bytes:
     time-out, as deployed software says it.
     """
     if state is JobState.SUCCEEDED:
-        return result if result and is_text(result) else _plain(value=True)
+        return result if result and is_text(result) else _legacy_value(value=True)
     if not result or state is JobState.CANCELLED:
-        return _plain(state.value)
+        return _legacy_value(state.value)
     error = decode_error(result)
     if error.type.endswith("TimeLimitExceeded"):
-        return _plain("TimeoutError")
-    return _plain(error.message or error.type)
+        return _legacy_value("TimeoutError")
+    return _legacy_value(error.message or error.type)
 
 
-def _plain(value: object) -> bytes:
+def _legacy_value(value: object) -> bytes:
     return json.dumps({"value": value}).encode()
 
 

@@ -62,7 +62,7 @@ def read_schedule(message: Message) -> Schedule:
     if message.remove:
         return Schedule(name=name)
     if not headers.content_type and not is_text(message.body):
-        text = "a job without content-type is text: plain workers read nothing else"
+        text = "a job without content-type is text: legacy workers read nothing else"
         raise ProtocolError(text, code="bad-body")
     if headers.run_count is not None and headers.run_count < 1:
         raise ProtocolError("run_count is a whole number from 1", code="bad-header")

@@ -61,7 +61,7 @@ class Redactor:
     """Says what a journal has of arguments and results. One thread.
 
     Args:
-        function: The user's: gets the name of a task, "" of a plain job; ``arguments`` or
+        function: The user's: gets the name of a task, "" of a legacy job; ``arguments`` or
             ``result``; and the value.
         reader: Decodes values.
     """

@@ -180,13 +180,13 @@ def test_schedules_of_clients_survive_everything(system: System) -> None:
     assert app.schedules.store.find("tick") is None
 
 
-def plain_schedules(system: System) -> list[Schedule]:
+def legacy_schedules(system: System) -> list[Schedule]:
     """Return the schedules that are not of the beat's code."""
     found = system.apps[0].schedules.list() if system.apps else system.app().schedules.list()
     return [schedule for schedule in found if schedule.source == "wire"]
 
 
-def test_a_schedule_of_a_plain_client_is_fired_for_a_plain_worker(system: System) -> None:
+def test_a_schedule_of_a_legacy_client_is_fired_for_a_legacy_worker(system: System) -> None:
     """Broker and beat are ours; client and worker know only the published document."""
     broker = system.broker()
     beat(system)
@@ -204,7 +204,7 @@ def test_a_schedule_of_a_plain_client_is_fired_for_a_plain_worker(system: System
         assert (request[4], request[6]) == (b"plain", body)
         laborer.send(b"REPLY", b'{"value": null}', request[3])
     laborer.send(b"READY")
-    until(lambda: not plain_schedules(system), "it is over")
+    until(lambda: not legacy_schedules(system), "it is over")
     assert laborer.silent()
     for peer in (client, laborer):
         peer.close()

@@ -182,7 +182,7 @@ def test_a_peer_with_many_bad_messages_is_logged_once(
     assert "SECRET" not in broker.log()
 
 
-def test_a_registered_plain_peer_gets_no_error_that_it_could_not_read(
+def test_a_registered_legacy_peer_gets_no_error_that_it_could_not_read(
     broker: BrokerProcess, connect: Connect
 ) -> None:
     """It knows only the published document."""

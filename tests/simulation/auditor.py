@@ -78,7 +78,7 @@ class Known:
     told: tuple[str, bytes | None] | None = None
 
     @property
-    def plain(self) -> bool:
+    def legacy(self) -> bool:
         return not self.headers.content_type
 
     @property
@@ -230,7 +230,7 @@ class Auditor:
             if len(known.executions) >= self.lives:
                 self.fail(f"job {entry.id} has no guarantee and is started once more")
             return
-        for other in () if known.plain else known.executions:
+        for other in () if known.legacy else known.executions:
             if other.delivery == entry.delivery:
                 self.fail(f"delivery {entry.delivery} of job {entry.id} was started twice")
             if other.end is None and not self.twice:
@@ -320,7 +320,7 @@ class Auditor:
             return
         if known.sentenced and state is not JobState.CANCELLED:
             self.fail(f"somebody was told that job {job_id} is cancelled, and it is {state}")
-        if known.plain:  # its REPLY says neither delivery nor failure, and the first one counts
+        if known.legacy:  # its REPLY says neither delivery nor failure, and the first one counts
             if state is JobState.SUCCEEDED and not known.done(OutcomeKind.SUCCEEDED):
                 self.fail(f"job {job_id} succeeded, and nobody has run it to its end")
             return

@@ -11,8 +11,8 @@ from eventmq.errors import BrokerUnavailable
 from eventmq.wire.batches import encode_batch
 from eventmq.wire.commands import Request
 from tests.simulation.graphs import write_graph
+from tests.simulation.legacy import legacy_body
 from tests.simulation.network import Socket
-from tests.simulation.plain import plain_body
 from tests.simulation.pool import make_body
 from tests.simulation.reader import Reader
 from tests.simulation.world import Process
@@ -36,7 +36,7 @@ AGAIN = 3
 
 def body_of(job: JobPlan) -> bytes:
     """Encode what happens in the runs of a job."""
-    return (make_body if "content-type:" in job.headers else plain_body)(job.runs)
+    return (make_body if "content-type:" in job.headers else legacy_body)(job.runs)
 
 
 class ClientProcess(Process):

@@ -25,7 +25,7 @@ def make_faults(
     beats: int,
     relaxed: bool,
     back: bool,
-    plain: int = 0,
+    legacy: int = 0,
 ) -> tuple[Fault, ...]:
     """Return up to five faults before a time.
 
@@ -35,13 +35,13 @@ def make_faults(
         workers: How many there are.
         clients: How many there are.
         beats: How many there are.
-        plain: Plain workers.
+        legacy: Legacy workers.
         relaxed: The disk is not synced by every commit.
         back: A clock may be put back by an hour: nothing waits for it.
     """
     count = draw.choice((0, 1, 1, 2, 2, 3, 5))
     maker = _Faults(draw, workers, clients, beats, relaxed=relaxed, back=back)
-    maker.peers += [f"plain{n}" for n in range(plain)]
+    maker.peers += [f"plain{n}" for n in range(legacy)]
     found = [maker.one(round(draw.random() * end, 3)) for _ in range(count)]
     return tuple(sorted(found, key=lambda fault: fault.at))
 

@@ -16,7 +16,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import Faults, rough, sets_clocks
 from tests.simulation.graphs import needs_of
 from tests.simulation.ledger import check_events
-from tests.simulation.plain import PlainWorker
+from tests.simulation.legacy import LegacyWorker
 from tests.simulation.slots import check_slots
 from tests.simulation.worker import WorkerProcess
 from tests.simulation.world import EPOCH, Process, World
@@ -83,12 +83,12 @@ class Simulation:
             )
             for number, (slots, queues) in enumerate(scenario.workers)
         ]  # fmt: skip
-        self.plain = [
-            PlainWorker(
+        self.legacy = [
+            LegacyWorker(
                 world, self.network, self.auditor, number=number, slots=slots, queues=queues,
                 limits=limits,
             )
-            for number, (slots, queues) in enumerate(scenario.plain)
+            for number, (slots, queues) in enumerate(scenario.legacy)
         ]  # fmt: skip
         self.beats = [
             BeatProcess(
@@ -101,7 +101,7 @@ class Simulation:
         self.faults = Faults(self)
         self.processes: dict[str, Process] = {
             process.name: process
-            for process in [self.broker, *self.clients, *self.workers, *self.plain, *self.beats]
+            for process in [self.broker, *self.clients, *self.workers, *self.legacy, *self.beats]
         }
 
     def process(self, who: str) -> Any:
@@ -206,8 +206,8 @@ class Simulation:
         for client in self.clients:
             if not client.idle:
                 return f"{client.name} waits for something"
-        if not all(worker.idle for worker in self.plain):
-            return "a plain worker has a job"
+        if not all(worker.idle for worker in self.legacy):
+            return "a legacy worker has a job"
         for worker in self.workers:
             if worker.alive and not worker.manager.idle:
                 return f"{worker.name} holds {worker.manager._held.numbers()}"

@@ -16,7 +16,7 @@ def id_of(number: int, at: float) -> str:
     return f"{int((EPOCH + at) * 1000):012x}7{number & 0xFFF:03x}8{number:015x}"
 
 
-#: Headers of jobs for plain workers, and the seconds after which a lease of theirs ends.
+#: Headers of jobs for legacy workers, and the seconds after which a lease of theirs ends.
 PLAIN, PLAIN_LEASE = "timeout:3", 3.0 + PLAIN_SLACK
 
 
@@ -64,7 +64,7 @@ class Scenario:
         faults: What goes wrong.
         workers: Per worker, its slots and the queues that it serves.
         clients: How many.
-        plain: The same of plain workers.
+        legacy: The same of legacy workers.
         beats: How many schedulers.
         schedules: Of their app: name and seconds between two slots.
         relaxed: Seconds between two syncs of the disk, 0.0 for ``durable``.
@@ -80,7 +80,7 @@ class Scenario:
     schedules: tuple[tuple[str, float], ...] = ()
     relaxed: float = 0.0
     limits: dict[str, Any] = field(default_factory=dict)
-    plain: tuple[tuple[int, tuple[tuple[int, str], ...]], ...] = ()
+    legacy: tuple[tuple[int, tuple[tuple[int, str], ...]], ...] = ()
 
     @property
     def end(self) -> float:
@@ -89,9 +89,9 @@ class Scenario:
 
     @property
     def lapses(self) -> float:
-        """Seconds that leases of plain workers take to end if they do so one after the other.
+        """Seconds that leases of legacy workers take to end if they do so one after the other.
 
-        A plain worker cannot say that its process died, and with a limit of its queue each such
+        A legacy worker cannot say that its process died, and with a limit of its queue each such
         job keeps the others from running until its lease has ended.
         """
         if not self.limits.get("queue_limits"):
@@ -102,7 +102,7 @@ class Scenario:
     def lines(self) -> list[str]:
         """Return it as people read it."""
         head = f"seed {self.seed}: {self.clients} clients, {self.beats} beats {self.schedules}, "
-        head += f"workers {self.workers}, plain {self.plain}, relaxed {self.relaxed:g}, "
+        head += f"workers {self.workers}, legacy {self.legacy}, relaxed {self.relaxed:g}, "
         head += f"limits {self.limits}"
         return [head, *map(str, sorted([*self.ops, *self.faults], key=lambda item: item.at))]
 

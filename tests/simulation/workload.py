@@ -39,8 +39,8 @@ class _Maker:
         self.made: list[JobPlan] = []
         self.queues = [f"q{n}" for n in range(self.random.choice((1, 1, 2)))]
         self.clients = self.random.choice((1, 1, 2))
-        #: Some jobs are plain ones, and there are plain workers for them.
-        self.plain = self.random.random() < 0.1
+        #: Some jobs are legacy ones, and there are legacy workers for them.
+        self.legacy = self.random.random() < 0.1
         parts: dict[str, Callable[[], str]] = {
             "delay": self._delay, "expiry": self._expiry, "priority": self._priority,
             "unique": self._unique, "running": self._running, "rate": self._rate,
@@ -66,7 +66,7 @@ class _Maker:
         if self._pause in self.deeds:
             ops += [self._call("resume", queue=queue) for queue in self.queues]
         workers = tuple(self._worker() for _ in range(draw.randint(1, 3)))
-        plain = tuple(self._worker() for _ in range(draw.randint(1, 2))) if self.plain else ()
+        legacy = tuple(self._worker() for _ in range(draw.randint(1, 2))) if self.legacy else ()
         beats = draw.choice((1, 2)) if draw.random() < 0.05 else 0
         every = draw.choice((1.0, 2.5)) if beats else 0.0
         # All of them are due at once, and a beat fires one at a time.
@@ -74,11 +74,11 @@ class _Maker:
         relaxed = 0.0 if draw.random() < 0.9 else 1.0
         faults = make_faults(
             draw, self.at + 3.0, workers=len(workers), clients=self.clients, beats=beats,
-            relaxed=bool(relaxed), back=not (self.jobs and self._waits), plain=len(plain),
+            relaxed=bool(relaxed), back=not (self.jobs and self._waits), legacy=len(legacy),
         )  # fmt: skip
         return Scenario(
             self.seed, tuple(ops), faults, workers, self.clients, beats, schedules, relaxed,
-            limits=self._limits(), plain=plain,
+            limits=self._limits(), legacy=legacy,
         )  # fmt: skip
 
     @property
@@ -107,8 +107,8 @@ class _Maker:
     def _plan(self, parts: list[Callable[[], str]]) -> JobPlan:
         draw = self.random
         self.jobs += 1
-        if self.plain and parts is self.parts and draw.random() < 0.5:
-            return self._plain_job()
+        if self.legacy and parts is self.parts and draw.random() < 0.5:
+            return self._legacy_job()
         headers = [f"task:sim.t{draw.randint(0, 1)}", "content-type:msgpack"]
         headers += [text for part in parts if draw.random() < 0.7 and (text := part())]
         if draw.random() < 0.1:
@@ -118,8 +118,8 @@ class _Maker:
         self.made.append(made)
         return made
 
-    def _plain_job(self) -> JobPlan:
-        """Return a job for plain workers; a lease of theirs ends 30 s after its timeout."""
+    def _legacy_job(self) -> JobPlan:
+        """Return a job for legacy workers; a lease of theirs ends 30 s after its timeout."""
         draw = self.random
         runs = ((draw.choice(TIMES), draw.choice(("ok", "ok", "die"))), (0.01, "ok"))
         made = JobPlan(id_of(self.jobs, self.at), draw.choice(self.queues), PLAIN, runs)

@@ -227,15 +227,15 @@ class QueueStoreSuite(EventTests, OperationTests, RecoveryTests, SliceTests, Uni
         assert self.claim(store, "never used", _FIRST, 100, 10**6) == ([], False)
 
     def test_claim_is_about_one_task(self) -> None:
-        """Jobs of others, however many and well ranked, are passed over; plain ones are of none."""
+        """Jobs of others, however many and well ranked, are passed over; legacy ones have none."""
         store = self.begin()
         self.admitted(store, 9, rank=-5)
         [mine] = self.admitted(store, 1, rank=5, headers="content-type:json,task:mine")
-        [plain] = self.admitted(store, 1, rank=5, headers="")
+        [legacy] = self.admitted(store, 1, rank=5, headers="")
         claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task="mine")
         assert ([job.id for job in claimed], more) == ([mine.id], False)
         claimed, more = self.claim(store, "q", _FIRST, 1, 10**6, task=None)
-        assert ([job.id for job in claimed], more) == ([plain.id], False)
+        assert ([job.id for job in claimed], more) == ([legacy.id], False)
         assert self.claim(store, "q", _FIRST, 9, 10**6, task="other") == ([], False)
 
     def test_claim_is_about_one_key(self) -> None:

@@ -127,7 +127,7 @@ def test_a_journal_without_a_redactor_drops_what_the_broker_has_kept(
     assert SECRET not in repr(table)
 
 
-def test_plain_jobs_and_frames_are_decoded_as_their_workers_do(broker: Broker, out: Path) -> None:
+def test_legacy_jobs_and_frames_are_decoded_as_their_workers_do(broker: Broker, out: Path) -> None:
     plain = json.dumps(["run", {"callable": "f", "path": "m", "args": [1], "kwargs": {"a": 2}}])
     broker.tell(b"client", Request(broker.new_id(), "default", "ack-requested", plain.encode()))
     headers = f"task:{service_task('echo')},content-type:{FRAMES_TYPE}"

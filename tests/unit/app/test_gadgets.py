@@ -161,7 +161,7 @@ def test_in_a_schedule_it_is_refused_or_kept_as_bytes(payloads: list[bytes], can
     assert not canary.exists()
 
 
-def test_a_plain_job_that_names_a_function_is_not_offered_to_anybody(
+def test_a_legacy_job_that_names_a_function_is_not_offered_to_anybody(
     app: EventMQ, canary: Path
 ) -> None:
     """Without ``--allow-callables`` no dotted path of a message runs."""

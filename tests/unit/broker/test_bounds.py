@@ -95,8 +95,8 @@ def test_a_batch_with_a_long_queue_name_is_refused_whole(broker: Broker) -> None
     assert code_of(broker.tell(b"c", Request("1", "", "batch:2", body))) == "too-large"
 
 
-def test_a_batch_with_a_plain_job_that_is_no_text_is_refused_whole(broker: Broker) -> None:
-    """Plain workers read nothing else."""
+def test_a_batch_with_a_legacy_job_that_is_no_text_is_refused_whole(broker: Broker) -> None:
+    """Legacy workers read nothing else."""
     body = encode_batch([("q", TASK), ("q", "")], [("a", 0, b"\xff"), ("b", 1, b"\xff")])
     assert code_of(broker.tell(b"c", Request("1", "", "batch:2", body))) == "bad-body"
     assert broker.call("queues") == []
@@ -209,7 +209,7 @@ def test_a_connection_that_informs_as_another_gives_back_what_it_held(
         assert index.entries[0].delivery == 2
 
 
-def test_nobody_can_take_the_session_of_a_plain_worker(broker: Broker) -> None:
+def test_nobody_can_take_the_session_of_a_legacy_worker(broker: Broker) -> None:
     """Their ids are the broker's own."""
     broker.tell(b"p", Inform("1", "", "worker"))
     broker.tell(b"p", Ready("2"))

@@ -92,7 +92,7 @@ def test_a_reason_cannot_forge_a_line_of_the_log(
     assert len(line) < 700
 
 
-def test_a_plain_client_is_told_the_state(broker: Broker) -> None:
+def test_a_legacy_client_is_told_the_state(broker: Broker) -> None:
     """It reads text only."""
     job_id = broker.new_id()
     broker.tell(b"old", Request(job_id, "default", "reply-requested", b"[]"))
@@ -327,29 +327,29 @@ def test_a_broker_killed_right_before_the_commit_has_not(broker: Broker) -> None
     assert cancel(broker, job_id) == [[job_id, "cancelled", "queued"]]
 
 
-# Plain workers
+# Legacy workers
 
 
-def plain_worker(broker: Broker, slots: int = 1) -> None:
+def legacy_worker(broker: Broker, slots: int = 1) -> None:
     broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
     for n in range(slots):
         broker.tell(b"old", Ready(f"r{n}"))
 
 
-def plain_job(broker: Broker) -> str:
+def legacy_job(broker: Broker) -> str:
     job_id = broker.new_id()
     broker.tell(b"c", Request(job_id, "default", "", b'["run", {}]'))
     return job_id
 
 
 @pytest.mark.parametrize("names_it", [True, False])
-def test_a_plain_worker_is_only_fenced(broker: Broker, names_it: bool) -> None:
+def test_a_legacy_worker_is_only_fenced(broker: Broker, names_it: bool) -> None:
     """It cannot be told; its late answer changes nothing, not even of its next job."""
-    plain_worker(broker)
-    job_id = plain_job(broker)
+    legacy_worker(broker)
+    job_id = legacy_job(broker)
     cancel(broker, job_id)
     assert cancels(broker.took(b"old")) == []
-    other = plain_job(broker)
+    other = legacy_job(broker)
     late = Reply("z", b'{"value": 1}', job_id if names_it else None)
     broker.tell(b"old", late)
     broker.tell(b"old", Ready("r9"))
@@ -360,18 +360,18 @@ def test_a_plain_worker_is_only_fenced(broker: Broker, names_it: bool) -> None:
     assert session.leases == {}
 
 
-def test_a_plain_worker_that_never_answers_gets_its_next_job(broker: Broker) -> None:
+def test_a_legacy_worker_that_never_answers_gets_its_next_job(broker: Broker) -> None:
     """When its slots are free the cancelled job's lease is over."""
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.wait(6.0)  # until its READYs do not count its slots any more
-    job_id = plain_job(broker)
+    job_id = legacy_job(broker)
     cancel(broker, job_id)
     broker.tell(b"old", Ready("r9"))
     broker.wait(5.0)
     [session] = broker.core.state.sessions.values()
     assert session.leases == {}
     broker.took(b"old")
-    other = plain_job(broker)
+    other = legacy_job(broker)
     assert [m.id for m in broker.took(b"old") if isinstance(m, Request)] == [other]
 
 

@@ -70,7 +70,7 @@ def test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then(
 
 
 def test_a_request_that_asks_for_nothing_is_stored_without_an_ack(broker: Broker) -> None:
-    """A plain REQUEST with none of the headers is stored the same way and not ACKed."""
+    """A legacy REQUEST with none of the headers is stored the same way and not ACKed."""
     assert broker.tell(b"c", Request(broker.new_id(), "q", "", b"x")) == []
     assert broker.call("queues")[0]["waiting"] == 1
 
@@ -599,7 +599,7 @@ def test_jobs_wait_for_ever_while_no_worker_serves_the_queue(broker: Broker) -> 
     assert broker.call("state", ids=[job_id]) == [[job_id, "queued"]]
 
 
-def test_a_plain_job_goes_to_a_session_that_admits_callables(broker: Broker) -> None:
+def test_a_legacy_job_goes_to_a_session_that_admits_callables(broker: Broker) -> None:
     """It fails only if nobody in the queue admits it."""
     job_id = broker.new_id()
     broker.tell(b"c", Request(job_id, "default", "guarantee", b'["run", {}]'))
@@ -609,12 +609,14 @@ def test_a_plain_job_goes_to_a_session_that_admits_callables(broker: Broker) -> 
     assert broker.call("state", ids=[job_id]) == [[job_id, "failed"]]
 
 
-# Plain peers
+# Legacy peers
 
 
-def test_a_plain_worker_gets_one_plain_job_per_ready_and_its_reply_ends_it(broker: Broker) -> None:
+def test_a_legacy_worker_gets_one_legacy_job_per_ready_and_its_reply_ends_it(
+    broker: Broker,
+) -> None:
     """A peer that knows only the published document can work."""
-    broker.submit()  # a typed job: not for a plain worker
+    broker.submit()  # a typed job: not for a legacy worker
     job_id = broker.new_id()
     broker.tell(b"c", Request(job_id, "default", "reply-requested,timeout:7", b'["run", {}]'))
     broker.tell(b"w", Inform("1", "[10, 'default']", "worker"))
@@ -638,7 +640,7 @@ def test_a_five_frame_reply_belongs_to_the_oldest_lease(broker: Broker) -> None:
     assert broker.call("state", ids=[job_id]) == [[job_id, "succeeded"]]
 
 
-def test_a_plain_lease_ends_after_the_timeout_and_thirty_seconds(broker: Broker) -> None:
+def test_a_legacy_lease_ends_after_the_timeout_and_thirty_seconds(broker: Broker) -> None:
     """A lease also ends at the job's timeout plus 30 s."""
     broker.tell(b"c", Request(broker.new_id(), "default", "timeout:5", b'["run", {}]'))
     broker.tell(b"w", Inform("1", "", "worker"))
@@ -649,7 +651,7 @@ def test_a_plain_lease_ends_after_the_timeout_and_thirty_seconds(broker: Broker)
     assert broker.call("status")["counters"]["lease_lost"] == 1
 
 
-def test_a_plain_worker_whose_slots_are_all_free_again_lost_its_job(broker: Broker) -> None:
+def test_a_legacy_worker_whose_slots_are_all_free_again_lost_its_job(broker: Broker) -> None:
     """What it has not answered when all its slots are free died with a child."""
     broker.tell(b"c", Request(broker.new_id(), "default", "", b'["run", {}]'))
     broker.tell(b"w", Inform("1", "", "worker"))
@@ -660,8 +662,8 @@ def test_a_plain_worker_whose_slots_are_all_free_again_lost_its_job(broker: Brok
     assert broker.call("status")["counters"]["lease_lost"] == 1
 
 
-def test_an_orphaned_plain_queue_is_served_by_workers_of_default(broker: Broker) -> None:
-    """A plain REQUEST for a queue that no session has served for 30 s goes to default."""
+def test_an_orphaned_legacy_queue_is_served_by_workers_of_default(broker: Broker) -> None:
+    """A legacy REQUEST for a queue that no session has served for 30 s goes to default."""
     broker.tell(b"c", Request(broker.new_id(), "old", "", b'["run", {}]'))
     broker.tell(b"w", Inform("1", "", "worker"))
     assert broker.tell(b"w", Ready("2")) == []

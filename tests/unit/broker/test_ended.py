@@ -119,8 +119,8 @@ def test_where_no_reply_will_come_the_receipt_says_so(tmp_path: Path) -> None:
     inform(broker)
     _, got = broker.submit(headers="reply-requested")
     assert [NO_REPLY] == [m.extra for m in got if isinstance(m, Ack)]
-    _, plain = broker.submit(client=b"plain", headers="reply-requested")
-    assert [None] == [m.extra for m in plain if isinstance(m, Ack)]
+    _, legacy = broker.submit(client=b"plain", headers="reply-requested")
+    assert [None] == [m.extra for m in legacy if isinstance(m, Ack)]
     broker.close()
 
 

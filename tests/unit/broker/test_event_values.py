@@ -193,7 +193,7 @@ def test_a_job_without_guarantee_has_its_result_only(keen: Broker) -> None:
     assert kept(keen) == [("succeeded", "msgpack", b"out")]
 
 
-def test_a_plain_job_has_an_empty_content_type(keen: Broker) -> None:
+def test_a_legacy_job_has_an_empty_content_type(keen: Broker) -> None:
     keen.tell(b"client", Request(keen.new_id(), "default", "ack-requested", b"[]"))
     assert kept(keen) == [("enqueued", "", b"[]")]
 

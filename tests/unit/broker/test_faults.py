@@ -269,7 +269,7 @@ def test_a_stray_chunk_that_is_answered_takes_no_room_any_more(broker: Broker) -
     assert len(chunks(got)) == 1
 
 
-def test_a_plain_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> None:
+def test_a_legacy_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> None:
     """It said READY once, and will not say it again."""
     broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("2"))
@@ -287,7 +287,7 @@ def test_a_plain_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> No
     assert [type(m) for m in broker.took(b"old") if isinstance(m, Request)] == [Request]
 
 
-def test_a_plain_worker_keeps_its_slot_where_the_job_for_it_is_refused(broker: Broker) -> None:
+def test_a_legacy_worker_keeps_its_slot_where_the_job_for_it_is_refused(broker: Broker) -> None:
     """The disk was nearly full in the commit that was to admit and to lease it."""
     broker.tell(b"old", Inform("1", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("2"))

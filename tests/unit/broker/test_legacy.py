@@ -32,7 +32,7 @@ def submit(broker: Broker, headers: str = "reply-requested", body: bytes = BODY)
     return job_id
 
 
-def plain_worker(broker: Broker, identity: bytes = b"w", slots: int = 1) -> None:
+def legacy_worker(broker: Broker, identity: bytes = b"w", slots: int = 1) -> None:
     broker.tell(identity, Inform("i", "", "worker"))
     for n in range(slots):
         broker.put(identity, Ready(f"r{n}"))
@@ -49,7 +49,7 @@ def test_a_client_that_says_nothing_for_hours_gets_its_reply(broker: Broker) -> 
     broker.took(b"c")
     broker.wait(broker.limits.heartbeat_timeout * 3)
     assert broker.took(b"c") == []
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.tell(b"w", Reply("1", b'{"value": 4}', job_id))
     assert [(r.result, r.request, r.outcome) for r in replies(broker)] == [
         (b'{"value": 4}', job_id, None)
@@ -68,7 +68,7 @@ def test_a_client_that_is_owed_nothing_is_forgotten(broker: Broker) -> None:
 def test_a_five_frame_reply_names_the_job_by_its_own_id(broker: Broker) -> None:
     """It belongs to the leased job of that message id, else to the session's oldest lease."""
     first, second = submit(broker), submit(broker)
-    plain_worker(broker, slots=2)
+    legacy_worker(broker, slots=2)
     broker.tell(b"w", Reply(second, b"2"))
     broker.tell(b"w", Reply("other", b"1"))
     assert [(r.request, r.result) for r in replies(broker)] == [(second, b"2"), (first, b"1")]
@@ -77,27 +77,27 @@ def test_a_five_frame_reply_names_the_job_by_its_own_id(broker: Broker) -> None:
 def test_a_reply_for_an_id_that_is_not_leased_changes_nothing(broker: Broker) -> None:
     """With six frames there is no guessing."""
     submit(broker)
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.tell(b"w", Reply("1", b"x", "nobody"))
     assert replies(broker) == []
     assert broker.call("queues")[0]["running"] == 1
 
 
-def test_after_a_restart_the_reply_of_a_plain_worker_is_taken(broker: Broker) -> None:
+def test_after_a_restart_the_reply_of_a_legacy_worker_is_taken(broker: Broker) -> None:
     """The first REPLY for an unfinished job wins, whoever the worker is for the new broker."""
     job_id = submit(broker)
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.crash()
     assert broker.tell(b"w2", Reply("1", b"4", job_id)) == []
     assert broker.call("state", ids=[job_id]) == [[job_id, "succeeded"]]
 
 
-def test_after_a_restart_a_plain_job_is_done_again(broker: Broker) -> None:
+def test_after_a_restart_a_legacy_job_is_done_again(broker: Broker) -> None:
     """Its worker cannot say what it holds: the job waits one heartbeat timeout, then goes on."""
     job_id = submit(broker)
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.crash()
-    plain_worker(broker, b"w")
+    legacy_worker(broker, b"w")
     broker.wait(broker.limits.heartbeat_timeout - 1)
     assert [m for m in broker.took(b"w") if isinstance(m, Request)] == []
     broker.put(b"w", Heartbeat("h", "1"))
@@ -105,10 +105,10 @@ def test_after_a_restart_a_plain_job_is_done_again(broker: Broker) -> None:
     assert [m.id for m in broker.took(b"w") if isinstance(m, Request)] == [job_id]
 
 
-def test_after_kbai_a_plain_worker_gets_nothing_more_and_its_reply_counts(broker: Broker) -> None:
+def test_after_kbai_a_legacy_worker_gets_nothing_more_and_its_reply_counts(broker: Broker) -> None:
     """The receiver of KBAI stops sending to the component; what it has may finish."""
     job_id = submit(broker)
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.took(b"w")
     broker.tell(b"w", Kbai("k", "KBYE"))
     submit(broker)
@@ -120,11 +120,11 @@ def test_after_kbai_a_plain_worker_gets_nothing_more_and_its_reply_counts(broker
     assert broker.core.done
 
 
-def test_after_kbai_an_idle_plain_worker_gets_nothing_more_whatever_it_says(
+def test_after_kbai_an_idle_legacy_worker_gets_nothing_more_whatever_it_says(
     broker: Broker,
 ) -> None:
     """A READY may come a second late; nothing is sent until it informs again."""
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.took(b"w")
     broker.tell(b"w", Kbai("k"))
     submit(broker)
@@ -133,14 +133,14 @@ def test_after_kbai_an_idle_plain_worker_gets_nothing_more_whatever_it_says(
     broker.wait(5.0)
     assert broker.took(b"w") == []
     assert broker.call("workers") == []
-    plain_worker(broker)
+    legacy_worker(broker)
     assert Request in [type(m) for m in broker.took(b"w")]
 
 
-def test_a_plain_worker_that_is_silent_after_our_kbai_may_still_reply(broker: Broker) -> None:
+def test_a_legacy_worker_that_is_silent_after_our_kbai_may_still_reply(broker: Broker) -> None:
     """It must stop sending to the disconnecting broker, which lets pending jobs complete."""
     job_id = submit(broker)
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.took(b"w")
     broker.tell(b"a", Disconnect("d"), "admin")
     assert [m.word for m in broker.took(b"w") if isinstance(m, Kbai)] == ["KBAI", "KBYE"]
@@ -184,7 +184,7 @@ def test_disconnect_says_goodbye_once(broker: Broker) -> None:
         (OutcomeKind.CANCELLED, "", b"", {"value": "cancelled"}),
     ],
 )
-def test_a_plain_client_is_told_in_text(
+def test_a_legacy_client_is_told_in_text(
     broker: Broker, kind: int, content_type: str, result: bytes, said: object
 ) -> None:
     """JSON {"value": ...}, an exception its text, a time-out TimeoutError, True for nothing."""
@@ -202,13 +202,13 @@ def test_one_of_our_clients_is_told_the_state(broker: Broker) -> None:
     known = tuple(name for name in EXTENSIONS if name != "ended")
     broker.tell(b"c", Inform("1", "", "client", Features(extensions=known, session="c").format()))
     submit(broker)
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.tell(b"w", Reply("1", b"4"))
     [reply] = replies(broker)
     assert (reply.result, reply.outcome) == (b"4", "succeeded")
 
 
-def test_a_job_that_no_plain_peer_could_read_is_refused(broker: Broker) -> None:
+def test_a_job_that_no_legacy_peer_could_read_is_refused(broker: Broker) -> None:
     """They decode every frame as UTF-8: send them nothing else."""
     [error] = broker.tell(b"c", Request(broker.new_id(), "default", "", b"\xff"))
     assert isinstance(error, Error)
@@ -220,7 +220,7 @@ def test_a_repeated_request_is_replied_to_once_and_to_the_last_who_asked(broker:
     """Resending is safe, and leaves nothing behind."""
     job_id = submit(broker)
     broker.tell(b"c2", Request(job_id, "default", "reply-requested", BODY))
-    plain_worker(broker)
+    legacy_worker(broker)
     broker.tell(b"w", Reply("1", b"4", job_id))
     assert replies(broker) == []
     assert [m.result for m in broker.took(b"c2") if isinstance(m, Reply)] == [b"4"]

@@ -221,7 +221,7 @@ def test_a_job_without_guarantee_makes_room_however_it_ends(
     assert broker.core.state.limiters.held == {}
 
 
-def test_a_plain_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
+def test_a_legacy_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
     """It has one job per slot, and its REPLY makes room."""
     broker = start(most=1)
     body = b'["run", {"path": "jobs", "callable": "work"}]'

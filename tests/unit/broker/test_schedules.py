@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from eventmq.schedule import Schedule as Stored
 
 
-def plain(*args: Any, path: str = "jobs", **more: Any) -> bytes:
+def legacy(*args: Any, path: str = "jobs", **more: Any) -> bytes:
     call = {"callable": "tick", "path": path, "args": list(args), "kwargs": {}, **more}
     return json.dumps(["run", call]).encode()
 
 
-BODY = plain()
+BODY = legacy()
 
 
 def stored(broker: Broker) -> list[Stored]:
@@ -58,7 +58,7 @@ def test_both_forms_are_kept(broker: Broker, message: Schedule, trigger: str, ha
     broker.crash()
     [found] = stored(broker)
     assert (found.trigger, found.queue, found.body) == (trigger, "q", BODY)
-    assert (found.source, found.plain, found.nohaste) == ("wire", True, not haste)
+    assert (found.source, found.legacy, found.nohaste) == ("wire", True, not haste)
     assert found.last_fire_time == (None if haste else found.created)
     assert found.headers == "guarantee"
 
@@ -78,10 +78,10 @@ def test_headers_of_the_job_are_kept_and_those_of_time_are_not(broker: Broker) -
 
 def test_the_identity_is_what_is_called_with_what() -> None:
     """Hash of path, callable and arguments: not of when, nor of the order of keys."""
-    assert identity(BODY, "") == identity(plain(), "")
+    assert identity(BODY, "") == identity(legacy(), "")
     turned = json.dumps(["run", dict(reversed(json.loads(BODY)[1].items()))]).encode()
     assert identity(BODY, "") == identity(turned, "")
-    others = [plain(1), plain(path="more"), plain(class_args=[7]), plain(kwargs={"a": 1}), b"x"]
+    others = [legacy(1), legacy(path="more"), legacy(class_args=[7]), legacy(kwargs={"a": 1}), b"x"]
     assert len({identity(body, "") for body in [BODY, *others]}) == 6
     assert identity(b"x", "a") != identity(b"x", "b")
     assert len({identity(body, "") for body in (b"[" * 100_000, b"\xff", b"[]", b"[1,2]")}) == 4
@@ -89,7 +89,7 @@ def test_the_identity_is_what_is_called_with_what() -> None:
 
 def test_a_schedule_of_the_same_call_is_replaced(broker: Broker) -> None:
     broker.tell(b"c", Schedule("1", "q", "nohaste,interval:60", BODY))
-    broker.tell(b"c", Schedule("2", "q", "nohaste,interval:60", plain(2)))
+    broker.tell(b"c", Schedule("2", "q", "nohaste,interval:60", legacy(2)))
     broker.clock.time += 100
     broker.tell(b"c", Schedule("3", "other", "nohaste", BODY, "-1", "* * * * *"))
     first, second = sorted(stored(broker), key=lambda made: made.queue)
@@ -123,20 +123,20 @@ def test_one_that_has_ended_begins_anew(broker: Broker) -> None:
 def test_unschedule_removes_by_identity(broker: Broker, interval: str | None) -> None:
     """Whatever the form, the queue and the interval; cron ones too."""
     broker.tell(b"c", Schedule("1", "q", "", BODY, "-1", "* * * * *"))
-    broker.tell(b"c", Schedule("2", "q", "interval:60", plain(2)))
+    broker.tell(b"c", Schedule("2", "q", "interval:60", legacy(2)))
     cron = None if interval is None else ""
     gone = Schedule("3", "other", "ack-requested", BODY, interval, cron, remove=True)
     assert [type(m) for m in broker.tell(b"c", gone)] == [Ack]
-    assert [made.body for made in stored(broker)] == [plain(2)]
+    assert [made.body for made in stored(broker)] == [legacy(2)]
     broker.crash()
-    assert [made.body for made in stored(broker)] == [plain(2)]
+    assert [made.body for made in stored(broker)] == [legacy(2)]
 
 
 def test_a_task_of_ours_can_be_scheduled_by_message(broker: Broker) -> None:
     headers = "task:shop.send,content-type:msgpack,interval:60"
     broker.tell(b"c", Schedule("1", "q", headers, b"\x92\x90\x80"))
     [found] = stored(broker)
-    assert (found.task, found.plain) == ("shop.send", False)
+    assert (found.task, found.legacy) == ("shop.send", False)
     assert set(found.headers.split(",")) == {"task:shop.send", "content-type:msgpack"}
 
 
@@ -166,10 +166,10 @@ def test_a_full_disk_refuses_a_schedule_and_goes_on(broker: Broker) -> None:
     assert stored(broker) == []
 
 
-# Plain schedulers
+# Legacy schedulers
 
 
-def test_a_plain_scheduler_gets_each_once_per_session_and_no_haste_in_a_repetition(
+def test_a_legacy_scheduler_gets_each_once_per_session_and_no_haste_in_a_repetition(
     broker: Broker,
 ) -> None:
     message = Schedule("1", "q", "guarantee", BODY, "60", "")
@@ -191,18 +191,18 @@ def test_a_scheduler_that_follows_another_gets_all_that_is_plain(broker: Broker)
     broker.tell(b"s1", Inform("i", "", "scheduler"))
     broker.tell(b"s2", Inform("i", "", "scheduler"))
     for n in range(1200):
-        broker.put(b"c", Schedule(str(n), "q", "interval:60,nohaste", plain(n)))
+        broker.put(b"c", Schedule(str(n), "q", "interval:60,nohaste", legacy(n)))
     broker.put(b"c", Schedule("x", "q", "interval:60,content-type:msgpack", b"\x92\x90\x80"))
     broker.turn()
     assert (len(said(broker.took(b"s1"))), said(broker.took(b"s2"))) == (1200, [])
     broker.unreachable.add(b"s1")
     broker.wait(16)
     got = said(broker.took(b"s2"))
-    assert {message.body for message in got} == {plain(n) for n in range(1200)}
+    assert {message.body for message in got} == {legacy(n) for n in range(1200)}
     assert {message.headers for message in got} == {"interval:60,nohaste"}
 
 
-def test_schedulers_of_ours_are_told_that_a_plain_one_fires(broker: Broker) -> None:
+def test_schedulers_of_ours_are_told_that_a_legacy_one_fires(broker: Broker) -> None:
     ask = {"holder": "h", "seconds": 1.0}
     ours = Features(session="beat").format()
     broker.tell(b"ours", Inform("i", "", "scheduler", ours))
@@ -253,7 +253,7 @@ def test_bad_arguments_are_refused(broker: Broker, name: str, arguments: dict[st
 
 def test_a_list_goes_on_page_by_page(broker: Broker) -> None:
     for n in range(7):
-        broker.put(b"c", Schedule(str(n), "q", "interval:60", plain(n)))
+        broker.put(b"c", Schedule(str(n), "q", "interval:60", legacy(n)))
     broker.turn()
     names, after = [], 0
     while True:

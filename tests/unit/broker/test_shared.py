@@ -98,7 +98,7 @@ def test_a_worker_that_is_always_between_two_jobs_is_told_too(broker: Broker) ->
     assert told[-1] in {f"waiting:{n}" for n in range(8, 14)}
 
 
-def test_a_plain_worker_is_told_nothing(broker: Broker) -> None:
+def test_a_legacy_worker_is_told_nothing(broker: Broker) -> None:
     """It would not understand it."""
     got = broker.tell(b"p", Inform(broker.new_id(), "", "worker"))
     assert [message.status for message in got if isinstance(message, Heartbeat)] == [None]

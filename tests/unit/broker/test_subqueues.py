@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _A = "task:a.work,content-type:msgpack"
 _B = "task:b.work,content-type:msgpack"
-_ALL = Eligibility(None, plain=True)
+_ALL = Eligibility(None, legacy=True)
 _ANY = Load(float("inf"), 1000, 1 << 30)
 
 
@@ -248,7 +248,7 @@ def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
     taken = queue.take(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [1]
     assert queue.take(_ALL, lambda _: 0.0, None, _ANY) == []
-    taken = queue.take(Eligibility(frozenset({"a.work"}), plain=False), lambda _: 0.0, None, _ANY)
+    taken = queue.take(Eligibility(frozenset({"a.work"}), legacy=False), lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [5, 6]
 
 

@@ -405,10 +405,10 @@ def test_a_paused_queue_gives_out_no_jobs_without_guarantee(broker: Broker) -> N
     assert ids(broker) == [[job_id]]
 
 
-# Plain peers
+# Legacy peers
 
 
-def test_plain_peers_take_part(broker: Broker) -> None:
+def test_legacy_peers_take_part(broker: Broker) -> None:
     """guarantee:False alone asks for no ACK; the result comes if it was asked for."""
     broker.tell(b"old", Inform("i", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("r"))
@@ -424,7 +424,7 @@ def test_plain_peers_take_part(broker: Broker) -> None:
     assert set(stored(broker).values()) == {0}
 
 
-def test_a_repeated_plain_request_gets_the_reply_that_it_missed(broker: Broker) -> None:
+def test_a_repeated_legacy_request_gets_the_reply_that_it_missed(broker: Broker) -> None:
     broker.worker(callables=("jobs.*",))
     broker.tell(b"c", Request("p", "default", "guarantee:False", PLAIN))
     broker.answer(b"worker", broker.dispatched[0], [row(result=b'{"value": 1}')])
@@ -433,7 +433,7 @@ def test_a_repeated_plain_request_gets_the_reply_that_it_missed(broker: Broker) 
     assert len(broker.dispatched) == 1
 
 
-def test_a_plain_lease_that_ends_by_itself_is_lost(broker: Broker) -> None:
+def test_a_legacy_lease_that_ends_by_itself_is_lost(broker: Broker) -> None:
     broker.tell(b"old", Inform("i", '[[10, "default"]]', "worker"))
     broker.tell(b"old", Ready("r"))
     broker.tell(b"c", Request("p", "default", "guarantee:False,timeout:10", PLAIN))

@@ -74,10 +74,10 @@ def test_a_queue_that_nobody_serves_is_no_unknown_task(broker: Broker, log) -> N
     assert log() == []
 
 
-def test_a_plain_job_has_no_task_to_name(log) -> None:
+def test_a_legacy_job_has_no_task_to_name(log) -> None:
     UnroutableLog().warn("q", "", [Session("s1", FirstQueue())], 300.0)
     (line,) = log()
-    assert "knows what a plain job names (see --allow-callables); it is served by 's1';" in line
+    assert "knows what a legacy job names (see --allow-callables); it is served by 's1';" in line
 
 
 def test_many_workers_are_not_all_named(log) -> None:

@@ -50,9 +50,9 @@ def test_a_line_that_names_the_job_itself_does_not_say_it_twice(say):
     assert say("eventmq.execution.joblog").endswith("INFO    eventmq.execution.joblog: hello\n")
 
 
-def test_a_plain_job_has_no_task(say):
+def test_a_legacy_job_has_no_task(say):
     LogContext()
-    assert "[(plain) j1 attempt 2]" in say("shop.mail", task="")
+    assert "[(legacy) j1 attempt 2]" in say("shop.mail", task="")
 
 
 def test_without_the_middleware_lines_are_written_all_the_same(say):

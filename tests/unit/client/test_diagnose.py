@@ -54,7 +54,7 @@ def test_a_job_that_idle_workers_leave_alone_raises_the_question_of_its_task() -
     assert text.endswith("from the queue 'mail'; does a worker know the task 'shop.send'?")
 
 
-def test_a_plain_job_is_not_looked_for_among_the_tasks() -> None:
+def test_a_legacy_job_is_not_looked_for_among_the_tasks() -> None:
     assert "others wait" in said(workers=[{**WORKER, "tasks": ["a"]}], headers="")
 
 

@@ -35,7 +35,7 @@ from eventmq.errors import (
 )
 from eventmq.interfaces import Envelope
 from eventmq.wire.commands import Call, Request
-from eventmq.wire.results import ERROR_TYPE, PLAIN_TYPE, RemoteError, ResultLocation, encode_error
+from eventmq.wire.results import ERROR_TYPE, LEGACY_TYPE, RemoteError, ResultLocation, encode_error
 from tests.support.client_harness import FakeBroker, Net, NetRunner
 
 
@@ -362,8 +362,8 @@ def test_a_failure_carries_type_message_and_traceback() -> None:
     assert error.__cause__ is None
 
 
-def test_a_failure_of_a_plain_worker_is_its_text() -> None:
-    error = end(row("failed", PLAIN_TYPE, b"TimeoutError"))
+def test_a_failure_of_a_legacy_worker_is_its_text() -> None:
+    error = end(row("failed", LEGACY_TYPE, b"TimeoutError"))
     assert isinstance(error, JobFailed)
     assert error.remote_message == "TimeoutError"
 
@@ -378,8 +378,8 @@ def test_bytes_that_are_no_error_become_its_message() -> None:
     ("data", "value"),
     [(b'{"value": 3}', 3), (b'{"value": null}', None), (b"[1]", [1]), (b"text", "text")],
 )
-def test_the_result_of_a_plain_worker_is_its_value(data: bytes, value: object) -> None:
-    assert reader().value(row("succeeded", PLAIN_TYPE, data)) == value
+def test_the_result_of_a_legacy_worker_is_its_value(data: bytes, value: object) -> None:
+    assert reader().value(row("succeeded", LEGACY_TYPE, data)) == value
 
 
 def test_a_signed_result_is_decoded_with_its_signature() -> None:

@@ -101,7 +101,7 @@ def test_a_graph_that_a_job_submits_has_the_root_of_the_job(broker: Broker) -> N
     assert lineage(broker.events(), ids) == [{("r", "p")}, {("r", ids[0])}, {("r", ids[0])}]
 
 
-def test_plain_jobs_cost_no_look_up() -> None:
+def test_legacy_jobs_cost_no_look_up() -> None:
     """Only labels of graphs, and of jobs that say a root, are longer than what is stored."""
     assert len(_known_label("task:t,content-type:msgpack,trace-id:x")) == 6
     assert len(_known_label("task:t,graph:n")) == 7

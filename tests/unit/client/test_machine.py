@@ -625,7 +625,7 @@ def test_a_graph_is_not_sent_to_a_broker_that_does_not_know_graphs() -> None:
     assert "lacks the protocol extension 'graph'" in str(graph.error)
 
 
-def test_a_plain_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
+def test_a_legacy_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
     """A broker without FEATURES knows the published document only."""
     broker = FakeBroker(features=False)
     net = Net(broker)
@@ -638,7 +638,7 @@ def test_a_plain_broker_takes_jobs_but_no_batches_and_no_questions() -> None:
     assert job.store == "broker0"
 
 
-def test_a_job_for_a_plain_broker_is_over_when_it_was_sent() -> None:
+def test_a_job_for_a_legacy_broker_is_over_when_it_was_sent() -> None:
     """No receipt comes from there, and nothing says that one was there."""
     broker = FakeBroker(features=False)
     net = Net(broker)
@@ -652,7 +652,7 @@ def test_a_job_for_a_plain_broker_is_over_when_it_was_sent() -> None:
     assert not job.confirmed
 
 
-def test_a_body_that_is_no_text_is_not_sent_to_a_plain_broker() -> None:
+def test_a_body_that_is_no_text_is_not_sent_to_a_legacy_broker() -> None:
     """A router of EventMQ 0.3 ends when it reads it."""
     net = Net(FakeBroker(features=False))
     frames = Request("j1", "default", "", b"\x92\xff").frames()

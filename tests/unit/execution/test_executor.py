@@ -17,7 +17,7 @@ from eventmq.execution.spec import TaskSpec
 from eventmq.interfaces import Envelope
 from eventmq.job import JobState, OutcomeKind
 from eventmq.wire.batches import ChunkEntry
-from eventmq.wire.results import decode_error, plain_result
+from eventmq.wire.results import decode_error, legacy_result
 from tests.support.worker_harness import (
     Fixed,
     add,
@@ -454,7 +454,7 @@ def test_a_backend_that_is_gone_costs_the_result_not_the_job():
     assert (row.kind, row.content_type, row.result) == (OutcomeKind.SUCCEEDED, "", b"")
 
 
-# Plain jobs
+# Legacy jobs
 
 
 JOBS = """
@@ -487,7 +487,7 @@ class Counter:
 
 
 @pytest.fixture
-def plain_jobs(tmp_path, monkeypatch):
+def legacy_jobs(tmp_path, monkeypatch):
     package = tmp_path / "plainjobs"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -498,7 +498,7 @@ def plain_jobs(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def plain(path, name, *args, headers="", patterns=("plainjobs.*",), **kwargs):
+def legacy(path, name, *args, headers="", patterns=("plainjobs.*",), **kwargs):
     body = {"callable": name, "path": path, "args": list(args), "kwargs": kwargs}
     executor = make_executor(allow_callables=patterns)
     row = run(executor, headers, json.dumps(["run", body]).encode())
@@ -506,10 +506,10 @@ def plain(path, name, *args, headers="", patterns=("plainjobs.*",), **kwargs):
     return row
 
 
-@pytest.mark.usefixtures("plain_jobs")
+@pytest.mark.usefixtures("legacy_jobs")
 class TestPlainJobs:
     def test_a_function_is_called_and_answered_as_json(self):
-        row = plain("plainjobs.work", "double", 4, times=2)
+        row = legacy("plainjobs.work", "double", 4, times=2)
         assert (row.kind, row.content_type) == (OutcomeKind.SUCCEEDED, "plain")
         assert json.loads(row.result) == {"value": 16}
 
@@ -526,19 +526,19 @@ class TestPlainJobs:
         assert json.loads(row.result) == {"value": 120}
 
     def test_a_coroutine_is_run(self):
-        assert json.loads(plain("plainjobs.work", "later").result) == {"value": 1}
+        assert json.loads(legacy("plainjobs.work", "later").result) == {"value": 1}
 
     def test_an_exception_is_its_text(self):
-        row = plain("plainjobs.work", "fails")
+        row = legacy("plainjobs.work", "fails")
         assert (row.kind, row.content_type) == (OutcomeKind.FAILED, "plain")
         assert row.result == b"bad luck"
 
     def test_the_header_retry_count_holds(self):
-        assert plain("plainjobs.work", "fails", headers="retry-count:1").kind == OutcomeKind.RETRY
+        assert legacy("plainjobs.work", "fails", headers="retry-count:1").kind == OutcomeKind.RETRY
 
     @pytest.mark.parametrize("name", ["unwritable"])
     def test_a_result_that_json_cannot_say_fails(self, name):
-        row = plain("plainjobs.work", name, headers="retry-count:1")
+        row = legacy("plainjobs.work", name, headers="retry-count:1")
         assert row.kind == OutcomeKind.FAILED
         assert b"JSON" in row.result
 
@@ -551,7 +551,7 @@ class TestPlainJobs:
 
     @pytest.mark.parametrize("path", ["plainjobs.nothing", "plainjobs.work:Nobody"])
     def test_what_is_not_there_fails(self, path):
-        assert plain(path, "double").kind == OutcomeKind.FAILED
+        assert legacy(path, "double").kind == OutcomeKind.FAILED
 
     @pytest.mark.parametrize(
         ("path", "name"),
@@ -568,16 +568,16 @@ class TestPlainJobs:
     )
     def test_what_no_pattern_admits_is_not_called(self, path, name):
         """What an admitted module only imported is not admitted by that."""
-        row = plain(path, name)
+        row = legacy(path, name)
         assert row.kind == OutcomeKind.UNKNOWN_TASK
         assert error_of(row).type == "eventmq.errors.NotAllowed"
 
     def test_nothing_is_imported_before_the_path_was_compared(self):
-        plain("plainjobs.work", "double", 1, patterns=["other.*"])
+        legacy("plainjobs.work", "double", 1, patterns=["other.*"])
         assert "plainjobs.work" not in sys.modules
 
     def test_without_patterns_nothing_is_admitted(self):
-        assert plain("plainjobs.work", "double", 1, patterns=()).kind == OutcomeKind.UNKNOWN_TASK
+        assert legacy("plainjobs.work", "double", 1, patterns=()).kind == OutcomeKind.UNKNOWN_TASK
 
     @pytest.mark.parametrize(
         "body",
@@ -624,11 +624,11 @@ def test_a_task_may_refuse_to_be_tried_again_after_its_limit():
     assert row.kind == OutcomeKind.FAILED
 
 
-def test_a_plain_job_past_its_limit_is_told_as_deployed_software_tells_it():
+def test_a_legacy_job_past_its_limit_is_told_as_deployed_software_tells_it():
     executor = make_executor(noop)
     entry = ChunkEntry("j", 1, 1, 0, 2.5, 0.0, 0, 0)
     row = executor.timed_out("q", "timeout:2.5", 0, entry, 2.6)
-    assert plain_result(JobState.FAILED, row.result) == b'{"value": "TimeoutError"}'
+    assert legacy_result(JobState.FAILED, row.result) == b'{"value": "TimeoutError"}'
 
 
 def test_a_soft_limit_that_nothing_could_keep_is_in_the_log(caplog):

@@ -14,7 +14,7 @@ from eventmq.interfaces import JobContext
 from eventmq.job import OutcomeKind
 from eventmq.wire.results import RemoteError
 from tests.support.worker_harness import call, echo, make_executor, noop
-from tests.unit.execution.test_executor import plain, run, run_call
+from tests.unit.execution.test_executor import legacy, run, run_call
 
 JOB = JobContext("j1", "t", "default", 2, 3, "")
 SECRET = "hunter2"
@@ -134,16 +134,16 @@ def test_an_unknown_task_is_a_warning_here_because_the_broker_decides(log):
     )  # fmt: skip
 
 
-def test_a_plain_job_that_is_not_admitted_is_a_warning(log):
-    plain("os", "getcwd", SECRET)
+def test_a_legacy_job_that_is_not_admitted_is_a_warning(log):
+    legacy("os", "getcwd", SECRET)
     level, text = one(log)
     assert level == "WARNING"
     assert "os.getcwd is not admitted" in text
 
 
-def test_a_plain_job_has_no_task(log):
+def test_a_legacy_job_has_no_task(log):
     run(make_executor(noop), "", b"[")
-    assert one(log)[1].startswith("job j1 of task (plain) failed for good")
+    assert one(log)[1].startswith("job j1 of task (legacy) failed for good")
 
 
 def test_success_is_told_of_at_debug_only(log, caplog):

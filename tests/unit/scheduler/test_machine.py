@@ -624,8 +624,8 @@ def test_a_trigger_that_fails_does_not_stop_the_others(beats, caplog, monkeypatc
     assert "trigger of schedule 'bad'" in caplog.text
 
 
-def test_what_a_plain_scheduler_fires_is_left_to_it(beats, monkeypatch):
-    """Plain schedules of SCHEDULE messages; when it is gone, they go on from now."""
+def test_what_a_legacy_scheduler_fires_is_left_to_it(beats, monkeypatch):
+    """Legacy schedules of SCHEDULE messages; when it is gone, they go on from now."""
     beats.add("wire", every(seconds=5), source="wire")
     beats.add("ours", every(seconds=5), source="wire", headers="task:a,content-type:msgpack")
     lease, foreign = beats.store.lease, [True]

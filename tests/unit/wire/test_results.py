@@ -1,4 +1,4 @@
-"""How values and errors are written, for peers of ours and for plain ones."""
+"""How values and errors are written, for peers of ours and for legacy ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventmq.wire.results import (
     RemoteError,
     decode_error,
     encode_error,
-    plain_result,
+    legacy_result,
 )
 
 
@@ -65,15 +65,15 @@ def test_arguments_that_are_no_list_are_none() -> None:
     assert decode_error(pack(["t", "m", "", 7])) == RemoteError("t", "m", "", None)
 
 
-# Plain peers
+# Legacy peers
 
 
 def said(state: JobState, result: bytes | None = None) -> object:
-    return json.loads(plain_result(state, result))
+    return json.loads(legacy_result(state, result))
 
 
-def test_a_plain_peer_gets_text_as_it_came() -> None:
-    assert plain_result(JobState.SUCCEEDED, b'{"value": 4}') == b'{"value": 4}'
+def test_a_legacy_peer_gets_text_as_it_came() -> None:
+    assert legacy_result(JobState.SUCCEEDED, b'{"value": 4}') == b'{"value": 4}'
 
 
 @pytest.mark.parametrize("result", [None, b"", b"\xff\xfe"])
@@ -87,7 +87,7 @@ def test_an_exception_is_its_text() -> None:
     assert said(JobState.FAILED, error) == {"value": "'x'"}
 
 
-def test_the_error_of_a_plain_job_is_text_already() -> None:
+def test_the_error_of_a_legacy_job_is_text_already() -> None:
     assert said(JobState.FAILED, b"division by zero") == {"value": "division by zero"}
 
 

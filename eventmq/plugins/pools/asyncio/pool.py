@@ -539,7 +539,7 @@ class AsyncioPool:
             index = chunk.read(executor)
             entry = index.entries[position]
             route = chunk.routes[entry.template]
-            if route.refusal is None and (route.plain or not route.awaits):
+            if route.refusal is None and (route.legacy or not route.awaits):
                 self._side.submit(run)
                 continue
             stop = run.stop = executor.new_stop()

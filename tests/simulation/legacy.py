@@ -1,4 +1,4 @@
-"""A worker that knows the plain protocol only, as deployed software does: no FEATURES.
+"""A worker that knows the legacy protocol only, as deployed software does: no FEATURES.
 
 It informs once, and offers its slots by a READY each when it gets the first HEARTBEAT, and again
 after each ACK that follows, those too that are busy: what comes for them waits. It answers jobs by
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from tests.simulation.network import Network
     from tests.simulation.world import World
 
-__all__ = ["PlainWorker", "plain_body"]
+__all__ = ["LegacyWorker", "legacy_body"]
 
 
-def plain_body(runs: Sequence[tuple[float, str]]) -> bytes:
-    """Encode a plain job: what happens in each of its runs stands in its arguments."""
+def legacy_body(runs: Sequence[tuple[float, str]]) -> bytes:
+    """Encode a legacy job: what happens in each of its runs stands in its arguments."""
     call = {"callable": "job", "path": "sim", "args": [list(map(list, runs))]}
     return json.dumps(["run", call]).encode()
 
 
 class PlainEntry(NamedTuple):
-    """What the auditor wants to know of a job; a plain REQUEST says no delivery."""
+    """What the auditor wants to know of a job; a legacy REQUEST says no delivery."""
 
     id: str
     delivery: int
     attempt: int = 1
 
 
-class PlainWorker(Process):
-    """One plain worker over its lives; its arguments are those of `WorkerProcess`."""
+class LegacyWorker(Process):
+    """One legacy worker over its lives; its arguments are those of `WorkerProcess`."""
 
     def __init__(
         self, world: World, network: Network, auditor: Auditor, *, number: int, slots: int,

@@ -95,7 +95,7 @@ def test_it_informs_as_a_scheduler_and_sends_heartbeats(broker: RawBroker, beat:
         [b"default", b"guarantee,run_count:2,interval:" + INTERVAL, BODY],
     ],
 )
-def test_it_keeps_what_the_broker_sends_and_fires_plain_jobs(
+def test_it_keeps_what_the_broker_sends_and_fires_legacy_jobs(
     broker: RawBroker, beat: EventMQ, frames: list[bytes]
 ) -> None:
     """At once, because nobody said nohaste, and after the interval; then run_count is reached."""
