@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT", "Default", "Job", "JobOrigin", "JobStream", "ResultClient"]
 
-
 T = TypeVar("T")
 
 #: Parts and bytes after which the broker is told that they were taken, at the latest.
@@ -43,12 +42,432 @@ CREDIT_PARTS = WINDOW // 4
 
 CREDIT_BYTES = WINDOW_BYTES // 4
 
+_ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
-class _Nothing:
-    """There is no part now."""
+#: Seconds that an answer takes at most, if the broker has it.
+MIN_TIMEOUT = 0.1
 
 
-_NOTHING = _Nothing()
+class Default(enum.Enum):
+    """Stands for what the settings say."""
+
+    DEFAULT = "default"
+
+
+DEFAULT = Default.DEFAULT
+
+
+class Job(Generic[T]):
+    """One submitted job; ``T`` is the type of its result.
+
+    It remembers the broker that took it. Making one costs nothing; every call goes to the
+    broker, until the job's end is known here. Thread-safe. It cannot be pickled: hand on the id,
+    and make a handle of it with ``app.job(id)``.
+
+    Attributes:
+        id: The job's id.
+        origin: Which broker has it.
+        row: How it ended, once that is known here.
+    """
+
+    __slots__ = ("__weakref__", "_results", "id", "origin", "row")
+
+    def __init__(self, job_id: str, results: ResultClient, origin: JobOrigin) -> None:
+        self.id = job_id
+        self._results = results
+        self.origin = origin
+        self.row: OutcomeRow | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.origin.task}>".replace(" >", ">")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        msg = "a job handle cannot be pickled; pass job.id and use app.job(id) on the other side"
+        raise TypeError(msg)
+
+    # Results
+
+    def get(self, timeout: float | Default | None = DEFAULT) -> T:
+        """Wait for the job's end and return its result.
+
+        Args:
+            timeout: Seconds, 60 unless the setting ``result_timeout`` says otherwise; None waits
+                without limit. An answer takes a moment: less than 0.1 counts as 0.1.
+
+        Raises:
+            ResultTimeout: It had not ended in time; it goes on. The message says where it is, for
+                which the broker is asked, at most a second after the time is up.
+            JobFailed: The task raised (the original is the cause, where it can be had).
+            JobCancelled: Somebody cancelled it.
+            JobExpired: Its ``expires`` passed first.
+            JobNotFound: The broker does not know it.
+            ResultUnavailable: It succeeded, and its result was not kept.
+        """
+        return self._results.get(self, timeout)  # type: ignore[no-any-return]
+
+    async def aget(self, timeout: float | Default | None = DEFAULT) -> T:
+        """Do the same as `get` in a coroutine."""
+        return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
+
+    # Calls
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a broker has said that it keeps the job.
+
+        False of one in a batch that was not sent, and of one that was sent to a legacy broker,
+        which gives no receipts: it may be lost, and nothing can be asked about it.
+        """
+        return self.origin.sent and self.origin.confirmed
+
+    @property
+    def state(self) -> str:
+        """The state now: one of the words of `eventmq.job.JobState`.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``.
+        """
+        return self.row.state if self.row else self._results.state(self)
+
+    async def astate(self) -> str:
+        """Do the same as `state` in a coroutine."""
+        return self.row.state if self.row else await self._results.astate(self)
+
+    def ready(self) -> bool:
+        """Return whether the job has ended; raises what `state` raises."""
+        return self.state in _ENDED
+
+    def successful(self) -> bool:
+        """Return whether the job has ended by success; raises what `state` raises."""
+        return self.state == "succeeded"
+
+    def info(self) -> dict[str, Any]:
+        """Return what the broker knows of the job, without arguments and result.
+
+        Returns:
+            id, task, queue, state, attempt, delivery, priority, created, due, expires,
+            finished, leased (Unix times, 0.0 for none), worker, error, headers, attempts (the last
+            ten that failed) and others: see ``info`` in the table of calls on the protocol page. An
+            error has ``type message traceback arguments``.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``.
+        """
+        return self._results.info(self)
+
+    async def ainfo(self) -> dict[str, Any]:
+        """Do the same as `info` in a coroutine."""
+        return await self._results.ainfo(self)
+
+    # Cancelling
+
+    def cancel(self, reason: str = "") -> bool:
+        """Cancel the job, whether it waits or runs. Doing it twice is harmless.
+
+        It has ended at once, and whoever waits gets `JobCancelled`. A worker that runs it is told
+        to stop; what it still answers changes nothing.
+
+        Args:
+            reason: For those who wait.
+
+        Returns:
+            Whether it is cancelled now; False if it had ended in another way.
+
+        Raises:
+            JobNotFound: The broker does not know it.
+            BrokerUnavailable: No answer within ``submit_timeout``; it may be cancelled.
+        """
+        return self._results.cancel(self, reason)
+
+    async def acancel(self, reason: str = "") -> bool:
+        """Do the same as `cancel` in a coroutine."""
+        return await self._results.acancel(self, reason)
+
+    # Streams
+
+    def stream(self, timeout: float | Default | None = DEFAULT) -> JobStream[T]:
+        """Iterate over what a generator task yields, for ``for`` and ``async for``.
+
+        The parts come in order. After the last one `get` has the return value of the generator. A
+        job that ends in another way than by success raises at the end what `get` raises. Each part
+        is taken once: a stream that was left in the middle goes on where it was left.
+
+        Args:
+            timeout: Seconds to wait for each part, as in `get`.
+
+        Raises:
+            ResultTimeout: No part came in time; the iterator may be asked again.
+            StreamRestarted: The job is run again, and is not ``replayable``: what follows, of the
+                same iterator, are its parts from the first on.
+            ResultUnavailable: Parts were discarded because nobody read them, or were read.
+            NotAllowed: The job has ended and has no parts: its task is no generator.
+            JobNotFound: The broker does not know it.
+        """
+        return JobStream(self, self._results, timeout)
+
+
+@dataclass(slots=True, eq=False)
+class JobOrigin:
+    """Where jobs that were sent together are.
+
+    Attributes:
+        task: Name of their task, "" if the handle was made from an id.
+        broker: Index of the broker that took them, or `NO_BROKER` if it is not known.
+        store: Id of its store.
+        sent: False while they are part of a batch that was not sent.
+        confirmed: False if the broker gave no receipt for them, because it gives none.
+    """
+
+    task: str = ""
+    broker: int = NO_BROKER
+    store: str = ""
+    sent: bool = True
+    confirmed: bool = True
+
+
+class ResultClient:
+    """States, infos and results of jobs.
+
+    Args:
+        runner: Talks to the brokers.
+        reader: Reads outcomes.
+        answer_timeout: Seconds to wait for what the broker knows now.
+        result_timeout: Seconds to wait for the end of a job, unless told.
+    """
+
+    def __init__(
+        self,
+        runner: ClientRunner,
+        reader: OutcomeReader,
+        *,
+        answer_timeout: float,
+        result_timeout: float | None,
+    ) -> None:
+        self.runner = runner
+        self.reader = reader
+        self.predictor = WaitPredictor(runner.clock.monotonic)
+        self._answer_timeout = answer_timeout
+        self._result_timeout = result_timeout
+
+    def timeout(self, timeout: float | Default | None) -> float | None:
+        """Return seconds for a caller's ``timeout``, None for no limit."""
+        if timeout is DEFAULT:
+            return self._result_timeout
+        if timeout is None:
+            return None
+        seconds: object = timeout
+        if type(seconds) not in {int, float} or not timeout >= 0:
+            raise ValueError(f"timeout is {timeout!r}; allowed are seconds from 0, or None")
+        return max(float(timeout), MIN_TIMEOUT)
+
+    # Results
+
+    def get(self, job: Job[Any], timeout: float | Default | None) -> Any:
+        """Return the result of a job, waiting for it."""
+        if job.row is None:
+            call = self._get_call(job, timeout)
+            try:
+                row = self.runner.ask(call)
+            except ResultTimeout as error:
+                raise self.explained(job, timeout, error) from None
+            self.record(job, row)
+        return self._value(job)
+
+    async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
+        """Do the same as `get` in a coroutine."""
+        if job.row is None:
+            call = self._get_call(job, timeout)
+            try:
+                row = await self.runner.aask(call)
+            except ResultTimeout as error:
+                raise await self.aexplained(job, timeout, error) from None
+            self.record(job, row)
+        if job.row is not None and is_reference(job.row.content_type):
+            from asyncio import to_thread
+
+            return await to_thread(self._value, job)  # backends may block
+        return self._value(job)
+
+    def record(self, job: Job[Any], row: list[Any]) -> None:
+        """Remember how a job ended; an unknown one may still come to be known."""
+        if row[1]:
+            job.row = OutcomeRow(*row)
+        else:
+            raise JobNotFound(job.id)
+
+    def end_of(self, job: Job[Any]) -> PendingCall:
+        """Return the call for a job's end, without a limit of time."""
+        return self._get_call(job, None)
+
+    def _get_call(self, job: Job[Any], timeout: float | Default | None) -> PendingCall:
+        self.predictor.waiting(job.id)
+        origin = self.sent(job)
+        return self.runner.new_call(
+            "get",
+            timeout=self.timeout(timeout),
+            ids=[job.id],
+            target=origin.broker,
+            store=origin.store,
+        )
+
+    def _value(self, job: Job[Any]) -> Any:
+        assert job.row is not None  # noqa: S101 - noted before
+        return self.reader.value(job.row)
+
+    # Why it takes so long
+
+    def explained(
+        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
+    ) -> ResultTimeout:
+        """Return the error with a diagnosis, or as it is if none comes in `DIAGNOSIS_TIMEOUT`."""
+        answers: list[Any] = []
+        with suppress(EventMQError):
+            for call in self._where(job, error):
+                answers.append(self.runner.ask(call))
+        return self._explain(job, timeout, answers) or error
+
+    async def aexplained(
+        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
+    ) -> ResultTimeout:
+        """Do the same as `explained` in a coroutine."""
+        answers: list[Any] = []
+        with suppress(EventMQError):
+            for call in self._where(job, error):
+                answers.append(await self.runner.aask(call))
+        return self._explain(job, timeout, answers) or error
+
+    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[PendingCall]:
+        """Yield the calls where a job is, none if the error says so already."""
+        if error.state:
+            return
+        deadline = self.runner.deadline(DIAGNOSIS_TIMEOUT)
+        for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
+            call = self.job_call(job, name, arguments)
+            call.deadline = deadline
+            yield call
+
+    def _explain(
+        self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
+    ) -> ResultTimeout | None:
+        if not answers:
+            return None
+        info, queues, workers = [*answers, None, None][:3]
+        text = diagnose(info, queues, workers, f"{self.timeout(timeout):.1f} s")
+        return ResultTimeout(text, job_id=job.id, state=info["state"])
+
+    # What is known now
+
+    def state(self, job: Job[Any]) -> str:
+        """Return the state of a job."""
+        return _state(job, self.runner.ask(self.job_call(job, "state", {"ids": [job.id]})))
+
+    async def astate(self, job: Job[Any]) -> str:
+        """Do the same as `state` in a coroutine."""
+        call = self.job_call(job, "state", {"ids": [job.id]})
+        return _state(job, await self.runner.aask(call))
+
+    def info(self, job: Job[Any]) -> dict[str, Any]:
+        """Return what the broker knows of a job."""
+        return with_errors(self.runner.ask(self.job_call(job, "info", {"id": job.id})))
+
+    async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
+        """Do the same as `info` in a coroutine."""
+        return with_errors(await self.runner.aask(self.job_call(job, "info", {"id": job.id})))
+
+    def cancel(self, job: Job[Any], reason: str) -> bool:
+        """Cancel a job; return whether it is cancelled now."""
+        arguments = {"ids": [job.id], "reason": reason}
+        rows = self.runner.ask(self.job_call(job, "cancel", arguments))
+        return _cancelled(job, rows)
+
+    async def acancel(self, job: Job[Any], reason: str) -> bool:
+        """Do the same as `cancel` in a coroutine."""
+        arguments = {"ids": [job.id], "reason": reason}
+        rows = await self.runner.aask(self.job_call(job, "cancel", arguments))
+        return _cancelled(job, rows)
+
+    def job_call(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> PendingCall:
+        """Return a call about a job, for the broker that has it."""
+        origin = self.sent(job)
+        call = self.runner.new_call(
+            name,
+            arguments,
+            timeout=self._answer_timeout,
+            target=origin.broker,
+            store=origin.store,
+        )
+        call.subject = job.id
+        return call
+
+    @staticmethod
+    def sent(job: Job[Any]) -> JobOrigin:
+        """Return where a job is; raises `NotAllowed` if it was not sent."""
+        origin = job.origin
+        if not origin.sent:
+            msg = f"job {job.id} is part of a batch that was not sent: leave app.batch() first"
+            raise NotAllowed(msg)
+        return origin
+
+    # Handles from ids
+
+    def find(self, job_id: str) -> Job[Any]:
+        """Return a handle of a job that some broker knows.
+
+        Raises:
+            JobNotFound: None of them does.
+            BrokerUnavailable: One that might did not answer.
+        """
+        away: BrokerUnavailable | None = None
+        for job in self._candidates(job_id):
+            try:
+                self.state(job)
+            except JobNotFound:
+                continue
+            except BrokerUnavailable as error:
+                away = error
+                continue
+            return job
+        raise away or JobNotFound(job_id)
+
+    async def afind(self, job_id: str) -> Job[Any]:
+        """Do the same as `find` in a coroutine."""
+        away: BrokerUnavailable | None = None
+        for job in self._candidates(job_id):
+            try:
+                await self.astate(job)
+            except JobNotFound:
+                continue
+            except BrokerUnavailable as error:
+                away = error
+                continue
+            return job
+        raise away or JobNotFound(job_id)
+
+    def _candidates(self, job_id: str) -> list[Job[Any]]:
+        if not job_id:
+            raise JobNotFound(job_id)
+        count = self.runner.brokers
+        places = range(count) if count > 1 else (NO_BROKER,)
+        return [Job(job_id, self, JobOrigin(broker=place)) for place in places]
+
+
+def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:
+    return _state(job, [row[:2] for row in rows]) == "cancelled"
+
+
+def _state(job: Job[Any], rows: list[list[str]]) -> str:
+    for job_id, state in rows:
+        if job_id == job.id and state:
+            return state
+    raise JobNotFound(job.id)
 
 
 class JobStream(Generic[T]):
@@ -287,430 +706,8 @@ class JobStream(Generic[T]):
         self._leave()
 
 
-_ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
+class _Nothing:
+    """There is no part now."""
 
 
-class Default(enum.Enum):
-    """Stands for what the settings say."""
-
-    DEFAULT = "default"
-
-
-DEFAULT = Default.DEFAULT
-
-
-@dataclass(slots=True, eq=False)
-class JobOrigin:
-    """Where jobs that were sent together are.
-
-    Attributes:
-        task: Name of their task, "" if the handle was made from an id.
-        broker: Index of the broker that took them, or `NO_BROKER` if it is not known.
-        store: Id of its store.
-        sent: False while they are part of a batch that was not sent.
-        confirmed: False if the broker gave no receipt for them, because it gives none.
-    """
-
-    task: str = ""
-    broker: int = NO_BROKER
-    store: str = ""
-    sent: bool = True
-    confirmed: bool = True
-
-
-class Job(Generic[T]):
-    """One submitted job; ``T`` is the type of its result.
-
-    It remembers the broker that took it. Making one costs nothing; every call goes to the
-    broker, until the job's end is known here. Thread-safe. It cannot be pickled: hand on the id,
-    and make a handle of it with ``app.job(id)``.
-
-    Attributes:
-        id: The job's id.
-        origin: Which broker has it.
-        row: How it ended, once that is known here.
-    """
-
-    __slots__ = ("__weakref__", "_results", "id", "origin", "row")
-
-    def __init__(self, job_id: str, results: ResultClient, origin: JobOrigin) -> None:
-        self.id = job_id
-        self._results = results
-        self.origin = origin
-        self.row: OutcomeRow | None = None
-
-    def __repr__(self) -> str:
-        return f"<Job {self.id} {self.origin.task}>".replace(" >", ">")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and self.id == other.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        msg = "a job handle cannot be pickled; pass job.id and use app.job(id) on the other side"
-        raise TypeError(msg)
-
-    # Results
-
-    def get(self, timeout: float | Default | None = DEFAULT) -> T:
-        """Wait for the job's end and return its result.
-
-        Args:
-            timeout: Seconds, 60 unless the setting ``result_timeout`` says otherwise; None waits
-                without limit. An answer takes a moment: less than 0.1 counts as 0.1.
-
-        Raises:
-            ResultTimeout: It had not ended in time; it goes on. The message says where it is, for
-                which the broker is asked, at most a second after the time is up.
-            JobFailed: The task raised (the original is the cause, where it can be had).
-            JobCancelled: Somebody cancelled it.
-            JobExpired: Its ``expires`` passed first.
-            JobNotFound: The broker does not know it.
-            ResultUnavailable: It succeeded, and its result was not kept.
-        """
-        return self._results.get(self, timeout)  # type: ignore[no-any-return]
-
-    async def aget(self, timeout: float | Default | None = DEFAULT) -> T:
-        """Do the same as `get` in a coroutine."""
-        return await self._results.aget(self, timeout)  # type: ignore[no-any-return]
-
-    # Calls
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether a broker has said that it keeps the job.
-
-        False of one in a batch that was not sent, and of one that was sent to a legacy broker,
-        which gives no receipts: it may be lost, and nothing can be asked about it.
-        """
-        return self.origin.sent and self.origin.confirmed
-
-    @property
-    def state(self) -> str:
-        """The state now: one of the words of `eventmq.job.JobState`.
-
-        Raises:
-            JobNotFound: The broker does not know it.
-            BrokerUnavailable: No answer within ``submit_timeout``.
-        """
-        return self.row.state if self.row else self._results.state(self)
-
-    async def astate(self) -> str:
-        """Do the same as `state` in a coroutine."""
-        return self.row.state if self.row else await self._results.astate(self)
-
-    def ready(self) -> bool:
-        """Return whether the job has ended; raises what `state` raises."""
-        return self.state in _ENDED
-
-    def successful(self) -> bool:
-        """Return whether the job has ended by success; raises what `state` raises."""
-        return self.state == "succeeded"
-
-    def info(self) -> dict[str, Any]:
-        """Return what the broker knows of the job, without arguments and result.
-
-        Returns:
-            id, task, queue, state, attempt, delivery, priority, created, due, expires,
-            finished, leased (Unix times, 0.0 for none), worker, error, headers, attempts (the last
-            ten that failed) and others: see ``info`` in the table of calls on the protocol page. An
-            error has ``type message traceback arguments``.
-
-        Raises:
-            JobNotFound: The broker does not know it.
-            BrokerUnavailable: No answer within ``submit_timeout``.
-        """
-        return self._results.info(self)
-
-    async def ainfo(self) -> dict[str, Any]:
-        """Do the same as `info` in a coroutine."""
-        return await self._results.ainfo(self)
-
-    # Cancelling
-
-    def cancel(self, reason: str = "") -> bool:
-        """Cancel the job, whether it waits or runs. Doing it twice is harmless.
-
-        It has ended at once, and whoever waits gets `JobCancelled`. A worker that runs it is told
-        to stop; what it still answers changes nothing.
-
-        Args:
-            reason: For those who wait.
-
-        Returns:
-            Whether it is cancelled now; False if it had ended in another way.
-
-        Raises:
-            JobNotFound: The broker does not know it.
-            BrokerUnavailable: No answer within ``submit_timeout``; it may be cancelled.
-        """
-        return self._results.cancel(self, reason)
-
-    async def acancel(self, reason: str = "") -> bool:
-        """Do the same as `cancel` in a coroutine."""
-        return await self._results.acancel(self, reason)
-
-    # Streams
-
-    def stream(self, timeout: float | Default | None = DEFAULT) -> JobStream[T]:
-        """Iterate over what a generator task yields, for ``for`` and ``async for``.
-
-        The parts come in order. After the last one `get` has the return value of the generator. A
-        job that ends in another way than by success raises at the end what `get` raises. Each part
-        is taken once: a stream that was left in the middle goes on where it was left.
-
-        Args:
-            timeout: Seconds to wait for each part, as in `get`.
-
-        Raises:
-            ResultTimeout: No part came in time; the iterator may be asked again.
-            StreamRestarted: The job is run again, and is not ``replayable``: what follows, of the
-                same iterator, are its parts from the first on.
-            ResultUnavailable: Parts were discarded because nobody read them, or were read.
-            NotAllowed: The job has ended and has no parts: its task is no generator.
-            JobNotFound: The broker does not know it.
-        """
-        return JobStream(self, self._results, timeout)
-
-
-#: Seconds that an answer takes at most, if the broker has it.
-MIN_TIMEOUT = 0.1
-
-
-class ResultClient:
-    """States, infos and results of jobs.
-
-    Args:
-        runner: Talks to the brokers.
-        reader: Reads outcomes.
-        answer_timeout: Seconds to wait for what the broker knows now.
-        result_timeout: Seconds to wait for the end of a job, unless told.
-    """
-
-    def __init__(
-        self,
-        runner: ClientRunner,
-        reader: OutcomeReader,
-        *,
-        answer_timeout: float,
-        result_timeout: float | None,
-    ) -> None:
-        self.runner = runner
-        self.reader = reader
-        self.predictor = WaitPredictor(runner.clock.monotonic)
-        self._answer_timeout = answer_timeout
-        self._result_timeout = result_timeout
-
-    def timeout(self, timeout: float | Default | None) -> float | None:
-        """Return seconds for a caller's ``timeout``, None for no limit."""
-        if timeout is DEFAULT:
-            return self._result_timeout
-        if timeout is None:
-            return None
-        seconds: object = timeout
-        if type(seconds) not in {int, float} or not timeout >= 0:
-            raise ValueError(f"timeout is {timeout!r}; allowed are seconds from 0, or None")
-        return max(float(timeout), MIN_TIMEOUT)
-
-    # Results
-
-    def get(self, job: Job[Any], timeout: float | Default | None) -> Any:
-        """Return the result of a job, waiting for it."""
-        if job.row is None:
-            call = self._get_call(job, timeout)
-            try:
-                row = self.runner.ask(call)
-            except ResultTimeout as error:
-                raise self.explained(job, timeout, error) from None
-            self.record(job, row)
-        return self._value(job)
-
-    async def aget(self, job: Job[Any], timeout: float | Default | None) -> Any:
-        """Do the same as `get` in a coroutine."""
-        if job.row is None:
-            call = self._get_call(job, timeout)
-            try:
-                row = await self.runner.aask(call)
-            except ResultTimeout as error:
-                raise await self.aexplained(job, timeout, error) from None
-            self.record(job, row)
-        if job.row is not None and is_reference(job.row.content_type):
-            from asyncio import to_thread
-
-            return await to_thread(self._value, job)  # backends may block
-        return self._value(job)
-
-    def record(self, job: Job[Any], row: list[Any]) -> None:
-        """Remember how a job ended; an unknown one may still come to be known."""
-        if row[1]:
-            job.row = OutcomeRow(*row)
-        else:
-            raise JobNotFound(job.id)
-
-    def end_of(self, job: Job[Any]) -> PendingCall:
-        """Return the call for a job's end, without a limit of time."""
-        return self._get_call(job, None)
-
-    def _get_call(self, job: Job[Any], timeout: float | Default | None) -> PendingCall:
-        self.predictor.waiting(job.id)
-        origin = self.sent(job)
-        return self.runner.new_call(
-            "get",
-            timeout=self.timeout(timeout),
-            ids=[job.id],
-            target=origin.broker,
-            store=origin.store,
-        )
-
-    def _value(self, job: Job[Any]) -> Any:
-        assert job.row is not None  # noqa: S101 - noted before
-        return self.reader.value(job.row)
-
-    # Why it takes so long
-
-    def explained(
-        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
-    ) -> ResultTimeout:
-        """Return the error with a diagnosis, or as it is if none comes in `DIAGNOSIS_TIMEOUT`."""
-        answers: list[Any] = []
-        with suppress(EventMQError):
-            for call in self._where(job, error):
-                answers.append(self.runner.ask(call))
-        return self._explain(job, timeout, answers) or error
-
-    async def aexplained(
-        self, job: Job[Any], timeout: float | Default | None, error: ResultTimeout
-    ) -> ResultTimeout:
-        """Do the same as `explained` in a coroutine."""
-        answers: list[Any] = []
-        with suppress(EventMQError):
-            for call in self._where(job, error):
-                answers.append(await self.runner.aask(call))
-        return self._explain(job, timeout, answers) or error
-
-    def _where(self, job: Job[Any], error: ResultTimeout) -> Iterator[PendingCall]:
-        """Yield the calls where a job is, none if the error says so already."""
-        if error.state:
-            return
-        deadline = self.runner.deadline(DIAGNOSIS_TIMEOUT)
-        for name, arguments in (("info", {"id": job.id}), ("queues", {}), ("workers", {})):
-            call = self.job_call(job, name, arguments)
-            call.deadline = deadline
-            yield call
-
-    def _explain(
-        self, job: Job[Any], timeout: float | Default | None, answers: list[Any]
-    ) -> ResultTimeout | None:
-        if not answers:
-            return None
-        info, queues, workers = [*answers, None, None][:3]
-        text = diagnose(info, queues, workers, f"{self.timeout(timeout):.1f} s")
-        return ResultTimeout(text, job_id=job.id, state=info["state"])
-
-    # What is known now
-
-    def state(self, job: Job[Any]) -> str:
-        """Return the state of a job."""
-        return _state(job, self.runner.ask(self.job_call(job, "state", {"ids": [job.id]})))
-
-    async def astate(self, job: Job[Any]) -> str:
-        """Do the same as `state` in a coroutine."""
-        call = self.job_call(job, "state", {"ids": [job.id]})
-        return _state(job, await self.runner.aask(call))
-
-    def info(self, job: Job[Any]) -> dict[str, Any]:
-        """Return what the broker knows of a job."""
-        return with_errors(self.runner.ask(self.job_call(job, "info", {"id": job.id})))
-
-    async def ainfo(self, job: Job[Any]) -> dict[str, Any]:
-        """Do the same as `info` in a coroutine."""
-        return with_errors(await self.runner.aask(self.job_call(job, "info", {"id": job.id})))
-
-    def cancel(self, job: Job[Any], reason: str) -> bool:
-        """Cancel a job; return whether it is cancelled now."""
-        arguments = {"ids": [job.id], "reason": reason}
-        rows = self.runner.ask(self.job_call(job, "cancel", arguments))
-        return _cancelled(job, rows)
-
-    async def acancel(self, job: Job[Any], reason: str) -> bool:
-        """Do the same as `cancel` in a coroutine."""
-        arguments = {"ids": [job.id], "reason": reason}
-        rows = await self.runner.aask(self.job_call(job, "cancel", arguments))
-        return _cancelled(job, rows)
-
-    def job_call(self, job: Job[Any], name: str, arguments: dict[str, Any]) -> PendingCall:
-        """Return a call about a job, for the broker that has it."""
-        origin = self.sent(job)
-        call = self.runner.new_call(
-            name,
-            arguments,
-            timeout=self._answer_timeout,
-            target=origin.broker,
-            store=origin.store,
-        )
-        call.subject = job.id
-        return call
-
-    @staticmethod
-    def sent(job: Job[Any]) -> JobOrigin:
-        """Return where a job is; raises `NotAllowed` if it was not sent."""
-        origin = job.origin
-        if not origin.sent:
-            msg = f"job {job.id} is part of a batch that was not sent: leave app.batch() first"
-            raise NotAllowed(msg)
-        return origin
-
-    # Handles from ids
-
-    def find(self, job_id: str) -> Job[Any]:
-        """Return a handle of a job that some broker knows.
-
-        Raises:
-            JobNotFound: None of them does.
-            BrokerUnavailable: One that might did not answer.
-        """
-        away: BrokerUnavailable | None = None
-        for job in self._candidates(job_id):
-            try:
-                self.state(job)
-            except JobNotFound:
-                continue
-            except BrokerUnavailable as error:
-                away = error
-                continue
-            return job
-        raise away or JobNotFound(job_id)
-
-    async def afind(self, job_id: str) -> Job[Any]:
-        """Do the same as `find` in a coroutine."""
-        away: BrokerUnavailable | None = None
-        for job in self._candidates(job_id):
-            try:
-                await self.astate(job)
-            except JobNotFound:
-                continue
-            except BrokerUnavailable as error:
-                away = error
-                continue
-            return job
-        raise away or JobNotFound(job_id)
-
-    def _candidates(self, job_id: str) -> list[Job[Any]]:
-        if not job_id:
-            raise JobNotFound(job_id)
-        count = self.runner.brokers
-        places = range(count) if count > 1 else (NO_BROKER,)
-        return [Job(job_id, self, JobOrigin(broker=place)) for place in places]
-
-
-def _cancelled(job: Job[Any], rows: list[list[str]]) -> bool:
-    return _state(job, [row[:2] for row in rows]) == "cancelled"
-
-
-def _state(job: Job[Any], rows: list[list[str]]) -> str:
-    for job_id, state in rows:
-        if job_id == job.id and state:
-            return state
-    raise JobNotFound(job.id)
+_NOTHING = _Nothing()

@@ -1,16 +1,16 @@
-"""The sockets and the clock around `ClientMachine`, and whose turn it is to run them.
+"""The client's I/O loop: the sockets and the clock around `ClientMachine`, and who runs them.
 
-At any time at most one thread *leads*: it holds the lead lock, and only it touches machine and
-sockets. libzmq lets a socket move between threads where a full memory barrier lies between its
-uses, which the lock is. A thread that submits alone leads until it has its receipt: no thread has
-to be woken on the way, which costs 50 microseconds each on a machine whose cores sleep during the
-broker's fsync (5,000 receipts a second directly, 2,900 through another thread). Whoever comes
-while somebody leads puts a command into the inbox and waits.
+At any time at most one thread is the *leader*: it holds the lead lock, and only it touches machine
+and sockets. libzmq lets a socket move between threads where a full memory barrier lies between its
+uses, which the lock is. A thread that submits alone leads until it has its receipt: no other thread
+has to be notified on the way, which costs 50 microseconds each on a machine whose cores sleep
+during the broker's fsync (5,000 receipts a second directly, 2,900 through another thread). A thread
+that comes while another leads puts a command into the inbox and waits.
 
 What is still open when a leader leaves is led by a background thread: requests of coroutines,
 subscriptions, submissions of several threads. It starts when it is first needed and sleeps while
 nothing is open; being a daemon, it never keeps a process alive. A program with a loop of its own
-leads for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` names beside its own
+leads for good instead (`IoLoop.attach`): it polls what `IoLoop.prepare` returns beside its own
 sockets.
 """
 
@@ -47,100 +47,22 @@ if TYPE_CHECKING:
     from eventmq.clock import Clock
     from eventmq.wire.curve import ClientKeys
 
-__all__ = ["AsyncWaiter", "BrokerSockets", "IoLoop", "LoopTurns", "Waiter", "Wakeup"]
+__all__ = ["AsyncWaiter", "BrokerSockets", "IoLoop", "Waiter", "Wakeup"]
 
-
-class Waiter:
-    """A raw lock used as a flag: half a microsecond, where an event takes ten."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def notify(self) -> None:
-        """Let `wait` return, now or when it is called next."""
-        try:  # noqa: SIM105 - suppress() costs more than all the rest
-            self._lock.release()
-        except RuntimeError:
-            pass  # it was woken and has not looked yet
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until `notify`; return False if ``timeout`` seconds passed before."""
-        if timeout is None:
-            return self._lock.acquire()
-        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
-
-
-class Wakeup:
-    """Wakes a thread that polls: readable from `set` to `clear`.
-
-    It is made of sockets, not of descriptors: writing to a closed one is an error, and never
-    goes to another file that has got its number since.
-    """
-
-    __slots__ = ("_reader", "_writer", "fd")
-
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.settimeout(0)
-        self._writer.settimeout(0)
-        self.fd = self._reader.fileno()
-
-    def set(self) -> None:
-        """Make it readable. Any thread; nothing happens when it is closed."""
-        try:  # noqa: SIM105 - suppress() costs more than all the rest
-            self._writer.send(b"!")
-        except OSError:
-            pass  # full: it rings already; closed: nobody listens
-
-    def clear(self) -> None:
-        """Make it not readable."""
-        self._reader.recv(4096)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        self._reader.close()
-        self._writer.close()
-
-
-class AsyncWaiter:
-    """The same for a coroutine of the running event loop."""
-
-    __slots__ = ("_future", "_loop")
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
-
-    def notify(self) -> None:
-        """Let `wait` return, now or when it is called next. From any thread."""
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._set)
-
-    def _set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, timeout: float | None = None) -> None:
-        """Wait until `notify`; raises `TimeoutError` if ``timeout`` seconds pass before."""
-        if timeout is None:
-            await self._future
-        else:
-            import asyncio
-
-            try:
-                await asyncio.wait_for(self._future, timeout)
-            except asyncio.TimeoutError:
-                raise TimeoutError from None
-        self._future = self._loop.create_future()
-
+logger = logging.getLogger(__name__)
 
 #: Milliseconds that a closing socket may spend on what was not sent yet.
 CLOSE_LINGER_MS = 200
+
+#: Messages of one broker that are read before those of the next.
+READ_AT_MOST = 1000
+
+#: Seconds without a leader after which a new one reads what came before it sends.
+STALE = 0.5
+
+_IN = int(zmq.POLLIN)
+
+_OUT = int(zmq.POLLOUT)
 
 _MADE, _LOST = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 
@@ -151,80 +73,11 @@ _FAILED = (
 )
 
 
-class BrokerSockets:
-    """The link to one broker, and the monitor that says when it is cut.
+class IoLoop:
+    """A client's sockets, led by the thread that waits, or by the background thread.
 
     Args:
-        context: What it is opened in.
-        connection: Whose it is.
-        keys: For CURVE.
-    """
-
-    __slots__ = (
-        "_early",
-        "address",
-        "blocked",
-        "last_error",
-        "link",
-        "monitor",
-        "monitor_fd",
-        "send",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        context: zmq.Context[Any],
-        connection: BrokerConnection,
-        keys: ClientKeys | None = None,
-    ) -> None:
-        self.address = connection.address
-        self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
-        self.send = self.link.send
-        self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
-        #: Readable when there are `events`.
-        self.monitor_fd = event_fd(self.monitor.socket)
-        #: Why the last handshake failed, for people.
-        self.last_error = ""
-        #: The link takes nothing more for now.
-        self.blocked = False
-        #: What happened before the descriptor could say so.
-        self._early = list(self._read())
-
-    def events(self) -> Iterator[bool]:
-        """Yield True for every connection that was made, False for every one that was lost."""
-        yield from self._early
-        self._early.clear()
-        yield from self._read()
-
-    def _read(self) -> Iterator[bool]:
-        while (frames := self.monitor.receive()) is not None:
-            event = event_of(frames)
-            self.last_error = handshake_trouble(event) or self.last_error
-            if event in {_MADE, _LOST}:
-                yield event == _MADE
-
-    def close(self) -> None:
-        """Close both."""
-        self.link.socket.disable_monitor()
-        self.monitor.close(0)
-        self.link.close(CLOSE_LINGER_MS)
-
-
-logger = logging.getLogger(__name__)
-
-#: Messages of one broker that are read before others get their turn.
-READ_AT_MOST = 1000
-
-_IN = int(zmq.POLLIN)
-
-_OUT = int(zmq.POLLOUT)
-
-
-class LoopTurns:
-    """All sockets of a client, and what callers want of them.
-
-    Args:
-        machine: What it drives.
+        machine: The state machine that it drives.
         clock: Reads time.
         context: A ZeroMQ context to use; by default one of its own.
     """
@@ -252,121 +105,6 @@ class LoopTurns:
         #: It does nothing any more, or soon will not.
         self._stopping = False
         self._wakeup = Wakeup()
-
-    def _open(self) -> None:
-        if self._brokers or self._stopping:
-            return
-        self._context = context = self._context or new_context()
-        now = self._clock.monotonic()
-        for connection in self.machine.connections:
-            self._brokers.append(BrokerSockets(context, connection, self.keys))
-            self.machine.opened(connection.index, now)
-
-    # hot loop: benchmarks/enqueue_one.py
-    def _work(self) -> None:
-        """Do what callers and time want, and send."""
-        machine, inbox = self.machine, self._inbox
-        while inbox:
-            command, request = inbox.popleft()
-            command(request)
-        now = self._clock.monotonic()
-        if now >= self._due:
-            machine.tick(now, self._clock.now())
-        while machine.reopen:
-            self._reopen(machine.reopen.pop(), now)
-        for index, broker in enumerate(self._brokers):
-            blocked = not machine.flush(index, broker.send, now)
-            if blocked is not broker.blocked:
-                broker.blocked = blocked
-                self._items = None
-        if machine.settled:
-            self._notify_waiters()
-
-    def _poll_items(self) -> list[tuple[Any, int]]:
-        if self._items is not None:
-            return self._items
-        items: list[tuple[Any, int]] = [(self._wakeup.fd, _IN)]
-        for broker in self._brokers:
-            items.append((broker.link.socket, _IN | _OUT if broker.blocked else _IN))
-            items.append((broker.monitor_fd, _IN))
-        self._items = items
-        return items
-
-    def _read(self, ready: Iterable[tuple[Any, int]]) -> None:
-        sources = {source for source, _ in ready}
-        if not sources:
-            return
-        if self._wakeup.fd in sources:
-            self._wakeup.clear()
-        self._last_read = now = self._clock.monotonic()
-        for index, broker in enumerate(self._brokers):
-            if broker.monitor_fd in sources:
-                self._read_monitor(index, broker, now)
-            if broker.link.socket in sources:
-                self._read_link(index, broker.link, now)
-        if self.machine.settled:
-            self._notify_waiters()
-
-    def _read_link(self, index: int, link: Link, now: float) -> None:
-        received = self.machine.received
-        for _ in range(READ_AT_MOST):
-            frames = link.receive()
-            if frames is None:
-                return
-            received(index, frames, now)
-            # Asking once more for what is not there costs as much as all of this.
-            if self._awaited is not None and self._awaited.done:
-                return
-
-    def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
-        for connected in broker.events():
-            if connected:
-                logger.debug("connected to broker %s", broker.address)
-                self.machine.restored(index, now)
-            else:
-                logger.info("connection to broker %s lost", broker.address)
-                self.machine.lost(index, now)
-        if broker.last_error:
-            if broker.last_error != self.machine.connections[index].last_error:
-                logger.warning("broker %s cannot be used: %s", broker.address, broker.last_error)
-            self.machine.refused(index, broker.last_error, now)
-            broker.last_error = ""
-
-    def _reopen(self, index: int, now: float) -> None:
-        broker = self._brokers[index]
-        connection = self.machine.connections[index]
-        level = logging.INFO if connection.last_error == LOST else logging.WARNING
-        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.last_error)
-        assert self._context is not None  # noqa: S101 - made by _open
-        broker.close()
-        self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
-        self._items = None
-        self.machine.opened(index, now)
-
-    def _notify_waiters(self) -> None:
-        settled = self.machine.settled
-        for request in settled:
-            request.notify()
-        settled.clear()
-
-
-#: Seconds after which a leader first looks at what came while nobody led, before it sends.
-STALE = 0.5
-
-
-class IoLoop(LoopTurns):
-    """A client that is led by whoever waits, or by its background thread.
-
-    Args:
-        machine: What it drives.
-        clock: Reads time.
-        context: A ZeroMQ context to use; by default one of its own.
-    """
-
-    def __init__(
-        self, machine: ClientMachine, clock: Clock, context: zmq.Context[Any] | None = None
-    ) -> None:
-        super().__init__(machine, clock, context)
         self._lead = threading.Lock()
         self._leader = 0
         self._sleeping = False
@@ -557,6 +295,104 @@ class IoLoop(LoopTurns):
         self._sleeping = False
         self._read(ready)
 
+    # Sockets
+
+    def _open(self) -> None:
+        if self._brokers or self._stopping:
+            return
+        self._context = context = self._context or new_context()
+        now = self._clock.monotonic()
+        for connection in self.machine.connections:
+            self._brokers.append(BrokerSockets(context, connection, self.keys))
+            self.machine.opened(connection.index, now)
+
+    # hot loop: benchmarks/enqueue_one.py
+    def _work(self) -> None:
+        """Do what callers and time want, and send."""
+        machine, inbox = self.machine, self._inbox
+        while inbox:
+            command, request = inbox.popleft()
+            command(request)
+        now = self._clock.monotonic()
+        if now >= self._due:
+            machine.tick(now, self._clock.now())
+        while machine.reopen:
+            self._reopen(machine.reopen.pop(), now)
+        for index, broker in enumerate(self._brokers):
+            blocked = not machine.flush(index, broker.send, now)
+            if blocked is not broker.blocked:
+                broker.blocked = blocked
+                self._items = None
+        if machine.settled:
+            self._notify_waiters()
+
+    def _poll_items(self) -> list[tuple[Any, int]]:
+        if self._items is not None:
+            return self._items
+        items: list[tuple[Any, int]] = [(self._wakeup.fd, _IN)]
+        for broker in self._brokers:
+            items.append((broker.link.socket, _IN | _OUT if broker.blocked else _IN))
+            items.append((broker.monitor_fd, _IN))
+        self._items = items
+        return items
+
+    def _read(self, ready: Iterable[tuple[Any, int]]) -> None:
+        sources = {source for source, _ in ready}
+        if not sources:
+            return
+        if self._wakeup.fd in sources:
+            self._wakeup.clear()
+        self._last_read = now = self._clock.monotonic()
+        for index, broker in enumerate(self._brokers):
+            if broker.monitor_fd in sources:
+                self._read_monitor(index, broker, now)
+            if broker.link.socket in sources:
+                self._read_link(index, broker.link, now)
+        if self.machine.settled:
+            self._notify_waiters()
+
+    def _read_link(self, index: int, link: Link, now: float) -> None:
+        received = self.machine.received
+        for _ in range(READ_AT_MOST):
+            frames = link.receive()
+            if frames is None:
+                return
+            received(index, frames, now)
+            # Asking once more for what is not there costs as much as all of this.
+            if self._awaited is not None and self._awaited.done:
+                return
+
+    def _read_monitor(self, index: int, broker: BrokerSockets, now: float) -> None:
+        for connected in broker.events():
+            if connected:
+                logger.debug("connected to broker %s", broker.address)
+                self.machine.restored(index, now)
+            else:
+                logger.info("connection to broker %s lost", broker.address)
+                self.machine.lost(index, now)
+        if broker.last_error:
+            if broker.last_error != self.machine.connections[index].last_error:
+                logger.warning("broker %s cannot be used: %s", broker.address, broker.last_error)
+            self.machine.refused(index, broker.last_error, now)
+            broker.last_error = ""
+
+    def _reopen(self, index: int, now: float) -> None:
+        broker = self._brokers[index]
+        connection = self.machine.connections[index]
+        level = logging.INFO if connection.last_error == LOST else logging.WARNING
+        logger.log(level, "broker %s: %s; a new socket", broker.address, connection.last_error)
+        assert self._context is not None  # noqa: S101 - made by _open
+        broker.close()
+        self._brokers[index] = BrokerSockets(self._context, connection, self.keys)
+        self._items = None
+        self.machine.opened(index, now)
+
+    def _notify_waiters(self) -> None:
+        settled = self.machine.settled
+        for request in settled:
+            request.notify()
+        settled.clear()
+
     # Led by the loop of another program
 
     def attach(self) -> bool:
@@ -644,3 +480,151 @@ def _fail(request: PendingRequest, reason: str) -> None:
         request.error = request.failure(reason)
         request.done = True
         request.notify()
+
+
+class BrokerSockets:
+    """The link to one broker, and the monitor that says when it is cut.
+
+    Args:
+        context: What it is opened in.
+        connection: Whose it is.
+        keys: For CURVE.
+    """
+
+    __slots__ = (
+        "_early",
+        "address",
+        "blocked",
+        "last_error",
+        "link",
+        "monitor",
+        "monitor_fd",
+        "send",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        connection: BrokerConnection,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        self.address = connection.address
+        self.link = open_dealer(context, self.address, kind=connection.role, keys=keys)
+        self.send = self.link.send
+        self.monitor = Link(self.link.socket.get_monitor_socket(_MADE | _LOST | _FAILED))
+        #: Readable when there are `events`.
+        self.monitor_fd = event_fd(self.monitor.socket)
+        #: Why the last handshake failed, for people.
+        self.last_error = ""
+        #: The link takes nothing more for now.
+        self.blocked = False
+        #: What happened before the descriptor could say so.
+        self._early = list(self._read())
+
+    def events(self) -> Iterator[bool]:
+        """Yield True for every connection that was made, False for every one that was lost."""
+        yield from self._early
+        self._early.clear()
+        yield from self._read()
+
+    def _read(self) -> Iterator[bool]:
+        while (frames := self.monitor.receive()) is not None:
+            event = event_of(frames)
+            self.last_error = handshake_trouble(event) or self.last_error
+            if event in {_MADE, _LOST}:
+                yield event == _MADE
+
+    def close(self) -> None:
+        """Close both."""
+        self.link.socket.disable_monitor()
+        self.monitor.close(0)
+        self.link.close(CLOSE_LINGER_MS)
+
+
+class Waiter:
+    """A raw lock used as a flag: half a microsecond, where an event takes ten."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def notify(self) -> None:
+        """Let `wait` return, now or when it is called next."""
+        try:  # noqa: SIM105 - suppress() costs more than all the rest
+            self._lock.release()
+        except RuntimeError:
+            pass  # it was woken and has not looked yet
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until `notify`; return False if ``timeout`` seconds passed before."""
+        if timeout is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+
+class AsyncWaiter:
+    """The same for a coroutine of the running event loop."""
+
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def notify(self) -> None:
+        """Let `wait` return, now or when it is called next. From any thread."""
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait until `notify`; raises `TimeoutError` if ``timeout`` seconds pass before."""
+        if timeout is None:
+            await self._future
+        else:
+            import asyncio
+
+            try:
+                await asyncio.wait_for(self._future, timeout)
+            except asyncio.TimeoutError:
+                raise TimeoutError from None
+        self._future = self._loop.create_future()
+
+
+class Wakeup:
+    """Wakes a thread that polls: readable from `set` to `clear`.
+
+    It is made of sockets, not of descriptors: writing to a closed one is an error, and never
+    goes to another file that has got its number since.
+    """
+
+    __slots__ = ("_reader", "_writer", "fd")
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.settimeout(0)
+        self._writer.settimeout(0)
+        self.fd = self._reader.fileno()
+
+    def set(self) -> None:
+        """Make it readable. Any thread; nothing happens when it is closed."""
+        try:  # noqa: SIM105 - suppress() costs more than all the rest
+            self._writer.send(b"!")
+        except OSError:
+            pass  # full: it rings already; closed: nobody listens
+
+    def clear(self) -> None:
+        """Make it not readable."""
+        self._reader.recv(4096)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        self._reader.close()
+        self._writer.close()

@@ -49,160 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientMachine", "InFlightRequests", "PushedResults", "WaitPredictor"]
 
-
 #: What to do where there is no broker.
 _HINT = 'start one with "eventmq broker"'
-
-
-class InFlightRequests:
-    """Open requests by message id, in the order in which they came.
-
-    Args:
-        connections: By index, as requests name them.
-    """
-
-    def __init__(self, connections: Sequence[BrokerConnection]) -> None:
-        self._connections = connections
-        self._open: dict[str, PendingRequest] = {}
-        #: Requests with something new for whoever waits for them.
-        self.settled: list[PendingRequest] = []
-        #: When the first of them is to be given up.
-        self.next_deadline = NEVER
-
-    def add(self, request: PendingRequest) -> bool:
-        """Note a new request; return False if an open one of the same id stands for it."""
-        self.next_deadline = min(self.next_deadline, request.deadline)
-        first = self._open.setdefault(request.id, request)
-        if first is request:
-            return True
-        if isinstance(first, PendingSubmit) and isinstance(request, PendingSubmit):
-            first.followers.append(request)
-        return False
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def find(self, message_id: str) -> PendingRequest | None:
-        """Return an open request."""
-        return self._open.get(message_id)
-
-    def unassigned(self) -> list[PendingRequest]:
-        """Return the requests that no broker has."""
-        return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
-
-    def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
-        """Give a request to a broker."""
-        request.assigned_to = connection.index
-        connection.assign(now)
-        connection.unsent.append(request)
-
-    def wait_for_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
-        """Let a call wait for what a broker says without being asked, or has said already."""
-        call.assigned_to = connection.index
-        connection.assign(now)
-        if call.answers:
-            self.settle(call, None)
-
-    def release(self, request: PendingRequest) -> None:
-        """Take a request from its broker."""
-        if request.assigned_to != NO_BROKER:
-            self._connections[request.assigned_to].in_flight -= 1
-            request.assigned_to = NO_BROKER
-
-    def release_all(self, connection: BrokerConnection) -> None:
-        """Take everything from a broker."""
-        connection.unsent.clear()
-        for request in self._open.values():
-            if request.assigned_to == connection.index:
-                self.release(request)
-
-    def settle(self, request: PendingRequest, error: Exception | None) -> None:
-        """End a request, with its followers."""
-        del self._open[request.id]
-        self._end(request, error)
-        if isinstance(request, PendingSubmit):
-            for follower in request.followers:
-                follower.refused, follower.sent = request.refused, request.sent
-                follower.broker, follower.store = request.broker, request.store
-                follower.confirmed = request.confirmed
-                self._end(follower, error)
-
-    def _end(self, request: PendingRequest, error: Exception | None) -> None:
-        self.release(request)
-        request.done = True
-        request.error = error
-        self.settled.append(request)
-
-    def overdue(self, now: float) -> list[PendingRequest]:
-        """Return the open requests whose deadline has passed."""
-        return [request for request in self._open.values() if request.deadline <= now]
-
-    def expire(self, now: float, *, timeout: float) -> tuple[set[int], list[PendingRequest]]:
-        """Give up what is late.
-
-        Args:
-            now: The time.
-            timeout: Seconds in which a living broker has answered a message.
-
-        Returns:
-            The brokers that left a message unanswered for so long and said nothing else since,
-            and requests that now stand for a late one of the same id and need a broker.
-        """
-        silent, new_leaders = set(), []
-        for request in list(self._open.values()):
-            if isinstance(request, PendingSubmit) and request.followers:
-                self._expire_followers(request, now)
-            if request.deadline > now:
-                continue
-            if request.assigned_to != NO_BROKER and isinstance(
-                request, PendingSubmit | PendingCall
-            ):
-                last_received = self._connections[request.assigned_to].last_received
-                if last_received <= request.sent <= now - timeout:
-                    silent.add(request.assigned_to)
-            new_leaders += self._give_up(request)
-        self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)
-        return silent, new_leaders
-
-    def _everything(self) -> list[PendingRequest]:
-        found = list(self._open.values())
-        return found + [t for e in found if isinstance(e, PendingSubmit) for t in e.followers]
-
-    def _expire_followers(self, pending: PendingSubmit, now: float) -> None:
-        for follower in [follower for follower in pending.followers if follower.deadline <= now]:
-            pending.followers.remove(follower)
-            follower.sent = pending.sent
-            self._end(follower, follower.failure(self._reason(pending)))
-
-    def _give_up(self, request: PendingRequest) -> list[PendingRequest]:
-        """Settle a late request; return the follower that takes its place, if there is one."""
-        error = request.failure(self._reason(request))
-        if not isinstance(request, PendingSubmit) or not request.followers:
-            self.settle(request, error)
-            return []
-        leader, *leader.followers = request.followers
-        leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
-        self._open[request.id] = leader
-        self._end(request, error)
-        return [leader]
-
-    def _reason(self, request: PendingRequest) -> str:
-        if request.assigned_to != NO_BROKER:
-            connection = self._connections[request.assigned_to]
-            if connection.features is None and not request.sent:
-                what = f"{connection.address} ({connection.unready_reason})"
-                return f"nothing could be sent to broker {what} in time"
-            return f"no answer from broker {connection.address} in time"
-        said = (f"{c.address} ({c.unready_reason})" for c in self._connections)
-        return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
-
-    def abandon(self, reason: str) -> None:
-        """Give everything up."""
-        for request in list(self._open.values()):
-            asked = isinstance(request, PendingCall)
-            error = BrokerUnavailable(reason) if asked else request.failure(reason)
-            self.settle(request, error)
-
 
 #: PushedResults that nobody has asked for yet; then the oldest are forgotten.
 MAX_PUSHED = 100
@@ -213,111 +61,6 @@ MIN_STREAK = 2
 #: Seconds after its receipt in which somebody waits for a job who had nothing else to do: the
 #: receipt need not come before the end then.
 PROMPT = 0.001
-
-
-class WaitPredictor:
-    """Guesses whether the next job is waited for at once, as the last ones were.
-
-    Threads may share it: a wrong guess costs a message, or 10 ms, nothing else.
-
-    Args:
-        monotonic: Reads the time.
-    """
-
-    __slots__ = ("_last", "_monotonic", "_prompt", "_streak", "_submitted")
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._last = ""
-        self._submitted = 0.0
-        #: How many jobs in a row were waited for, and by whom had nothing else to do first.
-        self._streak = self._prompt = 0
-
-    def submitting(self, job_id: str) -> str:
-        """Note that a job is submitted; return what should be asked for with it."""
-        if self._last:
-            self._streak = self._prompt = 0
-        self._last = job_id
-        if self._streak < MIN_STREAK:
-            return ACK_REQUESTED
-        return REPLY_REQUESTED if self._prompt >= MIN_STREAK else ACK_AND_REPLY_REQUESTED
-
-    def submitted(self) -> None:
-        """Note that the caller goes on: it has the receipt."""
-        self._submitted = self._monotonic()
-
-    def waiting(self, job_id: str) -> None:
-        """Note that somebody waits for a job."""
-        if job_id == self._last:
-            self._last = ""
-            self._streak += 1
-            prompt = self._monotonic() - self._submitted < PROMPT
-            self._prompt = self._prompt + 1 if prompt else 0
-
-
-class _PushedResult(NamedTuple):
-    broker: int
-    since: float
-    row: list[Any] | None = None
-
-
-class PushedResults:
-    """What brokers have promised.
-
-    Args:
-        timeout: Seconds in which somebody has to ask. A broker that hears nothing of a client
-            for longer may forget it, with what it promised.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        #: Job -> what nobody has asked for.
-        self._idle: dict[str, _PushedResult] = {}
-        #: Job -> broker, and who waits for it.
-        self._awaited: dict[str, tuple[int, PendingCall]] = {}
-
-    def expect(self, job_id: str, broker: int, now: float) -> None:
-        """Note that a broker will send the end of a job."""
-        if len(self._idle) >= MAX_PUSHED:
-            del self._idle[next(iter(self._idle))]
-        self._idle[job_id] = _PushedResult(broker, now)
-
-    def wait_for(self, call: PendingCall, broker: int, now: float) -> bool:
-        """Let a ``get`` of one job wait for a promise; say whether there is one.
-
-        A row that is here already is among its answers then.
-        """
-        if call.name != "get" or len(call.ids) != 1:
-            return False
-        (job_id,) = call.ids
-        pushed = self._idle.pop(job_id, None)
-        if pushed is None or pushed.broker != broker:
-            return False
-        if pushed.row is not None:
-            call.ids.clear()
-            call.add(pushed.row)
-        elif now - pushed.since > self._timeout:
-            return False
-        else:
-            self._awaited[job_id] = (broker, call)
-        return True
-
-    def arrived(self, row: list[Any]) -> PendingCall | None:
-        """Take the end of a job; return who waits for it."""
-        job_id: str = row[0]
-        _, call = self._awaited.pop(job_id, (0, None))
-        if call is not None and not call.done:
-            return call
-        pushed = self._idle.get(job_id)
-        if pushed is not None:
-            self._idle[job_id] = pushed._replace(row=row)
-        return None
-
-    def forget(self, broker: int) -> None:
-        """Forget what a broker has promised: it is away, or was."""
-        self._idle = {i: pushed for i, pushed in self._idle.items() if pushed.broker != broker}
-        self._awaited = {i: each for i, each in self._awaited.items() if each[0] != broker}
-
 
 logger = logging.getLogger(__name__)
 
@@ -708,3 +451,257 @@ class ClientMachine:
         if request is not None:
             subject = request.subject if type(request) is PendingCall else request.id
             self._in_flight.settle(request, refusal(error.code, error.text, subject))
+
+
+class InFlightRequests:
+    """Open requests by message id, in the order in which they came.
+
+    Args:
+        connections: By index, as requests name them.
+    """
+
+    def __init__(self, connections: Sequence[BrokerConnection]) -> None:
+        self._connections = connections
+        self._open: dict[str, PendingRequest] = {}
+        #: Requests with something new for whoever waits for them.
+        self.settled: list[PendingRequest] = []
+        #: When the first of them is to be given up.
+        self.next_deadline = NEVER
+
+    def add(self, request: PendingRequest) -> bool:
+        """Note a new request; return False if an open one of the same id stands for it."""
+        self.next_deadline = min(self.next_deadline, request.deadline)
+        first = self._open.setdefault(request.id, request)
+        if first is request:
+            return True
+        if isinstance(first, PendingSubmit) and isinstance(request, PendingSubmit):
+            first.followers.append(request)
+        return False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def find(self, message_id: str) -> PendingRequest | None:
+        """Return an open request."""
+        return self._open.get(message_id)
+
+    def unassigned(self) -> list[PendingRequest]:
+        """Return the requests that no broker has."""
+        return [request for request in self._open.values() if request.assigned_to == NO_BROKER]
+
+    def assign(self, request: PendingRequest, connection: BrokerConnection, now: float) -> None:
+        """Give a request to a broker."""
+        request.assigned_to = connection.index
+        connection.assign(now)
+        connection.unsent.append(request)
+
+    def wait_for_push(self, call: PendingCall, connection: BrokerConnection, now: float) -> None:
+        """Let a call wait for what a broker says without being asked, or has said already."""
+        call.assigned_to = connection.index
+        connection.assign(now)
+        if call.answers:
+            self.settle(call, None)
+
+    def release(self, request: PendingRequest) -> None:
+        """Take a request from its broker."""
+        if request.assigned_to != NO_BROKER:
+            self._connections[request.assigned_to].in_flight -= 1
+            request.assigned_to = NO_BROKER
+
+    def release_all(self, connection: BrokerConnection) -> None:
+        """Take everything from a broker."""
+        connection.unsent.clear()
+        for request in self._open.values():
+            if request.assigned_to == connection.index:
+                self.release(request)
+
+    def settle(self, request: PendingRequest, error: Exception | None) -> None:
+        """End a request, with its followers."""
+        del self._open[request.id]
+        self._end(request, error)
+        if isinstance(request, PendingSubmit):
+            for follower in request.followers:
+                follower.refused, follower.sent = request.refused, request.sent
+                follower.broker, follower.store = request.broker, request.store
+                follower.confirmed = request.confirmed
+                self._end(follower, error)
+
+    def _end(self, request: PendingRequest, error: Exception | None) -> None:
+        self.release(request)
+        request.done = True
+        request.error = error
+        self.settled.append(request)
+
+    def overdue(self, now: float) -> list[PendingRequest]:
+        """Return the open requests whose deadline has passed."""
+        return [request for request in self._open.values() if request.deadline <= now]
+
+    def expire(self, now: float, *, timeout: float) -> tuple[set[int], list[PendingRequest]]:
+        """Give up what is late.
+
+        Args:
+            now: The time.
+            timeout: Seconds in which a living broker has answered a message.
+
+        Returns:
+            The brokers that left a message unanswered for so long and said nothing else since,
+            and requests that now stand for a late one of the same id and need a broker.
+        """
+        silent, new_leaders = set(), []
+        for request in list(self._open.values()):
+            if isinstance(request, PendingSubmit) and request.followers:
+                self._expire_followers(request, now)
+            if request.deadline > now:
+                continue
+            if request.assigned_to != NO_BROKER and isinstance(
+                request, PendingSubmit | PendingCall
+            ):
+                last_received = self._connections[request.assigned_to].last_received
+                if last_received <= request.sent <= now - timeout:
+                    silent.add(request.assigned_to)
+            new_leaders += self._give_up(request)
+        self.next_deadline = min((e.deadline for e in self._everything()), default=NEVER)
+        return silent, new_leaders
+
+    def _everything(self) -> list[PendingRequest]:
+        found = list(self._open.values())
+        return found + [t for e in found if isinstance(e, PendingSubmit) for t in e.followers]
+
+    def _expire_followers(self, pending: PendingSubmit, now: float) -> None:
+        for follower in [follower for follower in pending.followers if follower.deadline <= now]:
+            pending.followers.remove(follower)
+            follower.sent = pending.sent
+            self._end(follower, follower.failure(self._reason(pending)))
+
+    def _give_up(self, request: PendingRequest) -> list[PendingRequest]:
+        """Settle a late request; return the follower that takes its place, if there is one."""
+        error = request.failure(self._reason(request))
+        if not isinstance(request, PendingSubmit) or not request.followers:
+            self.settle(request, error)
+            return []
+        leader, *leader.followers = request.followers
+        leader.sent, leader.broker, leader.store = request.sent, request.broker, request.store
+        self._open[request.id] = leader
+        self._end(request, error)
+        return [leader]
+
+    def _reason(self, request: PendingRequest) -> str:
+        if request.assigned_to != NO_BROKER:
+            connection = self._connections[request.assigned_to]
+            if connection.features is None and not request.sent:
+                what = f"{connection.address} ({connection.unready_reason})"
+                return f"nothing could be sent to broker {what} in time"
+            return f"no answer from broker {connection.address} in time"
+        said = (f"{c.address} ({c.unready_reason})" for c in self._connections)
+        return f"no broker could be reached in time: {', '.join(said)}; {_HINT}"
+
+    def abandon(self, reason: str) -> None:
+        """Give everything up."""
+        for request in list(self._open.values()):
+            asked = isinstance(request, PendingCall)
+            error = BrokerUnavailable(reason) if asked else request.failure(reason)
+            self.settle(request, error)
+
+
+class PushedResults:
+    """What brokers have promised.
+
+    Args:
+        timeout: Seconds in which somebody has to ask. A broker that hears nothing of a client
+            for longer may forget it, with what it promised.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        #: Job -> what nobody has asked for.
+        self._idle: dict[str, _PushedResult] = {}
+        #: Job -> broker, and who waits for it.
+        self._awaited: dict[str, tuple[int, PendingCall]] = {}
+
+    def expect(self, job_id: str, broker: int, now: float) -> None:
+        """Note that a broker will send the end of a job."""
+        if len(self._idle) >= MAX_PUSHED:
+            del self._idle[next(iter(self._idle))]
+        self._idle[job_id] = _PushedResult(broker, now)
+
+    def wait_for(self, call: PendingCall, broker: int, now: float) -> bool:
+        """Let a ``get`` of one job wait for a promise; say whether there is one.
+
+        A row that is here already is among its answers then.
+        """
+        if call.name != "get" or len(call.ids) != 1:
+            return False
+        (job_id,) = call.ids
+        pushed = self._idle.pop(job_id, None)
+        if pushed is None or pushed.broker != broker:
+            return False
+        if pushed.row is not None:
+            call.ids.clear()
+            call.add(pushed.row)
+        elif now - pushed.since > self._timeout:
+            return False
+        else:
+            self._awaited[job_id] = (broker, call)
+        return True
+
+    def arrived(self, row: list[Any]) -> PendingCall | None:
+        """Take the end of a job; return who waits for it."""
+        job_id: str = row[0]
+        _, call = self._awaited.pop(job_id, (0, None))
+        if call is not None and not call.done:
+            return call
+        pushed = self._idle.get(job_id)
+        if pushed is not None:
+            self._idle[job_id] = pushed._replace(row=row)
+        return None
+
+    def forget(self, broker: int) -> None:
+        """Forget what a broker has promised: it is away, or was."""
+        self._idle = {i: pushed for i, pushed in self._idle.items() if pushed.broker != broker}
+        self._awaited = {i: each for i, each in self._awaited.items() if each[0] != broker}
+
+
+class _PushedResult(NamedTuple):
+    broker: int
+    since: float
+    row: list[Any] | None = None
+
+
+class WaitPredictor:
+    """Guesses whether the next job is waited for at once, as the last ones were.
+
+    Threads may share it: a wrong guess costs a message, or 10 ms, nothing else.
+
+    Args:
+        monotonic: Reads the time.
+    """
+
+    __slots__ = ("_last", "_monotonic", "_prompt", "_streak", "_submitted")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last = ""
+        self._submitted = 0.0
+        #: How many jobs in a row were waited for, and by whom had nothing else to do first.
+        self._streak = self._prompt = 0
+
+    def submitting(self, job_id: str) -> str:
+        """Note that a job is submitted; return what should be asked for with it."""
+        if self._last:
+            self._streak = self._prompt = 0
+        self._last = job_id
+        if self._streak < MIN_STREAK:
+            return ACK_REQUESTED
+        return REPLY_REQUESTED if self._prompt >= MIN_STREAK else ACK_AND_REPLY_REQUESTED
+
+    def submitted(self) -> None:
+        """Note that the caller goes on: it has the receipt."""
+        self._submitted = self._monotonic()
+
+    def waiting(self, job_id: str) -> None:
+        """Note that somebody waits for a job."""
+        if job_id == self._last:
+            self._last = ""
+            self._streak += 1
+            prompt = self._monotonic() - self._submitted < PROMPT
+            self._prompt = self._prompt + 1 if prompt else 0

@@ -65,84 +65,6 @@ __all__ = [
 ]
 
 
-def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
-    """Return the CREDIT of a call, whose arguments say what was taken."""
-    delivery, taken = call.arguments["delivery"], call.arguments["taken"]
-    return Credit(message_id, call.id, str(delivery), str(taken)).frames()
-
-
-def read_answer(reply: Reply) -> Any:
-    """Return a batch (head, bytes), the end (head, row), or the map that comes first.
-
-    Raises:
-        ProtocolError: It is none of them.
-    """
-    outcome = reply.outcome or ""
-    if outcome.startswith(PART):
-        return PartHead.parse(outcome), reply.result
-    answer = unpack(reply.result, "the answer to stream")
-    if outcome.startswith(END):
-        match answer:
-            case [str(), str(), str(), bytes() | None]:
-                return parse_end(outcome), answer
-    elif isinstance(answer, dict) and {"delivery", "base", "replayable"} <= answer.keys():
-        return answer
-    raise ProtocolError("an answer to stream is malformed", code="bad-body")
-
-
-def take_rows(call: PendingCall, rows: object) -> None:
-    """Keep the rows of a ``get`` that answer something new."""
-    if not isinstance(rows, list):
-        raise ProtocolError("the answer to get is no list", code="bad-body")
-    for row in map(read_row, rows):
-        if row[0] in call.ids:
-            call.ids.discard(row[0])
-            call.add(row)
-
-
-def read_row(row: object) -> list[Any]:
-    """Return how a job ended: id, state, content type and bytes or None.
-
-    Raises:
-        ProtocolError: It is none of that.
-    """
-    match row:
-        case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:
-            return [job_id, state, content_type, result]
-    raise ProtocolError("an answer to get has a malformed row", code="bad-body")
-
-
-def original(remote: RemoteError) -> Exception | None:
-    """Return an exception like the worker's, or None if its class is not imported here."""
-    return rebuild(remote, _find_class)
-
-
-def _find_class(dotted: str) -> type[Exception] | None:
-    parts = dotted.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        name = ".".join(parts[:end])
-        module = sys.modules.get(name)
-        if module is None and name == main_name():
-            module = sys.modules["__main__"]
-        if module is not None:
-            return _class_in(module, parts[end:])
-    return None
-
-
-def _class_in(module: object, path: list[str]) -> type[Exception] | None:
-    found: object = module
-    for part in path:
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
-
-
-#: How a failed job is raised where its error is one of ours.
-_JOB_FAILED_TYPES: dict[str, type[JobFailed]] = {
-    f"eventmq.errors.{kind.__name__}": kind
-    for kind in (TimeLimitExceeded, WorkerLost, UnknownTask, ResultTooLarge)
-}
-
-
 class OutcomeRow(NamedTuple):
     """How a job ended, as the broker says it; ``state`` is "" for an unknown id."""
 
@@ -229,23 +151,6 @@ def _plain_value(data: bytes) -> Any:
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 
-def _unsuccessful(row: OutcomeRow) -> EventMQError:
-    job_id = row.id
-    if row.state == "failed":
-        return failure(row)
-    if row.state == "cancelled":
-        reason = decode_error(row.data).message if row.data else ""
-        said = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
-        return JobCancelled(said, job_id=job_id, reason=reason)
-    if row.state == "expired":
-        return JobExpired(
-            f"job {job_id} expired before a worker started it, or its next attempt", job_id=job_id
-        )
-    if not row.state:
-        return JobNotFound(job_id)
-    return ProtocolError(f"job {job_id} ended in the state {row.state!r}, which is no end")
-
-
 def failure(row: OutcomeRow) -> JobFailed:
     """Return the exception for a failed job, with the original as its cause where possible."""
     if row.data is None:
@@ -268,6 +173,54 @@ def failure(row: OutcomeRow) -> JobFailed:
     return error
 
 
+#: How a failed job is raised where its error is one of ours.
+_JOB_FAILED_TYPES: dict[str, type[JobFailed]] = {
+    f"eventmq.errors.{kind.__name__}": kind
+    for kind in (TimeLimitExceeded, WorkerLost, UnknownTask, ResultTooLarge)
+}
+
+
+def _unsuccessful(row: OutcomeRow) -> EventMQError:
+    job_id = row.id
+    if row.state == "failed":
+        return failure(row)
+    if row.state == "cancelled":
+        reason = decode_error(row.data).message if row.data else ""
+        said = f"job {job_id} was cancelled" + (f": {reason}" if reason else "")
+        return JobCancelled(said, job_id=job_id, reason=reason)
+    if row.state == "expired":
+        return JobExpired(
+            f"job {job_id} expired before a worker started it, or its next attempt", job_id=job_id
+        )
+    if not row.state:
+        return JobNotFound(job_id)
+    return ProtocolError(f"job {job_id} ended in the state {row.state!r}, which is no end")
+
+
+def original(remote: RemoteError) -> Exception | None:
+    """Return an exception like the worker's, or None if its class is not imported here."""
+    return rebuild(remote, _find_class)
+
+
+def _find_class(dotted: str) -> type[Exception] | None:
+    parts = dotted.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        module = sys.modules.get(name)
+        if module is None and name == main_name():
+            module = sys.modules["__main__"]
+        if module is not None:
+            return _class_in(module, parts[end:])
+    return None
+
+
+def _class_in(module: object, path: list[str]) -> type[Exception] | None:
+    found: object = module
+    for part in path:
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
 def with_errors(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to ``info`` with its errors decoded, None where there is none."""
     return {**with_error(info), "attempts": list(map(with_error, info.get("attempts", ())))}
@@ -280,16 +233,6 @@ def with_error(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error(data: bytes | None) -> RemoteError | None:
     return decode_error(data) if data else None
-
-
-_SUBMIT_ERRORS: dict[str, type[SubmitError]] = {
-    "queue-full": QueueFull,
-    "store-full": QueueFull,
-    "too-many-keys": QueueFull,
-    "too-large": MessageTooLarge,
-    "too-many-lanes": QueueFull,
-    "rate-limited": RateLimited,
-}
 
 
 def refusal(code: str, text: str, job_id: str) -> EventMQError:
@@ -308,3 +251,60 @@ def refusal(code: str, text: str, job_id: str) -> EventMQError:
     if code == "queue-not-found":
         return QueueNotFound(text)
     return ProtocolError(f"the broker refused: {text}", code=code)
+
+
+_SUBMIT_ERRORS: dict[str, type[SubmitError]] = {
+    "queue-full": QueueFull,
+    "store-full": QueueFull,
+    "too-many-keys": QueueFull,
+    "too-large": MessageTooLarge,
+    "too-many-lanes": QueueFull,
+    "rate-limited": RateLimited,
+}
+
+
+def read_row(row: object) -> list[Any]:
+    """Return how a job ended: id, state, content type and bytes or None.
+
+    Raises:
+        ProtocolError: It is none of that.
+    """
+    match row:
+        case [str() as job_id, str() as state, str() as content_type, bytes() | None as result]:
+            return [job_id, state, content_type, result]
+    raise ProtocolError("an answer to get has a malformed row", code="bad-body")
+
+
+def take_rows(call: PendingCall, rows: object) -> None:
+    """Keep the rows of a ``get`` that answer something new."""
+    if not isinstance(rows, list):
+        raise ProtocolError("the answer to get is no list", code="bad-body")
+    for row in map(read_row, rows):
+        if row[0] in call.ids:
+            call.ids.discard(row[0])
+            call.add(row)
+
+
+def read_answer(reply: Reply) -> Any:
+    """Return a batch (head, bytes), the end (head, row), or the map that comes first.
+
+    Raises:
+        ProtocolError: It is none of them.
+    """
+    outcome = reply.outcome or ""
+    if outcome.startswith(PART):
+        return PartHead.parse(outcome), reply.result
+    answer = unpack(reply.result, "the answer to stream")
+    if outcome.startswith(END):
+        match answer:
+            case [str(), str(), str(), bytes() | None]:
+                return parse_end(outcome), answer
+    elif isinstance(answer, dict) and {"delivery", "base", "replayable"} <= answer.keys():
+        return answer
+    raise ProtocolError("an answer to stream is malformed", code="bad-body")
+
+
+def credit_frames(message_id: str, call: PendingCall) -> list[bytes]:
+    """Return the CREDIT of a call, whose arguments say what was taken."""
+    delivery, taken = call.arguments["delivery"], call.arguments["taken"]
+    return Credit(message_id, call.id, str(delivery), str(taken)).frames()

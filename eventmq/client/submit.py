@@ -48,370 +48,14 @@ __all__ = [
     "with_lineage",
 ]
 
-
 #: Messages that wait for their receipt at a time: enough to keep the broker busy.
 IN_FLIGHT = 4
-
-
-class BulkSubmit:
-    """One bulk submission.
-
-    Args:
-        source: Where the parts come from.
-        new_id: Makes ids of messages.
-        deadline: Says when a message that is sent now is to be given up.
-    """
-
-    def __init__(
-        self, source: BulkSource, *, new_id: Callable[[], str], deadline: Callable[[], float]
-    ) -> None:
-        self._source = source
-        self._new_id = new_id
-        self._deadline = deadline
-        self._again: deque[BulkPart] = deque()
-        self._sent = 0
-        #: (place of the first job, number of jobs) of parts with a receipt.
-        self._receipts: list[tuple[int, int]] = []
-        #: Places of jobs that were not confirmed.
-        self._failed: dict[int, tuple[str, Exception | None]] = {}
-        self._stopped: Exception | None = None
-
-    def next(self) -> BulkPart | None:
-        """Return the next part with its message, or None if there is nothing to send.
-
-        Raises:
-            SerializationError: A job of the first part cannot be encoded; nothing was sent.
-        """
-        if self._stopped is not None:
-            return None
-        try:
-            part = self._again.popleft() if self._again else self._source.part()
-        except Exception as error:
-            if not self._sent:
-                raise
-            self._stopped = error
-            return None
-        if part is not None:
-            self._sent += 1
-            part.pack(self._new_id(), self._deadline())
-        return part
-
-    def settled(self, part: BulkPart) -> None:
-        """Take note of how the message of a part ended."""
-        pending, rows = part.pending, part.rows
-        error = pending.error
-        if isinstance(error, MessageTooLarge) and len(rows) > 1:
-            self._again.extend(part.halves())
-            return
-        if error is None:
-            self._receipts.append((part.first, len(rows)))
-            for origin in part.origins:
-                origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
-        elif isinstance(error, BrokerUnavailable):
-            self._stopped = self._stopped or error
-        if error is not None or pending.refused:
-            self._note(part)
-
-    def _note(self, part: BulkPart) -> None:
-        error, refused = part.pending.error, part.pending.refused
-        maybe = isinstance(error, BrokerUnavailable) and error.maybe_accepted
-        for position, (job_id, *_) in enumerate(part.rows):
-            if error is not None:
-                status = "unknown" if maybe else "refused"
-                self._failed[part.first + position] = (status, error)
-            elif position in refused:
-                why = refusal(*refused[position], job_id)
-                self._failed[part.first + position] = ("refused", why)
-
-    def result(self) -> list[Job[Any]]:
-        """Return the handles of all jobs, in order.
-
-        Raises:
-            BatchError: Some were not confirmed; it says which, and why.
-        """
-        if self._stopped is None and not self._failed:
-            return self._source.jobs
-        self._source.rest()
-        ends = dict.fromkeys(range(len(self._source.jobs)), ("refused", self._stopped))
-        for first, count in self._receipts:
-            ends.update(dict.fromkeys(range(first, first + count), ("confirmed", None)))
-        ends.update(self._failed)
-        jobs = [(job, *ends[place]) for place, job in enumerate(self._source.jobs)]
-        lost = [entry for entry in jobs if entry[1] != "confirmed"]
-        msg = f"{len(lost)} of {len(jobs)} jobs were not confirmed; the first: {lost[0][2]}"
-        raise BatchError(msg, jobs=jobs) from lost[0][2]
-
 
 #: Most jobs in one message: what the broker commits in about 10 ms.
 PART_JOBS = 1000
 
 #: Most bytes of payload in one message, unless one job alone has more.
 PART_BYTES = 1024 * 1024
-
-
-class BulkPart:
-    """Jobs that travel together.
-
-    Args:
-        first: Place of the first among all jobs of the submission.
-        templates: (queue, headers) pairs.
-        rows: (id, place in ``templates``, body) per job.
-        origins: Of their handles; filled in with the receipt.
-    """
-
-    __slots__ = ("first", "origins", "pending", "rows", "templates")
-
-    def __init__(
-        self,
-        first: int,
-        templates: list[tuple[str, str]],
-        rows: list[tuple[str, int, bytes]],
-        origins: list[JobOrigin],
-    ) -> None:
-        self.first = first
-        self.templates = templates
-        self.rows = rows
-        self.origins = origins
-        self.pending = PendingSubmit([])
-
-    def halves(self) -> list[BulkPart]:
-        """Return two parts of half the size."""
-        middle = len(self.rows) // 2
-        rows = self.rows[:middle], self.rows[middle:]
-        firsts = self.first, self.first + middle
-        return [
-            BulkPart(first, self.templates, half, self.origins)
-            for first, half in zip(firsts, rows, strict=True)
-        ]
-
-    def pack(self, message_id: str, deadline: float) -> None:
-        """Make the message."""
-        count = len(self.rows)
-        body = encode_batch(self.templates, self.rows)
-        queue = self.templates[0][0]
-        frames = Request(message_id, queue, f"ack-requested,batch:{count}", body).frames()
-        self.pending = PendingSubmit(frames, id=message_id, deadline=deadline, count=count)
-
-
-class BulkSource(Protocol):
-    """Where the parts of a submission come from."""
-
-    #: The handles made so far, in order.
-    jobs: list[Job[Any]]
-
-    def part(self) -> BulkPart | None:
-        """Return the next part, None after the last; raises what encoding raises."""
-
-    def rest(self) -> None:
-        """Make the handles of the jobs that are in no part."""
-
-
-class CallSource:
-    """Parts of calls that share a template.
-
-    Args:
-        template: The common part.
-        calls: Argument tuples.
-        kwargs: Keyword arguments of every call.
-        ids: Makes job ids.
-        results: For the handles.
-    """
-
-    def __init__(
-        self,
-        template: Template,
-        calls: Sequence[Sequence[Any]],
-        kwargs: Mapping[str, Any],
-        *,
-        ids: IdFactory,
-        results: ResultClient,
-    ) -> None:
-        self.jobs: list[Job[Any]] = []
-        self._template = template
-        self._calls = calls
-        self._kwargs = kwargs
-        self._ids = ids
-        self._results = results
-
-    # hot loop: benchmarks/enqueue_bulk.py
-    def part(self) -> BulkPart | None:
-        """Encode the next part."""
-        first = len(self.jobs)
-        calls = self._calls[first : first + PART_JOBS]
-        if not calls:
-            return None
-        template, kwargs, results = self._template, self._kwargs, self._results
-        queue = template.queue
-        origin = JobOrigin(template.headers.task, sent=False)
-        ids, size = self._ids.new_many(len(calls)), 0
-        rows: list[tuple[str, int, bytes]] = []
-        places: dict[str, int] = {}
-        for job_id, headers, body in template.bodies(ids, calls, kwargs):
-            size += len(body)
-            # Too much for one message: the job goes into the next part.
-            if size > PART_BYTES and rows:
-                break
-            rows.append((job_id, places.setdefault(headers, len(places)), body))
-        self.jobs += [Job(row[0], results, origin) for row in rows]
-        return BulkPart(first, [(queue, headers) for headers in places], rows, [origin])
-
-    def rest(self) -> None:
-        """Make the handles of what was not encoded."""
-        left = len(self._calls) - len(self.jobs)
-        origin = JobOrigin(self._template.headers.task, sent=False)
-        self.jobs += [Job(job_id, self._results, origin) for job_id in self._ids.new_many(left)]
-
-
-class EncodedSource:
-    """Parts of jobs that are encoded already and have handles.
-
-    Args:
-        entries: (handle, job) pairs.
-    """
-
-    def __init__(self, entries: Sequence[tuple[Job[Any], EncodedJob]]) -> None:
-        self.jobs = [job for job, _ in entries]
-        self._entries = entries
-        self._taken = 0
-
-    def part(self) -> BulkPart | None:
-        """Collect the next part."""
-        first, size = self._taken, 0
-        rows: list[tuple[str, int, bytes]] = []
-        places: dict[tuple[str, str], int] = {}
-        for _, encoded in self._entries[first : first + PART_JOBS]:
-            size += len(encoded.body)
-            if size > PART_BYTES and rows:
-                break
-            place = places.setdefault((encoded.queue, encoded.headers), len(places))
-            rows.append((encoded.id, place, encoded.body))
-        self._taken += len(rows)
-        origins = [job.origin for job in self.jobs[first : self._taken]]
-        return BulkPart(first, list(places), rows, origins) if rows else None
-
-    def rest(self) -> None:
-        """Do nothing: all handles are there."""
-
-
-_innermost: ContextVar[SubmitBatch | None] = ContextVar("eventmq_batch", default=None)
-
-
-def open_batch(submitter: Submitter) -> SubmitBatch | None:
-    """Return the innermost open batch of a submitter in this thread or coroutine."""
-    batch = _innermost.get()
-    while batch is not None and (batch.submitter is not submitter or batch.closed):
-        batch = batch.outer
-    return batch
-
-
-class SubmitBatch:
-    """A context manager, for ``with`` and ``async with``; made by ``app.batch()``.
-
-    Handles of jobs inside can be used after the exit. An exception inside sends nothing. A batch
-    within a batch of the same app joins it, and is sent with it.
-
-    Raises at the exit:
-        BatchError: Some jobs were not confirmed.
-    """
-
-    def __init__(self, submitter: Submitter) -> None:
-        self.submitter = submitter
-        self.outer: SubmitBatch | None = None
-        self.closed = False
-        self._entries: list[tuple[Job[Any], EncodedJob]] = []
-        self._token: Token[SubmitBatch | None] | None = None
-
-    def add(self, job: Job[Any], encoded: EncodedJob) -> None:
-        """Keep a job until the exit."""
-        self._entries.append((job, encoded))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __enter__(self) -> Self:
-        if self._token is not None:
-            raise RuntimeError("a batch is entered once; make another with app.batch()")
-        self.outer = _innermost.get()
-        self._token = _innermost.set(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        entries = self._leave(failed=kind is not None)
-        if entries:
-            self.submitter.send_bulk(EncodedSource(entries))
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        entries = self._leave(failed=kind is not None)
-        if entries:
-            await self.submitter.asend_bulk(EncodedSource(entries))
-
-    def _leave(self, *, failed: bool) -> list[tuple[Job[Any], EncodedJob]]:
-        """Close the batch and return what is to be sent now."""
-        self.closed = True
-        if self._token is not None:
-            _innermost.reset(self._token)
-        entries, self._entries = self._entries, []
-        if failed:
-            return []
-        outer = open_batch(self.submitter)
-        if outer is None:
-            return entries
-        for job, encoded in entries:
-            outer.add(job, encoded)
-        return []
-
-
-class LineageMarker:
-    """Marks the templates of jobs. Thread-safe."""
-
-    def __init__(self) -> None:
-        #: A task often submits many jobs of one template: (its job, template, marked template).
-        self._last: tuple[JobContext, Template, Template] | None = None
-
-    def mark(self, template: Template) -> Template:
-        """Return the template as the running job submits it; as it is where there is none."""
-        job = current.get(None)
-        if job is None:
-            return template
-        last = self._last
-        if last is not None and last[0] is job and last[1] is template:
-            return last[2]
-        more = _lacking(template.headers, job)
-        marked = template.extended(more) if more else template
-        self._last = job, template, marked
-        return marked
-
-
-def with_lineage(encoded: EncodedJob) -> EncodedJob:
-    """Return a job that has no template, as the running job submits it.
-
-    A graph stays as it is: the jobs in it say it.
-    """
-    job = current.get(None)
-    if job is None or encoded.headers.startswith("nodes:"):
-        return encoded
-    extra = tuple(_lacking(parse_headers(encoded.headers), job).items())
-    texts = [text for text in (encoded.headers, format_headers(Headers(extra=extra))) if text]
-    return encoded._replace(headers=",".join(texts))
-
-
-def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
-    """Return what a job says of the running one, without what its caller has said."""
-    said = dict(headers.extra)
-    return {name: value for name, value in job.lineage().items() if name not in said}
 
 
 class Submitter:
@@ -712,3 +356,357 @@ def _proceed(
         template = template.extended(submission.headers)
     encoded = template.write(submission.job_id, submission.args, submission.kwargs)
     return sink(encoded, JobOrigin(submission.task, sent=False))
+
+
+class SubmitBatch:
+    """A context manager, for ``with`` and ``async with``; made by ``app.batch()``.
+
+    Handles of jobs inside can be used after the exit. An exception inside sends nothing. A batch
+    within a batch of the same app joins it, and is sent with it.
+
+    Raises at the exit:
+        BatchError: Some jobs were not confirmed.
+    """
+
+    def __init__(self, submitter: Submitter) -> None:
+        self.submitter = submitter
+        self.outer: SubmitBatch | None = None
+        self.closed = False
+        self._entries: list[tuple[Job[Any], EncodedJob]] = []
+        self._token: Token[SubmitBatch | None] | None = None
+
+    def add(self, job: Job[Any], encoded: EncodedJob) -> None:
+        """Keep a job until the exit."""
+        self._entries.append((job, encoded))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __enter__(self) -> Self:
+        if self._token is not None:
+            raise RuntimeError("a batch is entered once; make another with app.batch()")
+        self.outer = _innermost.get()
+        self._token = _innermost.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        entries = self._leave(failed=kind is not None)
+        if entries:
+            self.submitter.send_bulk(EncodedSource(entries))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        entries = self._leave(failed=kind is not None)
+        if entries:
+            await self.submitter.asend_bulk(EncodedSource(entries))
+
+    def _leave(self, *, failed: bool) -> list[tuple[Job[Any], EncodedJob]]:
+        """Close the batch and return what is to be sent now."""
+        self.closed = True
+        if self._token is not None:
+            _innermost.reset(self._token)
+        entries, self._entries = self._entries, []
+        if failed:
+            return []
+        outer = open_batch(self.submitter)
+        if outer is None:
+            return entries
+        for job, encoded in entries:
+            outer.add(job, encoded)
+        return []
+
+
+_innermost: ContextVar[SubmitBatch | None] = ContextVar("eventmq_batch", default=None)
+
+
+def open_batch(submitter: Submitter) -> SubmitBatch | None:
+    """Return the innermost open batch of a submitter in this thread or coroutine."""
+    batch = _innermost.get()
+    while batch is not None and (batch.submitter is not submitter or batch.closed):
+        batch = batch.outer
+    return batch
+
+
+class BulkSubmit:
+    """One bulk submission.
+
+    Args:
+        source: Where the parts come from.
+        new_id: Makes ids of messages.
+        deadline: Says when a message that is sent now is to be given up.
+    """
+
+    def __init__(
+        self, source: BulkSource, *, new_id: Callable[[], str], deadline: Callable[[], float]
+    ) -> None:
+        self._source = source
+        self._new_id = new_id
+        self._deadline = deadline
+        self._again: deque[BulkPart] = deque()
+        self._sent = 0
+        #: (place of the first job, number of jobs) of parts with a receipt.
+        self._receipts: list[tuple[int, int]] = []
+        #: Places of jobs that were not confirmed.
+        self._failed: dict[int, tuple[str, Exception | None]] = {}
+        self._stopped: Exception | None = None
+
+    def next(self) -> BulkPart | None:
+        """Return the next part with its message, or None if there is nothing to send.
+
+        Raises:
+            SerializationError: A job of the first part cannot be encoded; nothing was sent.
+        """
+        if self._stopped is not None:
+            return None
+        try:
+            part = self._again.popleft() if self._again else self._source.part()
+        except Exception as error:
+            if not self._sent:
+                raise
+            self._stopped = error
+            return None
+        if part is not None:
+            self._sent += 1
+            part.pack(self._new_id(), self._deadline())
+        return part
+
+    def settled(self, part: BulkPart) -> None:
+        """Take note of how the message of a part ended."""
+        pending, rows = part.pending, part.rows
+        error = pending.error
+        if isinstance(error, MessageTooLarge) and len(rows) > 1:
+            self._again.extend(part.halves())
+            return
+        if error is None:
+            self._receipts.append((part.first, len(rows)))
+            for origin in part.origins:
+                origin.broker, origin.store, origin.sent = pending.broker, pending.store, True
+        elif isinstance(error, BrokerUnavailable):
+            self._stopped = self._stopped or error
+        if error is not None or pending.refused:
+            self._note(part)
+
+    def _note(self, part: BulkPart) -> None:
+        error, refused = part.pending.error, part.pending.refused
+        maybe = isinstance(error, BrokerUnavailable) and error.maybe_accepted
+        for position, (job_id, *_) in enumerate(part.rows):
+            if error is not None:
+                status = "unknown" if maybe else "refused"
+                self._failed[part.first + position] = (status, error)
+            elif position in refused:
+                why = refusal(*refused[position], job_id)
+                self._failed[part.first + position] = ("refused", why)
+
+    def result(self) -> list[Job[Any]]:
+        """Return the handles of all jobs, in order.
+
+        Raises:
+            BatchError: Some were not confirmed; it says which, and why.
+        """
+        if self._stopped is None and not self._failed:
+            return self._source.jobs
+        self._source.rest()
+        ends = dict.fromkeys(range(len(self._source.jobs)), ("refused", self._stopped))
+        for first, count in self._receipts:
+            ends.update(dict.fromkeys(range(first, first + count), ("confirmed", None)))
+        ends.update(self._failed)
+        jobs = [(job, *ends[place]) for place, job in enumerate(self._source.jobs)]
+        lost = [entry for entry in jobs if entry[1] != "confirmed"]
+        msg = f"{len(lost)} of {len(jobs)} jobs were not confirmed; the first: {lost[0][2]}"
+        raise BatchError(msg, jobs=jobs) from lost[0][2]
+
+
+class BulkPart:
+    """Jobs that travel together.
+
+    Args:
+        first: Place of the first among all jobs of the submission.
+        templates: (queue, headers) pairs.
+        rows: (id, place in ``templates``, body) per job.
+        origins: Of their handles; filled in with the receipt.
+    """
+
+    __slots__ = ("first", "origins", "pending", "rows", "templates")
+
+    def __init__(
+        self,
+        first: int,
+        templates: list[tuple[str, str]],
+        rows: list[tuple[str, int, bytes]],
+        origins: list[JobOrigin],
+    ) -> None:
+        self.first = first
+        self.templates = templates
+        self.rows = rows
+        self.origins = origins
+        self.pending = PendingSubmit([])
+
+    def halves(self) -> list[BulkPart]:
+        """Return two parts of half the size."""
+        middle = len(self.rows) // 2
+        rows = self.rows[:middle], self.rows[middle:]
+        firsts = self.first, self.first + middle
+        return [
+            BulkPart(first, self.templates, half, self.origins)
+            for first, half in zip(firsts, rows, strict=True)
+        ]
+
+    def pack(self, message_id: str, deadline: float) -> None:
+        """Make the message."""
+        count = len(self.rows)
+        body = encode_batch(self.templates, self.rows)
+        queue = self.templates[0][0]
+        frames = Request(message_id, queue, f"ack-requested,batch:{count}", body).frames()
+        self.pending = PendingSubmit(frames, id=message_id, deadline=deadline, count=count)
+
+
+class BulkSource(Protocol):
+    """Where the parts of a submission come from."""
+
+    #: The handles made so far, in order.
+    jobs: list[Job[Any]]
+
+    def part(self) -> BulkPart | None:
+        """Return the next part, None after the last; raises what encoding raises."""
+
+    def rest(self) -> None:
+        """Make the handles of the jobs that are in no part."""
+
+
+class CallSource:
+    """Parts of calls that share a template.
+
+    Args:
+        template: The common part.
+        calls: Argument tuples.
+        kwargs: Keyword arguments of every call.
+        ids: Makes job ids.
+        results: For the handles.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        calls: Sequence[Sequence[Any]],
+        kwargs: Mapping[str, Any],
+        *,
+        ids: IdFactory,
+        results: ResultClient,
+    ) -> None:
+        self.jobs: list[Job[Any]] = []
+        self._template = template
+        self._calls = calls
+        self._kwargs = kwargs
+        self._ids = ids
+        self._results = results
+
+    # hot loop: benchmarks/enqueue_bulk.py
+    def part(self) -> BulkPart | None:
+        """Encode the next part."""
+        first = len(self.jobs)
+        calls = self._calls[first : first + PART_JOBS]
+        if not calls:
+            return None
+        template, kwargs, results = self._template, self._kwargs, self._results
+        queue = template.queue
+        origin = JobOrigin(template.headers.task, sent=False)
+        ids, size = self._ids.new_many(len(calls)), 0
+        rows: list[tuple[str, int, bytes]] = []
+        places: dict[str, int] = {}
+        for job_id, headers, body in template.bodies(ids, calls, kwargs):
+            size += len(body)
+            # Too much for one message: the job goes into the next part.
+            if size > PART_BYTES and rows:
+                break
+            rows.append((job_id, places.setdefault(headers, len(places)), body))
+        self.jobs += [Job(row[0], results, origin) for row in rows]
+        return BulkPart(first, [(queue, headers) for headers in places], rows, [origin])
+
+    def rest(self) -> None:
+        """Make the handles of what was not encoded."""
+        left = len(self._calls) - len(self.jobs)
+        origin = JobOrigin(self._template.headers.task, sent=False)
+        self.jobs += [Job(job_id, self._results, origin) for job_id in self._ids.new_many(left)]
+
+
+class EncodedSource:
+    """Parts of jobs that are encoded already and have handles.
+
+    Args:
+        entries: (handle, job) pairs.
+    """
+
+    def __init__(self, entries: Sequence[tuple[Job[Any], EncodedJob]]) -> None:
+        self.jobs = [job for job, _ in entries]
+        self._entries = entries
+        self._taken = 0
+
+    def part(self) -> BulkPart | None:
+        """Collect the next part."""
+        first, size = self._taken, 0
+        rows: list[tuple[str, int, bytes]] = []
+        places: dict[tuple[str, str], int] = {}
+        for _, encoded in self._entries[first : first + PART_JOBS]:
+            size += len(encoded.body)
+            if size > PART_BYTES and rows:
+                break
+            place = places.setdefault((encoded.queue, encoded.headers), len(places))
+            rows.append((encoded.id, place, encoded.body))
+        self._taken += len(rows)
+        origins = [job.origin for job in self.jobs[first : self._taken]]
+        return BulkPart(first, list(places), rows, origins) if rows else None
+
+    def rest(self) -> None:
+        """Do nothing: all handles are there."""
+
+
+class LineageMarker:
+    """Marks the templates of jobs. Thread-safe."""
+
+    def __init__(self) -> None:
+        #: A task often submits many jobs of one template: (its job, template, marked template).
+        self._last: tuple[JobContext, Template, Template] | None = None
+
+    def mark(self, template: Template) -> Template:
+        """Return the template as the running job submits it; as it is where there is none."""
+        job = current.get(None)
+        if job is None:
+            return template
+        last = self._last
+        if last is not None and last[0] is job and last[1] is template:
+            return last[2]
+        more = _lacking(template.headers, job)
+        marked = template.extended(more) if more else template
+        self._last = job, template, marked
+        return marked
+
+
+def with_lineage(encoded: EncodedJob) -> EncodedJob:
+    """Return a job that has no template, as the running job submits it.
+
+    A graph stays as it is: the jobs in it say it.
+    """
+    job = current.get(None)
+    if job is None or encoded.headers.startswith("nodes:"):
+        return encoded
+    extra = tuple(_lacking(parse_headers(encoded.headers), job).items())
+    texts = [text for text in (encoded.headers, format_headers(Headers(extra=extra))) if text]
+    return encoded._replace(headers=",".join(texts))
+
+
+def _lacking(headers: Headers, job: JobContext) -> dict[str, str]:
+    """Return what a job says of the running one, without what its caller has said."""
+    said = dict(headers.extra)
+    return {name: value for name, value in job.lineage().items() if name not in said}

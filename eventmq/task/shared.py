@@ -34,22 +34,12 @@ __all__ = [
 ]
 
 P = ParamSpec("P")
+
 R = TypeVar("R")
 
 if TYPE_CHECKING:
     #: An async generator function.
     AsyncStream = Callable[P, AsyncGenerator[Any, Any]]
-
-
-class SharedTaskApp(TaskApp, Protocol):
-    """An app that shared tasks may go through."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it can be used no more."""
-
-    def names_module(self, module: str) -> bool:
-        """Whether it names a module among those that it imports."""
 
 
 #: Shared tasks by name: declared without an app, so they can belong to none.
@@ -59,50 +49,45 @@ _declared: dict[str, Task[Any, Any]] = {}
 _apps: weakref.WeakSet[SharedTaskApp] = weakref.WeakSet()
 
 
-def register_app(app: SharedTaskApp) -> None:
-    """Let shared tasks be submitted through an app."""
-    _apps.add(app)
+@overload
+def shared_task(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
 
 
-class TaskTable(Mapping[str, Task[Any, Any]]):
-    """The tasks of an app and the shared ones, by name, as they are at each look.
+@overload
+def shared_task(function: AsyncStream[P], /) -> AsyncStreamTask[P]: ...
+
+
+@overload
+def shared_task(function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
+
+
+@overload
+def shared_task(function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def shared_task(**options: Unpack[TaskKeywords]) -> Decorator: ...
+
+
+def shared_task(function: Any = None, /, **options: Any) -> Any:
+    """Declare a task that belongs to no app; every app that runs its module has it.
 
     Args:
-        own: The tasks of the app.
-        app: The app; shared tasks in here are submitted through it.
-    """
-
-    def __init__(self, own: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
-        self._own = own
-        self._host = app
-
-    def __getitem__(self, name: str) -> Task[Any, Any]:
-        own = self._own.get(name)
-        return _declared[name].bound_to(self._host) if own is None else own
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._own, *_declared]))
-
-    def __len__(self) -> int:
-        return len(self._own.keys() | _declared.keys())
-
-
-def _app_for(module: str) -> TaskApp:
-    """Return the app to submit through: the only one, or the only one that names the module.
+        function: The function, where there are no options.
+        **options: See `eventmq.task.TaskOptions`.
 
     Raises:
-        NotAllowed: There is none, or the choice is not clear.
+        SettingsError: A value is not allowed.
     """
-    apps = [app for app in _apps if not app.closed]
-    if not apps:
-        msg = "a shared task is submitted through an app; make one first: EventMQ(...)"
-        raise NotAllowed(msg)
-    if len(apps) > 1:
-        apps = [app for app in apps if app.names_module(module)] or apps
-    if len(apps) > 1:
-        msg = f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
-        raise NotAllowed(msg + "app.tasks[name].delay(...), or name the module in its imports")
-    return apps[0]
+    read = TaskOptions.read(options)
+
+    def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+        module = function.__module__
+        task = declare(function, read, lambda: _app_for(module))
+        add_task(_declared, task)
+        return task
+
+    return decorate if function is None else decorate(function)
 
 
 class Decorator(Protocol):
@@ -153,42 +138,58 @@ def _place(task: Task[Any, Any]) -> str:
     return f"{task.function.__module__}.{task.function.__qualname__}"
 
 
-@overload
-def shared_task(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-
-
-@overload
-def shared_task(function: AsyncStream[P], /) -> AsyncStreamTask[P]: ...
-
-
-@overload
-def shared_task(function: Callable[P, Generator[Any, Any, R]], /) -> StreamTask[P, R]: ...
-
-
-@overload
-def shared_task(function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-@overload
-def shared_task(**options: Unpack[TaskKeywords]) -> Decorator: ...
-
-
-def shared_task(function: Any = None, /, **options: Any) -> Any:
-    """Declare a task that belongs to no app; every app that runs its module has it.
+class TaskTable(Mapping[str, Task[Any, Any]]):
+    """The tasks of an app and the shared ones, by name, as they are at each look.
 
     Args:
-        function: The function, where there are no options.
-        **options: See `eventmq.task.TaskOptions`.
+        own: The tasks of the app.
+        app: The app; shared tasks in here are submitted through it.
+    """
+
+    def __init__(self, own: Mapping[str, Task[Any, Any]], app: TaskApp) -> None:
+        self._own = own
+        self._host = app
+
+    def __getitem__(self, name: str) -> Task[Any, Any]:
+        own = self._own.get(name)
+        return _declared[name].bound_to(self._host) if own is None else own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._own, *_declared]))
+
+    def __len__(self) -> int:
+        return len(self._own.keys() | _declared.keys())
+
+
+class SharedTaskApp(TaskApp, Protocol):
+    """An app that shared tasks may go through."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can be used no more."""
+
+    def names_module(self, module: str) -> bool:
+        """Whether it names a module among those that it imports."""
+
+
+def register_app(app: SharedTaskApp) -> None:
+    """Let shared tasks be submitted through an app."""
+    _apps.add(app)
+
+
+def _app_for(module: str) -> TaskApp:
+    """Return the app to submit through: the only one, or the only one that names the module.
 
     Raises:
-        SettingsError: A value is not allowed.
+        NotAllowed: There is none, or the choice is not clear.
     """
-    read = TaskOptions.read(options)
-
-    def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-        module = function.__module__
-        task = declare(function, read, lambda: _app_for(module))
-        add_task(_declared, task)
-        return task
-
-    return decorate if function is None else decorate(function)
+    apps = [app for app in _apps if not app.closed]
+    if not apps:
+        msg = "a shared task is submitted through an app; make one first: EventMQ(...)"
+        raise NotAllowed(msg)
+    if len(apps) > 1:
+        apps = [app for app in apps if app.names_module(module)] or apps
+    if len(apps) > 1:
+        msg = f"{len(apps)} apps of this process have the shared tasks of {module}; say which: "
+        raise NotAllowed(msg + "app.tasks[name].delay(...), or name the module in its imports")
+    return apps[0]

@@ -52,199 +52,39 @@ __all__ = [
     "write_raw",
 ]
 
-
-def make_template(
-    app: TaskApp,
-    name: str,
-    options: TaskOptions,
-    call: CallOptions,
-    signature: inspect.Signature,
-    *,
-    streams: bool = False,
-) -> Template:
-    """Return the common part of jobs of a task.
-
-    Args:
-        app: The app.
-        name: Of the task.
-        options: Of its declaration.
-        call: Of this call; these win.
-        signature: Of the function, for keys made of its arguments.
-        streams: The function is a generator.
-    """
-    content_type, serializer = app.content(options.serializer)
-    app.uses_policy(options.backoff)
-    expires_in, _ = call.expiry()
-    if call.expires is None:
-        expires_in = options.expires or 0.0
-    headers = _headers(name, content_type, options, call, app.release)
-    headers = _streaming(headers, options) if streams else headers
-    queue = call.queue or options.queue or app.default_queue
-    unique = read_unique(call.unique or options.unique)
-    values.no_guarantee(
-        guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
-    )
-    app.uses_queue(queue)
-    if unique is not None:
-        headers = unique.into(headers)
-    template = Template.make(queue, headers, serializer, app.now, expires_in)
-    if unique is not None:
-        template = replace(template, key=key_maker(unique, name, signature))
-    if options.limit_key is not None:
-        template = replace(template, limit_key=limit_key_maker(options.limit_key, name, signature))
-    return template
-
-
-def _extra(call: CallOptions, release: str) -> tuple[tuple[str, str], ...]:
-    """Return the caller's headers, and the release where these do not say one."""
-    own = call.own_headers()
-    return own if not release or "release" in dict(own) else (*own, ("release", release))
-
-
-def _streaming(headers: Headers, options: TaskOptions) -> Headers:
-    return replace(
-        headers,
-        stream=True,
-        replayable=options.replayable,
-        stream_idle=None if options.stream_idle == STREAM_IDLE else float(options.stream_idle),
-        stream_unread="" if options.stream_unread == "discard" else options.stream_unread,
-    )
-
-
-def _headers(
-    name: str, content_type: str, options: TaskOptions, call: CallOptions, release: str
-) -> Headers:
-    countdown, eta = call.ready()
-    ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
-    ignored = call.ignore_result
-    timeout = options.timeout if call.timeout is None else call.timeout
-    soft = options.soft_timeout if call.soft_timeout is None else call.soft_timeout
-    values.limits(timeout, soft)
-    return Headers(
-        guarantee=None if options.guarantee else False,
-        task=name,
-        content_type=content_type,
-        retry_count=options.retries if call.retries is None else call.retries,
-        priority=options.priority if call.priority is None else call.priority,
-        countdown=countdown,
-        eta=eta,
-        expires=call.expiry()[1],
-        ignore_result=options.ignore_result if ignored is None else ignored,
-        result_ttl=None if ttl == RESULT_TTL else ttl,
-        timeout=float(timeout or 0.0),
-        soft_limit=float(soft or 0.0),
-        limit_rate=options.rate_limit or "",
-        limit_running=options.max_concurrency or 0,
-        extra=_extra(call, release),
-    )
-
-
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
+P = ParamSpec("P")
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature, or one that takes anything where a built-in has none."""
-    try:
-        return inspect.signature(function)
-    except ValueError:
-        return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005 - takes anything
+R = TypeVar("R")
 
 
-def plain_arity(signature: inspect.Signature) -> range:
-    """Return how many arguments, all by position, the function takes for certain."""
-    least = most = 0
-    for parameter in signature.parameters.values():
-        if parameter.kind in _POSITIONAL:
-            most += 1
-            least += parameter.default is inspect.Parameter.empty
-        elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-            continue
-        elif parameter.default is inspect.Parameter.empty:
-            return range(0)
-    return range(least, most + 1)
+class TaskApp(Protocol):
+    """What a task needs of its app."""
 
+    @property
+    def submitter(self) -> Submitter:
+        """Submits jobs; the first use connects."""
 
-def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether calling a function gives a generator, or an async one."""
-    inner = inspect.unwrap(function)
-    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+    @property
+    def default_queue(self) -> str:
+        """The queue of tasks that name none."""
 
+    @property
+    def release(self) -> str:
+        """The release of the code, in the headers of its jobs; empty for none."""
 
-def named_template(
-    app: TaskApp, name: str, options: Mapping[str, Any]
-) -> tuple[Template, str | None]:
-    """Return the template of a job for a task by its name, and the id that the caller chose.
+    def content(self, name: str | None) -> tuple[str, Serializer]:
+        """Return the content type and the serializer of a name, None for the app's own."""
 
-    Raises:
-        SettingsError: An option is not allowed.
-    """
-    values.text("the name of the task", name)
-    call = CallOptions.read(options)
-    template = make_template(app, name, TaskOptions(), call, signature_of(_anything))
-    return template, call.job_id
+    def uses_policy(self, policy: Backoff) -> None:
+        """Raise `PluginError` for a retry policy that there is not, or not with its options."""
 
+    def now(self) -> float:
+        """Return Unix time."""
 
-def _anything(*args: Any, **kwargs: Any) -> None:
-    """Stand for a function that nobody knows here: only keyword arguments have names."""
-
-
-def named_arguments(
-    name: str, args: object, kwargs: object
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a job for a task by its name, checked."""
-    return values.arguments(args, kwargs, f"app.send({name!r}, ")
-
-
-def write_raw(
-    queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str
-) -> EncodedJob:
-    """Return a job with this body.
-
-    Args:
-        queue: Name of the queue.
-        body: Bytes, or a list of frames for whoever serves the queue as a majordomo service.
-        headers: Names as on the wire; True is a header without a value.
-        job_id: Its id.
-
-    Raises:
-        SettingsError: A value is not allowed.
-    """
-    values.text("queue", queue)
-    values.text("job_id", job_id)
-    if isinstance(body, (list, tuple)):
-        return _write_frames(queue, body, headers or {}, job_id)
-    if not isinstance(body, (bytes, bytearray, memoryview)):
-        values.refuse("body", type(body).__name__, "bytes")
-    return EncodedJob(job_id, queue, header_text(headers or {}), bytes(body))
-
-
-def _write_frames(
-    queue: str, frames: Sequence[object], headers: Mapping[str, Any], job_id: str
-) -> EncodedJob:
-    for frame in frames:
-        if not isinstance(frame, (bytes, bytearray, memoryview)):
-            values.refuse("a frame of the body", type(frame).__name__, "bytes")
-    own = {"task": service_task(queue), "content-type": FRAMES_TYPE}
-    text = header_text({**headers, **own})
-    return EncodedJob(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
-
-
-def header_text(headers: Mapping[str, Any]) -> str:
-    """Return headers as they are written on the wire; True is a header without a value.
-
-    Raises:
-        SettingsError: They are not what they should be.
-    """
-    if not isinstance(headers, Mapping):
-        values.refuse("headers", headers, "a mapping of names to values")
-    pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]
-    try:
-        text = write_headers(pairs)
-    except ProtocolError as error:
-        raise SettingsError(str(error)) from error
-    if not {"batch", "chunk"}.isdisjoint(headers):
-        raise SettingsError("the headers batch and chunk are made by the client, not by callers")
-    return text
+    def uses_queue(self, queue: str) -> None:
+        """Take note that jobs will be submitted to a queue."""
 
 
 class SubmittableTask(ABC):
@@ -296,77 +136,6 @@ class SubmittableTask(ABC):
     def _named(self, signature: Signature) -> SubmittableTask:
         """Return what makes the jobs of a signature that no task has made."""
         return NamedTask(self.app, signature.task, signature.options)
-
-
-class NamedTask(SubmittableTask):
-    """A task by its name, without its code.
-
-    Args:
-        app: The app.
-        name: Of the task.
-        options: Of the call.
-    """
-
-    def __init__(self, app: TaskApp, name: str, options: Mapping[str, Any]) -> None:
-        self._app = app
-        self._name = name
-        self._options = options
-
-    @property
-    def app(self) -> TaskApp:
-        """The app that it is submitted through."""
-        return self._app
-
-    @cached_property
-    def graph_template(self) -> Template:
-        """The common part of its jobs; raises `SettingsError` for an option that is not allowed."""
-        return named_template(self._app, self._name, self._options)[0]
-
-    def signed(self) -> tuple[str, Mapping[str, Any]]:
-        """Return the name and the options."""
-        return self._name, self._options
-
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Take any arguments."""
-
-
-P = ParamSpec("P")
-
-R = TypeVar("R")
-
-
-class TaskApp(Protocol):
-    """What a task needs of its app."""
-
-    @property
-    def submitter(self) -> Submitter:
-        """Submits jobs; the first use connects."""
-
-    @property
-    def default_queue(self) -> str:
-        """The queue of tasks that name none."""
-
-    @property
-    def release(self) -> str:
-        """The release of the code, in the headers of its jobs; empty for none."""
-
-    def content(self, name: str | None) -> tuple[str, Serializer]:
-        """Return the content type and the serializer of a name, None for the app's own."""
-
-    def uses_policy(self, policy: Backoff) -> None:
-        """Raise `PluginError` for a retry policy that there is not, or not with its options."""
-
-    def now(self) -> float:
-        """Return Unix time."""
-
-    def uses_queue(self, queue: str) -> None:
-        """Take note that jobs will be submitted to a queue."""
-
-
-def task_name(function: Callable[..., Any]) -> str:
-    """Return ``module.function``, with the importable name for ``__main__``."""
-    qualname = function.__qualname__.replace("<locals>.", "")
-    return f"{real_name(function.__module__)}.{qualname}"
 
 
 class Task(SubmittableTask, Generic[P, R]):
@@ -665,6 +434,69 @@ class BoundTask(SubmittableTask, Generic[P, R]):
         return template
 
 
+class NamedTask(SubmittableTask):
+    """A task by its name, without its code.
+
+    Args:
+        app: The app.
+        name: Of the task.
+        options: Of the call.
+    """
+
+    def __init__(self, app: TaskApp, name: str, options: Mapping[str, Any]) -> None:
+        self._app = app
+        self._name = name
+        self._options = options
+
+    @property
+    def app(self) -> TaskApp:
+        """The app that it is submitted through."""
+        return self._app
+
+    @cached_property
+    def graph_template(self) -> Template:
+        """The common part of its jobs; raises `SettingsError` for an option that is not allowed."""
+        return named_template(self._app, self._name, self._options)[0]
+
+    def signed(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the options."""
+        return self._name, self._options
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take any arguments."""
+
+
+def named_template(
+    app: TaskApp, name: str, options: Mapping[str, Any]
+) -> tuple[Template, str | None]:
+    """Return the template of a job for a task by its name, and the id that the caller chose.
+
+    Raises:
+        SettingsError: An option is not allowed.
+    """
+    values.text("the name of the task", name)
+    call = CallOptions.read(options)
+    template = make_template(app, name, TaskOptions(), call, signature_of(_anything))
+    return template, call.job_id
+
+
+def _anything(*args: Any, **kwargs: Any) -> None:
+    """Stand for a function that nobody knows here: only keyword arguments have names."""
+
+
+def named_arguments(
+    name: str, args: object, kwargs: object
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a job for a task by its name, checked."""
+    return values.arguments(args, kwargs, f"app.send({name!r}, ")
+
+
+def task_name(function: Callable[..., Any]) -> str:
+    """Return ``module.function``, with the importable name for ``__main__``."""
+    qualname = function.__qualname__.replace("<locals>.", "")
+    return f"{real_name(function.__module__)}.{qualname}"
+
+
 def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
     if not inspect.isroutine(inspect.unwrap(function)):
         raise SettingsError(f"a task is a function; {function!r} is none")
@@ -674,3 +506,169 @@ def _check_function(function: Callable[..., Any], options: TaskOptions) -> None:
         names = " and ".join(options.only_for_streams)
         msg = f"task {options.name or task_name(function)} is no generator and has no parts: "
         raise SettingsError(f"{msg}leave out {names}")
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling a function gives a generator, or an async one."""
+    inner = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature, or one that takes anything where a built-in has none."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)  # noqa: ARG005 - takes anything
+
+
+def plain_arity(signature: inspect.Signature) -> range:
+    """Return how many arguments, all by position, the function takes for certain."""
+    least = most = 0
+    for parameter in signature.parameters.values():
+        if parameter.kind in _POSITIONAL:
+            most += 1
+            least += parameter.default is inspect.Parameter.empty
+        elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        elif parameter.default is inspect.Parameter.empty:
+            return range(0)
+    return range(least, most + 1)
+
+
+def make_template(
+    app: TaskApp,
+    name: str,
+    options: TaskOptions,
+    call: CallOptions,
+    signature: inspect.Signature,
+    *,
+    streams: bool = False,
+) -> Template:
+    """Return the common part of jobs of a task.
+
+    Args:
+        app: The app.
+        name: Of the task.
+        options: Of its declaration.
+        call: Of this call; these win.
+        signature: Of the function, for keys made of its arguments.
+        streams: The function is a generator.
+    """
+    content_type, serializer = app.content(options.serializer)
+    app.uses_policy(options.backoff)
+    expires_in, _ = call.expiry()
+    if call.expires is None:
+        expires_in = options.expires or 0.0
+    headers = _headers(name, content_type, options, call, app.release)
+    headers = _streaming(headers, options) if streams else headers
+    queue = call.queue or options.queue or app.default_queue
+    unique = read_unique(call.unique or options.unique)
+    values.no_guarantee(
+        guarantee=options.guarantee, retries=headers.retry_count, unique=unique is not None
+    )
+    app.uses_queue(queue)
+    if unique is not None:
+        headers = unique.into(headers)
+    template = Template.make(queue, headers, serializer, app.now, expires_in)
+    if unique is not None:
+        template = replace(template, key=key_maker(unique, name, signature))
+    if options.limit_key is not None:
+        template = replace(template, limit_key=limit_key_maker(options.limit_key, name, signature))
+    return template
+
+
+def _headers(
+    name: str, content_type: str, options: TaskOptions, call: CallOptions, release: str
+) -> Headers:
+    countdown, eta = call.ready()
+    ttl = options.result_ttl if call.result_ttl is None else call.result_ttl
+    ignored = call.ignore_result
+    timeout = options.timeout if call.timeout is None else call.timeout
+    soft = options.soft_timeout if call.soft_timeout is None else call.soft_timeout
+    values.limits(timeout, soft)
+    return Headers(
+        guarantee=None if options.guarantee else False,
+        task=name,
+        content_type=content_type,
+        retry_count=options.retries if call.retries is None else call.retries,
+        priority=options.priority if call.priority is None else call.priority,
+        countdown=countdown,
+        eta=eta,
+        expires=call.expiry()[1],
+        ignore_result=options.ignore_result if ignored is None else ignored,
+        result_ttl=None if ttl == RESULT_TTL else ttl,
+        timeout=float(timeout or 0.0),
+        soft_limit=float(soft or 0.0),
+        limit_rate=options.rate_limit or "",
+        limit_running=options.max_concurrency or 0,
+        extra=_extra(call, release),
+    )
+
+
+def _streaming(headers: Headers, options: TaskOptions) -> Headers:
+    return replace(
+        headers,
+        stream=True,
+        replayable=options.replayable,
+        stream_idle=None if options.stream_idle == STREAM_IDLE else float(options.stream_idle),
+        stream_unread="" if options.stream_unread == "discard" else options.stream_unread,
+    )
+
+
+def _extra(call: CallOptions, release: str) -> tuple[tuple[str, str], ...]:
+    """Return the caller's headers, and the release where these do not say one."""
+    own = call.own_headers()
+    return own if not release or "release" in dict(own) else (*own, ("release", release))
+
+
+def write_raw(
+    queue: str, body: object, headers: Mapping[str, Any] | None, job_id: str
+) -> EncodedJob:
+    """Return a job with this body.
+
+    Args:
+        queue: Name of the queue.
+        body: Bytes, or a list of frames for whoever serves the queue as a majordomo service.
+        headers: Names as on the wire; True is a header without a value.
+        job_id: Its id.
+
+    Raises:
+        SettingsError: A value is not allowed.
+    """
+    values.text("queue", queue)
+    values.text("job_id", job_id)
+    if isinstance(body, (list, tuple)):
+        return _write_frames(queue, body, headers or {}, job_id)
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        values.refuse("body", type(body).__name__, "bytes")
+    return EncodedJob(job_id, queue, header_text(headers or {}), bytes(body))
+
+
+def _write_frames(
+    queue: str, frames: Sequence[object], headers: Mapping[str, Any], job_id: str
+) -> EncodedJob:
+    for frame in frames:
+        if not isinstance(frame, (bytes, bytearray, memoryview)):
+            values.refuse("a frame of the body", type(frame).__name__, "bytes")
+    own = {"task": service_task(queue), "content-type": FRAMES_TYPE}
+    text = header_text({**headers, **own})
+    return EncodedJob(job_id, queue, text, encode_frames(frames))  # type: ignore[arg-type]
+
+
+def header_text(headers: Mapping[str, Any]) -> str:
+    """Return headers as they are written on the wire; True is a header without a value.
+
+    Raises:
+        SettingsError: They are not what they should be.
+    """
+    if not isinstance(headers, Mapping):
+        values.refuse("headers", headers, "a mapping of names to values")
+    pairs = [(str(name), "" if said is True else str(said)) for name, said in headers.items()]
+    try:
+        text = write_headers(pairs)
+    except ProtocolError as error:
+        raise SettingsError(str(error)) from error
+    if not {"batch", "chunk"}.isdisjoint(headers):
+        raise SettingsError("the headers batch and chunk are made by the client, not by callers")
+    return text
