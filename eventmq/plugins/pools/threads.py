@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
 from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
-from eventmq.plugins.pools.shared import (
-    GivenChunk,
-    Outcomes,
-    PartSink,
-    PoolOptions,
-    Timer,
-    answered,
-)
+from eventmq.plugins.pools.assigned import GivenChunk, Outcomes, answered
+from eventmq.plugins.pools.options import PoolOptions
+from eventmq.plugins.pools.part_sink import PartSink, Timer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
     from eventmq.execution.executor import Executor
     from eventmq.execution.streaming import Batch
     from eventmq.interfaces import Factory, PluginContext, PoolEvent, WorkerPool
-    from eventmq.plugins.pools.shared import Later
+    from eventmq.plugins.pools.part_sink import Later
     from eventmq.wire.batches import OutcomeRow
 
 __all__ = ["ThreadsPool", "eventmq_worker_pools", "make_threads_pool"]

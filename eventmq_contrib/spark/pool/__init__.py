@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
-from eventmq.plugins.pools.shared import PoolOptions
+from eventmq.plugins.pools.options import PoolOptions
 from eventmq_contrib.extras import need
 
 if TYPE_CHECKING:

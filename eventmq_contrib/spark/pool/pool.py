@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventmq.interfaces import PoolEvent, Running
-    from eventmq.plugins.pools.shared import PoolOptions
+    from eventmq.plugins.pools.options import PoolOptions
 
 __all__ = ["SparkPool"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from eventmq.plugins.pools import shared
-from eventmq.plugins.pools.shared import Timer
+from eventmq.plugins.pools import part_sink
+from eventmq.plugins.pools.part_sink import Timer
 
 if TYPE_CHECKING:
     import pytest
@@ -18,7 +18,7 @@ def test_the_thread_ends_when_nothing_is_due_and_begins_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pool that has ended leaves none behind."""
-    monkeypatch.setattr(shared, "IDLE", 0.01)
+    monkeypatch.setattr(part_sink, "IDLE", 0.01)
     timer = Timer()
     for _ in range(3):
         called: list[threading.Thread] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from eventmq.errors import PluginError
 from eventmq.hookspecs import hookimpl
-from eventmq.plugins.pools.shared import PoolOptions
+from eventmq.plugins.pools.options import PoolOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 from eventmq.execution.async_executor import AsyncExecutor
 from eventmq.execution.coroutines import Interruptible
 from eventmq.interfaces import PartsYielded, ProgressReported, Running, SlotDied
-from eventmq.plugins.pools.shared import GivenChunk, Outcomes, PartSink, Timer, answered
+from eventmq.plugins.pools.assigned import GivenChunk, Outcomes, answered
+from eventmq.plugins.pools.part_sink import PartSink, Timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -17,11 +17,13 @@ import select
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from eventmq.execution.context import current
 from eventmq.execution.streaming import cancelled
+from eventmq.plugins.pools.part_sink import PartSink, Timer
 from eventmq.plugins.pools.prefork.pipes import (
+    FLUSH_AFTER,
     GRANT,
     GRANT_OFFSET,
     NO_PIPES_OFFSET,
@@ -35,7 +37,6 @@ from eventmq.plugins.pools.prefork.pipes import (
     RUN,
     WORK,
 )
-from eventmq.plugins.pools.shared import PartSink, Timer
 from eventmq.wire.batches import OutcomeRow, decode_chunk, encode_outcomes
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
 
     from eventmq.execution.executor import Executor
     from eventmq.execution.streaming import Batch, Cancellation
-    from eventmq.plugins.pools.prefork.pool import Wear
+    from eventmq.plugins.pools.prefork.pipes import ChildPipes
+    from eventmq.plugins.pools.prefork.recycling import Wear
 
-__all__ = ["Child", "ChildPipes", "SignalAlarm", "obey_cancels"]
+__all__ = ["Child", "SignalAlarm", "obey_cancels"]
 
 
 class SignalAlarm:
@@ -100,9 +102,6 @@ def obey_cancels(executor: Executor, notes: mmap.mmap, offset: int) -> None:
     signal.signal(signal.SIGTERM, on_sigterm)
 
 
-#: Seconds that a finished outcome waits for others.
-FLUSH_AFTER = 0.005
-
 #: Bytes of results that are sent together, at most and beside the last one.
 FLUSH_BYTES = 128 * 1024
 
@@ -114,15 +113,6 @@ def _identity(fd: int) -> tuple[int, int]:
     """Return what tells an open file from every other one."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
-
-
-class ChildPipes(NamedTuple):
-    """The child's ends, as descriptors, in the order in which they are passed."""
-
-    work: int
-    token: int
-    result: int
-    poke: int
 
 
 class Child:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 from eventmq import shadows
 from eventmq.errors import EventMQError, PluginError
 from eventmq.plugins.pools.prefork import control
-from eventmq.plugins.pools.prefork.child import Child, ChildPipes
-from eventmq.plugins.pools.prefork.pipes import NOTE_SIZE
-from eventmq.plugins.pools.prefork.pool import Wear
+from eventmq.plugins.pools.prefork.child import Child
+from eventmq.plugins.pools.prefork.pipes import NOTE_SIZE, ChildPipes
+from eventmq.plugins.pools.prefork.recycling import Wear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

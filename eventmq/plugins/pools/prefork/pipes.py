@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import os
 from struct import Struct
+from typing import NamedTuple
 
 __all__ = [
+    "FLUSH_AFTER",
     "GRANT",
     "GRANT_OFFSET",
     "NOTE",
@@ -35,6 +37,7 @@ __all__ = [
     "RUN",
     "SKIP",
     "WORK",
+    "ChildPipes",
     "PipeWriter",
 ]
 
@@ -73,8 +76,20 @@ NO_PIPES_OFFSET = 96
 #: Bytes from one child's note to the next: cache lines of its own.
 NOTE_SIZE = 128
 
+#: Seconds that a finished outcome waits for others.
+FLUSH_AFTER = 0.005
+
 RUN = b"R"
 SKIP = b"S"
+
+
+class ChildPipes(NamedTuple):
+    """The child's ends, as descriptors, in the order in which they are passed."""
+
+    work: int
+    token: int
+    result: int
+    poke: int
 
 
 class PipeWriter:

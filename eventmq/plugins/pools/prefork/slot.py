@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventmq.interfaces import JobsEnded, PartsYielded, ProgressReported
-from eventmq.plugins.pools.prefork.child import FLUSH_AFTER, ChildPipes
 from eventmq.plugins.pools.prefork.pipes import (
+    FLUSH_AFTER,
     GRANT,
     GRANT_OFFSET,
     NO_PIPES_OFFSET,
@@ -25,6 +25,7 @@ from eventmq.plugins.pools.prefork.pipes import (
     RUN,
     SKIP,
     WORK,
+    ChildPipes,
     PipeWriter,
 )
 

@@ -1,102 +1,25 @@
-"""What the built-in pools share: options, jobs of slots, and parts of streams."""
+"""Forwards what a running job says to the job manager: parts of its stream, and its progress."""
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from eventmq.errors import PluginError
 from eventmq.execution.streaming import BATCH_AFTER, FlowControl
-from eventmq.interfaces import JobsEnded
-from eventmq.plugins.options import read_options
-from eventmq.wire.batches import decode_chunk, encode_outcomes
 from eventmq.wire.streams import encode_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from eventmq.execution.executor import Executor
-    from eventmq.execution.routes import Route
     from eventmq.execution.streaming import Batch
-    from eventmq.interfaces import PluginContext
-    from eventmq.wire.batches import ChunkIndex, OutcomeRow
 
     Place = tuple[int, int]
     Later = Callable[[float, Callable[[], None]], None]
 
-__all__ = ["GivenChunk", "Later", "Outcomes", "PartSink", "PoolOptions", "Timer", "answered"]
-
-
-class GivenChunk:
-    """A chunk as it came.
-
-    Attributes:
-        index: What it says about its jobs, once it was read.
-        routes: How its jobs are run, by template.
-    """
-
-    __slots__ = ("_read", "body", "count", "number", "routes")
-
-    def __init__(self, number: int, body: bytes, count: int) -> None:
-        self.number = number
-        self.body = body
-        self.count = count
-        self._read: ChunkIndex | None = None
-        self.routes: list[Route] = []
-
-    def read(self, executor: Executor) -> ChunkIndex:
-        """Return what it says about its jobs; find their routes at the first call."""
-        if self._read is None:
-            self._read = decode_chunk(self.body)
-            self.routes = executor.routes(self._read.queue, self._read.templates)
-        return self._read
-
-    @property
-    def index(self) -> ChunkIndex:
-        """What it says about its jobs."""
-        assert self._read is not None  # noqa: S101 - read before its first job runs
-        return self._read
-
-
-class Outcomes:
-    """Outcomes by chunk, in the order in which they came. Whoever shares it with threads locks."""
-
-    __slots__ = ("_rows",)
-
-    def __init__(self) -> None:
-        self._rows: dict[int, list[OutcomeRow]] = {}
-
-    def add(self, chunk: int, row: OutcomeRow) -> None:
-        """Keep an outcome."""
-        rows = self._rows.get(chunk)
-        if rows is None:
-            self._rows[chunk] = [row]
-        else:
-            rows.append(row)
-
-    def take(self) -> dict[int, list[OutcomeRow]]:
-        """Return what is there, and forget it."""
-        rows, self._rows = self._rows, {}
-        return rows
-
-
-def answered(slot: int, chunk: int, rows: list[OutcomeRow], *, ordered: bool = True) -> JobsEnded:
-    """Return the event that tells of outcomes of one chunk.
-
-    Args:
-        slot: That ran them.
-        chunk: Its number.
-        rows: The outcomes.
-        ordered: They are the next ones of the chunk, in their order.
-    """
-    positions = () if ordered else tuple([row.position for row in rows])
-    run_time = sum([row.run_time for row in rows])
-    return JobsEnded(slot, chunk, len(rows), run_time, encode_outcomes(rows), positions)
-
+__all__ = ["Later", "PartSink", "Timer"]
 
 #: Seconds between two values of the progress of one slot that are sent.
 PROGRESS_EVERY = 0.1
@@ -256,40 +179,3 @@ class PartSink:
         self._room.set()
         if call is not None:
             call()
-
-
-_OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor", "initial"})
-
-
-@dataclass(frozen=True, slots=True)
-class PoolOptions:
-    """Validated options of a pool. ``own`` has all that the user may set."""
-
-    concurrency: int
-    loader: str
-    arguments: Mapping[str, Any]
-    executor: Executor | None
-    initial: int | None
-    own: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, context: PluginContext, defaults: Mapping[str, Any]) -> PoolOptions:
-        """Read the options of ``context``; ``defaults`` are those of the user.
-
-        Raises:
-            PluginError: An option is unknown or wrong.
-        """
-        options = context.options
-        own = {name: value for name, value in options.items() if name not in _OF_THE_APP}
-        concurrency = options.get("concurrency")
-        if not isinstance(concurrency, int) or concurrency < 1:
-            msg = f"the pool {context.name!r} needs a concurrency from 1, not {concurrency!r}"
-            raise PluginError(msg)
-        return cls(
-            concurrency,
-            str(options.get("loader", "")),
-            options.get("arguments", {}),
-            options.get("executor"),
-            options.get("initial"),
-            read_options(replace(context, options=own), defaults),
-        )

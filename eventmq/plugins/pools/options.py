@@ -1,0 +1,53 @@
+"""Options of worker pools: what the app gives every pool, and what its user may set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eventmq.errors import PluginError
+from eventmq.plugins.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventmq.execution.executor import Executor
+    from eventmq.interfaces import PluginContext
+
+__all__ = ["PoolOptions"]
+
+_OF_THE_APP = frozenset({"concurrency", "loader", "arguments", "executor", "initial"})
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """Validated options of a pool. ``own`` has all that the user may set."""
+
+    concurrency: int
+    loader: str
+    arguments: Mapping[str, Any]
+    executor: Executor | None
+    initial: int | None
+    own: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, context: PluginContext, defaults: Mapping[str, Any]) -> PoolOptions:
+        """Read the options of ``context``; ``defaults`` are those of the user.
+
+        Raises:
+            PluginError: An option is unknown or wrong.
+        """
+        options = context.options
+        own = {name: value for name, value in options.items() if name not in _OF_THE_APP}
+        concurrency = options.get("concurrency")
+        if not isinstance(concurrency, int) or concurrency < 1:
+            msg = f"the pool {context.name!r} needs a concurrency from 1, not {concurrency!r}"
+            raise PluginError(msg)
+        return cls(
+            concurrency,
+            str(options.get("loader", "")),
+            options.get("arguments", {}),
+            options.get("executor"),
+            options.get("initial"),
+            read_options(replace(context, options=own), defaults),
+        )
