@@ -17,8 +17,8 @@ from eventmq.clock import SystemClock
 from eventmq.events import FileName
 from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.store.events import ReadEvents, SealEvents
-from eventmq.store.writes import Admit, Finish, Finished
+from eventmq.store.reads import ReadEvents
+from eventmq.store.writes import Admit, Finish, Finished, SealEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,8 +27,7 @@ from eventmq.clock import SystemClock
 from eventmq.events import COLUMNS, FileName, partition
 from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.store.events import SealEvents
-from eventmq.store.writes import Admit, Finish, Finished
+from eventmq.store.writes import Admit, Finish, Finished, SealEvents
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
 if TYPE_CHECKING:

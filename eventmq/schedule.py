@@ -19,18 +19,11 @@ __all__ = [
     "MISFIRE",
     "OVERLAP",
     "SOURCES",
-    "AdvanceSchedules",
     "Lease",
-    "LoadSchedules",
     "Loaded",
     "Progress",
-    "PutSchedule",
-    "RemoveSchedule",
-    "SaveSchedules",
     "Saved",
     "Schedule",
-    "ScheduleRow",
-    "ScheduleRows",
     "ScheduleStore",
     "scheduled_job_id",
 ]
@@ -295,79 +288,6 @@ class ScheduleStore(Protocol):
 
     def close(self) -> None:
         """Release everything. Idempotent."""
-
-
-# What a broker asks of its store
-
-
-class ScheduleRow(NamedTuple):
-    """A schedule as it is kept: what moves, and the definition in MessagePack."""
-
-    name: str
-    version: int
-    last_fire_time: float | None
-    remaining: int | None
-    last_job: str
-    definition: bytes
-
-
-class ScheduleRows(NamedTuple):
-    """A page of schedules. ``revision`` is where the next page goes on."""
-
-    rows: Sequence[ScheduleRow]
-    gone: Sequence[str]
-    revision: int
-    #: Of the whole table.
-    head: int
-    #: It begins at nothing, as the caller asked or because older removals are forgotten.
-    whole: bool
-    more: bool
-
-
-class LoadSchedules(NamedTuple):
-    """Read what changed after a revision, or one schedule. Result: ScheduleRows.
-
-    ``scan`` says that the caller began at nothing and goes on: it misses no removals.
-    """
-
-    after: int = 0
-    limit: int = 1000
-    name: str | None = None
-    source: str | None = None
-    scan: bool = False
-    max_bytes: int = 4 * 1024 * 1024
-
-
-class SaveSchedules(NamedTuple):
-    """Store schedules, each if it has the version beside it; None: if it is new.
-
-    Result: (list of ``done``, ``stale`` or ``full``, revision).
-    """
-
-    rows: Sequence[tuple[ScheduleRow, int | None]]
-
-
-class PutSchedule(NamedTuple):
-    """Store a schedule, unless one that does the same is there.
-
-    Result: (``done``, ``same`` or ``full``, revision).
-    """
-
-    schedule: Schedule
-    now: float
-
-
-class AdvanceSchedules(NamedTuple):
-    """Move schedules on, each if it has the expected version. Result: (bools, revision)."""
-
-    rows: Sequence[Progress]
-
-
-class RemoveSchedule(NamedTuple):
-    """Remove a schedule if it has the expected version; None: any. Result: (bool, revision)."""
-
-    name: str
-    expected: int | None
 
 
 def scheduled_job_id(store: str, name: str, fire_time: float) -> str:

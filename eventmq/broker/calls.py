@@ -11,8 +11,8 @@ from eventmq.broker.status import schedulers, status_keys, workers
 from eventmq.errors import ProtocolError
 from eventmq.headers import parse_headers
 from eventmq.job import HELD, JobState
-from eventmq.store.reads import FindJobs, History, ListJobs
-from eventmq.store.writes import Attempt, FindLineage, Lineage
+from eventmq.store.reads import FindJobs, FindLineage, History, Lineage, ListJobs
+from eventmq.store.writes import Attempt
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.calls import CALLS, read_limit, read_text, read_texts
 

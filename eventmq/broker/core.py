@@ -29,10 +29,17 @@ from eventmq.broker.unregistered import UnregisteredPeers, reads_refusal
 from eventmq.broker.unroutable import UnroutableJobs
 from eventmq.broker.waiters import Waits
 from eventmq.errors import ProtocolError, QueueFull
-from eventmq.schedule import LoadSchedules
-from eventmq.store.events import ReadEvents
-from eventmq.store.reads import FindJobs, History, ListJobs
-from eventmq.store.writes import FindLineage, KeepTime, ListFailed, ListGraph
+from eventmq.store.reads import (
+    FindJobs,
+    FindLineage,
+    History,
+    ListFailed,
+    ListGraph,
+    ListJobs,
+    LoadSchedules,
+    ReadEvents,
+)
+from eventmq.store.writes import KeepTime
 from eventmq.wire.commands import (
     Ack,
     Admin,

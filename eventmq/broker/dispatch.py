@@ -15,8 +15,8 @@ from eventmq.graph import PAGED, flags_of
 from eventmq.headers import Headers, format_headers, parse_headers
 from eventmq.interfaces import WorkerView
 from eventmq.job import JobState
-from eventmq.store.reads import ReadQueued
-from eventmq.store.writes import Chunk, Finish, LeaseChunk, ReadInputs, SaveLimits, subqueue_of
+from eventmq.store.reads import ReadInputs, ReadQueued
+from eventmq.store.writes import Chunk, Finish, LeaseChunk, SaveLimits, subqueue_of
 from eventmq.wire.batches import ASK, NOW, encode_chunk, pack
 from eventmq.wire.calls import read_number, read_text
 from eventmq.wire.commands import Request
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eventmq.broker.transient import Transient
     from eventmq.interfaces import RoutingStrategy
     from eventmq.job import JobRecord
-    from eventmq.store.writes import InputsPage
+    from eventmq.store.reads import InputsPage
 
 __all__ = [
     "NO_TIMEOUT",

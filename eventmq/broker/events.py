@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ProtocolError
 from eventmq.events import Kind
-from eventmq.store.events import ReadEvents, SealEvents
-from eventmq.store.writes import RecordEnds, RecordEvents
+from eventmq.store.reads import ReadEvents
+from eventmq.store.writes import RecordEnds, RecordEvents, SealEvents
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_number, read_text
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.broker.calls import Calls
     from eventmq.broker.peers import Lease, Peer, Session
     from eventmq.broker.state import State
-    from eventmq.store.events import EventLogHead, EventRow
+    from eventmq.store.reads import EventLogHead, EventRow
 
 __all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "Events"]
 

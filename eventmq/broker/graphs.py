@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.operations import NO_REASON
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
-from eventmq.store.writes import AdvanceGraphs, CancelGraph, EndDeadlines, ListGraph, subqueue_of
+from eventmq.store.reads import ListGraph
+from eventmq.store.writes import AdvanceGraphs, CancelGraph, EndDeadlines, subqueue_of
 from eventmq.wire.batches import pack
 from eventmq.wire.calls import read_limit, read_text
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
-    from eventmq.store.writes import AffectedJobs, GraphChanges, GraphPage
+    from eventmq.store.reads import GraphPage
+    from eventmq.store.writes import AffectedJobs, GraphChanges
 
 __all__ = ["Graphs"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ProtocolError
 from eventmq.job import JobState
+from eventmq.store.reads import ListFailed
 from eventmq.store.writes import (
     ApplyToJobs,
     AuditFields,
@@ -20,7 +21,6 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     Finished,
     KeepTime,
-    ListFailed,
     Operation,
     Pause,
     subqueue_of,

@@ -23,8 +23,7 @@ from eventmq.broker.core import PORTS, WORKER_PORTS, BrokerCore
 from eventmq.broker.grants import Grant
 from eventmq.errors import BindError, NotAllowed, StoreError
 from eventmq.events import rows_of
-from eventmq.store.events import Announce
-from eventmq.store.writes import KeepTime
+from eventmq.store.writes import Announce, KeepTime
 from eventmq.timekeeping import Reading, Timekeeper
 from eventmq.wire.sockets import (
     Link,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import Outgoing
     from eventmq.clock import Clock
     from eventmq.interfaces import QueueOrder, QueueStore, RoutingStrategy
-    from eventmq.store.events import EventRow
+    from eventmq.store.reads import EventRow
     from eventmq.store.recovery import Recovered
 
 __all__ = [

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import EventMQError, ProtocolError
 from eventmq.headers import parse_headers
-from eventmq.schedule import (
+from eventmq.schedule import Progress, Schedule
+from eventmq.store.reads import LoadSchedules
+from eventmq.store.writes import (
     AdvanceSchedules,
-    LoadSchedules,
-    Progress,
     PutSchedule,
     RemoveSchedule,
     SaveSchedules,
-    Schedule,
     ScheduleRow,
 )
 from eventmq.wire.batches import is_text, pack, unpack
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.schedule import ScheduleRows
+    from eventmq.store.reads import ScheduleRows
 
     Handler = Callable[[Peer, str, Mapping[str, Any]], None]
 

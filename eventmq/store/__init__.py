@@ -6,19 +6,24 @@ its docstring names. The contract is `eventmq.interfaces.QueueStore`.
 
 from __future__ import annotations
 
-from eventmq.schedule import (
-    AdvanceSchedules,
+from eventmq.store.reads import (
+    FindJobs,
+    FindLineage,
+    History,
+    ListFailed,
+    ListGraph,
+    ListJobs,
     LoadSchedules,
-    PutSchedule,
-    RemoveSchedule,
-    SaveSchedules,
+    ReadEvents,
+    ReadInputs,
+    ReadQueued,
 )
-from eventmq.store.events import Announce, ReadEvents, SealEvents
-from eventmq.store.reads import FindJobs, History, ListJobs, ReadQueued
 from eventmq.store.writes import (
     Admit,
     AdmitGraph,
     AdvanceGraphs,
+    AdvanceSchedules,
+    Announce,
     ApplyToJobs,
     BeginBulkOperation,
     CancelGraph,
@@ -26,22 +31,22 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     EndDeadlines,
     Expire,
-    FindLineage,
     Finish,
     ForgetQueues,
     KeepTime,
     LeaseChunk,
-    ListFailed,
-    ListGraph,
     Pause,
     Promote,
     PruneFailed,
-    ReadInputs,
+    PutSchedule,
     RecordEnds,
     RecordEvents,
+    RemoveSchedule,
     Requeue,
     SaveLimits,
+    SaveSchedules,
     SaveSuspects,
+    SealEvents,
 )
 
 __all__ = ["Write"]

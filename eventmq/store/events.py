@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from eventmq.job import JobRecord
+    from eventmq.store.reads import Lineage
     from eventmq.store.writes import (
         AffectedJobs,
         Attempt,
         BulkOperation,
         Finished,
         GraphChanges,
-        Lineage,
         WriteResult,
     )
 
@@ -50,11 +50,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAKERS",
     "PARTS",
-    "Announce",
-    "EventLogHead",
-    "EventRow",
-    "ReadEvents",
-    "SealEvents",
     "events_of",
     "portions",
 ]
@@ -93,6 +88,16 @@ _STORE_TIMES = (Field.AT, Field.LEASED, Field.READY, Field.DUE)
 _Label = tuple[str, ...]
 
 _PLAIN = 1 + len(_MARKS)
+
+#: A value may have this part of the bytes that a row may have of them; longer ones are left out.
+PARTS = 16
+
+_SUCCEEDED = KIND_CODES[Kind.SUCCEEDED]
+
+_ARRIVED = frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]})
+
+#: Codes of write results on jobs that were admitted all the same.
+_ADMITTED = frozenset({"replaced", "held"})
 
 
 def _label(headers: str) -> _Label:
@@ -501,16 +506,6 @@ MAKERS: Mapping[type, Callable[[Any, Any], Iterable[Block]]] = {
     EndDeadlines: lambda write, write_result: _done("cancel", write_result[0], write.audit.at),
 }
 
-#: A value may have this part of the bytes that a row may have of them; longer ones are left out.
-PARTS = 16
-
-_SUCCEEDED = KIND_CODES[Kind.SUCCEEDED]
-
-_ARRIVED = frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]})
-
-#: Codes of write results on jobs that were admitted all the same.
-_ADMITTED = frozenset({"replaced", "held"})
-
 
 class _Value(NamedTuple):
     """A value as it came, with what is needed to decode it; None where it is left out."""
@@ -632,61 +627,3 @@ def _content_type(text: str) -> str:
         return headers.content_type
     more = f"{headers.signature};{headers.created!r};{headers.expires!r}"
     return f"{headers.content_type};{more}"
-
-
-class EventRow(NamedTuple):
-    """The events of one commit: the number of the first, how many, and their bytes."""
-
-    first: int
-    events: int
-    #: See `eventmq.events.packed`.
-    body: bytes
-
-
-class EventLogHead(NamedTuple):
-    """What a store has of events: numbers from ``first`` and before ``next``.
-
-    ``journal`` is the id of the one that reads them, "" for none so far; ``sealed`` is the last
-    number that it has safely.
-    """
-
-    first: int
-    next: int
-    journal: str = ""
-    sealed: int = 0
-
-
-class Announce(NamedTuple):
-    """Note at which addresses the broker can be reached, by port. Result: None.
-
-    For a journal that reads the store and has something to tell the broker.
-    """
-
-    addresses: Mapping[str, str]
-
-
-class ReadEvents(NamedTuple):
-    """Read events that come after a number, as whole rows.
-
-    At least one row if there is one, and no more after ``max_bytes``. Result: (list of EventRow,
-    EventLogHead).
-    """
-
-    after: int
-    max_bytes: int
-
-
-class SealEvents(NamedTuple):
-    """Note that a journal has all events up to a number, safely. Result: (EventLogHead, taken).
-
-    These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
-    been dropped already, an event of kind ``gap`` says which. A journal of another id takes the
-    place of the one before if that did not say anything for ``patience`` seconds; else ``taken`` is
-    true and nothing is changed.
-    """
-
-    journal: str
-    sealed: int
-    #: Unix time.
-    at: float
-    patience: float

@@ -8,9 +8,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.job import JobRecord, JobState
-    from eventmq.store.writes import SubqueueKey
+    from eventmq.store.writes import Operation, ScheduleRow, SubqueueKey
 
-__all__ = ["FindJobs", "History", "JobRow", "ListJobs", "ReadQueued"]
+__all__ = [
+    "EventLogHead",
+    "EventRow",
+    "FindJobs",
+    "FindLineage",
+    "GraphPage",
+    "GraphRow",
+    "History",
+    "InputsPage",
+    "JobRow",
+    "Lineage",
+    "ListFailed",
+    "ListGraph",
+    "ListJobs",
+    "LoadSchedules",
+    "ReadEvents",
+    "ReadInputs",
+    "ReadQueued",
+    "ScheduleRows",
+]
 
 
 class ReadQueued(NamedTuple):
@@ -77,3 +96,137 @@ class History(NamedTuple):
     """
 
     id: str
+
+
+class ListFailed(NamedTuple):
+    """Read up to ``limit`` failed jobs by filters, without bodies, the last failed first.
+
+    Result: (list of `eventmq.store.JobRow`, next cursor or ""). ``operation`` has the filters.
+    """
+
+    operation: Operation
+    cursor: str
+    limit: int
+
+
+class Lineage(NamedTuple):
+    """Where a job stands in its graph: ids of the graph and of the first job that it waits for.
+
+    Of what is there for failures the second is the first job whose failure it is for; "" for none.
+    """
+
+    root: str
+    parent: str
+
+
+class FindLineage(NamedTuple):
+    """Look up where a job stands. Result: Lineage, or None for a job of no known graph."""
+
+    id: str
+
+
+class GraphRow(NamedTuple):
+    """A job of a graph. ``input`` and ``output`` are numbers of barriers, 0 for none."""
+
+    place: int
+    input: int
+    output: int
+    #: Whether it is there for failures.
+    handler: bool
+    found: JobRow
+
+
+class GraphPage(NamedTuple):
+    """Some jobs of a graph by place; ``size`` is the number of all."""
+
+    root: str
+    size: int
+    rows: list[GraphRow]
+
+
+class ListGraph(NamedTuple):
+    """Read jobs of the graph of a job, from a place on. Result: GraphPage, or None."""
+
+    id: str
+    first: int
+    limit: int
+
+
+class ReadInputs(NamedTuple):
+    """Read results that a job takes and whose ids its body has, in pages.
+
+    Result: InputsPage, or None where nothing is kept for such a job.
+    """
+
+    id: str
+    #: 0, then `InputsPage.next` of the page before.
+    cursor: int
+    #: Of the results of a page, beside its last one.
+    max_bytes: int
+
+
+class InputsPage(NamedTuple):
+    """Some results: (id, content type, bytes), by place; ``next`` is 0 after the last."""
+
+    rows: list[tuple[str, str, bytes]]
+    next: int
+
+
+class ScheduleRows(NamedTuple):
+    """A page of schedules. ``revision`` is where the next page goes on."""
+
+    rows: Sequence[ScheduleRow]
+    gone: Sequence[str]
+    revision: int
+    #: Of the whole table.
+    head: int
+    #: It begins at nothing, as the caller asked or because older removals are forgotten.
+    whole: bool
+    more: bool
+
+
+class LoadSchedules(NamedTuple):
+    """Read what changed after a revision, or one schedule. Result: ScheduleRows.
+
+    ``scan`` says that the caller began at nothing and goes on: it misses no removals.
+    """
+
+    after: int = 0
+    limit: int = 1000
+    name: str | None = None
+    source: str | None = None
+    scan: bool = False
+    max_bytes: int = 4 * 1024 * 1024
+
+
+class EventRow(NamedTuple):
+    """The events of one commit: the number of the first, how many, and their bytes."""
+
+    first: int
+    events: int
+    #: See `eventmq.events.packed`.
+    body: bytes
+
+
+class EventLogHead(NamedTuple):
+    """What a store has of events: numbers from ``first`` and before ``next``.
+
+    ``journal`` is the id of the one that reads them, "" for none so far; ``sealed`` is the last
+    number that it has safely.
+    """
+
+    first: int
+    next: int
+    journal: str = ""
+    sealed: int = 0
+
+
+class ReadEvents(NamedTuple):
+    """Read events that come after a number, as whole rows.
+
+    At least one row if there is one, and no more after ``max_bytes``. Result: (list of EventRow,
+    EventLogHead).
+    """
+
+    after: int
+    max_bytes: int

@@ -10,18 +10,20 @@ from eventmq.headers import parse_headers
 from eventmq.job import TERMINAL, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Sequence
+    from collections.abc import Collection, Container, Mapping, Sequence
 
     from eventmq.events import Kind
     from eventmq.graph import Plan
     from eventmq.job import JobRecord
-    from eventmq.store.reads import JobRow
+    from eventmq.schedule import Progress, Schedule
 
 __all__ = [
     "Admit",
     "AdmitGraph",
     "AdvanceGraphs",
+    "AdvanceSchedules",
     "AffectedJobs",
+    "Announce",
     "ApplyToJobs",
     "Attempt",
     "AuditFields",
@@ -33,32 +35,29 @@ __all__ = [
     "ContinueBulkOperation",
     "EndDeadlines",
     "Expire",
-    "FindLineage",
     "Finish",
     "Finished",
     "ForgetQueues",
     "GraphChanges",
-    "GraphPage",
-    "GraphRow",
-    "InputsPage",
     "KeepTime",
     "LeaseChunk",
     "LimitRow",
-    "Lineage",
-    "ListFailed",
-    "ListGraph",
     "Operation",
     "Pause",
     "Promote",
     "PruneFailed",
     "Pruned",
-    "ReadInputs",
+    "PutSchedule",
     "RecordEnds",
     "RecordEvents",
+    "RemoveSchedule",
     "Requeue",
     "RequeueReason",
     "SaveLimits",
+    "SaveSchedules",
     "SaveSuspects",
+    "ScheduleRow",
+    "SealEvents",
     "SubqueueKey",
     "SuspectEnd",
     "SuspectRow",
@@ -67,6 +66,11 @@ __all__ = [
     "subqueue_of",
     "unique_rule",
 ]
+
+_MODES = ("reject", "replace", "keep_last")
+
+#: The states that count unless the headers say others.
+_UNFINISHED = frozenset(JobState) - TERMINAL
 
 
 class WriteResult(NamedTuple):
@@ -368,12 +372,6 @@ class UniqueRule(NamedTuple):
     states: frozenset[JobState]
 
 
-_MODES = ("reject", "replace", "keep_last")
-
-#: The states that count unless the headers say others.
-_UNFINISHED = frozenset(JobState) - TERMINAL
-
-
 def unique_rule(headers: str) -> UniqueRule | None:
     """Return what a header text says about a unique key, None for most.
 
@@ -486,69 +484,6 @@ class EndDeadlines(NamedTuple):
     now: float
     audit: AuditFields
     limit: int = 1000
-
-
-class Lineage(NamedTuple):
-    """Where a job stands in its graph: ids of the graph and of the first job that it waits for.
-
-    Of what is there for failures the second is the first job whose failure it is for; "" for none.
-    """
-
-    root: str
-    parent: str
-
-
-class FindLineage(NamedTuple):
-    """Look up where a job stands. Result: Lineage, or None for a job of no known graph."""
-
-    id: str
-
-
-class GraphRow(NamedTuple):
-    """A job of a graph. ``input`` and ``output`` are numbers of barriers, 0 for none."""
-
-    place: int
-    input: int
-    output: int
-    #: Whether it is there for failures.
-    handler: bool
-    found: JobRow
-
-
-class GraphPage(NamedTuple):
-    """Some jobs of a graph by place; ``size`` is the number of all."""
-
-    root: str
-    size: int
-    rows: list[GraphRow]
-
-
-class ListGraph(NamedTuple):
-    """Read jobs of the graph of a job, from a place on. Result: GraphPage, or None."""
-
-    id: str
-    first: int
-    limit: int
-
-
-class ReadInputs(NamedTuple):
-    """Read results that a job takes and whose ids its body has, in pages.
-
-    Result: InputsPage, or None where nothing is kept for such a job.
-    """
-
-    id: str
-    #: 0, then `InputsPage.next` of the page before.
-    cursor: int
-    #: Of the results of a page, beside its last one.
-    max_bytes: int
-
-
-class InputsPage(NamedTuple):
-    """Some results: (id, content type, bytes), by place; ``next`` is 0 after the last."""
-
-    rows: list[tuple[str, str, bytes]]
-    next: int
 
 
 class Operation(NamedTuple):
@@ -670,17 +605,6 @@ class ForgetQueues(NamedTuple):
     at: float
 
 
-class ListFailed(NamedTuple):
-    """Read up to ``limit`` failed jobs by filters, without bodies, the last failed first.
-
-    Result: (list of `eventmq.store.JobRow`, next cursor or ""). ``operation`` has the filters.
-    """
-
-    operation: Operation
-    cursor: str
-    limit: int
-
-
 class Pruned(NamedTuple):
     """How many failed jobs were forgotten, by queue, and what is left of them."""
 
@@ -700,3 +624,71 @@ class PruneFailed(NamedTuple):
     before: float
     max_bytes: int
     limit: int
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as it is kept: what moves, and the definition in MessagePack."""
+
+    name: str
+    version: int
+    last_fire_time: float | None
+    remaining: int | None
+    last_job: str
+    definition: bytes
+
+
+class SaveSchedules(NamedTuple):
+    """Store schedules, each if it has the version beside it; None: if it is new.
+
+    Result: (list of ``done``, ``stale`` or ``full``, revision).
+    """
+
+    rows: Sequence[tuple[ScheduleRow, int | None]]
+
+
+class PutSchedule(NamedTuple):
+    """Store a schedule, unless one that does the same is there.
+
+    Result: (``done``, ``same`` or ``full``, revision).
+    """
+
+    schedule: Schedule
+    now: float
+
+
+class AdvanceSchedules(NamedTuple):
+    """Move schedules on, each if it has the expected version. Result: (bools, revision)."""
+
+    rows: Sequence[Progress]
+
+
+class RemoveSchedule(NamedTuple):
+    """Remove a schedule if it has the expected version; None: any. Result: (bool, revision)."""
+
+    name: str
+    expected: int | None
+
+
+class Announce(NamedTuple):
+    """Note at which addresses the broker can be reached, by port. Result: None.
+
+    For a journal that reads the store and has something to tell the broker.
+    """
+
+    addresses: Mapping[str, str]
+
+
+class SealEvents(NamedTuple):
+    """Note that a journal has all events up to a number, safely. Result: (EventLogHead, taken).
+
+    These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
+    been dropped already, an event of kind ``gap`` says which. A journal of another id takes the
+    place of the one before if that did not say anything for ``patience`` seconds; else ``taken`` is
+    true and nothing is changed.
+    """
+
+    journal: str
+    sealed: int
+    #: Unix time.
+    at: float
+    patience: float

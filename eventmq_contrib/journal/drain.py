@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventmq.clock import Clock
-    from eventmq.store.events import EventRow
+    from eventmq.store.reads import EventRow
     from eventmq_contrib.journal.folder import JournalFolder
     from eventmq_contrib.journal.redactor import Redactor
     from eventmq_contrib.journal.sources import Source

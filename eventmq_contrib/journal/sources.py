@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventmq.errors import BrokerUnavailable, ProtocolError, StoreError
-from eventmq.store.events import EventLogHead, EventRow
+from eventmq.store.reads import EventLogHead, EventRow
 
 if TYPE_CHECKING:
     from eventmq.app import EventMQ

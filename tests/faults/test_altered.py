@@ -14,7 +14,7 @@ from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.plugins.schedule_stores.table import ScheduleTable
-from eventmq.schedule import LoadSchedules
+from eventmq.store.reads import LoadSchedules
 from eventmq.store.writes import Finish
 from eventmq.testing.suites.schedule_store import made
 from eventmq.wire.results import RemoteError, decode_error, encode_error

@@ -20,7 +20,8 @@ from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
 from eventmq.plugins.queue_stores.sqlite.tools import copy
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
-from eventmq.store.events import ReadEvents, SealEvents
+from eventmq.store.reads import ReadEvents
+from eventmq.store.writes import SealEvents
 from tests.faults.script import Script, finish, run_script
 from tests.support.shell import Shell
 from tests.support.system import until

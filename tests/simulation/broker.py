@@ -8,7 +8,7 @@ from eventmq.broker.core import BrokerCore
 from eventmq.errors import StoreError
 from eventmq.plugins.routing.least_recently_used import LeastRecentlyUsed
 from eventmq.plugins.routing.weighted_fair import WeightedFair
-from eventmq.store.events import Announce
+from eventmq.store.writes import Announce
 from tests.simulation.auditor import Violation
 from tests.simulation.disk import Crash, open_store
 from tests.simulation.network import Network

@@ -11,8 +11,7 @@ from eventmq.job import TERMINAL, TRANSITIONS, JobState
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eventmq.store.events import EventRow
-    from eventmq.store.reads import JobRow
+    from eventmq.store.reads import EventRow, JobRow
     from tests.simulation.auditor import Auditor
 
 __all__ = ["check_events"]

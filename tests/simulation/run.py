@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventmq.broker.limits import Limits
 from eventmq.plugins.queue_stores.sqlite.tools.tools import check_rows
-from eventmq.store.events import ReadEvents
-from eventmq.store.reads import FindJobs
+from eventmq.store.reads import FindJobs, ReadEvents
 from tests.simulation.auditor import Auditor, Violation
 from tests.simulation.beat import BeatProcess, make_schedule
 from tests.simulation.broker import BrokerProcess

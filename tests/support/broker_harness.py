@@ -11,7 +11,7 @@ from eventmq.broker.limits import Limits
 from eventmq.events import rows_of
 from eventmq.headers import parse_headers
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.store.events import ReadEvents
+from eventmq.store.reads import ReadEvents
 from eventmq.wire.batches import (
     ChunkIndex,
     OutcomeRow,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from eventmq.interfaces import WorkerView
-    from eventmq.store.events import EventRow
+    from eventmq.store.reads import EventRow
 
 TASK = "task:shop.add,content-type:msgpack"
 

@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 from eventmq.cli.program import Program
 from eventmq.errors import StoreError
 from eventmq.events import FileName
-from eventmq.store.events import ReadEvents, SealEvents
+from eventmq.store.reads import ReadEvents
+from eventmq.store.writes import SealEvents
 from eventmq_contrib.journal import eventmq_add_commands
 from eventmq_contrib.journal.drain import Drain
 from eventmq_contrib.journal.folder import JournalFolder
@@ -18,7 +19,7 @@ from eventmq_contrib.journal.parquet import read_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eventmq.store.events import EventLogHead, EventRow
+    from eventmq.store.reads import EventLogHead, EventRow
     from eventmq_contrib.journal.redactor import Redactor
     from tests.support.broker_harness import Broker
 

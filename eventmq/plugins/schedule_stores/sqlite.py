@@ -27,7 +27,8 @@ from eventmq.plugins.database import (
 from eventmq.plugins.options import read_options
 from eventmq.plugins.private_files import make_private_file, make_private_folder
 from eventmq.plugins.schedule_stores.table import TABLES, ScheduleTable, pack_row, read_row
-from eventmq.schedule import Lease, Loaded, LoadSchedules, Saved
+from eventmq.schedule import Lease, Loaded, Saved
+from eventmq.store.reads import LoadSchedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,7 +15,9 @@ from zlib import crc32
 
 from eventmq.errors import EventMQError, StoreError
 from eventmq.plugins.database import change, first_row
-from eventmq.schedule import Schedule, ScheduleRow, ScheduleRows
+from eventmq.schedule import Schedule
+from eventmq.store.reads import ScheduleRows
+from eventmq.store.writes import ScheduleRow
 from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from eventmq.schedule import LoadSchedules, Progress
+    from eventmq.schedule import Progress
+    from eventmq.store.reads import LoadSchedules
 
 __all__ = ["MAX_SCHEDULES", "TABLES", "ScheduleTable", "pack_row", "read_row"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.events import Kind, rows_of
 from eventmq.job import JobState
-from eventmq.store.events import EventLogHead, ReadEvents, SealEvents
+from eventmq.store.reads import EventLogHead, ReadEvents
 from eventmq.store.writes import (
     Admit,
     ApplyToJobs,
@@ -23,6 +23,7 @@ from eventmq.store.writes import (
     RecordEvents,
     Requeue,
     RequeueReason,
+    SealEvents,
 )
 from eventmq.testing.suites.store_harness import StoreHarness
 

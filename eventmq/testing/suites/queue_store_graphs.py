@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventmq.events import rows_of
 from eventmq.graph import Chain, Expression, Group, Signature, build
 from eventmq.job import JobState
-from eventmq.store.events import ReadEvents
+from eventmq.store.reads import FindLineage, ListGraph, ReadEvents
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -19,10 +19,8 @@ from eventmq.store.writes import (
     AuditFields,
     CancelGraph,
     EndDeadlines,
-    FindLineage,
     Finish,
     GraphChanges,
-    ListGraph,
     WriteResult,
 )
 from eventmq.testing.suites.store_harness import StoreHarness

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 
 from eventmq.graph import PAGED, Chain, Group, Signature, flags_of
 from eventmq.job import JobState
-from eventmq.store.reads import FindJobs
-from eventmq.store.writes import (
-    AdvanceGraphs,
-    ApplyToJobs,
-    AuditFields,
-    Finish,
-    PruneFailed,
-    ReadInputs,
-)
+from eventmq.store.reads import FindJobs, ReadInputs
+from eventmq.store.writes import AdvanceGraphs, ApplyToJobs, AuditFields, Finish, PruneFailed
 from eventmq.testing.suites.queue_store_graphs import GraphTests
 from eventmq.wire.batches import unpack
 from eventmq.wire.results import decode_error
@@ -24,7 +17,7 @@ from eventmq.wire.results import decode_error
 if TYPE_CHECKING:
     from eventmq.interfaces import QueueStore
     from eventmq.job import JobRecord
-    from eventmq.store.writes import InputsPage
+    from eventmq.store.reads import InputsPage
 
 __all__ = ["InputTests"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventmq.job import JobState
-from eventmq.store.reads import History, ReadQueued
+from eventmq.store.reads import History, ListFailed, ReadQueued
 from eventmq.store.recovery import QueueCounts
 from eventmq.store.writes import (
     Admit,
@@ -22,7 +22,6 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     Finish,
     ForgetQueues,
-    ListFailed,
     Operation,
     Pause,
     PruneFailed,

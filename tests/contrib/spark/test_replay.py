@@ -13,8 +13,7 @@ from eventmq.cli.program import Program
 from eventmq.clock import SystemClock
 from eventmq.job import IdFactory, JobRecord, JobState
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.store.events import SealEvents
-from eventmq.store.writes import Admit, Finish, Finished
+from eventmq.store.writes import Admit, Finish, Finished, SealEvents
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 from eventmq_contrib.spark import eventmq_add_commands, replaying
 from eventmq_contrib.spark.analyses.replay import failed_jobs, summary

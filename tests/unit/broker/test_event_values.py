@@ -15,7 +15,7 @@ from eventmq.interfaces import PluginContext
 from eventmq.job import JobRecord, OutcomeKind
 from eventmq.plugins.queue_stores import memory
 from eventmq.plugins.queue_stores.sqlite import store
-from eventmq.store.events import ReadEvents
+from eventmq.store.reads import ReadEvents
 from eventmq.store.writes import Admit
 from eventmq.wire.batches import encode_batch, pack
 from eventmq.wire.commands import Request
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from eventmq.store.events import EventRow
+    from eventmq.store.reads import EventRow
 
 #: Bytes of values in a row; a value may have 64.
 MOST = 1024

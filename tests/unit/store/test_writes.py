@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from eventmq import schedule
 from eventmq.job import JobRecord, JobState
-from eventmq.store import Write, events, reads, writes
+from eventmq.store import Write, reads, writes
 from eventmq.store.reads import JobRow
 from eventmq.store.recovery import QueueCounts, Recovered
 from eventmq.store.writes import Admit, Chunk, Finished, LeaseChunk, WriteResult
@@ -19,7 +18,7 @@ def test_every_write_says_what_its_result_is() -> None:
 
 
 def test_every_write_is_public() -> None:
-    public = {*writes.__all__, *reads.__all__, *events.__all__, *schedule.__all__}
+    public = {*writes.__all__, *reads.__all__}
     assert {write.__name__ for write in get_args(Write)} <= public
 
 

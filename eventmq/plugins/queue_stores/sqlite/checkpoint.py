@@ -21,7 +21,7 @@ from eventmq.plugins.database import (
     first_row,
     watch_log,
 )
-from eventmq.plugins.queue_stores.errors import store_error
+from eventmq.plugins.queue_stores.sqlite.errors import store_error
 from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE, patience
 
 if TYPE_CHECKING:

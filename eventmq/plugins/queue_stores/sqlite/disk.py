@@ -47,6 +47,30 @@ NETWORK = frozenset({
 #: A character that the list writes as an octal number: space, tab, newline, backslash.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
+#: Field of a line that has the mount point, counted from 0.
+_MOUNT_POINT = 4
+
+logger = logging.getLogger("eventmq.store")
+
+#: Name of the database in the data directory.
+FILE_NAME = "queue.sqlite"
+
+#: The ballast file is released to finish what runs when the disk is nearly full. It has this share
+#: of the reserve: 32 MiB of the default one.
+BALLAST_SHARE = 8
+
+#: Seconds between two looks at the free space.
+LOOK_EVERY = 1.0
+
+#: Free bytes that a start needs beside those of the log: for its index, and for first commits.
+START_BYTES = 1024 * 1024
+
+_MIB = 1024 * 1024
+
+#: Only Linux keeps flock(2) and the locks that SQLite takes on the same file apart; elsewhere a
+#: lock of ours on the database would keep SQLite out.
+_LOCKS_DATABASE = sys.platform == "linux"
+
 
 def file_system_of(path: str, mounts: str) -> str:
     """Return the type of the file system of a path, "" where the list does not tell.
@@ -67,10 +91,6 @@ def file_system_of(path: str, mounts: str) -> str:
         if inside and len(point) >= longest:
             longest, found = len(point), kind
     return found
-
-
-#: Field of a line that has the mount point, counted from 0.
-_MOUNT_POINT = 4
 
 
 def network_file_system(path: Path) -> str:
@@ -205,27 +225,6 @@ try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows
     fcntl = None  # type: ignore[assignment]
-
-logger = logging.getLogger("eventmq.store")
-
-#: Name of the database in the data directory.
-FILE_NAME = "queue.sqlite"
-
-#: The ballast file is released to finish what runs when the disk is nearly full. It has this share
-#: of the reserve: 32 MiB of the default one.
-BALLAST_SHARE = 8
-
-#: Seconds between two looks at the free space.
-LOOK_EVERY = 1.0
-
-#: Free bytes that a start needs beside those of the log: for its index, and for first commits.
-START_BYTES = 1024 * 1024
-
-_MIB = 1024 * 1024
-
-#: Only Linux keeps flock(2) and the locks that SQLite takes on the same file apart; elsewhere a
-#: lock of ours on the database would keep SQLite out.
-_LOCKS_DATABASE = sys.platform == "linux"
 
 
 class DataDirectory:

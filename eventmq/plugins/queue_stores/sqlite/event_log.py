@@ -15,7 +15,8 @@ from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.graphs import Kinship
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
-from eventmq.store.events import EventLogHead, EventRow, ReadEvents, events_of, portions
+from eventmq.store.events import events_of, portions
+from eventmq.store.reads import EventLogHead, EventRow, ReadEvents
 from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import apsw
 
     from eventmq.events.packed import Block
-    from eventmq.store.events import Announce, SealEvents
+    from eventmq.store.writes import Announce, SealEvents
 
 __all__ = ["CAP", "RING", "SLICE", "EventLog", "EventLogReader"]
 

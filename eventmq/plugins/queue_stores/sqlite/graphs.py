@@ -25,16 +25,13 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
     JOB_COLUMNS,
     damage_of,
 )
-from eventmq.store.reads import JobRow
+from eventmq.store.reads import GraphPage, GraphRow, JobRow, Lineage
 from eventmq.store.writes import (
     AdvanceGraphs,
     AffectedJobs,
     Finish,
     Finished,
     GraphChanges,
-    GraphPage,
-    GraphRow,
-    Lineage,
     WriteResult,
 )
 from eventmq.wire.batches import pack
@@ -48,14 +45,8 @@ if TYPE_CHECKING:
     from eventmq.graph import Plan
     from eventmq.plugins.queue_stores.sqlite.reads import Reads
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.store.writes import (
-        AdmitGraph,
-        AuditFields,
-        CancelGraph,
-        EndDeadlines,
-        FindLineage,
-        ListGraph,
-    )
+    from eventmq.store.reads import FindLineage, ListGraph
+    from eventmq.store.writes import AdmitGraph, AuditFields, CancelGraph, EndDeadlines
 
 __all__ = ["HANDLER", "GraphReads", "Graphs", "Kinship", "next_deadline", "open_graphs"]
 
@@ -77,6 +68,23 @@ _REASON = 500
 
 #: Ready jobs that a write result has with their bodies.
 _TOLD = 200
+
+#: Ids in one statement.
+_MANY = 250
+
+#: Jobs that are remembered, for the events of their ends; a few megabytes.
+_REMEMBERED = 20_000
+
+_FIND = """SELECT nodes.id, root.id, parent.id FROM nodes
+           JOIN nodes root ON root.key = nodes.graph
+           LEFT JOIN nodes parent ON parent.key = nodes.parent WHERE nodes.id IN ({})"""
+
+_FIND_ONE = _FIND.format("?")
+
+_FIND_MANY = _FIND.format(", ".join("?" * _MANY))
+
+#: Graphs and their jobs that are forgotten in one go.
+_SLICE = 5000
 
 
 class Graphs:
@@ -378,21 +386,6 @@ def _start(job: JobRecord, write: AdvanceGraphs) -> None:
     job.rank = int((job.due - headers.priority * write.step) * 1_000_000)
 
 
-#: Ids in one statement.
-_MANY = 250
-
-#: Jobs that are remembered, for the events of their ends; a few megabytes.
-_REMEMBERED = 20_000
-
-_FIND = """SELECT nodes.id, root.id, parent.id FROM nodes
-           JOIN nodes root ON root.key = nodes.graph
-           LEFT JOIN nodes parent ON parent.key = nodes.parent WHERE nodes.id IN ({})"""
-
-_FIND_ONE = _FIND.format("?")
-
-_FIND_MANY = _FIND.format(", ".join("?" * _MANY))
-
-
 class Kinship:
     """Reads the table ``nodes``, which has the jobs of graphs until these are forgotten."""
 
@@ -426,10 +419,6 @@ class Kinship:
         for asked in ids[even:]:
             for job_id, root, parent in execute(_FIND_ONE, (asked,)):
                 known[job_id] = Lineage(root, parent or "")
-
-
-#: Graphs and their jobs that are forgotten in one go.
-_SLICE = 5000
 
 
 class GraphReads:

@@ -19,7 +19,7 @@ from eventmq.job import STATE_CODES, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import DamagedRow, data_crc, is_sound
 from eventmq.plugins.queue_stores.sqlite.rows import JOB_COLUMNS
-from eventmq.store.writes import InputsPage
+from eventmq.store.reads import InputsPage
 from eventmq.wire.batches import pack, unpack
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from eventmq.job import JobRecord
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.store.writes import AdvanceGraphs, ReadInputs
+    from eventmq.store.reads import ReadInputs
+    from eventmq.store.writes import AdvanceGraphs
 
 __all__ = ["Barriers", "Ends", "Inputs", "Span", "unfinished"]
 
@@ -48,6 +49,11 @@ _OF_JOIN = "FROM member_results WHERE key BETWEEN ? AND ? AND join_key = ?"
 _RELEASABLE = """SELECT key, length(result) FROM member_results WHERE key BETWEEN ? AND ?
   AND NOT EXISTS (SELECT 1 FROM inputs WHERE inputs.join_key = member_results.join_key)
   AND NOT EXISTS (SELECT 1 FROM joins WHERE joins.key = member_results.join_key) ORDER BY key"""
+
+_BLOCKED = STATE_CODES[JobState.BLOCKED]
+
+#: Rows of work that one commit reads.
+_READ = 1000
 
 
 class Span(NamedTuple):
@@ -193,12 +199,6 @@ class Inputs:
                     return InputsPage(rows, key)
                 rows.append((job, kind, data))
         return InputsPage(rows, 0)
-
-
-_BLOCKED = STATE_CODES[JobState.BLOCKED]
-
-#: Rows of work that one commit reads.
-_READ = 1000
 
 
 class Work(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,15 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
     JOB_COLUMNS,
     task_of,
 )
-from eventmq.store.writes import AffectedJobs, Attempt, BulkOperation, Finish, Finished, Operation
+from eventmq.store.writes import (
+    AffectedJobs,
+    Attempt,
+    BulkOperation,
+    Finish,
+    Finished,
+    Operation,
+    Pruned,
+)
 from eventmq.wire.batches import pack, unpack
 from eventmq.wire.results import decode_error
 
@@ -24,10 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.job import JobRecord
+    from eventmq.plugins.queue_stores.sqlite.joins import Inputs
     from eventmq.plugins.queue_stores.sqlite.reads import Reads
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.plugins.queue_stores.sqlite.writes import Writes
-    from eventmq.store.reads import JobRow
+    from eventmq.plugins.queue_stores.sqlite.writes import Attempts, Writes
+    from eventmq.store.reads import JobRow, ListFailed
     from eventmq.store.writes import (
         ApplyToJobs,
         AuditFields,
@@ -36,9 +46,10 @@ if TYPE_CHECKING:
         Expire,
         ForgetQueues,
         Pause,
+        PruneFailed,
     )
 
-__all__ = ["BARE_FAILED", "Operations", "bulk_operations", "fits", "next_expiry"]
+__all__ = ["BARE_FAILED", "Failures", "Operations", "bulk_operations", "fits", "next_expiry"]
 
 #: Columns of a failed job, without its body.
 BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
@@ -52,6 +63,9 @@ _SPAN = 50_000
 _DONE_KEPT = 100
 
 _BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_operations"
+
+#: Rows that one page of a listing looks at before it returns what it has.
+_SCAN = 5000
 
 
 class Operations:
@@ -236,6 +250,59 @@ class Operations:
         return self.tables.forget_queues(write.queues, write.at)
 
 
+class Failures:
+    """Handlers of `ListFailed` and `PruneFailed`."""
+
+    def __init__(self, tables: Tables, attempts: Attempts, inputs: Inputs) -> None:
+        self.tables = tables
+        self.attempts = attempts
+        self.inputs = inputs
+
+    def list_failed(self, write: ListFailed) -> tuple[list[JobRow], str]:
+        """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
+        at, seq = _position(write.cursor)
+        sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
+                  ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
+        rows: list[JobRow] = []
+        for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
+            found = self.tables.failed(row)
+            if fits(found, write.operation):
+                rows.append(found)
+            if len(rows) >= write.limit or looked >= _SCAN:
+                return rows, f"{found.at!r}:{found.job.seq}"
+        return rows, ""
+
+    def prune(self, write: PruneFailed) -> Pruned:
+        """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
+        tables = self.tables
+        sql = "SELECT seq, id, queue, at, size FROM failed ORDER BY at, seq LIMIT ?"
+        gone: list[tuple[int, str, int]] = []
+        more, oldest = False, None
+        # Row by row: mostly the first one stays, and behind it are large ones.
+        cursor = tables.db.execute(sql, (write.limit + 1,))
+        for seq, job_id, queue, at, size in cursor:
+            too_much = at < write.before or tables.failed_bytes > write.max_bytes
+            if not too_much or len(gone) == write.limit:
+                more, oldest = too_much, at
+                break
+            tables.failed_bytes -= size
+            gone.append((seq, job_id, queue))
+        cursor.close()
+        return Pruned(self._forget(gone), more, oldest)
+
+    def _forget(self, gone: list[tuple[int, str, int]]) -> dict[str, int]:
+        """Delete failed jobs; return how many those were, by queue."""
+        tables = self.tables
+        tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in gone])
+        ids = [job_id for _, job_id, _ in gone]
+        self.attempts.drop(ids)
+        self.inputs.release(ids)
+        queues = Counter(queue for _, _, queue in gone)
+        for queue, n in queues.items():
+            tables.count(queue, failed=-n)
+        return {tables.queue_name(queue): n for queue, n in queues.items()}
+
+
 def _suits(action: str, state: JobState) -> bool:
     return state not in TERMINAL if action == "cancel" else state is JobState.FAILED
 
@@ -297,3 +364,11 @@ def fits(found: JobRow, operation: Operation) -> bool:
 def _is_of_type(found: JobRow, name: str) -> bool:
     kind = decode_error(found.result or b"").type
     return name in {kind, kind.rpartition(".")[2]}
+
+
+def _position(cursor: str) -> tuple[float, int]:
+    at, _, seq = cursor.partition(":")
+    try:
+        return float(at), int(seq)
+    except ValueError:
+        return float("inf"), 0

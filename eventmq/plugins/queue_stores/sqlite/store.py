@@ -27,13 +27,18 @@ from eventmq.plugins.database import (
     use_log,
 )
 from eventmq.plugins.options import read_options
-from eventmq.plugins.queue_stores.additions import move_waits, prepare_additions
-from eventmq.plugins.queue_stores.errors import ALTERED, ASK, store_error
+from eventmq.plugins.queue_stores.sqlite.additions import move_waits, prepare_additions
 from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES, Checkpointer
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME, DataDirectory, OpenedFiles
+from eventmq.plugins.queue_stores.sqlite.errors import ALTERED, ASK, store_error
 from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, EventLog
 from eventmq.plugins.queue_stores.sqlite.graphs import GraphReads, next_deadline, open_graphs
-from eventmq.plugins.queue_stores.sqlite.operations import Operations, bulk_operations, next_expiry
+from eventmq.plugins.queue_stores.sqlite.operations import (
+    Failures,
+    Operations,
+    bulk_operations,
+    next_expiry,
+)
 from eventmq.plugins.queue_stores.sqlite.quick_check import check_quickly
 from eventmq.plugins.queue_stores.sqlite.reads import (
     Reads,
@@ -52,11 +57,11 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     prepare,
     save_clock,
 )
+from eventmq.plugins.queue_stores.sqlite.suspects import SuspectRows
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
 from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE, begin_anew, see_to_log
 from eventmq.plugins.queue_stores.sqlite.writes import (
     SKEW,
-    Failures,
     LimitRows,
     Mismatch,
     Writes,
@@ -64,14 +69,23 @@ from eventmq.plugins.queue_stores.sqlite.writes import (
     next_due,
     schedule_handlers,
 )
-from eventmq.plugins.queue_stores.suspects import SuspectRows
-from eventmq.store.events import Announce, ReadEvents, SealEvents
-from eventmq.store.reads import FindJobs, History, ListJobs, ReadQueued
+from eventmq.store.reads import (
+    FindJobs,
+    FindLineage,
+    History,
+    ListFailed,
+    ListGraph,
+    ListJobs,
+    ReadEvents,
+    ReadInputs,
+    ReadQueued,
+)
 from eventmq.store.recovery import Recovered
 from eventmq.store.writes import (
     Admit,
     AdmitGraph,
     AdvanceGraphs,
+    Announce,
     ApplyToJobs,
     BeginBulkOperation,
     CancelGraph,
@@ -79,22 +93,19 @@ from eventmq.store.writes import (
     ContinueBulkOperation,
     EndDeadlines,
     Expire,
-    FindLineage,
     Finish,
     ForgetQueues,
     KeepTime,
     LeaseChunk,
-    ListFailed,
-    ListGraph,
     Pause,
     Promote,
     PruneFailed,
-    ReadInputs,
     RecordEnds,
     RecordEvents,
     Requeue,
     SaveLimits,
     SaveSuspects,
+    SealEvents,
 )
 from eventmq.timekeeping import SAVE_EVERY, Reading, Timekeeper
 

@@ -18,7 +18,6 @@ from eventmq.plugins.queue_stores.sqlite.checksums import (
     is_sound,
 )
 from eventmq.plugins.queue_stores.sqlite.graphs import Graphs
-from eventmq.plugins.queue_stores.sqlite.operations import BARE_FAILED, fits
 from eventmq.plugins.queue_stores.sqlite.rows import (
     FAILED_COLUMNS,
     INSERT_COLUMNS,
@@ -29,14 +28,18 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
 )
 from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
 from eventmq.plugins.schedule_stores.table import ScheduleTable
-from eventmq.schedule import (
+from eventmq.store.reads import LoadSchedules
+from eventmq.store.writes import (
     AdvanceSchedules,
-    LoadSchedules,
+    Attempt,
+    LimitRow,
     PutSchedule,
     RemoveSchedule,
     SaveSchedules,
+    SubqueueKey,
+    WriteResult,
+    unique_rule,
 )
-from eventmq.store.writes import Attempt, LimitRow, Pruned, SubqueueKey, WriteResult, unique_rule
 from eventmq.wire.batches import pack
 from eventmq.wire.results import ERROR_TYPE, RemoteError, encode_error
 
@@ -46,9 +49,8 @@ if TYPE_CHECKING:
     import apsw
 
     from eventmq.job import JobRecord
-    from eventmq.plugins.queue_stores.sqlite.joins import Inputs
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
-    from eventmq.store.reads import History, JobRow
+    from eventmq.store.reads import History
     from eventmq.store.writes import (
         Admit,
         AdmitGraph,
@@ -56,9 +58,7 @@ if TYPE_CHECKING:
         Finish,
         Finished,
         LeaseChunk,
-        ListFailed,
         Promote,
-        PruneFailed,
         Requeue,
         SaveLimits,
     )
@@ -68,7 +68,6 @@ __all__ = [
     "KEPT",
     "SKEW",
     "Attempts",
-    "Failures",
     "LimitRows",
     "Mismatch",
     "Writes",
@@ -83,6 +82,24 @@ KEPT = 10
 
 #: Rows that are forgotten in one go.
 _SLICE = 5000
+
+#: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
+SKEW = 86_400.0
+
+_CODES = dict(STATE_CODES)
+
+_QUEUED = STATE_CODES[JobState.QUEUED]
+
+_DELAYED = STATE_CODES[JobState.DELAYED]
+
+_MARKS = ", ".join("?" * 16)
+
+_INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, subqueue) VALUES ({_MARKS}, ?)"
+
+_FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, {FAILED_COLUMNS}, size)
+  VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+_OUTCOME = f"INSERT OR REPLACE INTO {{}} ({OUTCOME_COLUMNS}) VALUES ({', '.join('?' * 15)})"
 
 
 def _error(job_id: str, content_type: str, error: bytes, crc: int) -> tuple[str, bytes]:
@@ -150,25 +167,6 @@ class Attempts:
         sql = """DELETE FROM attempts WHERE key IN
                  (SELECT key FROM attempts WHERE ended > 0 AND ended < ? LIMIT ?)"""
         return change(self.tables.db, sql, (before, _SLICE)) == _SLICE
-
-
-#: Seconds that a client's clock may be ahead. Ids that claim to be later are always looked up.
-SKEW = 86_400.0
-
-_CODES = dict(STATE_CODES)
-
-_QUEUED = STATE_CODES[JobState.QUEUED]
-
-_DELAYED = STATE_CODES[JobState.DELAYED]
-
-_MARKS = ", ".join("?" * 16)
-
-_INSERT = f"INSERT OR IGNORE INTO jobs ({INSERT_COLUMNS}, subqueue) VALUES ({_MARKS}, ?)"
-
-_FAIL = f"""INSERT OR REPLACE INTO failed ({JOB_COLUMNS}, {FAILED_COLUMNS}, size)
-  VALUES ({_MARKS}, ?, ?, ?, ?, ?, ?, ?, ?)"""
-
-_OUTCOME = f"INSERT OR REPLACE INTO {{}} ({OUTCOME_COLUMNS}) VALUES ({', '.join('?' * 15)})"
 
 
 def id_horizon(now: float) -> str:
@@ -546,71 +544,6 @@ def next_due(db: apsw.Connection, ahead: float) -> float | None:
     return min(
         (at for at in (due, None if eta is None else eta - ahead) if at is not None), default=None
     )
-
-
-#: Rows that one page of a listing looks at before it returns what it has.
-_SCAN = 5000
-
-
-class Failures:
-    """Handlers of `ListFailed` and `PruneFailed`."""
-
-    def __init__(self, tables: Tables, attempts: Attempts, inputs: Inputs) -> None:
-        self.tables = tables
-        self.attempts = attempts
-        self.inputs = inputs
-
-    def list_failed(self, write: ListFailed) -> tuple[list[JobRow], str]:
-        """List failed jobs page by page; the cursor is ``time:number`` of the last row read."""
-        at, seq = _position(write.cursor)
-        sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
-                  ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
-        rows: list[JobRow] = []
-        for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
-            found = self.tables.failed(row)
-            if fits(found, write.operation):
-                rows.append(found)
-            if len(rows) >= write.limit or looked >= _SCAN:
-                return rows, f"{found.at!r}:{found.job.seq}"
-        return rows, ""
-
-    def prune(self, write: PruneFailed) -> Pruned:
-        """Forget the oldest failed jobs, as far as they are too old or too many bytes."""
-        tables = self.tables
-        sql = "SELECT seq, id, queue, at, size FROM failed ORDER BY at, seq LIMIT ?"
-        gone: list[tuple[int, str, int]] = []
-        more, oldest = False, None
-        # Row by row: mostly the first one stays, and behind it are large ones.
-        cursor = tables.db.execute(sql, (write.limit + 1,))
-        for seq, job_id, queue, at, size in cursor:
-            too_much = at < write.before or tables.failed_bytes > write.max_bytes
-            if not too_much or len(gone) == write.limit:
-                more, oldest = too_much, at
-                break
-            tables.failed_bytes -= size
-            gone.append((seq, job_id, queue))
-        cursor.close()
-        return Pruned(self._forget(gone), more, oldest)
-
-    def _forget(self, gone: list[tuple[int, str, int]]) -> dict[str, int]:
-        """Delete failed jobs; return how many those were, by queue."""
-        tables = self.tables
-        tables.db.executemany("DELETE FROM failed WHERE seq = ?", [(seq,) for seq, _, _ in gone])
-        ids = [job_id for _, job_id, _ in gone]
-        self.attempts.drop(ids)
-        self.inputs.release(ids)
-        queues = Counter(queue for _, _, queue in gone)
-        for queue, n in queues.items():
-            tables.count(queue, failed=-n)
-        return {tables.queue_name(queue): n for queue, n in queues.items()}
-
-
-def _position(cursor: str) -> tuple[float, int]:
-    at, _, seq = cursor.partition(":")
-    try:
-        return float(at), int(seq)
-    except ValueError:
-        return float("inf"), 0
 
 
 def schedule_handlers(db: apsw.Connection) -> dict[type, Callable[[Any], Any]]:

@@ -13,10 +13,10 @@ import pytest
 
 from eventmq.errors import QueueFull, StoreError
 from eventmq.job import IdFactory, JobRecord
-from eventmq.plugins.queue_stores.errors import store_error
 from eventmq.plugins.queue_stores.sqlite import checkpoint, store
 from eventmq.plugins.queue_stores.sqlite.checkpoint import Checkpointer
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
+from eventmq.plugins.queue_stores.sqlite.errors import store_error
 from eventmq.plugins.queue_stores.sqlite.event_log import EventLog
 from eventmq.plugins.queue_stores.sqlite.rows import Tables
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore

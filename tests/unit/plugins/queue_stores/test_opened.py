@@ -15,8 +15,7 @@ from eventmq.plugins.database import change, connect
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.event_log import EventLogReader
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.store.events import Announce
-from eventmq.store.writes import Admit
+from eventmq.store.writes import Admit, Announce
 from eventmq.testing import FakeClock
 
 if TYPE_CHECKING:
