@@ -1,4 +1,4 @@
-"""The client of an app as a guest of a gateway's thread: requests and results change no thread."""
+"""In-process client: the client of an app inside the thread of a gateway."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from eventmq.client.client import ClientRunner
     from eventmq.client.io_loop import IoLoop
 
-__all__ = ["ClientGuest", "LoopThread", "close_server"]
+__all__ = ["InProcessClient", "LoopThread", "close_server"]
 
 
 #: Seconds after which it is tried again to lead, where somebody else does.
 AGAIN = 0.01
 
 
-class ClientGuest:
-    """Implements `eventmq.gateway.router.Guest`.
+class InProcessClient:
+    """Implements `eventmq.gateway.router.LoopMember`.
 
     While somebody else uses the client just then, or it was closed, it has no sockets to poll;
     calls back come in another thread then.
@@ -56,7 +56,7 @@ class ClientGuest:
         return self._leads
 
     def step(self, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float) -> bool:
-        """Read what came. It is a guest as long as the gateway runs."""
+        """Read what came. It stays a member as long as the gateway runs."""
         if self._leads and self._loop is not None:
             self._leads = self._loop.step(ready)
         return True

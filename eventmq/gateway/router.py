@@ -1,9 +1,9 @@
 """A thread with ROUTER sockets around a machine: all of a gateway over ZeroMQ that is not logic.
 
 The machine gets frames and the time and puts frames into its outbox; whatever it raises costs the
-message at hand, never the thread. What else of a gateway has sockets can be a `Guest` of the same
-thread, so that no request waits for another one to wake up. A gateway of another distribution can
-use it too.
+message at hand, never the thread. Other parts of a gateway that have sockets join the same
+thread as a `LoopMember`, so that no request waits for another thread to wake up. A gateway of
+another distribution can use it too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventmq.gateway.access import GatewayAuthenticator
     from eventmq.wire.sockets import Link
 
-__all__ = ["FrameMachine", "Guest", "RouterLoop"]
+__all__ = ["FrameMachine", "LoopMember", "RouterLoop"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class FrameMachine(Protocol):
         """Say goodbye to all peers."""
 
 
-class Guest(Protocol):
+class LoopMember(Protocol):
     """Other sockets that the thread of a `RouterLoop` serves: called from there only."""
 
     def wanted(self, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
@@ -106,7 +106,7 @@ class RouterLoop:
 
     Attributes:
         context: Of the sockets, while it runs.
-        guests: Served too; changed in the thread, or before `start`.
+        members: Served too; changed in the thread, or before `start`.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RouterLoop:
         self._thread: threading.Thread | None = None
         self._poll: Callable[..., Any]
         self.context: zmq.Context[Any] | None = None
-        self.guests: list[Guest] = []
+        self.members: list[LoopMember] = []
 
     # From any thread
 
@@ -217,13 +217,13 @@ class RouterLoop:
                 self._turn()
             self._guarded(self.machine.close, self._clock.monotonic())
             self._send()
-            for guest in list(self.guests):
-                self._serve(guest, (), frozenset(), self._clock.monotonic())
+            for member in list(self.members):
+                self._serve(member, (), frozenset(), self._clock.monotonic())
         except Exception:
             logger.exception("%s ended by an error", self._name)
         finally:
-            for guest in self.guests:
-                self._guarded(guest.close)
+            for member in self.members:
+                self._guarded(member.close)
             self._close(context)
 
     def _turn(self) -> None:
@@ -236,8 +236,8 @@ class RouterLoop:
         for port, link in self._links.items():
             if link.socket in sources:
                 self._read(port, link, now)
-        for guest in list(self.guests):
-            self._serve(guest, ready, sources, now)
+        for member in list(self.members):
+            self._serve(member, ready, sources, now)
         self._call_all(now)
         self._guarded(self.machine.tick, now)
         self._send()
@@ -248,10 +248,10 @@ class RouterLoop:
         assert wakeup is not None  # noqa: S101 - made by start
         wait = min(LONGEST_WAIT, self.machine.wait(now))
         items = self._own
-        if self.guests:
+        if self.members:
             items = items.copy()
-            for guest in list(self.guests):
-                more, patience = self._ask(guest, now)
+            for member in list(self.members):
+                more, patience = self._ask(member, now)
                 items += more
                 wait = min(wait, patience)
         if self._calls or self.machine.outbox:
@@ -263,31 +263,35 @@ class RouterLoop:
                 wakeup.clear()
         return ready, sources
 
-    def _ask(self, guest: Guest, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
+    def _ask(self, member: LoopMember, now: float) -> tuple[Sequence[tuple[Any, int]], float]:
         try:
-            return guest.wanted(now)
-        except Exception as error:  # noqa: BLE001 - it costs this guest only, and is logged
-            self._dismiss(guest, error)
+            return member.wanted(now)
+        except Exception as error:  # noqa: BLE001 - it costs this member only, and is logged
+            self._dismiss(member, error)
             return (), 0.0
 
     def _serve(
-        self, guest: Guest, ready: Sequence[tuple[Any, int]], sources: AbstractSet[Any], now: float
+        self,
+        member: LoopMember,
+        ready: Sequence[tuple[Any, int]],
+        sources: AbstractSet[Any],
+        now: float,
     ) -> None:
-        """Serve a guest; one that has ended, or fails, is one no more."""
+        """Serve a member; remove it when it has ended or fails."""
         try:
-            if not guest.step(ready, sources, now):
-                self._leave(guest)
-        except Exception as error:  # noqa: BLE001 - it costs this guest only, and is logged
-            self._dismiss(guest, error)
+            if not member.step(ready, sources, now):
+                self._leave(member)
+        except Exception as error:  # noqa: BLE001 - it costs this member only, and is logged
+            self._dismiss(member, error)
 
-    def _dismiss(self, guest: Guest, error: Exception) -> None:
+    def _dismiss(self, member: LoopMember, error: Exception) -> None:
         logger.error("%s ends one of its sessions: an error", self._name, exc_info=error)
-        self._leave(guest)
+        self._leave(member)
 
-    def _leave(self, guest: Guest) -> None:
-        if guest in self.guests:
-            self.guests.remove(guest)
-        self._guarded(guest.close)
+    def _leave(self, member: LoopMember) -> None:
+        if member in self.members:
+            self.members.remove(member)
+        self._guarded(member.close)
 
     def _call_all(self, now: float) -> None:
         while self._calls:

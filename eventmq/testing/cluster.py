@@ -1,8 +1,8 @@
-"""A client, a broker and workers in one thread, driven by the test: no socket, no real time.
+"""Simulated cluster: client, broker and workers in one thread, driven by the test.
 
-The machines are the real ones, with the store of memory; messages go from one to the other by
-function calls. Nothing happens unless somebody calls: a submission is carried to its receipt, jobs
-run in `Stage.run`, time goes on in `Stage.travel`.
+There is no socket and no real time. The state machines are the real ones, with the store of memory;
+messages pass between them by function calls. A submission is carried to its receipt, jobs run in
+`SimulatedCluster.run`, and time passes in `SimulatedCluster.travel`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import PoolEvent, QueueOrder
     from eventmq.testing.clock import FakeClock
 
-__all__ = ["Enqueued", "InlinePool", "Stage", "Wanted"]
+__all__ = ["Enqueued", "ExpectedJob", "InlinePool", "SimulatedCluster"]
 
 
 T = TypeVar("T")
@@ -51,8 +51,8 @@ T = TypeVar("T")
 _RAN = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.FAILED, OutcomeKind.RETRY})
 
 
-def _aside(function: Callable[[], T]) -> T:
-    """Call a function, in a thread of its own where this one has a running event loop."""
+def _outside_loop(function: Callable[[], T]) -> T:
+    """Call a function; in a new thread where this one has a running event loop."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or asyncio._get_running_loop() is None:  # noqa: SLF001 - it is for such
         return function()
@@ -74,7 +74,7 @@ def _aside(function: Callable[[], T]) -> T:
 
 
 class _Coroutines(CoroutineRunner):
-    """Runs coroutines also where the test itself is one: event loops do not nest."""
+    """Coroutine runner that works inside a test that is a coroutine: event loops do not nest."""
 
     __slots__ = ()
 
@@ -85,15 +85,15 @@ class _Coroutines(CoroutineRunner):
         stop: Cancellation | None = None,
     ) -> Any:
         """Return what the coroutine returns."""
-        return _aside(partial(super().run, coroutine, soft, stop))
+        return _outside_loop(partial(super().run, coroutine, soft, stop))
 
     def close(self) -> None:
         """Close the loop. Idempotent."""
-        _aside(super().close)
+        _outside_loop(super().close)
 
 
 class InlineSink:
-    """Takes all parts of the job that runs: nobody could read them meanwhile."""
+    """Stream sink that accepts every part at once: no reader can be waited for."""
 
     room = True
 
@@ -107,7 +107,7 @@ class InlineSink:
         self._flow = FlowControl()
 
     def put(self, content_type: str, payload: bytes) -> bool:
-        """Take a part."""
+        """Accept a part."""
         return self._send(self._flow.add(content_type, payload, 0.0))
 
     def _send(self, batches: Sequence[Batch]) -> bool:
@@ -117,11 +117,11 @@ class InlineSink:
         return bool(batches)
 
     def wait(self, seconds: float) -> bool:
-        """Say that there is room."""
+        """Return True: there is always room."""
         return True
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Call it: there is room."""
+        """Call it at once: there is always room."""
         call()
 
     def end(self) -> None:
@@ -129,11 +129,11 @@ class InlineSink:
         self._send(self._flow.end(0.0))
 
     def progress(self, done: float, total: float | None, note: str) -> None:
-        """Take how far the job is."""
+        """Record the progress of the job."""
         self._events.append(ProgressReported(0, *self.place, encode_progress(done, total, note)))
 
     def take(self) -> list[PoolEvent]:
-        """Return what jobs said, and forget it."""
+        """Return the events of the job, and forget them."""
         events, self._events = self._events, []
         return events
 
@@ -141,7 +141,7 @@ class InlineSink:
 class InlinePool:
     """A `eventmq.interfaces.WorkerPool` of one slot; `run_next` runs one job and returns.
 
-    Limits of time are not kept in blocking code: nobody could interrupt the test's own thread.
+    Time limits are not enforced in blocking code: the test's own thread cannot be interrupted.
 
     Args:
         executor: Runs the jobs; the pool uses a copy.
@@ -159,13 +159,13 @@ class InlinePool:
         self._executor._coroutines = _Coroutines()  # noqa: SLF001 - made for it
         self._chunks: deque[tuple[int, bytes, int]] = deque()
         #: Number of jobs that were run.
-        self.ran = 0
+        self.jobs_run = 0
 
     def start(self) -> None:
         """Do nothing: it is ready."""
 
     def filenos(self) -> Sequence[int]:
-        """Return nothing: nothing happens by itself."""
+        """Return no descriptors: nothing happens by itself."""
         return ()
 
     def assign(self, slot: int, chunk: int, body: bytes, count: int) -> None:
@@ -173,19 +173,19 @@ class InlinePool:
         self._chunks.append((chunk, body, count))
 
     def take_back(self, slot: int) -> int:
-        """Withdraw what has not started; return how many jobs."""
-        taken = sum(count for _, _, count in self._chunks)
+        """Withdraw the jobs that have not started; return how many."""
+        withdrawn = sum(count for _, _, count in self._chunks)
         self._chunks.clear()
-        return taken
+        return withdrawn
 
     def running(self, slot: int) -> None:
-        """Return None, for the same reason."""
+        """Return None: no job runs between calls."""
 
     def interrupt(self, slot: int, chunk: int, position: int) -> None:
-        """Do nothing: what runs is below the caller."""
+        """Do nothing: the job runs below the caller."""
 
     def kill(self, slot: int) -> None:
-        """Do nothing, for the same reason."""
+        """Do nothing: the job runs below the caller."""
 
     def credit(self, slot: int, chunk: int, position: int, taken: int) -> None:
         """Do nothing: parts wait for no reader."""
@@ -217,19 +217,19 @@ class InlinePool:
             rows.append(self._executor.run(routes[entry.template], place, entry, payload))
             events += self._sink.take()
         self._sink.place = outer
-        self.ran += sum(row.kind in _RAN for row in rows)
+        self.jobs_run += sum(row.kind in _RAN for row in rows)
         # As if it had been long: then the manager looks ahead no further than the next job.
-        ran = len(rows) * LONG_JOB
-        return [*events, JobsEnded(0, number, len(rows), ran, encode_outcomes(rows))]
+        run_time = len(rows) * LONG_JOB
+        return [*events, JobsEnded(0, number, len(rows), run_time, encode_outcomes(rows))]
 
 
-#: Turns without a job in which everything must have come to rest.
-TURNS = 100_000
+#: Most rounds in which messages without a job must come to an end.
+MAX_ROUNDS = 100_000
 
 #: Seconds; the broker looks at what waits for time at least so often.
 STEP = 0.3
 
-#: Parts and bytes of a stream: a generator runs to its end before anybody reads.
+#: Parts and bytes of a stream: a generator runs to its end before its parts are read.
 UNBOUNDED = 1 << 53
 
 _CLIENT = b"client"
@@ -238,8 +238,8 @@ _CLIENT = b"client"
 _WEIGHT = 10
 
 
-class Stage:
-    """The machines of one app.
+class SimulatedCluster:
+    """The client, broker and workers of one app.
 
     Args:
         app: Its tasks run; its settings hold, but for the broker and the result backend.
@@ -280,13 +280,13 @@ class Stage:
     # Messages
 
     def pump(self) -> None:
-        """Carry messages until nobody has anything to say. Runs no job."""
-        for _ in range(TURNS):
-            if not self._turn():
+        """Carry messages until none is left. Runs no job."""
+        for _ in range(MAX_ROUNDS):
+            if not self._round():
                 return
         raise RuntimeError("client, broker and worker never come to rest")
 
-    def _turn(self) -> bool:
+    def _round(self) -> bool:
         now, inbox = self.clock.now(), self._inbox
         self.machine.flush(0, self._from_client, self.clock.monotonic())
         self._notify()
@@ -315,12 +315,12 @@ class Stage:
     def _from_client(self, frames: Sequence[bytes]) -> bool:
         message = decode(frames)
         if isinstance(message, Request):
-            self._note(message)
+            self._record(message)
         self._inbox.append((_CLIENT, frames))
         return True
 
-    def _note(self, request: Request) -> None:
-        """Remember what is submitted, for those who ask what waits with which arguments."""
+    def _record(self, request: Request) -> None:
+        """Remember what is submitted, so that waiting jobs can be listed with their arguments."""
         headers = parse_headers(request.headers)
         if not headers.batch and not headers.nodes:
             text = request.headers.removeprefix("ack-requested").removeprefix(",")
@@ -362,16 +362,16 @@ class Stage:
         Returns:
             How many jobs were run.
         """
-        ran = 0
+        count = 0
         while True:
             queues = self._queues()
-            ran += self._run_session(queues, limit - ran, done)
-            # What ran may have used another queue for the first time.
-            if ran >= limit or done() or self._queues() == queues:
-                return ran
+            count += self._run_session(queues, limit - count, done)
+            # The jobs may have used another queue for the first time.
+            if count >= limit or done() or self._queues() == queues:
+                return count
 
     def _run_session(self, queues: set[str], limit: int, done: Callable[[], bool]) -> int:
-        """Be a worker that comes, works and goes."""
+        """Start a worker, run jobs in it, and stop it."""
         spool = SpoolDirectory(new_spool())
         executor = self.app.make_executor(str(spool.path))
         pool = InlinePool(executor)
@@ -383,7 +383,7 @@ class Stage:
         manager.connected(self.clock.monotonic())
         try:
             self.pump()
-            while pool.ran < limit and not done():
+            while pool.jobs_run < limit and not done():
                 events = pool.run_next()
                 if not events:
                     break
@@ -396,7 +396,7 @@ class Stage:
             self.pump()
             del self._workers[identity]
             pool.stop(0.0)
-        return pool.ran
+        return pool.jobs_run
 
     def _queues(self) -> set[str]:
         settings = self.app.settings
@@ -406,7 +406,7 @@ class Stage:
     # Time
 
     def travel(self, seconds: float) -> None:
-        """Let time pass. Nothing runs, and nobody is missed for having been silent."""
+        """Let time pass. No job runs, and no peer times out."""
         away = seconds - 2 * STEP
         if away > 0:
             self.clock.advance(away)
@@ -506,8 +506,8 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a test expects to wait; None is anything.
+class ExpectedJob:
+    """A job that a test expects to wait; None matches anything.
 
     Attributes:
         task: Name of the task.
@@ -521,8 +521,8 @@ class Wanted:
     kwargs: dict[str, Any] | None = None
     queue: str | None = None
 
-    def fits(self, job: Enqueued) -> bool:
-        """Whether a job is one of them; what travelled as a list may be wanted as a tuple."""
+    def matches(self, job: Enqueued) -> bool:
+        """Whether a job matches; a list that was sent as a tuple matches one."""
         return (
             job.task == self.task
             and self.queue in {None, job.queue}

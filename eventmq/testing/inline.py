@@ -1,6 +1,6 @@
-"""An app whose jobs run when the test says so: `use_app`, and what it gives.
+"""Inline apps for tests: jobs run in the test's thread, when the test asks for them.
 
-It needs no pytest; the fixtures in `eventmq.testing.plugin` are made of it.
+`use_app` needs no pytest; the fixtures in `eventmq.testing.plugin` use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eventmq.client.io_loop import Waiter
 from eventmq.client.requests import NEVER, PendingCall
 from eventmq.errors import BrokerUnavailable, NotAllowed, ResultTimeout
 from eventmq.testing.clock import FakeClock
-from eventmq.testing.cluster import Enqueued, Stage, Wanted
+from eventmq.testing.cluster import Enqueued, ExpectedJob, SimulatedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ _HINTS = {
 
 
 class _Waiter(Waiter):
-    """Never waits: what does not happen at once does not happen at all."""
+    """Waiter that never blocks: nothing happens later by itself."""
 
     __slots__ = ("_notified",)
 
@@ -56,7 +56,7 @@ class _Waiter(Waiter):
         """Return True if something happened since the last call.
 
         Raises:
-            NotAllowed: Nothing did.
+            NotAllowed: Nothing happened.
         """
         if not self._notified:
             raise NotAllowed("nothing more will come: in a test nothing happens by itself")
@@ -73,56 +73,56 @@ def _has_ended(call: PendingCall) -> bool:
 
 
 class _Loop:
-    """Stands where `IoLoop` stands: hands requests to the client's machine and carries messages."""
+    """Replaces `IoLoop`: hands requests to the client's machine and carries messages."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self.machine = stage.machine
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self.machine = cluster.machine
         self.ended = False
 
     def begin(self, request: PendingRequest) -> None:
-        """Carry a request as far as it goes: a call for results runs jobs."""
-        stage = self._stage
+        """Process a request as far as possible: a call for results runs jobs."""
+        cluster = self._cluster
         if self.ended:
             request.done, request.error = True, BrokerUnavailable("the test has ended")
             return
-        self.machine.begin(request, stage.clock.monotonic())
-        stage.pump()
+        self.machine.begin(request, cluster.clock.monotonic())
+        cluster.pump()
         if not isinstance(request, PendingCall) or request.done:
             return
         if request.name == "get":
-            stage.run(LIMIT, lambda: request.done)
+            cluster.run(LIMIT, lambda: request.done)
             if not request.done:
                 self._give_up(request, next(iter(request.ids)))
         elif request.name == "stream":
-            stage.run(LIMIT, lambda: _has_ended(request))
+            cluster.run(LIMIT, lambda: _has_ended(request))
             if not _has_ended(request):
                 self._give_up(request, request.subject)
 
     def lead_until_done(self, request: PendingRequest) -> bool:
-        """Do the same; it is over, or never will be."""
+        """Do the same, and return True: waiting changes nothing."""
         self.begin(request)
         return True
 
     def forget(self, call: PendingCall) -> None:
         """End a call."""
         self.machine.forget(call)
-        self._stage.pump()
+        self._cluster.pump()
 
     def stop(self, timeout: float) -> None:
         """End."""
         self.ended = True
 
     def credit(self, call: PendingCall) -> None:
-        """Tell the broker what was taken of a stream."""
+        """Report to the broker how much of a stream was read."""
         self.machine.credit(call)
-        self._stage.pump()
+        self._cluster.pump()
 
     def _give_up(self, call: PendingCall, job_id: str) -> None:
         state, reason = self._reason(job_id)
         self.machine.forget(call)
         call.error = ResultTimeout(reason, job_id=job_id, state=state)
-        self._stage.pump()
+        self._cluster.pump()
 
     def _reason(self, job_id: str) -> tuple[str, str]:
         """Return the state of a job and what it waits for."""
@@ -136,9 +136,9 @@ class _Loop:
         state = info["state"]
         what = f"nothing is left to run, and job {job_id} of task {info['task']!r} is {state}"
         if state == "delayed":
-            wait = info["due"] - self._stage.clock.now()
+            wait = info["due"] - self._cluster.clock.now()
             return state, f"{what}, due in {wait:.6g} s: travel there first"
-        if state == "queued" and info["task"] not in self._stage.app.tasks:
+        if state == "queued" and info["task"] not in self._cluster.app.tasks:
             return state, f"{what}: no task of that name is registered in this app"
         return state, f"{what}: {_HINTS.get(state, 'it never will')}"
 
@@ -147,12 +147,12 @@ class InlineRunner(ClientRunner):
     """A `ClientRunner` without sockets and threads. Use it from one thread at a time.
 
     Args:
-        stage: Where the broker is.
+        cluster: Has the broker.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(lambda: Transport(["memory://"]), clock=stage.clock)
-        self._inline = _Loop(stage)
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        super().__init__(lambda: Transport(["memory://"]), clock=cluster.clock)
+        self._inline = _Loop(cluster)
 
     def _start(self) -> IoLoop:
         return cast("IoLoop", self._inline)
@@ -170,17 +170,17 @@ _WAITING = frozenset({"queued", "delayed", "blocked"})
 
 
 class InlineApp:
-    """An app on a broker of its own in memory, with nothing that runs by itself.
+    """An app with its own broker in memory; jobs run only when the test asks.
 
     Attributes:
         app: The app.
     """
 
-    def __init__(self, app: EventMQ, stage: Stage, clock: FakeClock) -> None:
+    def __init__(self, app: EventMQ, cluster: SimulatedCluster, clock: FakeClock) -> None:
         self.app = app
-        self._stage = stage
+        self._cluster = cluster
         self._clock = clock
-        #: Time of the machine when the clock was last set by it.
+        #: Monotonic time of the machine at the last `travel`.
         self._seen = time.monotonic()
 
     def __repr__(self) -> str:
@@ -202,17 +202,17 @@ class InlineApp:
             AssertionError: There were more than ``limit``.
         """
         before = self._ids("failed") if strict else set()
-        ran = self._stage.run(limit)
-        if ran >= limit and any(job.state == "queued" for job in self.enqueued()):
-            msg = f"drain() has run {ran} jobs and there are more: does a task submit itself? "
+        count = self._cluster.run(limit)
+        if count >= limit and any(job.state == "queued" for job in self.enqueued()):
+            msg = f"drain() has run {count} jobs and there are more: does a task submit itself? "
             raise AssertionError(msg + "drain(limit=...) sets another bound")
         failed = self._ids("failed") - before if strict else set()
-        for job_id in self._stage.submitted:
+        for job_id in self._cluster.submitted:
             if job_id in failed:
                 self.app.job(job_id).get()
-        return ran
+        return count
 
-    # Looking
+    # Inspecting
 
     def enqueued(self, task: Task[Any, Any] | str | None = None) -> list[Enqueued]:
         """Return the jobs that wait to be run, in the order of their submission.
@@ -221,7 +221,7 @@ class InlineApp:
             task: Only those of this task, or of the task of this name.
         """
         waiting = self._ids(*_WAITING)
-        submitted = self._stage.submitted
+        submitted = self._cluster.submitted
         jobs = [
             Enqueued.read(self.app, self.app.ask("info", {"id": job_id}), submitted[job_id])
             for job_id in submitted
@@ -232,7 +232,7 @@ class InlineApp:
 
     def _ids(self, *states: str) -> set[str]:
         """Return the ids of what was submitted and is in one of these states."""
-        ids = list(self._stage.submitted)
+        ids = list(self._cluster.submitted)
         pages = [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)]
         rows = [row for page in pages for row in self.app.ask("state", {"ids": page})]
         return {job_id for job_id, state in rows if state in states}
@@ -262,13 +262,15 @@ class InlineApp:
             AssertionError: There is none, or another number; it says what waits instead.
         """
         keywords = None if kwargs is None else dict(kwargs)
-        wanted = Wanted(_name(task), args, keywords, queue)
+        expected = ExpectedJob(_name(task), args, keywords, queue)
         jobs = self.enqueued()
-        found = [job for job in jobs if wanted.fits(job)]
+        found = [job for job in jobs if expected.matches(job)]
         if len(found) == count or (count is None and found):
             return found
         number = "no job waits" if not found else f"{len(found)} jobs wait"
-        lines = [f"{number} that is {wanted}; expected: {'1 or more' if count is None else count}"]
+        lines = [
+            f"{number} that is {expected}; expected: {'1 or more' if count is None else count}"
+        ]
         lines += [f"waiting: {job}" for job in jobs] or ["nothing waits at all"]
         raise AssertionError("\n".join(lines))
 
@@ -294,26 +296,26 @@ class InlineApp:
             raise ValueError(f"cannot travel {seconds!r} seconds; allowed is more than 0")
         self._travel(seconds)
 
-    def travel_to(self, moment: datetime) -> None:
-        """Let time pass until a moment.
+    def travel_to(self, when: datetime) -> None:
+        """Let time pass until a given time.
 
         Args:
-            moment: An aware datetime that is not past.
+            when: An aware datetime that is not past.
 
         Raises:
             ValueError: It is past, or has no time zone.
         """
-        if moment.tzinfo is None:
-            raise ValueError(f"{moment!r} has no time zone; say which: tzinfo=timezone.utc")
-        seconds = moment.timestamp() - self._clock.now()
+        if when.tzinfo is None:
+            raise ValueError(f"{when!r} has no time zone; say which: tzinfo=timezone.utc")
+        seconds = when.timestamp() - self._clock.now()
         if seconds < 0:
-            raise ValueError(f"{moment!r} is past for the app, for which it is {self.now!r}")
-        self._stage.travel(seconds)
+            raise ValueError(f"{when!r} is past for the app, for which it is {self.now!r}")
+        self._cluster.travel(seconds)
 
     def _travel(self, seconds: float) -> None:
-        # Moments that the test made of the machine's time are then not a hair too late.
+        # So that times which the test took from the real clock have been reached.
         seen, self._seen = self._seen, time.monotonic()
-        self._stage.travel(seconds + self._seen - seen)
+        self._cluster.travel(seconds + self._seen - seen)
 
 
 def _name(task: Task[Any, Any] | str) -> str:
@@ -333,9 +335,9 @@ def use_app(app: EventMQ) -> Iterator[InlineApp]:
     """
     clock = FakeClock(time.time())
     app.load_tasks()
-    with app.components.lent(clock, lambda: InlineRunner(stage)):
-        stage = Stage(app, clock)
+    with app.components.lent(clock, lambda: InlineRunner(cluster)):
+        cluster = SimulatedCluster(app, clock)
         try:
-            yield InlineApp(app, stage, clock)
+            yield InlineApp(app, cluster, clock)
         finally:
-            stage.close()
+            cluster.close()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from eventmq.plugins.retries.exponential import ExponentialDelay
 from eventmq.plugins.retries.fixed import FixedDelay
-from eventmq.plugins.retries.none import Never
+from eventmq.plugins.retries.none import NoRetry
 from eventmq.testing import RetryPolicySuite
 
 
 class TestNone(RetryPolicySuite):
     def make(self):
-        return Never()
+        return NoRetry()
 
 
 class TestFixed(RetryPolicySuite):

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from eventmq.interfaces import Factory, PluginContext, RetryPolicy
 
-__all__ = ["Never", "eventmq_retry_policies"]
+__all__ = ["NoRetry", "eventmq_retry_policies"]
 
 
-class Never:
+class NoRetry:
     """A `RetryPolicy` that tries nothing again."""
 
     def delay(self, attempt: int) -> float | None:
@@ -26,7 +26,7 @@ class Never:
 def make_policy(context: PluginContext) -> RetryPolicy:
     """Return the policy; there are no options."""
     read_options(context, {})
-    return Never()
+    return NoRetry()
 
 
 @hookimpl

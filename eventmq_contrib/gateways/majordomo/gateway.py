@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import BrokerUnavailable, EventMQError, JobError, NotAllowed, StreamRestarted
-from eventmq.gateway.client import ClientGuest, LoopThread
+from eventmq.gateway.client import InProcessClient, LoopThread
 from eventmq.gateway.options import WITH_KEYS, check_reach
 from eventmq.gateway.router import RouterLoop
 from eventmq.headers import parse_headers
@@ -125,7 +125,7 @@ class MajordomoGateway:
             check_reach(address, insecure=options.insecure, protected=WITH_KEYS)
         self._loop.start()
         try:
-            self._router.guests.append(ClientGuest(self._app.components.client.runner))
+            self._router.members.append(InProcessClient(self._app.components.client.runner))
             addresses = self._router.start()
         except BaseException:
             self._loop.stop()
@@ -325,7 +325,7 @@ class MajordomoGateway:
         foreign = ForeignWorker(pool, runner, over)
         foreign.begin()
         self._workers[worker] = foreign
-        self._router.guests.append(foreign)
+        self._router.members.append(foreign)
         return True
 
     def _ask(self, worker: int, job_id: str, headers: str, frames: list[bytes]) -> None:

@@ -1,6 +1,6 @@
 """A foreign worker as a pool of one slot, and the worker session around it.
 
-Sessions are guests of the gateway's thread, one per foreign worker: leases, heartbeats, what is
+Sessions are members of the gateway's thread, one per foreign worker: leases, heartbeats, what is
 handed back and what counts as a death are those of any worker, and no request changes threads.
 """
 
@@ -261,7 +261,7 @@ class ForeignPool:
 
 
 class ForeignWorker:
-    """The session of one foreign worker: a `eventmq.gateway.router.Guest`.
+    """The session of one foreign worker: a `eventmq.gateway.router.LoopMember`.
 
     Args:
         pool: The worker.

@@ -8,35 +8,35 @@ import time
 import pytest
 from zmq.backend import zmq_poll
 
-from eventmq.gateway.client import ClientGuest
+from eventmq.gateway.client import InProcessClient
 from tests.contrib.gateways.raw_dealer import DEADLINE
 
 
-def serve(guest, until):
-    """Run the loop of a gateway that has nothing but this guest."""
+def serve(client, until):
+    """Run the loop of a gateway that has nothing but this client."""
     while not until():
-        items, wait = guest.wanted(0.0)
+        items, wait = client.wanted(0.0)
         ready = zmq_poll(list(items), min(10, int(wait * 1000)))
-        guest.step(ready, {source for source, _ in ready}, 0.0)
+        client.step(ready, {source for source, _ in ready}, 0.0)
 
 
 @pytest.fixture
-def guest(farm):
-    """A guest that leads, in a thread of its own."""
-    guest, done = ClientGuest(farm.app.components.client.runner), threading.Event()
+def client(farm):
+    """A client that leads, in a thread of its own."""
+    client, done = InProcessClient(farm.app.components.client.runner), threading.Event()
 
     def main():
-        serve(guest, done.is_set)
-        guest.close()
+        serve(client, done.is_set)
+        client.close()
 
     thread = threading.Thread(target=main)
     thread.start()
-    yield guest
+    yield client
     done.set()
     thread.join(DEADLINE)
 
 
-def test_others_use_the_client_that_it_leads(farm, guest):
+def test_others_use_the_client_that_it_leads(farm, client):
     """Their requests wait in its inbox; nobody else reads its sockets."""
     jobs = [farm.app.send_raw("nobody", [b"x"]) for _ in range(20)]
     assert {"queued"} == {job.state for job in jobs}
@@ -44,19 +44,19 @@ def test_others_use_the_client_that_it_leads(farm, guest):
 
 def test_it_takes_over_what_is_open_and_leaves_it_to_others(farm):
     """The background thread, which leads while a job is waited for, gives way."""
-    guest, ended = ClientGuest(farm.app.components.client.runner), threading.Event()
+    client, ended = InProcessClient(farm.app.components.client.runner), threading.Event()
     farm.app.follow_raw("nobody", [b"x"], job_id="open", on_end=lambda *_: ended.set())
     until = time.monotonic() + DEADLINE
-    while not guest.wanted(0.0)[0]:
+    while not client.wanted(0.0)[0]:
         assert time.monotonic() < until
-    guest.close()
+    client.close()
     assert "queued" == farm.app.job("open").state
     assert farm.app.job("open").cancel()
     assert ended.wait(DEADLINE)
 
 
 def test_it_waits_while_somebody_else_leads(farm):
-    """A caller that waits for its receipt leads until it has it; then the guest does."""
+    """A caller that waits for its receipt leads until it has it; then the client does."""
     loop = farm.app.components.client.runner.loop()
     taken, release = threading.Event(), threading.Event()
 
@@ -69,21 +69,21 @@ def test_it_waits_while_somebody_else_leads(farm):
     thread = threading.Thread(target=lead)
     thread.start()
     assert taken.wait(DEADLINE)
-    guest = ClientGuest(farm.app.components.client.runner)
-    assert not guest.wanted(0.0)[0]
+    client = InProcessClient(farm.app.components.client.runner)
+    assert not client.wanted(0.0)[0]
     release.set()
     thread.join(DEADLINE)
-    assert guest.wanted(0.0)[0]
-    guest.close()
+    assert client.wanted(0.0)[0]
+    client.close()
 
 
 def test_a_client_that_was_closed_harms_no_gateway(farm):
-    guest = ClientGuest(farm.app.components.client.runner)
-    assert guest.wanted(0.0)[0]
+    client = InProcessClient(farm.app.components.client.runner)
+    assert client.wanted(0.0)[0]
     thread = threading.Thread(target=farm.app.close)
     thread.start()
-    while guest.wanted(0.0)[0]:
-        guest.step((), frozenset(), 0.0)
+    while client.wanted(0.0)[0]:
+        client.step((), frozenset(), 0.0)
     thread.join(DEADLINE)
-    assert guest.step((), frozenset(), 0.0)
-    guest.close()
+    assert client.step((), frozenset(), 0.0)
+    client.close()
