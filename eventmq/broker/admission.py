@@ -223,7 +223,7 @@ class Admission:
             return None
         coming = state.subqueue_counts.coming
         if (name, subqueue) not in coming:
-            if state.subqueue_counts.subqueues + len(coming) >= limits.max_subqueues:
+            if state.subqueue_counts.total + len(coming) >= limits.max_subqueues:
                 msg = (
                     f"jobs of {limits.max_subqueues} tasks wait already, none of {subqueue.task!r}"
                 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.interfaces import KeyedRouting, RoutingStrategy
 
     Admits = Callable[[Session, str], bool]
-    Judge = Callable[[str], float]
+    CostOf = Callable[[str], float]
 
 __all__ = ["Affinity"]
 
@@ -53,13 +53,13 @@ class Affinity:
             return None
         return cls(state, cast("KeyedRouting", routing), admits)
 
-    def narrow(self, queue: Queue, session: Session, judge: Judge) -> Judge:
-        """Return ``judge`` for the jobs of a queue that are meant for a session, or for anybody."""
+    def narrow(self, queue: Queue, session: Session, cost_of: CostOf) -> CostOf:
+        """Return ``cost_of`` for the jobs of a queue that are meant for a session, or for any."""
         routing, name, now = self._routing, queue.name, self._state.now
         views: dict[str, list[WorkerView]] = {}
 
         def narrowed(text: str) -> float:
-            cost = judge(text)
+            cost = cost_of(text)
             if cost < 0.0:
                 return cost
             headers = parse_headers(text)

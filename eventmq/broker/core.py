@@ -317,17 +317,17 @@ class BrokerCore:
         state.transient.shift(seconds)
         self.schedules.shift(seconds)
 
-    def decide(self, now: float, *, judge: bool = True) -> None:
+    def decide(self, now: float, *, caught_up: bool = True) -> None:
         """End the reading part of a turn: time, dispatch and refills.
 
         Args:
             now: Store time.
-            judge: Whether everything readable has been read, so that silence means something.
+            caught_up: Whether everything readable has been read, so that silence means something.
         """
         state = self.state
         state.now = now
         self.heartbeats.run()
-        if judge and now - self._ticked >= state.limits.lease_interval / 2:
+        if caught_up and now - self._ticked >= state.limits.lease_interval / 2:
             self._ticked = now
             if state.keeper.ripe:  # a commit adds it, and there may be no other one
                 state.write(KeepTime(), lambda _: None)
@@ -341,7 +341,7 @@ class BrokerCore:
             self.streams.tick()
             self.schedules.tick()
             self.events.tick()
-        elif judge and self.sessions.due is not None and self.sessions.due <= now:
+        elif caught_up and self.sessions.due is not None and self.sessions.due <= now:
             self.sessions.end_graces()
         self.promotion.run()
         self.transient.promote()
@@ -358,7 +358,7 @@ class BrokerCore:
         state = self.state
         due = wake = now + min(state.limits.lease_interval / 2, self.waits.lookups.patience)
         moments = (
-            state.next_due, state.transient.next_due, self.dispatch.throttle.due,
+            state.next_due, state.transient.next_due, self.dispatch.throttle.ready_at,
             state.next_deadline, self.heartbeats.due, self.sessions.due,
         )  # fmt: skip
         for each in moments:

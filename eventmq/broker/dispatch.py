@@ -59,20 +59,20 @@ class Refill:
 
     def run(self, queue: Queue) -> None:
         """Claim what the subqueues of a queue lack."""
-        for subqueue, jobs, size in queue.take_refills(self.state.now):
+        for subqueue, jobs, size in queue.pop_refills(self.state.now):
             self._claim(queue, subqueue, jobs, size)
 
     def _claim(self, queue: Queue, subqueue: Subqueue, limit: int, max_bytes: int) -> None:
-        subqueue.claiming = True
+        subqueue.reading = True
         entry = ReadQueued(queue.name, subqueue.key, subqueue.edge, limit, max_bytes)
 
         def settle(write_result: tuple[list[JobRecord], bool]) -> None:
             jobs, more = write_result
-            if queue.claimed(subqueue, entry.after, jobs, more=more):
+            if queue.read_done(subqueue, entry.after, jobs, more=more):
                 self._join(queue, subqueue, self.damage.sort_out(jobs))
-                queue.rest(subqueue)
+                queue.forget_if_empty(subqueue)
 
-        self.state.write(entry, settle, lambda: queue.failed(subqueue))
+        self.state.write(entry, settle, lambda: queue.read_failed(subqueue))
 
     # hot loop: benchmarks/drain.py
     def _join(self, queue: Queue, subqueue: Subqueue, jobs: list[JobRecord]) -> None:
@@ -103,8 +103,7 @@ class Throttle:
         """Let sessions look again where a limit may let more jobs start."""
         state = self.state
         if state.limiters.blocking:
-            for subqueue, queue in state.limiters.unblock(state.now):
-                queue.unblock(subqueue)
+            state.limiters.unblock(state.now)
 
     def end(self) -> None:
         """Write what the leases of this turn took of rates."""
@@ -115,17 +114,19 @@ class Throttle:
             state.write(entry, lambda _: None, lambda: limiters.changed.update(again))
 
     @property
-    def due(self) -> float | None:
+    def ready_at(self) -> float | None:
         """When the next token comes that jobs wait for, None where none do."""
         state = self.state
         if not state.limiters.of_queues:
-            return state.limiters.due
+            return state.limiters.ready_at
         dues = [
             limiter.wake_at(state.now)
             for name, limiter in state.limiters.of_queues.items()
             if name in state.busy or name in state.transient.queues
         ]
-        return min((due for due in (*dues, state.limiters.due) if due is not None), default=None)
+        return min(
+            (due for due in (*dues, state.limiters.ready_at) if due is not None), default=None
+        )
 
 
 #: Seconds, as ``timeout`` for legacy workers of a job without one: absent and 0 mean 300 s there.
@@ -284,7 +285,7 @@ class Dispatch:
         self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
         #: How many sessions with room are served from one queue in this round.
-        self._rivals = 1
+        self._competitors = 1
 
     def run(self) -> None:
         """Lease what can be leased now, and ask the store for more where windows run low."""
@@ -367,7 +368,7 @@ class Dispatch:
         return old and session.blocked.get(name) != queue.version
 
     def _serve(self, queue: Queue, sessions: list[Session]) -> bool:
-        self._rivals = len(sessions)
+        self._competitors = len(sessions)
         if len(sessions) == 1:
             return self._lease(queue, sessions[0])
         views = [WorkerView(s.id, s.room, len(s.leases)) for s in sessions]
@@ -390,7 +391,7 @@ class Dispatch:
             return False  # another session got the last one of this round
         if self._lease_transient(queue, session):
             return True
-        jobs = self._take(queue, session)
+        jobs = self._select(queue, session)
         if not jobs and self._lease_transient(queue, session, anyway=True):
             return True
         if not jobs:
@@ -416,10 +417,10 @@ class Dispatch:
         window = state.transient.queues.get(queue.name)
         if not window:
             return False
-        judge, refuses = self._judge(queue, session), self._refuses(session)
+        cost_of, refuses = self._cost_of(queue, session), self._refuses(session)
         limit = self._limit(queue, session, len(window))
         stored = None if anyway else queue.head
-        jobs = self.transient.pop(queue.name, judge, refuses, limit, stored)
+        jobs = self.transient.pop(queue.name, cost_of, refuses, limit, stored)
         if not jobs:
             return False
         self._charge(queue, session, jobs)
@@ -441,25 +442,25 @@ class Dispatch:
         session.order.charge(queue.name, weight, len(jobs))
 
     def _limit(self, queue: Queue, session: Session, waiting: int) -> int:
-        share = session.share(waiting, self._rivals)
+        share = session.share(waiting, self._competitors)
         if queue.limiter is not None:
             share = min(share, queue.allowance(self.state.now))
         return min(self.state.limits.chunk_jobs, share)
 
-    def _take(self, queue: Queue, session: Session) -> list[JobRecord]:
+    def _select(self, queue: Queue, session: Session) -> list[JobRecord]:
         limits = self.state.limits
-        judge, refuses = self._judge(queue, session), self._refuses(session, queue)
+        cost_of, refuses = self._cost_of(queue, session), self._refuses(session, queue)
         eligibility = self._eligibility(queue, session)
         if self.affinity is not None:
-            judge = self.affinity.narrow(queue, session, judge)
-        arriving = not len(queue) and not queue.outside
+            cost_of = self.affinity.narrow(queue, session, cost_of)
+        arriving = not len(queue) and not queue.spilled
         limit = self._limit(queue, session, len(queue.arriving) if arriving else len(queue))
         if arriving:
-            return self._take_arriving(queue, judge, refuses, limit)
+            return self._select_arriving(queue, cost_of, refuses, limit)
         load = Load(limits.chunk_seconds, limit, limits.max_frame // 2)
         suspects = self.state.suspects
         if not suspects or not suspects.are_in(queue):
-            return self._take_fresh(queue, session, (eligibility, judge, refuses), load)
+            return self._select_unexpired(queue, session, (eligibility, cost_of, refuses), load)
 
         def suits(job: JobRecord) -> bool:
             task = parse_headers(job.headers).task or None
@@ -468,12 +469,12 @@ class Dispatch:
         if suspects.wait(queue, self.state.jobs, self.state.running, suits):
             alone = self._only_suspects(session, refuses)
             one = load._replace(jobs=1)
-            if jobs := self._take_fresh(queue, session, (eligibility, judge, alone), one):
+            if jobs := self._select_unexpired(queue, session, (eligibility, cost_of, alone), one):
                 return jobs
             if session.room <= 0:  # it is kept free for one of them
                 return []
         others = self._no_suspects(refuses)
-        return self._take_fresh(queue, session, (eligibility, judge, others), load)
+        return self._select_unexpired(queue, session, (eligibility, cost_of, others), load)
 
     def _only_suspects(self, session: Session, refuses: Refuses) -> Refuses:
         """Return what refuses all jobs but the suspects that a session may get now."""
@@ -485,7 +486,7 @@ class Dispatch:
         get = self.state.suspects.get
         return lambda job: (refuses is not None and refuses(job)) or get(job) is not None
 
-    def _take_fresh(
+    def _select_unexpired(
         self,
         queue: Queue,
         session: Session,
@@ -495,7 +496,7 @@ class Dispatch:
         """Take jobs of a window for a session; end those whose time is over."""
         now, wall = self.state.now, self.state.wall
         while True:
-            jobs = queue.take(*suits, load, now)
+            jobs = queue.select(*suits, load, now)
             stale = {id(job): job for job in jobs if job.expires and job.expires <= wall}
             if stale:
                 self._expire(list(stale.values()))
@@ -510,10 +511,10 @@ class Dispatch:
             if fresh:
                 return fresh
 
-    def _take_arriving(
+    def _select_arriving(
         self,
         queue: Queue,
-        judge: Callable[[str], float],
+        cost_of: Callable[[str], float],
         refuses: Callable[[JobRecord], bool] | None,
         limit: int,
     ) -> list[JobRecord]:
@@ -526,7 +527,7 @@ class Dispatch:
         for job in queue.arriving:
             if len(jobs) >= limit or budget <= 0 or (jobs and room < len(job.body)):
                 break
-            cost = judge(job.headers)
+            cost = cost_of(job.headers)
             fits = cost >= 0 and not (refuses is not None and refuses(job))
             late = job.expires and job.expires <= wall
             if fits and not late and job.id not in running and job.id not in self.state.jobs:
@@ -545,7 +546,7 @@ class Dispatch:
             return session.eligibility
         return LEGACY_ONLY._replace(legacy=session.eligibility.legacy)  # its own workers are away
 
-    def _judge(self, queue: Queue, session: Session) -> Callable[[str], float]:
+    def _cost_of(self, queue: Queue, session: Session) -> Callable[[str], float]:
         """Return header text -> seconds that such a job costs, below 0 if it does not suit."""
         run_time, unmeasured = self.state.run_time, self.state.limits.chunk_seconds
         suits = self._eligibility(queue, session).admits
@@ -553,13 +554,13 @@ class Dispatch:
         if session.jobs:  # slots share a chunk: it may have any number of long jobs
             return lambda text: _paging(text, unmeasured) if suits(subqueue_of(text).task) else -1.0
 
-        def judge(text: str) -> float:
+        def cost_of(text: str) -> float:
             task = subqueue_of(text).task
             if not suits(task):
                 return -1.0
             return _paging(text, unmeasured) or run_time.get(task or "", unmeasured)
 
-        return judge
+        return cost_of
 
     def _refuses(
         self, session: Session, queue: Queue | None = None

@@ -1,9 +1,9 @@
-"""How many jobs may start per time, and run at a time, over all workers.
+"""Limiters: how many jobs may start per time, and run at a time, over all workers.
 
 A `Limiter` stands for one task and key in all queues, or for one queue with all of its tasks;
-`Limiters` has all of them and knows which leased jobs they count. Who is asked before jobs are
-taken is `eventmq.broker.queues`; what is written of them is a `SaveLimits` beside the lease. What
-runs is not written: it is in the open chunks.
+`Limiters` has all of them and knows which leased jobs they count. `eventmq.broker.queues` asks them
+before it takes jobs. Their buckets are written as `SaveLimits` beside the lease; what runs is not
+written, since it is in the open chunks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from eventmq.rates import parse_rate, show_limits
 from eventmq.store.writes import LimitRow, SubqueueKey, subqueue_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container, Iterable
 
-    from eventmq.broker.queues import Queue
-    from eventmq.broker.subqueues import Subqueue
     from eventmq.job import JobRecord
     from eventmq.rates import Rate
 
@@ -31,56 +29,55 @@ ANY = 1 << 30
 #: What is missing of a token because seconds are no exact numbers.
 _SLACK = 1e-6
 
-#: Seconds for which a limiter that nobody needs is kept.
+#: Seconds for which a limiter is kept that is not needed.
 _IDLE = 10.0
 
-
-#: Stands for the task where what is written is of a queue, whose name is the key then.
+#: The task in the rows of limited queues, whose key is the name of the queue.
 _QUEUE = "\0queue"
 
 
 class Limiter:
-    """The bounds of one task and key, or of one queue, and what is left of them.
+    """The limits of one task and key, or of one queue, and what remains of them.
 
     Args:
-        subqueue: Task and key.
+        key: Task and key.
     """
 
     __slots__ = (
-        "due",
         "headers",
-        "most",
+        "key",
+        "max_running",
         "rate",
+        "ready_at",
         "running",
         "seq",
-        "subqueue",
         "tokens",
         "updated",
         "used",
         "waiting",
     )
 
-    def __init__(self, subqueue: SubqueueKey) -> None:
-        self.subqueue = subqueue
+    def __init__(self, key: SubqueueKey) -> None:
+        self.key = key
         self.rate: Rate | None = None
         #: Jobs that may run at a time, 0 for any number.
-        self.most = 0
+        self.max_running = 0
         #: Leased jobs.
         self.running = 0
         #: Never more than ``rate.jobs`` once there is a rate.
         self.tokens = float("inf")
         self.updated = 0.0
-        #: Of the job whose headers say the bounds: those of the newest one count.
+        #: Of the job whose headers set the limits: those of the newest one count.
         self.seq = -1
         self.headers: str | None = None
-        #: When it was last asked for by a new job.
+        #: When a new job last named it.
         self.used = 0.0
-        #: Subqueues that it blocks, with their queues, and when they are looked at at the latest.
-        self.waiting: dict[Subqueue, Queue] = {}
-        self.due = float("inf")
+        #: What it blocks, with what resumes it; and when that is to be resumed at the latest.
+        self.waiting: dict[object, Callable[[], None]] = {}
+        self.ready_at = float("inf")
 
     def set(self, text: str, now: float) -> None:
-        """Take over the bounds that the headers of a job say."""
+        """Take over the limits that the headers of a job set."""
         if text == self.headers:
             return
         self.headers, headers = text, parse_headers(text)
@@ -91,16 +88,16 @@ class Limiter:
             self.rate = self.rate or rate  # of a recovered bucket, this is the first one known
             self._refill(now)
             self.tokens = min(self.tokens, float(rate.jobs))
-        self.rate, self.most = rate, headers.limit_running
+        self.rate, self.max_running = rate, headers.limit_running
 
-    def bound(self, rate: str, most: int) -> None:
-        """Take over the bounds of a queue; the bucket is full."""
-        self.rate, self.most = parse_rate(rate) if rate else None, most
-        self.headers = show_limits(rate, most)
+    def bound(self, rate: str, max_running: int) -> None:
+        """Take over the limits of a queue; the bucket is full."""
+        self.rate, self.max_running = parse_rate(rate) if rate else None, max_running
+        self.headers = show_limits(rate, max_running)
         self.tokens = float(self.rate.jobs) if self.rate else float("inf")
 
     def restore(self, row: LimitRow) -> None:
-        """Take over what was written of the bucket, where the bounds are known."""
+        """Take over what was written of the bucket, where the limits are known."""
         if self.rate is not None:
             self.tokens = min(float(self.rate.jobs), row.tokens)
             self.updated = row.updated
@@ -115,7 +112,7 @@ class Limiter:
 
     def allowance(self, now: float) -> int:
         """Return how many jobs may start now."""
-        free = self.most - self.running if self.most else ANY
+        free = self.max_running - self.running if self.max_running else ANY
         if free > 0 and self.rate is not None:
             self._refill(now)
             free = min(free, int(self.tokens + _SLACK))
@@ -124,24 +121,25 @@ class Limiter:
     def wake_at(self, now: float) -> float | None:
         """Return when a job may start at the latest, None if that is now or not known."""
         rate = self.rate
-        if rate is None or self.allowance(now) or (self.most and self.running >= self.most):
+        full = self.max_running and self.running >= self.max_running
+        if rate is None or full or self.allowance(now):
             return None
         return now + (1.0 - self.tokens) * rate.seconds / rate.jobs
 
-    def take(self, now: float) -> None:
+    def acquire(self, now: float) -> None:
         """Count a job that is leased."""
         self.running += 1
         if self.rate is not None:
             self._refill(now)
             self.tokens -= 1.0
 
-    def give_back(self) -> None:
+    def refund(self) -> None:
         """Take back the token of a job that did not start."""
         if self.rate is not None:
             self.tokens = min(float(self.rate.jobs), self.tokens + 1.0)
 
     def full(self, now: float) -> bool:
-        """Say whether a new limiter with the same bounds would be the same."""
+        """Return whether a new limiter with the same limits would be the same."""
         if self.rate is not None:
             self._refill(now)
         return not self.running and (self.rate is None or self.tokens >= self.rate.jobs - _SLACK)
@@ -154,25 +152,25 @@ class Limiters:
         self.of: dict[SubqueueKey, Limiter] = {}
         #: Of the queues that are limited, by name.
         self.of_queues: dict[str, Limiter] = {}
-        #: Leased jobs that are counted: id -> by whom.
+        #: Leased jobs that are counted: id -> the limiters that count it.
         self.held: dict[str, tuple[Limiter, ...]] = {}
         #: Limiters whose tokens changed since they were written.
         self.changed: set[Limiter] = set()
         #: Limiters that may let jobs start that had to wait.
         self._freed: dict[Limiter, None] = {}
-        #: When tokens come that subqueues wait for.
-        self._dues: list[tuple[float, int, Limiter]] = []
+        #: When tokens come that something waits for.
+        self._ready_times: list[tuple[float, int, Limiter]] = []
         self._pushed = 0
         self._pruned = 0.0
 
     def limit_queues(self, limits: Iterable[tuple[str, str, int]]) -> None:
         """Make the limiters of queues: name, rate or "", jobs at a time or 0."""
-        for queue, rate, most in limits:
+        for queue, rate, max_running in limits:
             limiter = self.of_queues[queue] = Limiter(SubqueueKey(_QUEUE, queue))
-            limiter.bound(rate, most)
+            limiter.bound(rate, max_running)
 
     def recover(self, rows: Iterable[LimitRow]) -> None:
-        """Take over the buckets that were written; the bounds come with the jobs."""
+        """Take over the buckets that were written; the limits come with the jobs."""
         for row in rows:
             if row.subqueue.task == _QUEUE:
                 if row.subqueue.key in self.of_queues:
@@ -183,11 +181,11 @@ class Limiters:
             limiter.rate = None
             limiter.used = row.updated + row.period
 
-    def make(self, subqueue: SubqueueKey) -> Limiter:
-        """Return the limiter of a subqueue, making it if it is new."""
-        limiter = self.of.get(subqueue)
+    def make(self, key: SubqueueKey) -> Limiter:
+        """Return the limiter of a task and key, making it if it is new."""
+        limiter = self.of.get(key)
         if limiter is None:
-            limiter = self.of[subqueue] = Limiter(subqueue)
+            limiter = self.of[key] = Limiter(key)
         return limiter
 
     def leased(self, job: JobRecord, now: float, *, again: bool = False, held: str = "") -> None:
@@ -206,7 +204,7 @@ class Limiters:
         for limiter in limiters:
             self._count(limiter, now, again=again)
 
-    def ran_before(self, job: JobRecord, limiter: Limiter, now: float) -> None:
+    def leased_before(self, job: JobRecord, limiter: Limiter, now: float) -> None:
         """Count a job that was leased before there was the limiter of its task."""
         self.held[job.id] = (limiter, *self.held.get(job.id, ()))
         self._count(limiter, now, again=True)
@@ -215,69 +213,70 @@ class Limiters:
         if again:
             limiter.running += 1
             return
-        limiter.take(now)
+        limiter.acquire(now)
         if limiter.rate is not None:
             self.changed.add(limiter)
 
     def released(self, job_id: str, *, unstarted: bool) -> None:
         """End the count of a job; its tokens come back if it never started."""
         for limiter in self.held.pop(job_id, ()):
-            if 0 < limiter.most <= limiter.running:
+            if 0 < limiter.max_running <= limiter.running:
                 self.free(limiter)
             limiter.running -= 1
             if unstarted and limiter.rate is not None:
-                limiter.give_back()
+                limiter.refund()
                 self.changed.add(limiter)
                 self.free(limiter)
 
-    # Subqueues that wait
+    # What waits
 
-    def block(self, subqueue: Subqueue, queue: Queue, now: float) -> None:
-        """Note that a subqueue may not start jobs now; `unblock` returns it when it may again."""
-        limiter = subqueue.limiter
-        assert limiter is not None, "without limits nothing is blocked"  # noqa: S101
-        limiter.waiting[subqueue] = queue
-        due = limiter.wake_at(now)
-        if due is not None and due < limiter.due:
-            limiter.due = due
+    def block(
+        self, limiter: Limiter, blocked: object, resume: Callable[[], None], now: float
+    ) -> None:
+        """Record that a limiter blocks something; `unblock` resumes it when it may start jobs."""
+        limiter.waiting[blocked] = resume
+        ready_at = limiter.wake_at(now)
+        if ready_at is not None and ready_at < limiter.ready_at:
+            limiter.ready_at = ready_at
             self._pushed += 1
-            heappush(self._dues, (due, self._pushed, limiter))
+            heappush(self._ready_times, (ready_at, self._pushed, limiter))
 
     def free(self, limiter: Limiter) -> None:
-        """Note that a limiter may let more jobs start."""
+        """Record that a limiter may let more jobs start."""
         if limiter.waiting:
             self._freed[limiter] = None
 
     @property
     def blocking(self) -> bool:
-        """Whether a subqueue is blocked, or may go on again."""
-        return bool(self._dues or self._freed)
+        """Whether something is blocked, or may go on again."""
+        return bool(self._ready_times or self._freed)
 
-    def unblock(self, now: float) -> list[tuple[Subqueue, Queue]]:
-        """Return and forget the blocked subqueues that may start jobs now."""
-        while (due := self.due) is not None and due <= now:
-            limiter = heappop(self._dues)[2]
-            limiter.due = float("inf")
+    def unblock(self, now: float) -> None:
+        """Resume and forget what is blocked and may start jobs now."""
+        while (ready_at := self.ready_at) is not None and ready_at <= now:
+            limiter = heappop(self._ready_times)[2]
+            limiter.ready_at = float("inf")
             self.free(limiter)
-        subqueues: list[tuple[Subqueue, Queue]] = []
+        resumed: list[Callable[[], None]] = []
         for limiter in self._freed:
-            subqueues += limiter.waiting.items()
+            resumed += limiter.waiting.values()
             limiter.waiting.clear()
         self._freed.clear()
-        return subqueues
+        for resume in resumed:
+            resume()
 
     @property
-    def due(self) -> float | None:
-        """When the first token comes that a subqueue waits for, None where none does."""
-        dues = self._dues
-        while dues and (dues[0][0] != dues[0][2].due or not dues[0][2].waiting):
-            due, _, limiter = heappop(dues)
-            if due == limiter.due:
-                limiter.due = float("inf")
-        return dues[0][0] if dues else None
+    def ready_at(self) -> float | None:
+        """When the first token comes that something waits for, None where nothing does."""
+        times = self._ready_times
+        while times and (times[0][0] != times[0][2].ready_at or not times[0][2].waiting):
+            ready_at, _, limiter = heappop(times)
+            if ready_at == limiter.ready_at:
+                limiter.ready_at = float("inf")
+        return times[0][0] if times else None
 
     def shift(self, seconds: float, since: float) -> None:
-        """Let no tokens come for seconds that were added to store time.
+        """Add no tokens for seconds by which store time jumped.
 
         Args:
             seconds: How many.
@@ -294,7 +293,7 @@ class Limiters:
     def take_rows(self) -> list[LimitRow]:
         """Return what is to be written, once."""
         rows = [
-            LimitRow(limiter.subqueue, limiter.tokens, limiter.updated, limiter.rate.seconds)
+            LimitRow(limiter.key, limiter.tokens, limiter.updated, limiter.rate.seconds)
             for limiter in self.changed
             if limiter.rate is not None
         ]
@@ -302,11 +301,11 @@ class Limiters:
         return rows
 
     def prune(self, now: float, waiting: Container[SubqueueKey]) -> None:
-        """Forget limiters that nobody needs: no job waits or runs, and the bucket is full."""
+        """Forget limiters that are not needed: no job waits or runs, and the bucket is full."""
         if 0.0 <= now - self._pruned < 1.0:
             return
         self._pruned = now
-        for subqueue, limiter in list(self.of.items()):
+        for key, limiter in list(self.of.items()):
             idle = limiter.used + _IDLE < now and limiter.full(now)
-            if idle and subqueue not in waiting and limiter not in self.changed:
-                del self.of[subqueue]
+            if idle and key not in waiting and limiter not in self.changed:
+                del self.of[key]

@@ -228,7 +228,7 @@ class Session:
         """Keep the worker free for a suspect, or beside it."""
         self.kept_for, self.kept_queue, self.kept_since = job.id, job.queue, now
 
-    def share(self, waiting: int, rivals: int) -> int:
+    def share(self, waiting: int, competitors: int) -> int:
         """Return how many of the jobs that wait it should get in one chunk.
 
         Those that count chunks want as many as there is room for, those that count jobs all that
@@ -237,5 +237,5 @@ class Session:
         if self.legacy:
             return 1
         if self.jobs:
-            return max(1, min(self.room, -(-waiting // max(1, rivals))))
+            return max(1, min(self.room, -(-waiting // max(1, competitors))))
         return max(1, -(-waiting // max(1, self.room)))

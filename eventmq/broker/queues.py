@@ -10,6 +10,7 @@ with the least virtual time comes first, and the rank counts inside of it.
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -22,27 +23,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from eventmq.broker.limiters import Limiter
-    from eventmq.broker.subqueues import Eligibility, Judge, Load, Place, ReadyHeap, Refuses, Turn
+    from eventmq.broker.subqueues import (
+        CostOf,
+        Eligibility,
+        Load,
+        RankKey,
+        ReadyHeap,
+        Refuses,
+        SortKey,
+    )
     from eventmq.job import JobRecord
     from eventmq.store.writes import SubqueueKey
 
-__all__ = ["LEAST", "MemoryBudget", "Queue", "RefillRequests", "SubqueueCounts", "share"]
+__all__ = ["MIN_JOBS", "MemoryBudget", "Queue", "RefillRequests", "SubqueueCounts", "select_shared"]
 
 
-#: Jobs that a subqueue may have in memory, however many subqueues share it, as long
-#: as the queue's memory lasts.
-LEAST = 16
+#: Jobs that a subqueue may have in memory, however many subqueues share it, while there is space.
+MIN_JOBS = 16
 
 
 class SubqueueCounts:
-    """Counts the subqueues of all queues of a broker, and knows which are limited."""
+    """Number of subqueues in all queues of a broker, with their limiters."""
 
-    __slots__ = ("coming", "limiters", "subqueues")
+    __slots__ = ("coming", "limiters", "total")
 
     def __init__(self) -> None:
-        self.subqueues = 0
+        self.total = 0
         self.limiters = Limiters()
-        #: Queue and key of subqueues that may begin with what this turn admits.
+        #: Queue and key of subqueues that may begin with what this tick admits.
         self.coming: set[tuple[str, SubqueueKey]] = set()
 
 
@@ -66,11 +74,11 @@ class MemoryBudget:
         return self.size > self.size_limit or self.bytes > self.bytes_limit
 
     def crowded(self, subqueues: int) -> bool:
-        """Say whether so many subqueues have used it up that none can give way."""
+        """Return whether so many subqueues have used it up that none can give way."""
         full = self.size >= self.size_limit or self.bytes >= self.bytes_limit
-        return full and subqueues * LEAST > self.size_limit
+        return full and subqueues * MIN_JOBS > self.size_limit
 
-    def left(self, size: int, length: int) -> None:
+    def release(self, size: int, length: int) -> None:
         """Count jobs that left, and the bytes of their bodies."""
         self.size -= size
         self.bytes -= length
@@ -78,7 +86,7 @@ class MemoryBudget:
     def victim(
         self, subqueues: Mapping[SubqueueKey, Subqueue], subqueue: Subqueue
     ) -> Subqueue | None:
-        """Return which subqueue leaves a job to the store, None if all may stay.
+        """Return the subqueue that leaves a job to the store, None if all may stay.
 
         Args:
             subqueues: Of the queue.
@@ -96,7 +104,7 @@ class MemoryBudget:
         n = len(subqueues)
         if len(subqueue) * n > self.size_limit or subqueue.bytes * n > self.bytes_limit:
             return subqueue
-        if n * LEAST > self.size_limit and len(subqueue) > 1:
+        if n * MIN_JOBS > self.size_limit and len(subqueue) > 1:
             return subqueue
         if not spent:
             return max(subqueues.values(), key=len)
@@ -105,7 +113,7 @@ class MemoryBudget:
 
 
 class RefillRequests:
-    """Subqueues to be looked at for what they lack, and those of them that a worker waits for."""
+    """Subqueues that may lack jobs in memory, and those of them that a worker waits for."""
 
     __slots__ = ("_demanded", "_subqueues")
 
@@ -113,20 +121,20 @@ class RefillRequests:
         self._subqueues: dict[Subqueue, None] = {}
         self._demanded: set[Subqueue] = set()
 
-    def note(self, subqueue: Subqueue) -> None:
-        """Look at a subqueue: something was taken from it, or is in the store now."""
+    def request(self, subqueue: Subqueue) -> None:
+        """Ask for a refill: jobs were taken from a subqueue, or are in the store now."""
         self._subqueues[subqueue] = None
 
     def demand(self, subqueue: Subqueue) -> None:
-        """Note that somebody waits for what a subqueue has in the store."""
+        """Ask for a refill that a worker waits for."""
         self._demanded.add(subqueue)
         self._subqueues[subqueue] = None
 
     def forget(self, subqueue: Subqueue) -> None:
-        """Look at a subqueue no more."""
+        """Drop the request of a subqueue."""
         self._subqueues.pop(subqueue, None)
 
-    def take(
+    def pop(
         self, subqueues: Mapping[SubqueueKey, Subqueue], memory: MemoryBudget, now: float
     ) -> Iterator[tuple[Subqueue, int, int]]:
         """Yield the subqueues to be filled, with how many jobs and bytes to read.
@@ -137,34 +145,34 @@ class RefillRequests:
             now: Unix time.
         """
         n = max(1, len(subqueues))
-        size = max(min(LEAST, memory.size_limit), memory.size_limit // n)
+        size = max(min(MIN_JOBS, memory.size_limit), memory.size_limit // n)
         length = memory.bytes_limit // n
-        left, demanded = memory.size_limit - memory.size, self._demanded
+        remaining, demanded = memory.size_limit - memory.size, self._demanded
         for subqueue in list(self._subqueues):
-            wanted = subqueue in demanded and not len(subqueue)
-            most = size if subqueue.limiter is None or subqueue.allowance(now) else min(size, LEAST)
-            half = len(subqueue) * 2 < most and subqueue.bytes * 2 < length and left > 0
-            if subqueue.claiming or subqueues.get(subqueue.key) is not subqueue:
+            urgent = subqueue in demanded and not len(subqueue)
+            limit = size if subqueue.allowance(now) else min(size, MIN_JOBS)
+            half = len(subqueue) * 2 < limit and subqueue.bytes * 2 < length and remaining > 0
+            if subqueue.reading or subqueues.get(subqueue.key) is not subqueue:
                 del self._subqueues[subqueue]
-            elif subqueue.outside and (wanted or half):
+            elif subqueue.spilled and (urgent or half):
                 del self._subqueues[subqueue]
-                many = 1 if wanted and memory.crowded(len(subqueues)) else most - len(subqueue)
-                left -= many
-                yield subqueue, many, max(1, length // 2)
-            elif not half or not subqueue.outside:
+                count = 1 if urgent and memory.crowded(len(subqueues)) else limit - len(subqueue)
+                remaining -= count
+                yield subqueue, count, max(1, length // 2)
+            elif not half or not subqueue.spilled:
                 del self._subqueues[subqueue]  # until something is taken from it
         demanded.clear()
 
 
-#: Subqueues that are asked of the store at a time.
-_EARLY = 16
+#: Subqueues that are read from the store at a time.
+_LOOKAHEAD = 16
 
 
 # hot loop: benchmarks/drain.py
-def share(
-    follow: Callable[[], Subqueue | None],
-    pick: Callable[[Subqueue], Selector],
-    taken: list[JobRecord],
+def select_shared(
+    next_ready: Callable[[], Subqueue | None],
+    make_selector: Callable[[Subqueue], Selector],
+    selected: list[JobRecord],
     load: Load,
     now: float,
     *,
@@ -173,59 +181,58 @@ def share(
     """Take jobs of subqueues within their limits; return the subqueues to be read from the store.
 
     Args:
-        follow: Returns the next subqueue that may be taken from, the one whose turn it is first.
-        pick: Makes the selector of a subqueue.
-        taken: Where the jobs go.
+        next_ready: Pops the next subqueue that may be taken from, in the order of the queue.
+        make_selector: Makes the selector of a subqueue.
+        selected: Where the jobs go.
         load: What the chunk may hold.
         now: Unix time.
-        fair: The subqueue that was served least comes first, job by job; else ranks decide, and
-            nothing is taken after a job that is in the store only.
+        fair: Fair queueing: the subqueue with the least virtual time comes first, job by job.
+            Else ranks decide, and nothing is taken after a job that is in the store only.
     """
-    heap: list[tuple[Turn, int, Selector]] = []  # of opened subqueues, by whose turn it is
+    heap: list[tuple[SortKey, int, Selector]] = []  # of opened subqueues, by what comes next
     quota: dict[Subqueue, int] = {}
-    dry: list[Subqueue] = []
-    size, left = 0, load.seconds
-    subqueue = follow()
-    turn = None if subqueue is None else subqueue.turn if fair else subqueue.first
-    while len(taken) < load.jobs and (turn is not None or heap):
-        if subqueue is not None and turn is not None and (not heap or turn < heap[0][0]):
-            selector, quota[subqueue] = pick(subqueue), subqueue.allowance(now)
-            subqueue = follow()
-            turn = None if subqueue is None else subqueue.turn if fair else subqueue.first
+    exhausted: list[Subqueue] = []
+    size, remaining = 0, load.seconds
+    head = next_ready()
+    head_key = None if head is None else head.fair_key if fair else head.first
+    while len(selected) < load.jobs and (head_key is not None or heap):
+        if head is not None and head_key is not None and (not heap or head_key < heap[0][0]):
+            selector, quota[head] = make_selector(head), head.allowance(now)
+            head = next_ready()
+            head_key = None if head is None else head.fair_key if fair else head.first
         else:
             selector = heappop(heap)[2]
-        mine = selector.subqueue
-        if selector.dry:  # what comes next is in the store
-            dry.append(mine)
-            if fair and len(dry) < _EARLY:
+        subqueue = selector.subqueue
+        if selector.exhausted:  # what comes next is in the store
+            exhausted.append(subqueue)
+            if fair and len(exhausted) < _LOOKAHEAD:
                 continue
             break
-        rival = heap[0][0] if heap else None
-        if turn is not None and (rival is None or turn < rival):
-            rival = turn
-        start, before = len(taken), selector.spent
-        most = quota[mine]
-        if fair and rival is not None:
-            most = min(most, max(1, rival[0] - mine.served))
-        most = min(load.jobs, start + most)
-        part = load._replace(seconds=before + left, jobs=most)
-        full = selector.take(taken, size, part, None if fair else rival) < 0
-        got = len(taken) - start
-        size += sum(len(job.body) for job in taken[start:])
-        left -= selector.spent - before
-        quota[mine] -= got
-        mine.served += got
-        if full and len(taken) < most:
+        bound = heap[0][0] if heap else None
+        if head_key is not None and (bound is None or head_key < bound):
+            bound = head_key
+        start, before = len(selected), selector.spent
+        limit = quota[subqueue]
+        if fair and bound is not None:
+            limit = min(limit, max(1, bound[0] - subqueue.virtual_time))
+        limit = min(load.jobs, start + limit)
+        part = load._replace(seconds=before + remaining, jobs=limit)
+        full = selector.select(selected, size, part, None if fair else bound) < 0
+        count = len(selected) - start
+        size += sum(len(job.body) for job in selected[start:])
+        remaining -= selector.spent - before
+        quota[subqueue] -= count
+        subqueue.virtual_time += count
+        if full and len(selected) < limit:
             break  # no more seconds or bytes
-        if quota[mine] > 0 and (following := selector.next) is not None:
-            heappush(
-                heap, ((mine.served, *following) if fair else following, mine.number, selector)
-            )
-    return dry
+        if quota[subqueue] > 0 and (following := selector.next) is not None:
+            key = (subqueue.virtual_time, *following) if fair else following
+            heappush(heap, (key, subqueue.number, selector))
+    return exhausted
 
 
 class Queue:
-    """A queue of the broker.
+    """One queue of the broker.
 
     Args:
         name: Its name.
@@ -282,7 +289,7 @@ class Queue:
         self.limiter: Limiter | None = None
         #: Jobs that every worker of the queue refused: id -> job and since when.
         self.unroutable: dict[str, tuple[JobRecord, float]] = {}
-        #: Jobs of this turn's commit, which may be leased in the same commit.
+        #: Jobs of this tick's commit, which may be leased in the same commit.
         self.arriving: list[JobRecord] = []
         self.counts = QueueCounts()
         #: Number of leased jobs.
@@ -293,9 +300,9 @@ class Queue:
         self.served_at = now
         #: When it was first seen to be empty and not served, 0.0 while it is neither.
         self.idle_since = 0.0
-        #: Who has named it first, None where that does not count any more.
+        #: The peer that named it first, None where that does not count any more.
         self.maker: object = None
-        #: Grows whenever a job joins, so that sessions know when to look again.
+        #: Grows whenever a job joins, so that sessions know when to scan it again.
         self.version = 0
 
     def __len__(self) -> int:
@@ -306,18 +313,18 @@ class Queue:
         return ANY if self.limiter is None else self.limiter.allowance(now)
 
     def ready(self, now: float) -> bool:
-        """Say whether there may be a job to dispatch now, or to be read for a worker that asks."""
+        """Return whether there may be a job to dispatch now, or to read for a worker that asks."""
         if self.limiter is not None and not self.limiter.allowance(now):
             return False
         return len(self.subqueues) > len(self._blocked) or bool(self.arriving)
 
     @property
-    def outside(self) -> bool:
+    def spilled(self) -> bool:
         """Whether queued jobs may be in the store only."""
-        return any(subqueue.outside for subqueue in self.subqueues.values())
+        return any(subqueue.spilled for subqueue in self.subqueues.values())
 
     @property
-    def head(self) -> Place | None:
+    def head(self) -> RankKey | None:
         """The (rank, seq) of the best ranked job in memory, None for none."""
         firsts = (
             subqueue.items[subqueue.head][:2]
@@ -334,7 +341,7 @@ class Queue:
         subqueue = self.subqueues.get(key)
         if subqueue is None:
             self._made += 1
-            self._totals.subqueues += 1
+            self._totals.total += 1
             limiter = self._totals.limiters.of.get(key)
             subqueue = self.subqueues[key] = Subqueue(key, self._made, limiter)
             self.limited |= limiter is not None or bool(key.key)
@@ -344,8 +351,8 @@ class Queue:
         return subqueue
 
     def limit(self, limiter: Limiter) -> None:
-        """Let a new limiter count for the jobs that wait already."""
-        subqueue = self.subqueues.get(limiter.subqueue)
+        """Apply a new limiter to the jobs that wait already."""
+        subqueue = self.subqueues.get(limiter.key)
         if subqueue is not None:
             subqueue.limiter = limiter
             self.limited = True
@@ -357,34 +364,32 @@ class Queue:
             self.version += 1
             self._ready.show(subqueue)
 
-    def _follow(self, ready: ReadyHeap, now: float) -> Subqueue | None:
+    def _next_ready(self, ready: ReadyHeap, now: float) -> Subqueue | None:
         """Pop the first subqueue that no limit blocks; those that one blocks are popped too."""
         while (subqueue := ready.first()) is not None:
             ready.pop()
-            if subqueue.limiter is None or subqueue.limiter.allowance(now):
+            limiter = subqueue.limiter
+            if limiter is None or limiter.allowance(now):
                 return subqueue
             self._blocked.add(subqueue)
-            subqueue.fresh = True
-            self._totals.limiters.block(subqueue, self, now)
+            subqueue.idle = True
+            resume = partial(self.unblock, subqueue)
+            self._totals.limiters.block(limiter, subqueue, resume, now)
         return None
 
-    def _left(self, subqueue: Subqueue, size: int, length: int) -> None:
+    def _released(self, subqueue: Subqueue, size: int, length: int) -> None:
         """Count what left the window of a subqueue; forget the subqueue if that was all."""
-        self._memory.left(size, length)
-        if subqueue.outside:
-            self._refills.note(subqueue)
-        elif (
-            not len(subqueue)
-            and not subqueue.claiming
-            and self.subqueues.get(subqueue.key) is subqueue
-        ):
+        self._memory.release(size, length)
+        if subqueue.spilled:
+            self._refills.request(subqueue)
+        elif not (subqueue or subqueue.reading) and self.subqueues.get(subqueue.key) is subqueue:
             self._forget(subqueue)
 
     def _forget(self, subqueue: Subqueue) -> None:
         del self.subqueues[subqueue.key]
         self.limited &= bool(self.subqueues)
         self._refills.forget(subqueue)
-        self._totals.subqueues -= 1
+        self._totals.total -= 1
         self._blocked.discard(subqueue)
         if subqueue.limiter is not None:
             subqueue.limiter.waiting.pop(subqueue, None)
@@ -395,7 +400,7 @@ class Queue:
     # Jobs that come
 
     def takes(self, job: JobRecord) -> bool:
-        """Say whether a queued job belongs into memory."""
+        """Return whether a queued job belongs into memory."""
         subqueue = self.subqueues.get(subqueue_of(job.headers))
         return subqueue is None or subqueue.takes(job)
 
@@ -432,68 +437,73 @@ class Queue:
         displaced = []
         while (gives := self._memory.victim(self.subqueues, subqueue)) is not None:
             job = gives.displace()
-            self._memory.left(1, len(job.body))
-            self._refills.note(gives)
+            self._memory.release(1, len(job.body))
+            self._refills.request(gives)
             displaced.append(job)
         return displaced
 
     # The store
 
-    def take_refills(self, now: float = 0.0) -> Iterator[tuple[Subqueue, int, int]]:
+    def pop_refills(self, now: float = 0.0) -> Iterator[tuple[Subqueue, int, int]]:
         """Yield the subqueues to be filled from the store, with how many jobs and bytes to read."""
-        return self._refills.take(self.subqueues, self._memory, now)
+        return self._refills.pop(self.subqueues, self._memory, now)
 
-    def claimed(
-        self, subqueue: Subqueue, after: Place, jobs: list[JobRecord], *, more: bool
+    def read_done(
+        self, subqueue: Subqueue, after: RankKey, jobs: list[JobRecord], *, more: bool
     ) -> bool:
-        """Take note of the write result on a claim; say whether its jobs may join.
+        """Record what was read for a subqueue; return whether the jobs may join.
 
         Args:
-            subqueue: For which it was.
-            after: Where it began.
-            jobs: What it found.
+            subqueue: For which jobs were read.
+            after: Where the read began.
+            jobs: What it returned.
             more: Whether there are others after them.
         """
-        subqueue.claiming = False
+        subqueue.reading = False
         self.version += 1  # others may have waited for what this subqueue has
-        if subqueue.edge != after:  # something was displaced meanwhile: claim again, from there
-            self._refills.note(subqueue)
+        if subqueue.edge != after:  # something was displaced meanwhile: read again, from there
+            self._refills.request(subqueue)
             return False
-        subqueue.outside = more
+        subqueue.spilled = more
         if jobs:
             subqueue.edge = (jobs[-1].rank, jobs[-1].seq)
         if more:
-            self._refills.note(subqueue)
+            self._refills.request(subqueue)
         return True
 
-    def failed(self, subqueue: Subqueue) -> None:
-        """Note that a claim could not be made."""
-        subqueue.claiming = False
+    def read_failed(self, subqueue: Subqueue) -> None:
+        """Record that jobs could not be read for a subqueue."""
+        subqueue.reading = False
         self.version += 1
-        self._refills.note(subqueue)
+        self._refills.request(subqueue)
 
-    def rest(self, subqueue: Subqueue) -> None:
+    def forget_if_empty(self, subqueue: Subqueue) -> None:
         """Forget a subqueue if it has nothing."""
-        self._left(subqueue, 0, 0)
+        self._released(subqueue, 0, 0)
 
-    def rewind(self, key: SubqueueKey, before: Place = BEFORE_ALL) -> None:
-        """Look into the store for the best ranked jobs of a subqueue.
+    def rewind(self, key: SubqueueKey, before: RankKey = BEFORE_ALL) -> None:
+        """Read the best ranked jobs of a subqueue from the store.
 
         Args:
             key: Of the subqueue.
-            before: No job of the subqueue in the store stands before this place.
+            before: No job of the subqueue in the store comes before this.
         """
         subqueue = self.subqueue(key)
         subqueue.rewind(before)
-        self._refills.note(subqueue)
+        self._refills.request(subqueue)
         self.version += 1
         self._ready.show(subqueue)
 
     # Jobs that go
 
     # hot loop: benchmarks/drain.py
-    def take(
-        self, eligibility: Eligibility, judge: Judge, refuses: Refuses, load: Load, now: float = 0.0
+    def select(
+        self,
+        eligibility: Eligibility,
+        cost_of: CostOf,
+        refuses: Refuses,
+        load: Load,
+        now: float = 0.0,
     ) -> list[JobRecord]:
         """Remove and return the best ranked jobs that suit a worker.
 
@@ -502,96 +512,100 @@ class Queue:
 
         Args:
             eligibility: Of which subqueues the worker may get jobs.
-            judge: See `eventmq.broker.subqueues.Selector`, as ``refuses``.
+            cost_of: See `eventmq.broker.subqueues.Selector`, as ``refuses``.
             refuses: Asked for each job, or None.
             load: What the chunk may hold.
             now: Unix time.
         """
         ready = self._ready.of(eligibility, self.subqueues.values())
         if self.limited:
-            return self._share(
-                ready, lambda subqueue: Selector(subqueue, judge, refuses), load, now
+            return self._select_shared(
+                ready, lambda subqueue: Selector(subqueue, cost_of, refuses), load, now
             )
-        taken: list[JobRecord] = []
+        selected: list[JobRecord] = []
         opened: list[tuple[Selector, int, int]] = []
-        heap: list[tuple[Place, int, Selector]] = []  # of opened subqueues, by what comes next
-        size, left = 0, load.seconds
+        heap: list[tuple[RankKey, int, Selector]] = []  # of opened subqueues, by what comes next
+        size, remaining = 0, load.seconds
         subqueue = ready.first()
         while size >= 0 and (subqueue is not None or heap):
             if subqueue is not None and (not heap or subqueue.first < heap[0][0]):  # type: ignore[operator]
                 ready.pop()
-                selector = Selector(subqueue, judge, refuses)
+                selector = Selector(subqueue, cost_of, refuses)
                 opened.append((selector, len(subqueue), subqueue.bytes))
                 subqueue = ready.first()
             else:
                 selector = heappop(heap)[2]
-            if selector.dry:  # what comes next is in the store
-                self._demand(selector.subqueue, ready)
+            if selector.exhausted:  # what comes next is in the store
+                self._read_ahead(selector.subqueue, ready)
                 break
             bound = heap[0][0] if heap else None
             if subqueue is not None and (bound is None or subqueue.first < bound):  # type: ignore[operator]
                 bound = subqueue.first
             before = selector.spent
-            size = selector.take(taken, size, load._replace(seconds=before + left), bound)
-            left -= selector.spent - before
+            size = selector.select(selected, size, load._replace(seconds=before + remaining), bound)
+            remaining -= selector.spent - before
             following = selector.next
             if following is not None:
                 heappush(heap, (following, selector.subqueue.number, selector))
         self._close(opened)
         for selector, _, _ in opened:
             ready.add(selector.subqueue)
-        return taken
+        return selected
 
-    def _share(
-        self, ready: ReadyHeap, pick: Callable[[Subqueue], Selector], load: Load, now: float
+    def _select_shared(
+        self,
+        ready: ReadyHeap,
+        make_selector: Callable[[Subqueue], Selector],
+        load: Load,
+        now: float,
     ) -> list[JobRecord]:
         """Take jobs where subqueues have limits or keys."""
-        taken: list[JobRecord] = []
+        selected: list[JobRecord] = []
         opened: list[tuple[Selector, int, int]] = []
         fair = bool(self._keyed)
-        followed: list[Subqueue] = []
+        popped: list[Subqueue] = []
 
-        def follow() -> Subqueue | None:
-            subqueue = self._follow(ready, now)
+        def next_ready() -> Subqueue | None:
+            subqueue = self._next_ready(ready, now)
             if subqueue is not None:
-                if not followed:  # nobody who may be taken from was served less
-                    ready.rise(subqueue.served)
-                followed.append(subqueue)
+                if not popped:  # no other one that may be taken from has a lesser virtual time
+                    ready.advance(subqueue.virtual_time)
+                popped.append(subqueue)
             return subqueue
 
         def opening(subqueue: Subqueue) -> Selector:
-            opened.append((pick(subqueue), len(subqueue), subqueue.bytes))
+            opened.append((make_selector(subqueue), len(subqueue), subqueue.bytes))
             return opened[-1][0]
 
-        for subqueue in share(follow, opening, taken, load, now, fair=fair):
+        for subqueue in select_shared(next_ready, opening, selected, load, now, fair=fair):
             self._refills.demand(subqueue)
         self._close(opened)
-        for subqueue in followed:
+        for subqueue in popped:
             ready.add(subqueue)
-        return taken
+        return selected
 
     def _close(self, opened: list[tuple[Selector, int, int]]) -> None:
         for selector, jobs, length in opened:
             selector.close()
             subqueue = selector.subqueue
-            self._left(subqueue, jobs - len(subqueue), length - subqueue.bytes)
+            self._released(subqueue, jobs - len(subqueue), length - subqueue.bytes)
 
-    def _demand(self, subqueue: Subqueue, ready: ReadyHeap) -> None:
-        """Read what a worker waits for, and what it will want after that."""
+    def _read_ahead(self, subqueue: Subqueue, ready: ReadyHeap) -> None:
+        """Request what a worker waits for, and what it will ask for after that."""
         for each in (subqueue, *ready.following()):
-            if each.outside and not len(each):
+            if each.spilled and not len(each):
                 self._refills.demand(each)
-        self._refills.note(subqueue)
+        self._refills.request(subqueue)
 
     def remove(self, job: JobRecord) -> bool:
-        """Remove a job that waits in memory; say whether it was there."""
+        """Remove a job that waits in memory; return whether it was there."""
         if self.unroutable.pop(job.id, None) is not None:
             return True
         subqueue = self.subqueues.get(subqueue_of(job.headers))
-        found = subqueue is not None and subqueue.remove(job)
-        if subqueue is not None and found:
-            self._left(subqueue, 1, len(job.body))
-        return found
+        if subqueue is None or not subqueue.remove(job):
+            return False
+        self._released(subqueue, 1, len(job.body))
+        return True
 
     def forget(self, ids: Collection[str]) -> None:
         """Remove jobs that wait in memory by their ids."""
@@ -609,12 +623,12 @@ class Queue:
 
     def drop_from(self, subqueue: Subqueue, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of one window for which ``leave`` is true."""
-        left = subqueue.drop(leave)
-        if left:
-            self._left(subqueue, len(left), sum(len(job.body) for job in left))
-        return left
+        removed = subqueue.drop(leave)
+        if removed:
+            self._released(subqueue, len(removed), sum(len(job.body) for job in removed))
+        return removed
 
-    def want(self, subqueue: Subqueue) -> None:
-        """Read jobs of a subqueue that nobody takes, because they are to end."""
-        if subqueue.outside and not len(subqueue):
+    def demand(self, subqueue: Subqueue) -> None:
+        """Request jobs of a subqueue that no worker takes, because they are to end."""
+        if subqueue.spilled and not len(subqueue):
             self._refills.demand(subqueue)

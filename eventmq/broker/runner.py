@@ -451,14 +451,14 @@ class BrokerRunner:
             if away - wait > interval:
                 core.shift(now, away)
             all_read = self._read({source for source, _ in ready}, now)
-            core.decide(now, judge=all_read)
+            core.decide(now, caught_up=all_read)
             if now >= self._keep_at:
                 self._keep_time()
             if core.has_writes:
                 self._send()  # messages that need no disk do not wait for it
                 self._commit()
                 self._send()
-                core.decide(read_now(), judge=False)
+                core.decide(read_now(), caught_up=False)
             self._send()
 
     def _now(self) -> float:

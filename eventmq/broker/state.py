@@ -351,12 +351,12 @@ class State:
 
         Those with a key never were: each of them says it.
         """
-        if limiter.subqueue.key:
+        if limiter.key.key:
             return
         for _, lease, place in self.running.values():
             job = lease.jobs[place]
-            if job is not None and subqueue_of(job.headers) == limiter.subqueue:
-                self.limiters.ran_before(job, limiter, self.now)
+            if job is not None and subqueue_of(job.headers) == limiter.key:
+                self.limiters.leased_before(job, limiter, self.now)
 
     def leased(
         self, job: JobRecord, entry: tuple[Session, Lease, int], *, again: bool = False

@@ -1,9 +1,9 @@
 """Subqueues: the jobs of a queue with the same task and key, and which of them a worker may take.
 
 The best ranked jobs of a `Subqueue` are in memory: every queued job whose (rank, seq) is at or
-below ``edge`` is in the window, leased, or put aside. Those above are in the store only, as long as
-``outside`` is true. A `Selector` takes jobs of one subqueue for a chunk; a `ReadyHeap` orders the
-subqueues that suit the sessions of one `Eligibility`.
+below ``edge`` is in the window, leased, or unroutable. Those above are in the store only, as long
+as ``spilled`` is true. A `Selector` takes jobs of one subqueue for a chunk; a `ReadyHeap` orders
+the subqueues that suit the sessions of one `Eligibility`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.store.writes import SubqueueKey
 
-    Judge = Callable[[str], float]
+    CostOf = Callable[[str], float]
     Refuses = Callable[[JobRecord], bool] | None
 
 __all__ = [
@@ -32,51 +32,51 @@ __all__ = [
     "NOTHING",
     "Eligibility",
     "Load",
-    "Place",
+    "RankKey",
     "ReadyHeap",
     "ReadyIndex",
     "Selector",
+    "SortKey",
     "Subqueue",
-    "Turn",
 ]
 
 
-#: (rank, seq) of a job, or something at or before it.
-Place = tuple[int, int]
+#: (rank, seq) of a job, or a lower bound of it.
+RankKey = tuple[int, int]
 
-#: What orders subqueues: a `Place`, or before it how much was served where they share fairly.
-Turn = tuple[int, ...]
+#: What orders subqueues: a `RankKey`, with the virtual time before it where they share fairly.
+SortKey = tuple[int, ...]
 
 #: A key below that of every job.
-BEFORE_ALL: Place = (-(1 << 62), 0)
+BEFORE_ALL: RankKey = (-(1 << 62), 0)
 
-#: The window's list is cut when so many taken entries stand before its head.
+#: The window's list is cut when so many taken entries come before its head.
 _CUT = 4096
 
 
 class Subqueue:
-    """A subqueue of a queue.
+    """The jobs of a queue with the same task and key: its window, and where the store goes on.
 
     Args:
-        key: As `eventmq.store.subqueue_of` says.
-        number: Of the subqueue in its queue: orders subqueues whose first jobs stand at one place.
+        key: What `eventmq.store.writes.subqueue_of` returns for its jobs.
+        number: Of the subqueue in its queue: breaks ties between equal keys.
         limiter: Of this task and key, None for no limits.
     """
 
     __slots__ = (
         "bytes",
-        "claiming",
         "edge",
-        "fresh",
         "head",
+        "idle",
         "items",
         "key",
         "limiter",
         "number",
-        "outside",
-        "served",
+        "reading",
+        "spilled",
         "task",
         "unknown_since",
+        "virtual_time",
     )
 
     def __init__(self, key: SubqueueKey, number: int = 0, limiter: Limiter | None = None) -> None:
@@ -89,41 +89,41 @@ class Subqueue:
         self.head = 0
         self.bytes = 0
         self.edge = BEFORE_ALL
-        self.outside = False
-        self.claiming = False
+        self.spilled = False
+        self.reading = False
         #: Since when there are workers of the queue, of which none knows the task.
         self.unknown_since: float | None = None
         #: Virtual time of fair sharing: jobs taken so far, and what others had taken when this
-        #: subqueue, being ``fresh``, began to compete, or did so again.
-        self.served = 0
-        self.fresh = True
+        #: subqueue, being ``idle``, began to compete, or did so again.
+        self.virtual_time = 0
+        self.idle = True
 
     def __len__(self) -> int:
         return len(self.items) - self.head
 
     @property
-    def first(self) -> Place | None:
+    def first(self) -> RankKey | None:
         """The (rank, seq) before which no job waits here, None where none waits at all."""
         if len(self.items) > self.head:
             return self.items[self.head][:2]
-        return self.edge if self.outside else None
+        return self.edge if self.spilled else None
 
     @property
-    def turn(self) -> Turn | None:
-        """What orders subqueues that share fairly: how much was served, then `first`."""
+    def fair_key(self) -> SortKey | None:
+        """What orders subqueues that share fairly: the virtual time, then `first`."""
         first = self.first
-        return None if first is None else (self.served, *first)
+        return None if first is None else (self.virtual_time, *first)
 
     def allowance(self, now: float) -> int:
-        """Return how many jobs may be taken now, far more than there are for any number."""
+        """Return how many jobs may be taken now, `ANY` without limits."""
         return ANY if self.limiter is None else self.limiter.allowance(now)
 
     def takes(self, job: JobRecord) -> bool:
-        """Say whether a job belongs into memory."""
-        return not self.outside or (job.rank, job.seq) <= self.edge
+        """Return whether a job belongs into memory."""
+        return not self.spilled or (job.rank, job.seq) <= self.edge
 
     def join(self, job: JobRecord) -> bool:
-        """Add a queued job that `takes` said to belong here; say whether it is the first now."""
+        """Add a queued job that belongs here (`takes`); return whether it is the first now."""
         items = self.items
         if self.head == len(items):
             items.clear()  # what stands before the head was taken
@@ -137,7 +137,7 @@ class Subqueue:
         return items[self.head] is entry
 
     def fill(self, jobs: list[JobRecord], length: int) -> bool:
-        """Add jobs of the store after all that are here; say whether their first is the first.
+        """Add jobs of the store after all that are here; return whether their first is the first.
 
         Args:
             jobs: In order, at least one.
@@ -159,16 +159,16 @@ class Subqueue:
         return job
 
     def leave(self, rank: int, seq: int) -> None:
-        """Leave a job at this place, and all after it, to the store."""
+        """Leave the job with this rank and number, and all after it, to the store."""
         edge = (rank, seq - 1)
-        self.edge = min(self.edge, edge) if self.outside else edge
-        self.outside = True
+        self.edge = min(self.edge, edge) if self.spilled else edge
+        self.spilled = True
 
     def remove(self, job: JobRecord) -> bool:
-        """Remove a job from the window; say whether it was there."""
-        for place in range(self.head, len(self.items)):
-            if self.items[place][2] is job:
-                del self.items[place]
+        """Remove a job from the window; return whether it was there."""
+        for index in range(self.head, len(self.items)):
+            if self.items[index][2] is job:
+                del self.items[index]
                 self.bytes -= len(job.body)
                 return True
         return False
@@ -176,28 +176,28 @@ class Subqueue:
     def drop(self, leave: Callable[[JobRecord], bool]) -> list[JobRecord]:
         """Remove and return the jobs of the window for which ``leave`` is true."""
         kept: list[tuple[int, int, JobRecord]] = []
-        left: list[tuple[int, int, JobRecord]] = []
+        removed: list[tuple[int, int, JobRecord]] = []
         for entry in self.items[self.head :]:
-            (left if leave(entry[2]) else kept).append(entry)
-        if left:
+            (removed if leave(entry[2]) else kept).append(entry)
+        if removed:
             self.items, self.head = kept, 0
-            self.bytes -= sum(len(entry[2].body) for entry in left)
-        return [entry[2] for entry in left]
+            self.bytes -= sum(len(entry[2].body) for entry in removed)
+        return [entry[2] for entry in removed]
 
-    def rewind(self, before: Place = BEFORE_ALL) -> None:
-        """Forget the edge: the next claim starts at the best ranked job of the store.
+    def rewind(self, before: RankKey = BEFORE_ALL) -> None:
+        """Forget the edge: the next read starts at the best ranked job of the store.
 
         Args:
-            before: No job of the subqueue in the store stands before this place.
+            before: No job of the subqueue in the store comes before this.
         """
-        self.outside = True
+        self.spilled = True
         self.edge = (before[0], before[1] - 1)
 
 
 class Load(NamedTuple):
     """What a chunk may hold. The first job is always taken."""
 
-    #: That the jobs cost together.
+    #: Run time that the jobs cost together.
     seconds: float
     jobs: int
     #: Of their bodies.
@@ -209,114 +209,109 @@ class Selector:
 
     Args:
         subqueue: The subqueue.
-        judge: Header text -> seconds that such a job costs, below 0 if it does not suit; asked
+        cost_of: Header text -> seconds that such a job costs, below 0 if it does not suit; asked
             once per text.
         refuses: Asked for each job in addition, or None.
     """
 
-    __slots__ = ("_costs", "_judge", "_place", "_refuses", "_skipped", "spent", "subqueue")
+    __slots__ = ("_cost_of", "_costs", "_index", "_refuses", "_skipped", "spent", "subqueue")
 
-    def __init__(self, subqueue: Subqueue, judge: Judge, refuses: Refuses) -> None:
+    def __init__(self, subqueue: Subqueue, cost_of: CostOf, refuses: Refuses) -> None:
         self.subqueue = subqueue
         #: Seconds that the jobs taken so far cost.
         self.spent = 0.0
-        self._judge = judge
+        self._cost_of = cost_of
         self._refuses = refuses
-        self._place = subqueue.head
+        self._index = subqueue.head
         self._skipped: list[tuple[int, int, JobRecord]] = []
         self._costs: dict[str, float] = {}
 
     @property
-    def next(self) -> Place | None:
+    def next(self) -> RankKey | None:
         """The (rank, seq) of what comes next: a lower bound where that is in the store only."""
-        if self._place < len(self.subqueue.items):
-            return self.subqueue.items[self._place][:2]
-        return self.subqueue.edge if self.subqueue.outside else None
+        if self._index < len(self.subqueue.items):
+            return self.subqueue.items[self._index][:2]
+        return self.subqueue.edge if self.subqueue.spilled else None
 
     @property
-    def dry(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether nothing more is in memory."""
-        return self._place >= len(self.subqueue.items)
+        return self._index >= len(self.subqueue.items)
 
     # hot loop: benchmarks/drain.py
-    def take(
-        self,
-        taken: list[JobRecord],
-        size: int,
-        load: Load,
-        before: Turn | None,
+    def select(
+        self, selected: list[JobRecord], size: int, load: Load, before: SortKey | None
     ) -> int:
-        """Append jobs to ``taken``; return how many bytes their bodies have now, or -1 when full.
+        """Append jobs to ``selected``; return the bytes of their bodies, or -1 when it is full.
 
         Args:
-            taken: The jobs of the chunk so far.
-            size: Bytes of their bodies.
+            selected: The jobs of the chunk so far.
+            size: Bytes of their bodies so far.
             load: What the chunk may hold; its seconds are for the jobs of this subqueue.
             before: Stop at a job that ranks after this, None for no bound.
         """
         budget, limit, max_bytes = load
-        items, place, end = self.subqueue.items, self._place, len(self.subqueue.items)
-        costs, judge, refuses, spent = self._costs, self._judge, self._refuses, self.spent
+        items, index, end = self.subqueue.items, self._index, len(self.subqueue.items)
+        costs, cost_of, refuses, spent = self._costs, self._cost_of, self._refuses, self.spent
         full = False
-        while place < end:
-            if len(taken) >= limit or spent >= budget:
+        while index < end:
+            if len(selected) >= limit or spent >= budget:
                 full = True
                 break
-            entry = items[place]
+            entry = items[index]
             job = entry[2]
             if before is not None and entry[:2] > before:
                 break
             headers = job.headers
             cost = costs.get(headers)
             if cost is None:
-                cost = costs[headers] = judge(headers)
+                cost = costs[headers] = cost_of(headers)
             if cost < 0.0 or (refuses is not None and refuses(job)):
                 self._skipped.append(entry)
-                place += 1
+                index += 1
                 continue
             length = len(job.body)
-            if size + length > max_bytes and taken:
+            if size + length > max_bytes and selected:
                 full = True
                 break
-            place += 1
+            index += 1
             size += length
             self.subqueue.bytes -= length
-            taken.append(job)
+            selected.append(job)
             spent += cost
-        self._place, self.spent = place, spent
+        self._index, self.spent = index, spent
         return -1 if full else size
 
     def close(self) -> None:
         """Remove what was taken from the window."""
-        subqueue, place = self.subqueue, self._place
+        subqueue, index = self.subqueue, self._index
         skipped = self._skipped
-        if place - subqueue.head == len(skipped):
+        if index - subqueue.head == len(skipped):
             return
-        place -= len(skipped)
-        subqueue.items[place : place + len(skipped)] = skipped
-        subqueue.head = place
-        if place > _CUT:
-            del subqueue.items[:place]
+        index -= len(skipped)
+        subqueue.items[index : index + len(skipped)] = skipped
+        subqueue.head = index
+        if index > _CUT:
+            del subqueue.items[:index]
             subqueue.head = 0
 
 
-#: What orders the subqueues of a heap.
-_FIRST: Callable[[Subqueue], Turn | None] = attrgetter("first")
+#: The order of a heap: by rank, or by virtual time.
+_RANKED: Callable[[Subqueue], SortKey | None] = attrgetter("first")
+_FAIR: Callable[[Subqueue], SortKey | None] = attrgetter("fair_key")
 
-_TURN: Callable[[Subqueue], Turn | None] = attrgetter("turn")
+#: Heaps of a queue: of more the oldest goes, and is made again when a session asks for it.
+_MAX_HEAPS = 100
 
-#: ReadyIndex of a queue: the one made first goes, and is made again when a session looks.
-_MOST = 100
+#: Subqueues that are read together when the first of them has to be read from the store.
+_LOOKAHEAD = 16
 
-#: Subqueues that are looked at together when the first of them has to be read from the store.
-_EARLY = 16
-
-#: A heap of at most so many entries is not looked through for those that are out of date.
+#: A heap of at most so many entries is not cleared of those that are out of date.
 _SMALL = 64
 
 
 class Eligibility(NamedTuple):
-    """Which jobs a session takes."""
+    """Which jobs a session may be offered."""
 
     #: Names of tasks; None means any.
     tasks: frozenset[str] | None
@@ -324,13 +319,13 @@ class Eligibility(NamedTuple):
     legacy: bool
 
     def admits(self, task: str | None) -> bool:
-        """Say whether jobs of a task suit, or legacy ones where it is None."""
+        """Return whether it has the jobs of a task, or legacy ones where it is None."""
         if task is None:
             return self.legacy
         return self.tasks is None or task in self.tasks
 
 
-#: The eligibility of a session that did not say yet what it knows.
+#: The eligibility of a session that has not told yet what it knows.
 NOTHING = Eligibility(frozenset(), legacy=False)
 
 #: The eligibility of a session that takes legacy jobs only.
@@ -338,87 +333,84 @@ LEGACY_ONLY = Eligibility(frozenset(), legacy=True)
 
 
 class ReadyHeap:
-    """The subqueues of a queue that suit an eligibility.
+    """The subqueues of a queue that an eligibility has, the next one first.
 
     Args:
-        eligibility: Of the sessions that look.
-        key: Subqueue -> what orders it, None where it has nothing.
+        eligibility: Of the sessions that are served from it.
+        key: Subqueue -> what orders it, None where it has no job.
     """
 
-    __slots__ = ("_floor", "_heap", "_limit", "_placed", "eligibility", "key")
+    __slots__ = ("_heap", "_keys", "_limit", "_virtual_time", "eligibility", "key")
 
-    def __init__(self, eligibility: Eligibility, key: Callable[[Subqueue], Turn | None]) -> None:
+    def __init__(self, eligibility: Eligibility, key: Callable[[Subqueue], SortKey | None]) -> None:
         self.eligibility = eligibility
         self.key = key
-        self._heap: list[tuple[Turn, int, Subqueue]] = []
+        self._heap: list[tuple[SortKey, int, Subqueue]] = []
         self._limit = _SMALL
-        #: The key with which a subqueue stands in the heap; its other entries are out of date.
-        self._placed: dict[Subqueue, Turn] = {}
-        self._floor = 0
+        #: The key of a subqueue in the heap; its other entries are out of date.
+        self._keys: dict[Subqueue, SortKey] = {}
+        self._virtual_time = 0
 
     def add(self, subqueue: Subqueue) -> None:
-        """Note that a subqueue has something to lease, or something better than before."""
-        place = self.key(subqueue)
-        old = self._placed.get(subqueue)
-        if place is not None and (old is None or place < old):
-            self._placed[subqueue] = place
+        """Record that a subqueue has a job to lease, or a better one than before."""
+        key = self.key(subqueue)
+        old = self._keys.get(subqueue)
+        if key is not None and (old is None or key < old):
+            self._keys[subqueue] = key
             heap = self._heap
-            heappush(heap, (place, subqueue.number, subqueue))
+            heappush(heap, (key, subqueue.number, subqueue))
             if len(heap) > self._limit:
                 self._rebuild()
 
     def _rebuild(self) -> None:
-        key = self.key
-        places = [(subqueue, key(subqueue)) for subqueue in self._placed]
-        self._placed = {subqueue: place for subqueue, place in places if place is not None}
-        self._heap = [
-            (place, subqueue.number, subqueue) for subqueue, place in self._placed.items()
-        ]
+        keys = [(subqueue, self.key(subqueue)) for subqueue in self._keys]
+        self._keys = {subqueue: key for subqueue, key in keys if key is not None}
+        self._heap = [(key, subqueue.number, subqueue) for subqueue, key in self._keys.items()]
         heapify(self._heap)
         self._limit = max(_SMALL, 2 * len(self._heap))
 
     # hot loop: benchmarks/drain.py
     def first(self) -> Subqueue | None:
-        """Return the subqueue with the best job, or perhaps: its best may be in the store only."""
-        heap, placed, key = self._heap, self._placed, self.key
+        """Return the subqueue with the best job; that one may be in the store only."""
+        heap, keys, key_of = self._heap, self._keys, self.key
         while heap:
-            place, number, subqueue = heap[0]
-            if placed.get(subqueue) != place:
+            key, number, subqueue = heap[0]
+            if keys.get(subqueue) != key:
                 heappop(heap)
                 continue
-            now = key(subqueue)
-            if now == place:
+            now = key_of(subqueue)
+            if now == key:
                 return subqueue
             if now is None:
                 heappop(heap)
-                del placed[subqueue]
+                del keys[subqueue]
             else:
-                placed[subqueue] = now
+                keys[subqueue] = now
                 heapreplace(heap, (now, number, subqueue))
         return None
 
     def pop(self) -> None:
-        """Take the subqueue out that `first` just returned, until it is added again."""
+        """Remove the subqueue that `first` just returned, until it is added again."""
         _, _, subqueue = heappop(self._heap)
-        del self._placed[subqueue]
+        del self._keys[subqueue]
 
     @property
-    def floor(self) -> int:
-        """What the subqueue was served that was served least, of those that may be taken from."""
-        subqueue = self.first()
-        return self._floor if subqueue is None else max(self._floor, subqueue.served)
+    def virtual_time(self) -> int:
+        """Virtual time of the heap: the least one of the subqueues that may be taken from."""
+        first = self.first()
+        return max(self._virtual_time, 0 if first is None else first.virtual_time)
 
-    def rise(self, served: int) -> None:
-        """Note that no subqueue that may be taken from was served less."""
-        self._floor = max(self._floor, served)
+    def advance(self, virtual_time: int) -> None:
+        """Record that no subqueue that may be taken from has a lesser virtual time."""
+        self._virtual_time = max(self._virtual_time, virtual_time)
 
     def following(self) -> list[Subqueue]:
-        """Return some subqueues that come early."""
-        return [subqueue for _, _, subqueue in self._heap[:_EARLY]]
+        """Return some of the first subqueues."""
+        return [subqueue for _, _, subqueue in self._heap[:_LOOKAHEAD]]
 
 
 class ReadyIndex:
-    """The heaps of a queue, by eligibility."""
+    """The ready heaps of a queue, by eligibility."""
 
     __slots__ = ("_fair", "_of")
 
@@ -427,7 +419,7 @@ class ReadyIndex:
         self._fair = False
 
     def order(self, *, fair: bool) -> None:
-        """Order subqueues by who was served least, or by their ranks."""
+        """Order subqueues by virtual time, or by their ranks."""
         if fair != self._fair:
             self._fair = fair
             self._of.clear()
@@ -436,29 +428,27 @@ class ReadyIndex:
         """Return the heap of an eligibility, making it from the queue's subqueues if it is new."""
         heap = self._of.get(eligibility)
         if heap is None:
-            if len(self._of) >= _MOST:
+            if len(self._of) >= _MAX_HEAPS:
                 del self._of[next(iter(self._of))]
-            suits = [subqueue for subqueue in subqueues if eligibility.admits(subqueue.task)]
-            heap = self._of[eligibility] = ReadyHeap(eligibility, _TURN if self._fair else _FIRST)
-            heap.rise(min((subqueue.served for subqueue in suits if not subqueue.fresh), default=0))
-            for subqueue in suits:
-                self._join(subqueue, heap.floor)
+            eligible = [each for each in subqueues if eligibility.admits(each.task)]
+            heap = self._of[eligibility] = ReadyHeap(eligibility, _FAIR if self._fair else _RANKED)
+            heap.advance(min((each.virtual_time for each in eligible if not each.idle), default=0))
+            for subqueue in eligible:
+                self._join(subqueue, heap.virtual_time)
                 heap.add(subqueue)
         return heap
 
     def show(self, subqueue: Subqueue) -> None:
-        """Let workers see that a subqueue has something, or something better than before."""
-        heaps = [
-            heap for eligibility, heap in self._of.items() if eligibility.admits(subqueue.task)
-        ]
-        if heaps and subqueue.fresh:
-            self._join(subqueue, max(heap.floor for heap in heaps))
+        """Offer the jobs of a subqueue, or a better one than before, to workers."""
+        heaps = [heap for each, heap in self._of.items() if each.admits(subqueue.task)]
+        if heaps and subqueue.idle:
+            self._join(subqueue, max(heap.virtual_time for heap in heaps))
         for heap in heaps:
             heap.add(subqueue)
 
     @staticmethod
-    def _join(subqueue: Subqueue, floor: int) -> None:
-        """Let a subqueue take part: what it did not ask for, or was not given, is no credit."""
-        if subqueue.fresh:
-            subqueue.fresh = False
-            subqueue.served = max(subqueue.served, floor)
+    def _join(subqueue: Subqueue, virtual_time: int) -> None:
+        """Let a subqueue compete from now on: the time that it was idle is no credit."""
+        if subqueue.idle:
+            subqueue.idle = False
+            subqueue.virtual_time = max(subqueue.virtual_time, virtual_time)

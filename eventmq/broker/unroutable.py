@@ -131,7 +131,7 @@ class UnroutableJobs:
                 self._log.warn(queue.name, subqueue.task or "", sessions, grace)
             if subqueue.unknown_since is not None and self._too_long(subqueue.unknown_since):
                 self._fail(queue, subqueue.task or "", queue.drop_from(subqueue, lambda _: True))
-                queue.want(subqueue)
+                queue.demand(subqueue)
         if self.state.refusals and sessions:
             self._withhold(queue, sessions)
 

@@ -313,7 +313,7 @@ class BrokerMachine(RuleBasedStateMachine):
             assert len(queue) == sum(map(len, windows))
             assert len(queue) <= max(self.broker.limits.queue_window, len(TASKS))
             assert all(subqueue.first is not None for subqueue in queue.subqueues.values())
-        assert state.subqueue_counts.subqueues == sum(
+        assert state.subqueue_counts.total == sum(
             len(queue.subqueues) for queue in state.queues.values()
         )
 

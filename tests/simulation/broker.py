@@ -118,12 +118,12 @@ class BrokerProcess(Process):
         for frames in inbox:
             self.network.told(self.name, f"gets from {frames[0].decode()}", frames[1:])
             core.receive("main", frames, now)
-        core.decide(now, judge=True)
+        core.decide(now, caught_up=True)
         if core.has_writes:
             self._send()
             self._commit()
             self._send()
-            core.decide(self._tell(), judge=False)
+            core.decide(self._tell(), caught_up=False)
         self._send()
         now = self._tell()
         self._wait = 0.0 if core.has_writes else max(0.0, core.wake_at(now) - now)

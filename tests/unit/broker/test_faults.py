@@ -152,7 +152,7 @@ def test_heartbeats_go_out_however_much_comes_in(broker: Broker) -> None:
     broker.worker()
     for _ in range(20):
         broker.clock.time += 0.5
-        broker.core.decide(broker.clock.now(), judge=False)
+        broker.core.decide(broker.clock.now(), caught_up=False)
     beats = [m for m in broker.core.take_deferred_sends() if b"HEARTBEAT" in m.frames]
     assert len(beats) >= 3
 

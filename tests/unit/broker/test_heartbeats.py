@@ -146,7 +146,7 @@ def test_nobody_is_given_up_while_something_waits_to_be_read(broker: Broker) -> 
     lose(broker, b"w1")
     after(broker, SETTLE)
     broker.clock.time += 0.6
-    broker.core.decide(broker.clock.now(), judge=False)
+    broker.core.decide(broker.clock.now(), caught_up=False)
     assert "one" in broker.core.state.sessions
     broker.worker(b"again", "one", received=1, held=(1,))
     assert broker.core.state.sessions["one"].leases

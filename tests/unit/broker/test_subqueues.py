@@ -150,7 +150,7 @@ def test_a_worker_of_everything_gets_a_thousand_tasks_as_they_came(broker: Broke
     sent = [job_id for _ in range(2) for job_id in batch(broker, [f"t{i}" for i in range(300)])]
     broker.worker(b"w", "w")
     assert worked_off(broker, b"w", len(sent)) == sent
-    assert broker.core.state.subqueue_counts.subqueues == 0
+    assert broker.core.state.subqueue_counts.total == 0
 
 
 def batch(broker: Broker, tasks: list[str]) -> list[str]:
@@ -229,7 +229,7 @@ def test_subqueues_share_the_window() -> None:
     for seq in range(3, 203):
         queue.join(job(seq))
     assert (len(queue.subqueue(SubqueueKey("a.work"))), len(queue)) == (63, 64)
-    assert queue.subqueue(SubqueueKey("a.work")).outside
+    assert queue.subqueue(SubqueueKey("a.work")).spilled
     for seq in range(203, 303):
         queue.join(job(seq, _B))
     assert (
@@ -244,11 +244,13 @@ def test_nothing_is_taken_past_a_job_that_is_in_the_store() -> None:
     for seq in (1, 5, 6):
         queue.join(job(seq))
     other = queue.subqueue(SubqueueKey("b.work"))
-    other.outside, other.edge = True, (3, 3)
-    taken = queue.take(_ALL, lambda _: 0.0, None, _ANY)
+    other.spilled, other.edge = True, (3, 3)
+    taken = queue.select(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in taken] == [1]
-    assert queue.take(_ALL, lambda _: 0.0, None, _ANY) == []
-    taken = queue.take(Eligibility(frozenset({"a.work"}), legacy=False), lambda _: 0.0, None, _ANY)
+    assert queue.select(_ALL, lambda _: 0.0, None, _ANY) == []
+    taken = queue.select(
+        Eligibility(frozenset({"a.work"}), legacy=False), lambda _: 0.0, None, _ANY
+    )
     assert [each.seq for each in taken] == [5, 6]
 
 
@@ -256,11 +258,11 @@ def test_the_load_is_for_all_subqueues_together() -> None:
     queue = Queue("q", 64, 1 << 20, 0.0)
     for seq in range(1, 31):
         queue.join(job(seq, _A if seq % 2 else _B))
-    take = queue.take
-    assert len(take(_ALL, lambda _: 0.0, None, _ANY._replace(jobs=7))) == 7
-    assert len(take(_ALL, lambda _: 1.0, None, _ANY._replace(seconds=4.0))) == 4
-    assert len(take(_ALL, lambda _: 0.0, None, _ANY._replace(bytes=3))) == 3
-    rest = take(_ALL, lambda _: 0.0, None, _ANY)
+    select = queue.select
+    assert len(select(_ALL, lambda _: 0.0, None, _ANY._replace(jobs=7))) == 7
+    assert len(select(_ALL, lambda _: 1.0, None, _ANY._replace(seconds=4.0))) == 4
+    assert len(select(_ALL, lambda _: 0.0, None, _ANY._replace(bytes=3))) == 3
+    rest = select(_ALL, lambda _: 0.0, None, _ANY)
     assert [each.seq for each in rest] == list(range(15, 31))
 
 
