@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.broker.transient import Transient
-    from eventmq.broker.waiters import Waits
+    from eventmq.broker.waiters import ResultWaiters
     from eventmq.graph import Plan
     from eventmq.headers import Headers
     from eventmq.store.reads import JobRow
@@ -35,9 +35,9 @@ __all__ = ["Admission", "GraphAdmission", "Uniqueness"]
 class Uniqueness:
     """Follows what became of jobs with unique keys."""
 
-    def __init__(self, state: State, waits: Waits) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
-        self.waits = waits
+        self.waiters = waiters
 
     def admitted(self, job: JobRecord, write_result: WriteResult) -> bool:
         """Say whether a job is stored, and make it and those that it replaced what they are."""
@@ -70,7 +70,7 @@ class Uniqueness:
             state.counters[row.state.value] += 1
         state.counters["ended"] += len(rows)
         state.counters["replaced"] += len(rows)
-        self.waits.ended(rows)
+        self.waiters.ended(rows)
 
     def ended(self, rows: Sequence[Finished]) -> None:
         """Look soon for delayed jobs: one may have waited for the end of these."""
@@ -114,11 +114,11 @@ class _Arrival(NamedTuple):
 class Admission:
     """Admits jobs."""
 
-    def __init__(self, state: State, waits: Waits, transient: Transient) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters, transient: Transient) -> None:
         self.state = state
-        self.waits = waits
+        self.waiters = waiters
         self.transient = transient
-        self.unique = Uniqueness(state, waits)
+        self.unique = Uniqueness(state, waiters)
         #: Queues that the message names first, and by whom, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
 
@@ -154,7 +154,7 @@ class Admission:
         """Return a job by itself; note who gets a REPLY at its end."""
         replies, asks = headers.reply_requested, headers.ack_requested or bool(headers.guarantee)
         if replies:
-            self.waits.reply_later(job.id, peer)
+            self.waiters.owe_reply(job.id, peer)
         return _Arrival(
             peer, message_id, replies or asks, batch=False, jobs=[job], places=[0], refused={},
             wants_reply=replies, coalesce=replies and not asks and peer.reads_rows,
@@ -339,7 +339,7 @@ class Admission:
         if self._new_queues:
             self._begin_queues()
         limited = state.limiters.of
-        queue, text, waits = None, "", False
+        queue, text, waiters = None, "", False
         for job in arrival.jobs:
             if queue is None or queue.name != job.queue:
                 queue = state.queue(job.queue)
@@ -347,8 +347,8 @@ class Admission:
                 state.busy[job.queue] = queue
             if job.headers is not text:  # most of a batch have the same
                 text = job.headers
-                waits = _waits(text, limited)
-            if job.state is JobState.QUEUED and not waits:
+                waiters = _waits(text, limited)
+            if job.state is JobState.QUEUED and not waiters:
                 queue.arriving.append(job)
         state.write(
             Admit(arrival.jobs, state.running),
@@ -397,7 +397,7 @@ class Admission:
                     text = f"another key has submitted a job with the id {job_id!r}"
                     arrival.refused[arrival.places[i]] = ("not-allowed", text)
                     if self.state.reply_to.get(job_id) is arrival.peer:
-                        self.waits.reply_never(job_id)
+                        self.waiters.cancel_reply(job_id)
             self._receipt(arrival, arrival.refused)
 
         self.state.write(FindJobs(ids, 0), settle)
@@ -424,9 +424,9 @@ class Admission:
         self._withdraw(job)
         if write_result.code == "same_id":
             state.counters["duplicates"] += 1
-            self.waits.look_again(job.id)
+            self.waiters.check_ended(job.id)
             return
-        self.waits.reply_never(job.id)
+        self.waiters.cancel_reply(job.id)
         if write_result.code == "full":
             arrival.refused[arrival.places[i]] = ("store-full", write_result.detail)
         else:
@@ -438,14 +438,14 @@ class Admission:
         if entry is not None and entry[1].jobs[entry[2]] is job:
             _, lease, place = entry
             lease.jobs[place] = None
-            lease.left -= 1
+            lease.remaining -= 1
             self.state.released(job, unstarted=True)
 
     def _undone(self, arrival: _Arrival) -> None:
         state = self.state
         for job in arrival.jobs:
             self._withdraw(job)
-            self.waits.reply_never(job.id)
+            self.waiters.cancel_reply(job.id)
         text = "the disk is full; nothing was stored"
         if arrival.batch:
             refused = dict.fromkeys(arrival.places, ("store-full", text)) | arrival.refused

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
-    from eventmq.broker.waiters import Waits
+    from eventmq.broker.waiters import ResultWaiters
     from eventmq.store.reads import JobRow
     from eventmq.wire.commands import Admin, Call, Publish
 
@@ -38,9 +38,9 @@ MAX_ATTEMPTS = 10
 class Calls:
     """Answers calls."""
 
-    def __init__(self, state: State, waits: Waits) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
-        self.waits = waits
+        self.waiters = waiters
         self._handlers: dict[str, Callable[[Peer, str, Mapping[str, Any]], None]] = {
             "get": self._get,
             "forget": self._forget,
@@ -51,7 +51,7 @@ class Calls:
             "workers": lambda peer, call, _: self._answer(peer, call, self._workers()),
             "status": lambda peer, call, _: self._answer(peer, call, self._status()),
             "ping": lambda peer, call, _: self._answer(peer, call, self._ping()),
-            "stream": waits.streams.open,
+            "stream": waiters.streams.open,
             "subscribe": self._subscribe,
         }
 
@@ -81,10 +81,10 @@ class Calls:
         if peer.waiting + len(ids) > self.state.limits.max_waits:
             msg = f"this peer waits for {peer.waiting} jobs already"
             raise ProtocolError(msg, code="too-many")
-        self.waits.get(peer, call, ids)
+        self.waiters.get(peer, call, ids)
 
     def _forget(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
-        self.waits.forget(peer, read_text(arguments, "call"))
+        self.waiters.forget(peer, read_text(arguments, "call"))
         self._answer(peer, call, None)
 
     def _state(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Calls:
             known.update({**self.state.transient.find([job_id], self.state.now), **known})
             if job_id in known:
                 attempts = _attempts(known[job_id], history, self.state.keeper.wall_of)
-                progress = self.waits.streams.progress.get(job_id)
+                progress = self.waiters.streams.progress.get(job_id)
                 row = {**self.row(known[job_id]), "attempts": attempts, "progress": progress}
                 row |= (lineage[0] or Lineage("", ""))._asdict()
                 self._answer(peer, call, row)
@@ -194,8 +194,8 @@ class Calls:
                 "tasks": sorted(s.tasks),
                 "window": s.window,
                 "chunks": len(s.leases),
-                "running": sum(lease.left for lease in s.leases.values()),
-                "seen": round(now - s.peer.heard, 3) if s.peer else None,
+                "running": sum(lease.remaining for lease in s.leases.values()),
+                "seen": round(now - s.peer.last_seen, 3) if s.peer else None,
                 "plain": s.legacy,
             }
             for s in self.state.sessions.values()
@@ -218,7 +218,7 @@ class Calls:
             "peers": len(state.peers),
             "counters": dict(state.counters),
             "queue_limits": self._queue_limits(),
-            **self.waits.snapshot(),
+            **self.waiters.snapshot(),
             **status_keys(state),
         }
 

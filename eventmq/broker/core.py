@@ -27,7 +27,7 @@ from eventmq.broker.streams import Streams
 from eventmq.broker.transient import Transient
 from eventmq.broker.unregistered import UnregisteredPeers, reads_refusal
 from eventmq.broker.unroutable import UnroutableJobs
-from eventmq.broker.waiters import Waits
+from eventmq.broker.waiters import ResultWaiters
 from eventmq.errors import ProtocolError, QueueFull
 from eventmq.store.reads import (
     FindJobs,
@@ -107,16 +107,16 @@ class BrokerCore:
     ) -> None:
         self.state = state = State(limits, version=version)
         self.streams = Streams(state, lambda *job: self.operations.cancel(*job))  # noqa: PLW0108 - made later
-        self.waits = Waits(state, self.streams)
-        self.transient = Transient(state, self.waits)
-        self.admission = GraphAdmission(state, self.waits, self.transient)
-        self.outcomes = Outcomes(state, self.waits, self.transient)
+        self.waiters = ResultWaiters(state, self.streams)
+        self.transient = Transient(state, self.waiters)
+        self.admission = GraphAdmission(state, self.waiters, self.transient)
+        self.outcomes = Outcomes(state, self.waiters, self.transient)
         self.dispatch = Dispatch(state, routing, self.outcomes, self.transient)
         self.unroutable = UnroutableJobs(state, self.outcomes)
         self.sessions = Sessions(
-            state, self.dispatch, self.outcomes, self.waits, self.unroutable, new_order=new_order
+            state, self.dispatch, self.outcomes, self.waiters, self.unroutable, new_order=new_order
         )
-        self.calls = Calls(state, self.waits)
+        self.calls = Calls(state, self.waiters)
         self.events = Events(state, self.calls)
         self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
         self.graphs = Graphs(state, self.operations)
@@ -206,7 +206,7 @@ class BrokerCore:
         peer = self.peer(Key(port, frames[0]), now, frames)
         if peer is None:
             return
-        peer.heard = now
+        peer.last_seen = now
         state.counters["messages"] += 1
         try:
             if len(frames) > state.limits.max_frames:
@@ -347,7 +347,7 @@ class BrokerCore:
         self.transient.promote()
         self.graphs.tick()
         self.bulk.run()
-        self.waits.lookups.run()
+        self.waiters.lookups.run()
         self.dispatch.run()
         if (changes := state.suspects.take_changes()) is not None:
             write, undo = changes
@@ -356,7 +356,7 @@ class BrokerCore:
     def wake_at(self, now: float) -> float:
         """Return the store time at which `decide` is wanted although nothing was received."""
         state = self.state
-        due = wake = now + min(state.limits.lease_interval / 2, self.waits.lookups.patience)
+        due = wake = now + min(state.limits.lease_interval / 2, self.waiters.lookups.timeout)
         moments = (
             state.next_due, state.transient.next_due, self.dispatch.throttle.ready_at,
             state.next_deadline, self.heartbeats.due, self.sessions.due,
@@ -379,7 +379,7 @@ class BrokerCore:
                 return
             for callback, write_result in zip(settles, write_results, strict=True):
                 callback(write_result)
-            self.waits.flush()
+            self.waiters.flush()
 
         return writes, settle
 
@@ -400,7 +400,7 @@ class BrokerCore:
         for write, settle, undo in zip(writes, settles, undos, strict=True):
             if isinstance(write, _READS):
                 state.write(write, settle, undo)
-        self.waits.flush()
+        self.waiters.flush()
 
     @property
     def has_writes(self) -> bool:
@@ -430,4 +430,4 @@ class BrokerCore:
             peer.warned = True  # who sends has logged it
             self.state.error(peer, "", "inform-again", "read what you were sent, then ask again")
         elif peer is not None:
-            self.waits.miss(peer)
+            self.waiters.end_streams(peer)

@@ -215,7 +215,7 @@ class Inputs:
     def begin(self, peer: Peer, call: str, arguments: Mapping[str, Any]) -> None:
         """Answer the CALL ``begin``: the worker has a suspect, and is about to start it."""
         job_id, delivery = read_text(arguments, "id"), read_number(arguments, "delivery")
-        self._check(peer.session, job_id, delivery).begun = True
+        self._check(peer.session, job_id, delivery).started = True
         self.state.reply(peer, pack(None), call)
 
     def _check(self, session: Session | None, job_id: str, delivery: int) -> Lease:
@@ -346,8 +346,8 @@ class Dispatch:
             for weight, name in session.queues
             if name in ready and blocked.get(name) != queues[name].version
         ]
-        if session.kept_for:  # first what it was kept free for
-            options = [o for o in options if o[1] == session.kept_queue] or options
+        if session.reserved_for:  # first what it was kept free for
+            options = [o for o in options if o[1] == session.reserved_queue] or options
         if len(options) == len(ready):  # nobody else's queue is ready
             return options
         return options + self._orphans_for(session, ready)
@@ -578,12 +578,12 @@ class Dispatch:
     ) -> Lease:
         number = session.next_number
         session.next_number = number + 1
-        if session.kept_for:
-            session.kept_for = ""
+        if session.reserved_for:
+            session.reserved_for = ""
         if self.state.suspects and not transient:
             self.state.suspects.leased(jobs[0], session, self.state.now)
         message_id = jobs[0].id if session.legacy else f"{session.id[:64]}.{number}"
-        lease = Lease(number, queue.name, list(jobs), [], message_id, left=len(jobs))
+        lease = Lease(number, queue.name, list(jobs), [], message_id, remaining=len(jobs))
         lease.transient, lease.leased = transient, self.state.now
         if self.state.suspects and not transient and not session.legacy:
             lease.asks = self.state.suspects.get(jobs[0]) is not None
@@ -626,7 +626,7 @@ class Dispatch:
 
     def _send(self, session: Session, lease: Lease) -> None:
         state = self.state
-        if not lease.left:  # the same commit has refused or ended all of it
+        if not lease.remaining:  # the same commit has refused or ended all of it
             session.free += session.legacy
             self.outcomes.close(session, lease)
             return
@@ -635,10 +635,10 @@ class Dispatch:
             return
         frames = legacy_frames(lease) if session.legacy else chunk_frames(lease, state.wall)
         session.peer.sent = state.now
-        state.counters["dispatched"] += lease.left
+        state.counters["dispatched"] += lease.remaining
         if not lease.resent:
-            session.given += lease.left
-            state.queues[lease.queue].given += lease.left
+            session.assigned += lease.remaining
+            state.queues[lease.queue].assigned += lease.remaining
         state.deferred_sends.append(Outgoing(session.peer.key, frames, session, lease))
 
     def send_again(self, session: Session, lease: Lease) -> None:

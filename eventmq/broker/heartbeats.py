@@ -32,7 +32,7 @@ class Heartbeats:
         #: A connection was lost since `run`.
         self._lost = False
         #: When that was heard last, when the last look was, and when the next one is.
-        self._heard = self._looked = 0.0
+        self._lost_at = self._looked = 0.0
         self._next_look: float | None = None
         #: When the HEARTBEATs were sent that were due.
         self._beaten = 0.0
@@ -53,7 +53,7 @@ class Heartbeats:
     def shift(self, seconds: float) -> None:
         """Move every moment: the broker itself was away, or the clock jumped."""
         self._beaten = self.state.now
-        self._heard += seconds
+        self._lost_at += seconds
         self._looked += seconds
         self._next_look = None if self._next_look is None else self._next_look + seconds
 
@@ -61,14 +61,14 @@ class Heartbeats:
         """Send what is due."""
         now = self.state.now
         if self._lost:
-            self._lost, self._heard = False, now
+            self._lost, self._lost_at = False, now
             if self._next_look is None:
                 self._next_look = max(now + _SETTLE, self._looked + _APART)
         if self._next_look is not None and now >= self._next_look:
             self._look()
             self._looked = now
             # One that was lost a moment ago the ROUTER may not know of yet.
-            self._next_look = now + _APART if now < self._heard + _SETTLE else None
+            self._next_look = now + _APART if now < self._lost_at + _SETTLE else None
         if now - self._beaten >= self.state.limits.lease_interval / 2:
             self._beaten = now
             self._beat()
@@ -81,7 +81,7 @@ class Heartbeats:
     def _beat(self) -> None:
         limits, now = self.state.limits, self.state.now
         for peer in self.state.peers.values():
-            if peer.role and not peer.left:
+            if peer.role and not peer.leaving:
                 session = peer.session
                 busy = session is not None and self._works(session)
                 every = limits.lease_interval if busy else limits.heartbeat_interval
@@ -89,7 +89,7 @@ class Heartbeats:
                     busy
                     and session is not None
                     and not session.legacy
-                    and now - session.told >= every
+                    and now - session.notified_at >= every
                 ):
                     self.send(peer)
 
@@ -102,7 +102,7 @@ class Heartbeats:
         state, session = self.state, peer.session
         status = None
         if session is not None and not session.legacy:
-            session.told = state.now
+            session.notified_at = state.now
             status = format_waiting(self._waiting(session))
         state.send(peer, Heartbeat(state.message_id(), f"{state.wall:.2f}", status).frames())
 

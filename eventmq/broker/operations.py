@@ -238,12 +238,12 @@ class Operations:
         lease.jobs[place] = None
         if session.legacy and lease.sent:
             return  # it cannot be told; the lease stands for its slot until that is free
-        lease.left -= 1
+        lease.remaining -= 1
         if session.legacy:
             session.free += 1
         else:
             self._tell(session, lease, place, job_id, reason)
-        if not lease.left:
+        if not lease.remaining:
             self.outcomes.close(session, lease)
 
     def _tell(self, session: Session, lease: Lease, place: int, job_id: str, reason: str) -> None:

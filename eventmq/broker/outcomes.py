@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.broker.suspects import Suspect
     from eventmq.broker.transient import Transient
-    from eventmq.broker.waiters import Waits
+    from eventmq.broker.waiters import ResultWaiters
     from eventmq.job import JobRecord
     from eventmq.store.writes import WriteResult
     from eventmq.wire.commands import Reply
@@ -139,11 +139,11 @@ def _worker_lost(session: Session) -> RequeueReason:
 class Outcomes:
     """Ends jobs, or puts them back."""
 
-    def __init__(self, state: State, waits: Waits, transient: Transient) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters, transient: Transient) -> None:
         self.state = state
-        self.waits = waits
+        self.waiters = waiters
         self.transient = transient
-        self.unique = Uniqueness(state, waits)
+        self.unique = Uniqueness(state, waiters)
 
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
@@ -205,7 +205,7 @@ class Outcomes:
             else:
                 failure = Failure(worker, started, run_time, content_type, result)
                 self._unfinished(answers, job, kind, countdown, failure)
-        lease.left -= len(taken)
+        lease.remaining -= len(taken)
         for task, times in spent.items():
             if times:
                 self._measured(task, sum(times) / len(times))
@@ -333,7 +333,7 @@ class Outcomes:
             self.transient.legacy(owner, lease, job, message.result)
             return
         lease.jobs[0] = None
-        lease.left = 0
+        lease.remaining = 0
         answers = Answers(owner, lease)
         answers.taken.append((0, job))
         ttl = self.state.limits.result_ttl
@@ -379,7 +379,7 @@ class Outcomes:
     def _write(self, answers: Answers, acknowledge: Callable[[], None]) -> None:
         state, session, lease = self.state, answers.session, answers.lease
         ends, again = answers.ends, answers.again
-        if not lease.left:
+        if not lease.remaining:
             self.close(session, lease)
         if again:
             self._suspect(answers)
@@ -420,12 +420,12 @@ class Outcomes:
             self.state.suspects.restore(job, known)
         for place, job in answers.taken:
             lease.jobs[place] = job
-        lease.left += len(answers.taken)
+        lease.remaining += len(answers.taken)
         # A session that was given up meanwhile is there again, to be given up once more.
         owner = self.state.sessions.setdefault(session.id, session)
         owner.leases[lease.number] = lease
-        if owner.peer is None and not owner.gone_at:
-            owner.gone_at = self.state.now
+        if owner.peer is None and not owner.disconnected_at:
+            owner.disconnected_at = self.state.now
 
     # hot loop: benchmarks/drain.py
     def finished(self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]) -> None:
@@ -456,7 +456,7 @@ class Outcomes:
                 queue.counts.failed += row.state is JobState.FAILED
         counters["ended"] += len(rows)
         self.unique.ended(rows)
-        self.waits.ended(rows)
+        self.waiters.ended(rows)
 
     def _there(
         self, rows: Sequence[Finished], write_result: Mapping[int, WriteResult]
@@ -518,7 +518,7 @@ class Outcomes:
                     answers.reasons[-1] = _worker_lost(session)
                 if unstarted:
                     answers.unstarted.add(job.id)
-        lease.left = 0
+        lease.remaining = 0
         self.state.counters["lease_lost"] += len(answers.taken)
         self._write(answers, lambda: None)
 
@@ -535,7 +535,7 @@ class Outcomes:
     def close(self, session: Session, lease: Lease) -> None:
         """Delete the row of a chunk that has nothing left."""
         if session.leases.pop(lease.number, None) is not None:
-            if session.kept_for and not session.leases:
+            if session.reserved_for and not session.leases:
                 session.blocked.clear()  # what waits for it may have been refused before
             entry = CloseChunk(session.id, lease.number)
             self.state.write(

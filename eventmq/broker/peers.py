@@ -38,7 +38,7 @@ class Peer:
         key: Where it is.
         role: ``worker``, ``scheduler`` or ``client`` as informed, else "".
         features: What it said, or None for a legacy peer or one that did not inform.
-        heard: When something last came from it.
+        last_seen: When a message last came from it.
         sent: When something was last sent to it.
         session: Of a worker.
         calls: Its unfinished ``get`` calls: message id -> ids of jobs still to be answered.
@@ -46,9 +46,9 @@ class Peer:
         streams: Its ``stream`` calls: message id -> job.
         waiting: Number of ids in ``calls``.
         owed: Number of jobs whose REPLY it asked for and did not get yet.
-        left: It said KBAI, or we did: a legacy worker that only finishes what it has.
+        leaving: It said KBAI, or we did: a legacy worker that only finishes what it has.
         warned: Whether a bad message of it was logged already.
-        told: Of a legacy scheduler: what was last sent to it about each schedule.
+        sent_schedules: Of a legacy scheduler: schedule -> what was last sent to it.
         grant: What its key allows, None where everything is.
         tokens: Messages that it may send at once, where there is a limit.
         filled: When ``tokens`` was counted last.
@@ -57,7 +57,7 @@ class Peer:
     """
 
     key: Key
-    heard: float
+    last_seen: float
     role: str = ""
     features: Features | None = None
     sent: float = 0.0
@@ -67,9 +67,9 @@ class Peer:
     streams: dict[str, str] = field(default_factory=dict)
     waiting: int = 0
     owed: int = 0
-    left: bool = False
+    leaving: bool = False
     warned: bool = False
-    told: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    sent_schedules: dict[str, tuple[str, ...]] = field(default_factory=dict)
     grant: Grant | None = None
     tokens: float = 0.0
     filled: float = 0.0
@@ -112,12 +112,12 @@ class Lease:
         leased: When it was first leased, also by an earlier broker: what events say. 0.0 if that is
             not known.
         until: For legacy peers, when the lease ends by itself.
-        left: Positions not answered yet.
+        remaining: Number of jobs not answered yet.
         transient: Its jobs are without guarantee, and the chunk is not stored.
         resent: It was sent more than once.
         recorded: When an event last said that it lasts, 0.0 for never.
         asks: It has a suspect: the worker asks with the CALL ``begin`` before it starts it.
-        begun: The worker has asked.
+        started: The worker has asked.
     """
 
     number: int
@@ -128,11 +128,11 @@ class Lease:
     sent: float = 0.0
     leased: float = 0.0
     until: float = 0.0
-    left: int = 0
+    remaining: int = 0
     transient: bool = False
     resent: bool = False
     asks: bool = False
-    begun: bool = False
+    started: bool = False
     recorded: float = 0.0
 
 
@@ -153,22 +153,22 @@ class Session:
         legacy: It has no FEATURES: one job per message, one READY per slot.
         window: How many chunks it wants to hold; for a legacy one, its free slots plus leases.
         jobs: How many jobs it wants to hold, 0 where it counts chunks only.
-        told: When it was told last how many jobs wait.
+        notified_at: When it was last sent the number of waiting jobs.
         received: Highest chunk number that it says it received.
         next_number: Of the next chunk.
-        given: How many jobs it was given since the broker started.
+        assigned: How many jobs were assigned to it since the broker started.
         leases: Number -> open chunk.
         orphaned_chunks: Chunks that it holds without an open lease: number -> since when.
         running_orphans: How many of these it has held for so long that their jobs must be running.
         full: It could not be sent a chunk; it gets the next one when it speaks, or some time later.
-        gone_at: When its connection was lost, 0.0 while it has one.
-        patience: How long it may be gone, 0.0 for the usual grace.
+        disconnected_at: When its connection was lost, 0.0 while it has one.
+        reconnect_timeout: Seconds that it may be disconnected, 0.0 for the usual grace.
         closing: It said KBAI: it gets nothing more.
         blocked: Queue -> version at which nothing there was for this session.
-        kept_for: Id of a suspect (`eventmq.broker.suspects`), "" for none: as long as the session
-            holds anything, it gets nothing more. It waits for that, or it is what is held.
-        kept_queue: The queue of that job.
-        kept_since: Since when.
+        reserved_for: Id of a suspect (`eventmq.broker.suspects`), "" for none. While the session
+            holds anything it gets nothing more: it waits for that job, or has it.
+        reserved_queue: The queue of that job.
+        reserved_since: Since when.
         free: Legacy peers: slots offered and not used.
         slots: Legacy peers: how many there are, as the READYs after INFORM said.
         informed_at: Legacy peers: when it informed.
@@ -188,21 +188,21 @@ class Session:
     eligibility: Eligibility = NOTHING
     window: int = 0
     jobs: int = 0
-    told: float = 0.0
+    notified_at: float = 0.0
     received: int = 0
     next_number: int = 1
-    given: int = 0
+    assigned: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
     orphaned_chunks: dict[int, float] = field(default_factory=dict)
     running_orphans: int = 0
     full: bool = False
-    gone_at: float = 0.0
-    patience: float = 0.0
+    disconnected_at: float = 0.0
+    reconnect_timeout: float = 0.0
     closing: bool = False
     blocked: dict[str, int] = field(default_factory=dict)
-    kept_for: str = ""
-    kept_queue: str = ""
-    kept_since: float = 0.0
+    reserved_for: str = ""
+    reserved_queue: str = ""
+    reserved_since: float = 0.0
     free: int = 0
     slots: int = 0
     informed_at: float = 0.0
@@ -211,7 +211,7 @@ class Session:
     @property
     def room(self) -> int:
         """How many more chunks it wants now."""
-        if self.peer is None or self.closing or self.full or (self.kept_for and self.leases):
+        if self.peer is None or self.closing or self.full or (self.reserved_for and self.leases):
             return 0
         if self.legacy:
             return self.free
@@ -222,11 +222,11 @@ class Session:
     @property
     def held(self) -> int:
         """How many jobs it has not answered."""
-        return sum([lease.left for lease in self.leases.values()])
+        return sum([lease.remaining for lease in self.leases.values()])
 
-    def keep(self, job: JobRecord, now: float) -> None:
-        """Keep the worker free for a suspect, or beside it."""
-        self.kept_for, self.kept_queue, self.kept_since = job.id, job.queue, now
+    def reserve(self, job: JobRecord, now: float) -> None:
+        """Reserve the worker for a suspect: it gets no other job."""
+        self.reserved_for, self.reserved_queue, self.reserved_since = job.id, job.queue, now
 
     def share(self, waiting: int, competitors: int) -> int:
         """Return how many of the jobs that wait it should get in one chunk.

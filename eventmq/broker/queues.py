@@ -251,8 +251,8 @@ class Queue:
         "_refills",
         "_totals",
         "arriving",
+        "assigned",
         "counts",
-        "given",
         "idle_since",
         "limited",
         "limiter",
@@ -294,8 +294,8 @@ class Queue:
         self.counts = QueueCounts()
         #: Number of leased jobs.
         self.running = 0
-        #: Number of jobs that workers were given since the broker started.
-        self.given = 0
+        #: Number of jobs that were assigned to workers since the broker started.
+        self.assigned = 0
         #: When a worker last served this queue.
         self.served_at = now
         #: When it was first seen to be empty and not served, 0.0 while it is neither.

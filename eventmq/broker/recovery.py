@@ -67,8 +67,8 @@ class Recovery:
         session = state.sessions.get(chunk.session)
         if session is None:
             session = Session(chunk.session, self.new_order(), name=chunk.session)
-            session.gone_at = state.now
-            session.patience = state.limits.heartbeat_timeout
+            session.disconnected_at = state.now
+            session.reconnect_timeout = state.limits.heartbeat_timeout
             session.legacy = chunk.session.startswith(LEGACY_PREFIX)
             state.sessions[chunk.session] = session
         return session
@@ -80,7 +80,7 @@ class Recovery:
         there = [job for job in jobs if job is not None]
         queue = there[0].queue if there else ""
         message_id = f"{session.id[:64]}.{number}"
-        lease = Lease(number, queue, jobs, deliveries, message_id, state.now, left=len(there))
+        lease = Lease(number, queue, jobs, deliveries, message_id, state.now, remaining=len(there))
         lease.until = (
             state.now + state.limits.heartbeat_timeout
         )  # of a legacy one: as long as its session

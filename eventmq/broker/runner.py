@@ -327,9 +327,9 @@ class BrokerRunner:
 
     def _recover(self, recovered: Recovered) -> None:
         self.core.state.addresses = self.addresses
-        self.core.waits.lookups.unread = self._unread
-        self.core.waits.lookups.allowance = self._allowance
-        self.core.waits.lookups.admits = self._admits
+        self.core.waiters.lookups.unread = self._unread
+        self.core.waiters.lookups.allowance = self._allowance
+        self.core.waiters.lookups.admits = self._admits
         self.core.state.unread_bytes = lambda: self._total.used
         self._keeper = keeper = recovered.keeper
         if keeper.store_time is None:  # of a store that keeps no time

@@ -104,7 +104,7 @@ class Schedules:
             text = is_text(message.body)
             for other in self.state.peers.values():
                 if other.role == "scheduler" and (text or other.features is not None):
-                    other.told.pop(name, None)
+                    other.sent_schedules.pop(name, None)
                     self.state.send(other, message.frames())
             done()
 
@@ -145,7 +145,7 @@ class Schedules:
     def informed(self, peer: Peer) -> None:
         """Hand a legacy scheduler what it has to fire, if it is the one; it begins anew."""
         if peer.role == "scheduler" and peer.features is None:
-            peer.told.clear()
+            peer.sent_schedules.clear()
             if self._choose() is peer:
                 self._hand_over(peer)
 
@@ -172,9 +172,9 @@ class Schedules:
     def _tell(self, peer: Peer, made: Schedule, message_id: str, *, repeated: bool) -> None:
         """Send a SCHEDULE, unless this session has it; a repetition does not run at once."""
         told = (made.queue, *made.sent)
-        if peer.told.get(made.name) == told:
+        if peer.sent_schedules.get(made.name) == told:
             return
-        peer.told[made.name] = told
+        peer.sent_schedules[made.name] = told
         headers, *more = made.sent
         if repeated and not made.nohaste:
             headers = f"{headers},nohaste" if headers else "nohaste"

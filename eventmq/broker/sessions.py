@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Peer
     from eventmq.broker.state import State
     from eventmq.broker.unroutable import UnroutableJobs
-    from eventmq.broker.waiters import Waits
+    from eventmq.broker.waiters import ResultWaiters
     from eventmq.interfaces import QueueOrder
     from eventmq.store.reads import JobRow
     from eventmq.wire.commands import Inform, Ready
@@ -49,7 +49,7 @@ class Sessions:
         state: State,
         dispatch: Dispatch,
         outcomes: Outcomes,
-        waits: Waits,
+        waiters: ResultWaiters,
         unroutable: UnroutableJobs,
         *,
         new_order: Callable[[], QueueOrder],
@@ -57,7 +57,7 @@ class Sessions:
         self.state = state
         self.dispatch = dispatch
         self.outcomes = outcomes
-        self.waits = waits
+        self.waiters = waiters
         self.unroutable = unroutable
         self.heartbeats = Heartbeats(state)
         self.new_order = new_order
@@ -86,7 +86,7 @@ class Sessions:
         if new and (refusal := state.queue_refusal(new[-1], peer, "worker", len(new) - 1)):
             raise ProtocolError(refusal, code="bad-queues")
         state.begin_queues(new, peer)
-        peer.role, peer.features, peer.left = message.role, features, False
+        peer.role, peer.features, peer.leaving = message.role, features, False
         if message.role == "worker":
             self._worker(peer, queues, features)
         elif peer.session is not None:
@@ -156,7 +156,7 @@ class Sessions:
         session.eligibility = Eligibility(tasks, legacy or session.callables)
         if features:  # a broker that was restarted goes on above what the worker has seen
             session.next_number = max(session.next_number, features.received + 1)
-        session.gone_at = session.patience = 0.0
+        session.disconnected_at = session.reconnect_timeout = 0.0
         session.closing = False
         session.blocked.clear()
         if legacy:
@@ -250,10 +250,10 @@ class Sessions:
     def shift(self, seconds: float) -> None:
         """Move every deadline: the broker itself was away, or the clock jumped."""
         for peer in self.state.peers.values():
-            peer.heard += seconds
+            peer.last_seen += seconds
             peer.sent += seconds
         for session in self.state.sessions.values():
-            session.gone_at += seconds if session.gone_at else 0.0
+            session.disconnected_at += seconds if session.disconnected_at else 0.0
             session.idle_since = 0.0
             for lease in session.leases.values():
                 lease.until += seconds
@@ -265,7 +265,7 @@ class Sessions:
         state, limits = self.state, self.state.limits
         now = state.now
         for peer in list(state.peers.values()):
-            if now - peer.heard > limits.heartbeat_timeout and not peer.may_be_silent:
+            if now - peer.last_seen > limits.heartbeat_timeout and not peer.may_be_silent:
                 self.drop(peer)
         for session in list(state.sessions.values()):
             self._judge(session)
@@ -277,8 +277,10 @@ class Sessions:
         """End the sessions that were without a connection for too long."""
         ends = []
         for session in list(self.state.sessions.values()):
-            if session.peer is None and session.gone_at:
-                end = session.gone_at + (session.patience or self.state.limits.grace)
+            if session.peer is None and session.disconnected_at:
+                end = session.disconnected_at + (
+                    session.reconnect_timeout or self.state.limits.grace
+                )
                 if self.state.now >= end:
                     self.lost(session)
                 else:
@@ -288,18 +290,18 @@ class Sessions:
     def evict(self) -> None:
         """Make room for a new peer: forget a dead client that was only kept for its REPLY."""
         silent = [peer for peer in self.state.peers.values() if peer.may_be_silent]
-        oldest = min(silent, key=lambda peer: peer.heard, default=None)
+        oldest = min(silent, key=lambda peer: peer.last_seen, default=None)
         limit = self.state.now - self.state.limits.heartbeat_timeout
-        if oldest is not None and oldest.heard < limit:
+        if oldest is not None and oldest.last_seen < limit:
             self.drop(oldest)
 
     def _judge(self, session: Session) -> None:
         state = self.state
         session.full = False
-        if session.kept_for and state.now - session.kept_since > PATIENCE:
-            session.kept_for = ""
+        if session.reserved_for and state.now - session.reserved_since > PATIENCE:
+            session.reserved_for = ""
             session.blocked.clear()
-        for lease in [lease for lease in session.leases.values() if not lease.left]:
+        for lease in [lease for lease in session.leases.values() if not lease.remaining]:
             self.outcomes.close(session, lease)  # what closed it before was not committed
         if session.peer is not None:
             for _, name in session.queues:
@@ -342,7 +344,7 @@ class Sessions:
     @staticmethod
     def _leave(peer: Peer) -> None:
         if peer.session is not None:
-            peer.left = peer.session.closing = True
+            peer.leaving = peer.session.closing = True
 
     def unreachable(self, peer: Peer) -> None:
         """A message to this peer could not be sent: it has a grace to inform again."""
@@ -351,9 +353,9 @@ class Sessions:
         if session is not None and session.peer is peer:
             session.peer = None
             limits, now = self.state.limits, self.state.now
-            session.gone_at = now
-            session.patience = limits.heartbeat_timeout if session.legacy else 0.0
-            end = now + (session.patience or limits.grace)
+            session.disconnected_at = now
+            session.reconnect_timeout = limits.heartbeat_timeout if session.legacy else 0.0
+            end = now + (session.reconnect_timeout or limits.grace)
             self.due = end if self.due is None else min(self.due, end)
 
     def drop(self, peer: Peer) -> None:
@@ -367,7 +369,7 @@ class Sessions:
             self.lost(session, silent=True)
 
     def _forget(self, peer: Peer) -> None:
-        self.waits.gone(peer)
+        self.waiters.remove_peer(peer)
         self.state.peers.pop(peer.key, None)
 
     def lost(self, session: Session, *, silent: bool = False) -> None:
@@ -401,7 +403,7 @@ class Sessions:
         """
         state = self.state
         for peer in state.peers.values():
-            if peer.role and not peer.left:
+            if peer.role and not peer.leaving:
                 state.send(peer, Kbai(state.message_id()).frames())
                 if peer.features is None:
                     state.send(peer, Kbai(state.message_id(), "KBYE").frames())
@@ -414,7 +416,7 @@ def _charge(session: Session, lease: Lease, death: Death) -> Death:
     A chunk that was on its way when the network broke was never started: of a suspect that is known
     since its worker asks before it begins, of any other job it may be.
     """
-    if lease.asks and not lease.begun:
+    if lease.asks and not lease.started:
         return Death.UNREACHED
     if death is Death.ALONE and not lease.asks and lease.number > session.received:
         return Death.SHARED

@@ -98,8 +98,8 @@ class State:
     graphs: bool = False
     next_deadline: float | None = None
     counters: Counter[str] = field(default_factory=Counter)
-    #: Workers that have gone -> how many jobs they were given.
-    given_to_gone: dict[str, int] = field(default_factory=dict)
+    #: Former workers -> how many jobs were assigned to them.
+    assigned_to_former: dict[str, int] = field(default_factory=dict)
     closing: bool = False
     #: No dispatch before this time: the disk had no space a moment ago.
     hold_until: float = 0.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["forget_worker", "schedulers", "status_keys", "workers"]
 
-#: Workers that have gone of which it is known how many jobs they were given.
+#: Former workers of which the number of assigned jobs is kept.
 REMEMBERED = 1000
 
 
@@ -32,10 +32,10 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
         job = lease.jobs[place]
         if job is not None:
             ages.setdefault(job.queue, []).append(max(0.0, state.now - job.ready_at))
-    names, given = _names(state), Counter(state.given_to_gone)
+    names, assigned = _names(state), Counter(state.assigned_to_former)
     for session in state.sessions.values():
-        if session.given:
-            given[names[session.id]] += session.given
+        if session.assigned:
+            assigned[names[session.id]] += session.assigned
     queues = state.queues.values()
     return {
         "inflight_messages_by_queue": {name: len(each) for name, each in ages.items()},
@@ -49,8 +49,10 @@ def _messages(state: State) -> dict[str, dict[str, int]]:
             queue.name: queue.counts.waiting - queue.running + transient[queue.name, "queued"]
             for queue in queues
         },
-        "processed_messages_by_queue": {queue.name: queue.given for queue in queues if queue.given},
-        "processed_messages_by_worker": dict(given),
+        "processed_messages_by_queue": {
+            queue.name: queue.assigned for queue in queues if queue.assigned
+        },
+        "processed_messages_by_worker": dict(assigned),
     }
 
 
@@ -64,7 +66,7 @@ def workers(state: State) -> dict[str, Any]:
             name = names[session.id]
             found[name] = {
                 "queues": [list(pair) for pair in session.queues],
-                "hb": session.peer.heard + state.keeper.ahead,
+                "hb": session.peer.last_seen + state.keeper.ahead,
                 "available_slots": max(0, session.room),
             }
             for weight, queue in session.queues:
@@ -78,18 +80,20 @@ def schedulers(state: State) -> dict[str, Any]:
     """Return what ROUTER_SHOW_SCHEDULERS says."""
     found = [peer for peer in state.peers.values() if peer.role == "scheduler"]
     ahead = state.keeper.ahead
-    shown = {_text(peer.key.identity): {"hb": peer.heard + ahead} for peer in found}
+    shown = {_text(peer.key.identity): {"hb": peer.last_seen + ahead} for peer in found}
     return {"connected_schedulers": shown}
 
 
 def forget_worker(state: State, session: Session) -> None:
-    """Keep how many jobs a worker was given, which goes now."""
-    if not session.given:
+    """Keep how many jobs were assigned to a worker that leaves."""
+    if not session.assigned:
         return
     name = _names(state).get(session.id) or _name(session)
-    gone = state.given_to_gone
-    gone[name] = gone.pop(name, 0) + session.given  # the last one to go is the last to be forgotten
-    session.given = 0
+    gone = state.assigned_to_former
+    gone[name] = (
+        gone.pop(name, 0) + session.assigned
+    )  # the last one to go is the last to be forgotten
+    session.assigned = 0
     while len(gone) > REMEMBERED:
         del gone[next(iter(gone))]
 

@@ -389,9 +389,11 @@ class Suspects:
         elif now - suspect.since > PATIENCE:
             return True
         kept = suspect.session
-        if (kept is None or kept.peer is None or kept.kept_for != job.id) and not session.kept_for:
+        if (
+            kept is None or kept.peer is None or kept.reserved_for != job.id
+        ) and not session.reserved_for:
             suspect.session = session
-            session.keep(job, now)
+            session.reserve(job, now)
         return False
 
     def leased(self, job: JobRecord, session: Session, now: float) -> None:
@@ -401,4 +403,4 @@ class Suspects:
             return
         suspect.session, suspect.since = None, 0.0
         if not session.legacy and job.deaths + suspect.losses >= ISOLATE and not session.leases:
-            session.keep(job, now)
+            session.reserve(job, now)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.broker.peers import Lease, Session
     from eventmq.broker.state import State
     from eventmq.broker.transient_jobs import TransientQueue
-    from eventmq.broker.waiters import Waits
+    from eventmq.broker.waiters import ResultWaiters
     from eventmq.headers import Headers
     from eventmq.job import JobRecord
     from eventmq.wire.batches import OutcomeRow
@@ -57,9 +57,9 @@ _APART = 1.0
 class Transient:
     """Takes, gives out and ends the jobs of `State.transient`."""
 
-    def __init__(self, state: State, waits: Waits) -> None:
+    def __init__(self, state: State, waiters: ResultWaiters) -> None:
         self.state = state
-        self.waits = waits
+        self.waiters = waiters
         self.memory = state.transient
         self._scanned_at = 0.0
         #: Periods of store time, first to last, in which the broker served no job.
@@ -86,7 +86,7 @@ class Transient:
             known = memory.find([job.id], self.state.now)[job.id]
             if parse_headers(known.job.headers).owner != parse_headers(job.headers).owner:
                 return "not-allowed", f"another key has submitted a job with the id {job.id!r}"
-            self.waits.look_again(job.id)
+            self.waiters.check_ended(job.id)
             return None
         refusal = memory.full(job)
         if refusal is None:
@@ -94,7 +94,7 @@ class Transient:
             self.state.counters["admitted_transient"] += 1
             self.state.queue(job.queue).version += 1
         else:
-            self.waits.reply_never(job.id)
+            self.waiters.cancel_reply(job.id)
         return refusal
 
     def sift(
@@ -221,7 +221,7 @@ class Transient:
         """End a lease: what was not started for certain waits again, the rest is lost."""
         jobs = [job for job in lease.jobs if job is not None]
         lease.jobs = [None] * len(lease.jobs)
-        lease.left = 0
+        lease.remaining = 0
         session.leases.pop(lease.number, None)
         unstarted |= not lease.sent
         for job in jobs:
@@ -262,11 +262,11 @@ class Transient:
                 self.state.counters["stale_outcomes"] += 1
                 continue
             lease.jobs[row[0]] = None
-            lease.left -= 1
+            lease.remaining -= 1
             if row[1] in _RAN:
                 run_times.setdefault(parse_headers(job.headers).task, []).append(row[3])
             self._answer(session, job, row, ends)
-        if not lease.left:
+        if not lease.remaining:
             session.leases.pop(lease.number, None)
         self._end(ends)
         return run_times
@@ -294,7 +294,7 @@ class Transient:
     def legacy(self, session: Session, lease: Lease, job: JobRecord, result: bytes) -> None:
         """Take the REPLY of a legacy worker."""
         lease.jobs[0] = None
-        lease.left = 0
+        lease.remaining = 0
         session.leases.pop(lease.number, None)
         self._end([self._row(job, JobState.SUCCEEDED, LEGACY_TYPE, result, session.name)])
 
@@ -325,8 +325,8 @@ class Transient:
                 lease.jobs[place] = None
                 if not session.legacy:
                     send_cancel(session, lease, place, job.id)
-                    lease.left -= 1
-                    if not lease.left:
+                    lease.remaining -= 1
+                    if not lease.remaining:
                         session.leases.pop(lease.number, None)
             rows.append(self._row(job, JobState.CANCELLED, ERROR_TYPE, error))
         for name in {row.job.queue for row in rows if was[row.job.id] == "queued"}:
@@ -375,8 +375,8 @@ class Transient:
             memory.results.add(found, row.at + (row.ttl or state.limits.transient_result_ttl))
         state.counters["ended"] += len(rows)
         state.ends += rows
-        self.waits.ended(rows)
-        self.waits.flush()
+        self.waiters.ended(rows)
+        self.waiters.flush()
 
     def close(self) -> None:
         """Log how many jobs are lost with the broker."""

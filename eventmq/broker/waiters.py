@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from eventmq.store.reads import JobRow
     from eventmq.store.writes import Finished
 
-    Wanted = Callable[[Peer, str, Sequence[str]], list[str]]
+    Remaining = Callable[[Peer, str, Sequence[str]], list[str]]
     Answer = Callable[[Peer, str, Sequence[str], Mapping[str, JobRow]], None]
 
-__all__ = ["Lookups", "Waits"]
+__all__ = ["Lookups", "ResultWaiters"]
 
 
 #: Bytes of results that one turn reads.
-AT_ONCE = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 
 #: Ids that one turn looks up.
-MOST = 2000
+MAX_IDS = 2000
 
 #: Part of its bound that may wait for a peer for which more is read, and that one turn reads.
 FULL, PART = 0.5, 0.25
 
 #: Bytes of results that one turn reads at least, however little may be sent.
-LEAST = 1024 * 1024
+MIN_BYTES = 1024 * 1024
 
 #: Bytes of an answer beside its result, and of answers that are sent without a look.
 _ROW, _SMALL = 256, 64 * 1024
 
 #: Seconds until a peer for which much waits is looked at again.
-AGAIN = 0.02
+RETRY_AFTER = 0.02
 
 
-class _Asked(NamedTuple):
+class _Lookup(NamedTuple):
     peer: Peer
     call: str
     ids: list[str]
@@ -56,7 +56,7 @@ class Lookups:
 
     Args:
         state: Of the broker.
-        wanted: Called with a peer, a call and ids; returns those that it still waits for.
+        remaining: Called with a peer, a call and ids; returns those that it still waits for.
         answer: Called with a peer, a call, ids, and what is known of them: unread results none.
 
     Attributes:
@@ -66,111 +66,111 @@ class Lookups:
             to itself and so many in all; the runner sets it.
     """
 
-    def __init__(self, state: State, wanted: Wanted, answer: Answer) -> None:
+    def __init__(self, state: State, remaining: Remaining, answer: Answer) -> None:
         self.unread: Callable[[Key], int] = lambda _: 0
         self.allowance: Callable[[], int] = lambda: state.limits.max_unsent_bytes
         self.admits: Callable[[Key, int, int, int], bool] = lambda *_: True
         self._state = state
-        self._wanted = wanted
+        self._remaining = remaining
         self._answer = answer
         #: Peer -> call -> ids, in order.
-        self._asked: dict[Peer, OrderedDict[str, list[str]]] = {}
+        self._requested: dict[Peer, OrderedDict[str, list[str]]] = {}
         self._reading = False
         #: Bytes of the result that is next for a peer which could not be sent that.
-        self._needs: dict[Peer, int] = {}
+        self._next_size: dict[Peer, int] = {}
 
     def ask(self, peer: Peer, call: str, ids: Sequence[str]) -> None:
         """Look jobs up, and answer the call."""
-        self._asked.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
+        self._requested.setdefault(peer, OrderedDict()).setdefault(call, []).extend(ids)
 
     def forget(self, peer: Peer, call: str) -> None:
         """Look up nothing more for a call."""
-        calls = self._asked.get(peer)
+        calls = self._requested.get(peer)
         if calls is not None:
             calls.pop(call, None)
             if not calls:
-                del self._asked[peer]
-                self._needs.pop(peer, None)
+                del self._requested[peer]
+                self._next_size.pop(peer, None)
 
     def full(self, peer: Peer) -> bool:
         """Return whether so much waits for a peer, or for all, that it had better wait."""
-        need = self._needs.get(peer)
+        need = self._next_size.get(peer)
         if need is not None:
             return not self.admits(peer.key, need, 0, 0)
         return self.unread(peer.key) > FULL * self._state.limits.max_unsent_bytes
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """In how many seconds `run` has something to do."""
-        return AGAIN if self._asked else float("inf")
+        return RETRY_AFTER if self._requested else float("inf")
 
     def run(self) -> None:
         """Read some of what is asked for."""
-        if not self._asked or self._reading:
+        if not self._requested or self._reading:
             return
         chosen = self._choose()
         if chosen:
-            ids = list(dict.fromkeys(job_id for asked in chosen for job_id in asked.ids))
+            ids = list(dict.fromkeys(job_id for lookup in chosen for job_id in lookup.ids))
             self._reading = True
             self._state.write(FindJobs(ids, self._room), lambda found: self._found(chosen, found))
 
     @property
     def _room(self) -> int:
-        return min(AT_ONCE, max(LEAST, int(PART * self.allowance())))
+        return min(MAX_BYTES, max(MIN_BYTES, int(PART * self.allowance())))
 
-    def _choose(self) -> list[_Asked]:
+    def _choose(self) -> list[_Lookup]:
         """Take from what waits, peer by peer in turn, and pass over who does not read."""
-        chosen: list[_Asked] = []
-        left = MOST
-        for peer in list(self._asked):
+        chosen: list[_Lookup] = []
+        left = MAX_IDS
+        for peer in list(self._requested):
             if self.full(peer):
                 continue
-            calls = self._asked.pop(peer)
-            self._needs.pop(peer, None)
+            calls = self._requested.pop(peer)
+            self._next_size.pop(peer, None)
             while calls and left > 0:
-                call, asked = calls.popitem(last=False)
-                ids = self._wanted(peer, call, asked)
+                call, requested = calls.popitem(last=False)
+                ids = self._remaining(peer, call, requested)
                 left -= len(ids)
                 if ids:
-                    chosen.append(_Asked(peer, call, ids))
+                    chosen.append(_Lookup(peer, call, ids))
             if calls:
-                self._asked[peer] = calls
+                self._requested[peer] = calls
             if left <= 0:
                 break
         return chosen
 
-    def _found(self, chosen: list[_Asked], found: Mapping[str, JobRow]) -> None:
+    def _found(self, chosen: list[_Lookup], found: Mapping[str, JobRow]) -> None:
         """Answer what was read, each call in the order of the ends, and ask for the rest."""
         self._reading = False
         state, room = self._state, self._room
-        rest: list[_Asked] = []
-        coming: Counter[Peer] = Counter()
-        for peer, call, wanted in chosen:
-            if peer in self._needs:  # what it asked for before comes first, and does not fit
-                rest.append(_Asked(peer, call, list(wanted)))
+        rest: list[_Lookup] = []
+        planned: Counter[Peer] = Counter()
+        for peer, call, remaining in chosen:
+            if peer in self._next_size:  # what it asked for before comes first, and does not fit
+                rest.append(_Lookup(peer, call, list(remaining)))
                 continue
-            known = {**found, **state.transient.find(wanted, state.now)}
-            ids = _by_end(wanted, known)
+            known = {**found, **state.transient.find(remaining, state.now)}
+            ids = _by_end(remaining, known)
             ready, left = _fitting(ids, known, room)
-            sent = self._admitted(peer, ids[:ready], known, coming)
+            sent = self._admitted(peer, ids[:ready], known, planned)
             ready, room = (sent, room) if sent < ready else (ready, left)
             self._answer(peer, call, ids[:ready], known)
             if ids[ready:]:
-                rest.append(_Asked(peer, call, ids[ready:]))
+                rest.append(_Lookup(peer, call, ids[ready:]))
         for peer, call, others in reversed(rest):
-            calls = self._asked.setdefault(peer, OrderedDict())
+            calls = self._requested.setdefault(peer, OrderedDict())
             calls[call] = [*others, *calls.get(call, ())]  # behind it what has ended meanwhile
             calls.move_to_end(call, last=False)
 
-    def _fits(self, peer: Peer, size: int, coming: Counter[Peer]) -> bool:
-        return self.admits(peer.key, size, coming[peer], coming.total())
+    def _fits(self, peer: Peer, size: int, planned: Counter[Peer]) -> bool:
+        return self.admits(peer.key, size, planned[peer], planned.total())
 
     def _admitted(
         self,
         peer: Peer,
         ids: Sequence[str],
         known: Mapping[str, JobRow],
-        coming: Counter[Peer],
+        planned: Counter[Peer],
     ) -> int:
         """Return how many of the results can be sent now; note what the next one needs.
 
@@ -178,15 +178,15 @@ class Lookups:
             peer: To whom.
             ids: Of the jobs.
             known: What was found of them.
-            coming: Bytes that will be sent in this turn; grows.
+            planned: Bytes that will be sent in this turn; grows.
         """
         for place, job_id in enumerate(ids):
             row = known.get(job_id)
             size = _ROW + (0 if row is None or row.result is None else len(row.result))
-            if size > _SMALL and not self._fits(peer, size, coming):
-                self._needs[peer] = size
+            if size > _SMALL and not self._fits(peer, size, planned):
+                self._next_size[peer] = size
                 return place
-            coming[peer] += size
+            planned[peer] += size
         return len(ids)
 
 
@@ -212,13 +212,13 @@ SHORT = 64 * 1024
 Row = tuple[str, str, str, "bytes | None"]
 
 
-class Waits:
+class ResultWaiters:
     """Answers those who wait."""
 
     def __init__(self, state: State, streams: Streams) -> None:
         self.state = state
         self.streams = streams
-        self.lookups = Lookups(state, self._wanted, self._looked_up)
+        self.lookups = Lookups(state, self._remaining, self._resolve)
         #: Rows of this turn by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
 
@@ -227,16 +227,16 @@ class Waits:
     def get(self, peer: Peer, call: str, ids: list[str]) -> None:
         """Answer for each id once its job has ended; an unknown id is answered now."""
         state = self.state
-        wanted = set(ids)
-        if not wanted:
+        remaining = set(ids)
+        if not remaining:
             state.reply(peer, pack([]), call)
             return
         self.forget(peer, call)  # the same id again is the same call
-        peer.calls[call] = wanted
-        peer.waiting += len(wanted)
-        for job_id in wanted:
+        peer.calls[call] = remaining
+        peer.waiting += len(remaining)
+        for job_id in remaining:
             state.waiters.setdefault(job_id, []).append((peer, call))
-        unknown = [job_id for job_id in wanted if job_id not in state.jobs]
+        unknown = [job_id for job_id in remaining if job_id not in state.jobs]
         transient = state.transient.find(unknown, state.now)
         if transient and sum(len(known.result or b"") for known in transient.values()) <= SHORT:
             self._found(peer, call, list(transient), transient)
@@ -245,22 +245,22 @@ class Waits:
         if unknown:
             self.lookups.ask(peer, call, unknown)
 
-    def _wanted(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
+    def _remaining(self, peer: Peer, call: str, ids: Iterable[str]) -> list[str]:
         """Return of which jobs the ends are still to be answered."""
         if call:
             left = peer.calls.get(call, set())
             return [job_id for job_id in ids if job_id in left]
         return [job_id for job_id in ids if self.state.reply_to.get(job_id) is peer]
 
-    def _looked_up(
+    def _resolve(
         self, peer: Peer, call: str, ids: Sequence[str], found: Mapping[str, JobRow]
     ) -> None:
         """Answer a call, or without one send the REPLYs that were asked for."""
         if call:
-            self._found(peer, call, self._wanted(peer, call, ids), found)
+            self._found(peer, call, self._remaining(peer, call, ids), found)
         else:
-            for job_id in self._wanted(peer, "", ids):
-                self._late(job_id, found)
+            for job_id in self._remaining(peer, "", ids):
+                self._reply_if_ended(job_id, found)
 
     def _found(
         self, peer: Peer, call: str, ids: Iterable[str], found: Mapping[str, JobRow]
@@ -282,35 +282,35 @@ class Waits:
     def _may_read(peer: Peer, headers: str) -> bool:
         return peer.grant is None or peer.grant.owns(headers)
 
-    def reply_later(self, job_id: str, peer: Peer) -> None:
+    def owe_reply(self, job_id: str, peer: Peer) -> None:
         """Send a REPLY to this peer when the job has ended, unless too many are owed already."""
         other = self.state.reply_to.get(job_id)
         if other is not None and other.grant is not peer.grant:
             return  # the id of somebody else's job
         if len(self.state.reply_to) < self.state.limits.max_replies:
-            self.reply_never(job_id)
+            self.cancel_reply(job_id)
             self.state.reply_to[job_id] = peer
             peer.owed += 1
         else:
             self.state.counters["replies_dropped"] += 1
 
-    def reply_never(self, job_id: str) -> Peer | None:
+    def cancel_reply(self, job_id: str) -> Peer | None:
         """Owe no REPLY for a job any more; return the peer that was owed one."""
         peer = self.state.reply_to.pop(job_id, None)
         if peer is not None:
             peer.owed -= 1
         return peer
 
-    def look_again(self, job_id: str) -> None:
+    def check_ended(self, job_id: str) -> None:
         """Send the REPLY that a repeated REQUEST asked for, if the job has ended already."""
         peer = self.state.reply_to.get(job_id)
         if peer is not None:
             self.lookups.ask(peer, "", [job_id])
 
-    def _late(self, job_id: str, found: Mapping[str, JobRow]) -> None:
+    def _reply_if_ended(self, job_id: str, found: Mapping[str, JobRow]) -> None:
         known = found.get(job_id)
         if known is not None and known.job.state in TERMINAL:
-            self._owed(known.job, known.job.state, known.content_type, known.result)
+            self._send_owed(known.job, known.job.state, known.content_type, known.result)
 
     # Answering
 
@@ -334,9 +334,9 @@ class Waits:
                     readable = peer.grant is None or peer.grant.owns(row.job.headers)
                     self._answer(peer, call, answer if readable else (job_id, "", "", None))
             if job_id in reply_to:
-                self._owed(row.job, row.state, row.content_type, row.result, kept=row.ttl > 0)
+                self._send_owed(row.job, row.state, row.content_type, row.result, kept=row.ttl > 0)
 
-    def _owed(
+    def _send_owed(
         self,
         job: JobRecord,
         state: JobState,
@@ -346,7 +346,7 @@ class Waits:
         kept: bool = True,
     ) -> None:
         """Send the REPLY that a REQUEST asked for; legacy peers read text only, and no OUTCOME."""
-        peer = self.reply_never(job.id)
+        peer = self.cancel_reply(job.id)
         if peer is None:
             return
         job_id, readable = job.id, self._may_read(peer, job.headers)
@@ -412,7 +412,7 @@ class Waits:
         peer.topics.pop(call, None)
         self.streams.forget(peer, call)
 
-    def miss(self, peer: Peer) -> None:
+    def end_streams(self, peer: Peer) -> None:
         """Send no more parts to a peer that may have missed one: a stream has no gap.
 
         One of ours that has not informed since it was forgotten is told so at its next HEARTBEAT,
@@ -421,14 +421,14 @@ class Waits:
         for call in [*peer.streams]:
             self.forget(peer, call)
 
-    def gone(self, peer: Peer) -> None:
+    def remove_peer(self, peer: Peer) -> None:
         """Forget all that a peer waits for."""
         for call in [*peer.calls, *peer.topics, *peer.streams]:
             self.forget(peer, call)
         self.lookups.forget(peer, "")
         lost = [job_id for job_id, waiter in self.state.reply_to.items() if waiter is peer]
         for job_id in lost:
-            self.reply_never(job_id)
+            self.cancel_reply(job_id)
 
     def snapshot(self) -> dict[str, Any]:
         """Return figures for ``status``."""

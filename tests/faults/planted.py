@@ -101,7 +101,7 @@ def _patience(seconds: float) -> Callable[[Any], Any]:
         def run(self: Recovery, recovered: Any) -> None:
             original(self, recovered)
             for session in self.state.sessions.values():
-                session.patience = seconds
+                session.reconnect_timeout = seconds
 
         return run
 

@@ -200,7 +200,7 @@ def test_the_other_jobs_of_its_chunk_go_on(broker: Broker) -> None:
     assert len(index.entries) == 3
     cancel(broker, ids[1])
     assert len(cancels(broker.took(b"worker"))) == 1
-    assert broker.core.state.sessions["w"].leases[1].left == 2
+    assert broker.core.state.sessions["w"].leases[1].remaining == 2
     broker.answer(b"worker", chunk, [row(0), row(1), row(2)])
     assert states(broker, *ids) == ["succeeded", "cancelled", "succeeded"]
     assert broker.core.state.sessions["w"].leases == {}

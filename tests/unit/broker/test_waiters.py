@@ -107,7 +107,7 @@ def test_many_large_results_are_read_in_several_turns_in_the_order_of_the_ends(
         broker.clock.time += 0.01
     turns = []
     asked(broker, b"c", [*ids[::2], *ids[1::2], "nobody"])
-    while broker.core.waits.lookups.patience < 1.0 or not turns:
+    while broker.core.waiters.lookups.timeout < 1.0 or not turns:
         broker.core.decide(broker.clock.now())
         entries, settle = broker.core.take_batch()
         broker.store.submit(entries)
@@ -127,7 +127,7 @@ def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> N
     """Neither what it asks for nor what ends meanwhile; others are served, and it is later."""
     done, later = run(broker, result=b"r" * MIB), broker.submit()[0]
     waiting = {b"lazy": 40 * MIB}
-    broker.core.waits.lookups.unread = lambda key: waiting.get(key.identity, 0)
+    broker.core.waiters.lookups.unread = lambda key: waiting.get(key.identity, 0)
     for peer in (b"lazy", b"c"):
         asked(broker, peer, [done, later])
     broker.ready(b"worker", 1, received=1)
@@ -145,19 +145,19 @@ def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> N
 
 def test_what_was_asked_for_and_forgotten_is_not_read(broker: Broker) -> None:
     done = run(broker, result=b"r" * MIB)
-    broker.core.waits.lookups.unread = lambda _: 40 * MIB
+    broker.core.waiters.lookups.unread = lambda _: 40 * MIB
     broker.tell(b"lazy", Call("7", "get", pack({"ids": [done]})))
     broker.tell(b"lazy", Call("8", "forget", pack({"call": "7"})))
-    broker.core.waits.lookups.unread = lambda _: 0
+    broker.core.waiters.lookups.unread = lambda _: 0
     broker.turn()
     assert told(broker, b"lazy") == []
-    assert broker.core.waits.lookups.patience > 1.0
+    assert broker.core.waiters.lookups.timeout > 1.0
 
 
 def test_a_reply_that_was_asked_for_is_not_read_for_who_has_gone(broker: Broker) -> None:
     """Though its connection is there, and much waits in it."""
     done = run(broker, result=b"r" * MIB)
-    lookups = broker.core.waits.lookups
+    lookups = broker.core.waiters.lookups
     lookups.unread = lambda _: 40 * MIB
     broker.submit(done, headers="reply-requested", client=b"lazy")
     assert lookups.patience < 1.0
@@ -185,11 +185,11 @@ def test_calls_that_are_repeated_by_a_peer_that_does_not_read_take_no_memory(
 ) -> None:
     """One that repeats a message id takes the place of the earlier one."""
     done = run(broker, result=b"r" * MIB)
-    broker.core.waits.lookups.unread = lambda _: 40 * MIB
+    broker.core.waiters.lookups.unread = lambda _: 40 * MIB
     for number in range(100):
         ids = [f"{number}.{place}" for place in range(100)]
         broker.tell(b"lazy", Call("7", "get", pack({"ids": [*ids, done]})))
-    broker.core.waits.lookups.unread = lambda _: 0
+    broker.core.waiters.lookups.unread = lambda _: 0
     broker.turn()
     rows = told(broker, b"lazy")
     assert len(rows) == 101
