@@ -19,12 +19,12 @@ __all__ = [
     "MISFIRE",
     "OVERLAP",
     "SOURCES",
-    "Lease",
     "Loaded",
     "Progress",
     "Saved",
     "Schedule",
     "ScheduleStore",
+    "SchedulerLease",
     "scheduled_job_id",
 ]
 
@@ -231,7 +231,7 @@ class Saved(NamedTuple):
     revision: int
 
 
-class Lease(NamedTuple):
+class SchedulerLease(NamedTuple):
     """The answer of a store to somebody who wants to fire its schedules.
 
     Attributes:
@@ -280,7 +280,7 @@ class ScheduleStore(Protocol):
     def remove(self, name: str, expected: int | None) -> bool:
         """Remove it if its version is ``expected``, None: any; say whether it was."""
 
-    def lease(self, holder: str, seconds: float) -> Lease:
+    def lease(self, holder: str, seconds: float) -> SchedulerLease:
         """Ask to be the one who fires, for so long from now; whoever holds it may ask again."""
 
     def release(self, holder: str) -> None:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from eventmq.store.writes import Finished, SubqueueKey, WriteResult
     from eventmq.wire.commands import Request
 
-__all__ = ["Admission", "GraphAdmission", "Uniqueness"]
+__all__ = ["Admission", "GraphAdmission", "UniqueAdmission"]
 
 
-class Uniqueness:
+class UniqueAdmission:
     """Follows what became of jobs with unique keys."""
 
     def __init__(self, state: State, waiters: ResultWaiters) -> None:
@@ -118,7 +118,7 @@ class Admission:
         self.state = state
         self.waiters = waiters
         self.transient = transient
-        self.unique = Uniqueness(state, waiters)
+        self.unique = UniqueAdmission(state, waiters)
         #: Queues that the message names first, and by whom, until its jobs are admitted.
         self._new_queues: dict[str, Peer] = {}
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from eventmq.broker.admission import GraphAdmission
 from eventmq.broker.calls import Calls, Topics, answer
 from eventmq.broker.dispatch import Dispatch, admits
-from eventmq.broker.events import Events
-from eventmq.broker.forgetting import Forgetting
-from eventmq.broker.graphs import Graphs
+from eventmq.broker.events import EventFeed
+from eventmq.broker.forgetting import IdleQueues
+from eventmq.broker.graphs import GraphTracker
 from eventmq.broker.maintenance import Expiry, Promotion, Retention
-from eventmq.broker.operations import BulkOperations, Operations
+from eventmq.broker.operations import BulkOperations, OperatorCalls
 from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.peers import Key, Peer
 from eventmq.broker.recovery import Recovery
-from eventmq.broker.schedules import Schedules
+from eventmq.broker.schedules import ScheduleCalls
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.state import Outgoing, State
 from eventmq.broker.streams import Streams
@@ -117,16 +117,16 @@ class BrokerCore:
             state, self.dispatch, self.outcomes, self.waiters, self.unroutable, new_order=new_order
         )
         self.calls = Calls(state, self.waiters)
-        self.events = Events(state, self.calls)
-        self.operations = Operations(state, self.outcomes, self.sessions, self.calls)
-        self.graphs = Graphs(state, self.operations)
+        self.events = EventFeed(state, self.calls)
+        self.operations = OperatorCalls(state, self.outcomes, self.sessions, self.calls)
+        self.graphs = GraphTracker(state, self.operations)
         self.bulk = BulkOperations(state, self.operations)
         self.promotion = Promotion(state, self.dispatch.damage)
         self.expiry = Expiry(state, self.outcomes)
         self.retention = Retention(state)
-        self.forgetting = Forgetting(state)
+        self.idle_queues = IdleQueues(state)
         self.topics = Topics(state)
-        self.schedules = Schedules(state)
+        self.schedules = ScheduleCalls(state)
         self.unregistered = UnregisteredPeers(state)
         self._handlers = self._make_handlers()
 
@@ -318,7 +318,7 @@ class BrokerCore:
         self.schedules.shift(seconds)
 
     def decide(self, now: float, *, caught_up: bool = True) -> None:
-        """End the reading part of a turn: time, dispatch and refills.
+        """End the reading part of a tick: time, dispatch and refills.
 
         Args:
             now: Store time.
@@ -335,7 +335,7 @@ class BrokerCore:
             self.unroutable.tick()
             self.expiry.tick()
             self.retention.tick()
-            self.forgetting.tick()
+            self.idle_queues.tick()
             state.prune_limiters()
             self.transient.tick(admits)
             self.streams.tick()
@@ -411,7 +411,7 @@ class BrokerCore:
         """Return what is to be sent now, in order."""
         state = self.state
         sends, receipts = state.deferred_sends, state.receipts
-        if not sends and not receipts:  # several times in a turn
+        if not sends and not receipts:  # several times in a tick
             return []
         state.deferred_sends, state.receipts = [], []
         return sends + receipts

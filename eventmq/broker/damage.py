@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from eventmq.job import JobRecord
     from eventmq.store.writes import Finished
 
-__all__ = ["Damage"]
+__all__ = ["DamagedJobs"]
 
 logger = logging.getLogger("eventmq.broker")
 
 
-class Damage:
+class DamagedJobs:
     """Fails the jobs that a store says are damaged; the store keeps them as they are."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:

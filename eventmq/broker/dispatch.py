@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from eventmq.broker.affinity import Affinity
-from eventmq.broker.damage import Damage
+from eventmq.broker.damage import DamagedJobs
 from eventmq.broker.peers import Lease
 from eventmq.broker.state import Outgoing
 from eventmq.broker.subqueues import LEGACY_ONLY, Eligibility, Load
@@ -39,7 +39,7 @@ __all__ = [
     "NO_TIMEOUT",
     "PAGE",
     "Dispatch",
-    "Inputs",
+    "InputPages",
     "Refill",
     "Throttle",
     "admits",
@@ -51,9 +51,9 @@ __all__ = [
 
 
 class Refill:
-    """Fills windows. `Dispatch` runs it at the end of each turn."""
+    """Fills windows. `Dispatch` runs it at the end of each tick."""
 
-    def __init__(self, state: State, damage: Damage) -> None:
+    def __init__(self, state: State, damage: DamagedJobs) -> None:
         self.state = state
         self.damage = damage
 
@@ -94,7 +94,7 @@ class Refill:
 
 
 class Throttle:
-    """Begins and ends the turns of the limiters of a broker."""
+    """Resumes what limiters blocked at the begin of a tick, and writes them at its end."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -106,7 +106,7 @@ class Throttle:
             state.limiters.unblock(state.now)
 
     def end(self) -> None:
-        """Write what the leases of this turn took of rates."""
+        """Write what the leases of this tick took of rates."""
         state, limiters = self.state, self.state.limiters
         if limiters.changed:
             again = set(limiters.changed)
@@ -186,7 +186,7 @@ def is_paged(job: JobRecord) -> bool:
     return PAGED in flags_of(job.headers)
 
 
-class Inputs:
+class InputPages:
     """Serves pages, and fails jobs that no worker of their queue can read."""
 
     def __init__(self, state: State, outcomes: Outcomes) -> None:
@@ -279,9 +279,9 @@ class Dispatch:
         self.routing = routing
         self.affinity = Affinity.of(state, routing, admits)
         self.outcomes = outcomes
-        self.inputs = Inputs(state, outcomes)
+        self.inputs = InputPages(state, outcomes)
         self.transient = transient
-        self.damage = Damage(state, outcomes)
+        self.damage = DamagedJobs(state, outcomes)
         self.refill = Refill(state, self.damage)
         self.throttle = Throttle(state)
         #: How many sessions with room are served from one queue in this round.
@@ -428,7 +428,7 @@ class Dispatch:
         lease = self._open(queue, session, jobs, transient=True)
         if not unsent:
             self._send(session, lease)
-        else:  # behind the stored chunks of the turn: a worker takes their numbers in order
+        else:  # behind the stored chunks of the tick: a worker takes their numbers in order
             state.write(
                 Finish([]),
                 lambda _: self._send(session, lease),

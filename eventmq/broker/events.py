@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import ProtocolError
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq.store.reads import ReadEvents
 from eventmq.store.writes import RecordEnds, RecordEvents, SealEvents
 from eventmq.wire.batches import pack
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventmq.broker.state import State
     from eventmq.store.reads import EventLogHead, EventRow
 
-__all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "Events"]
+__all__ = ["LEASED_AFTER", "PATIENCE", "PROGRESS_EVERY", "EventFeed"]
 
 #: Seconds after which a lease is worth an event of its own.
 LEASED_AFTER = 5.0
@@ -41,7 +41,7 @@ _BYTES = 4 * 1024 * 1024
 _LOOK = 1.0
 
 
-class Events:
+class EventFeed:
     """Records what lasts, and answers the calls ``events.read`` and ``events.seal``."""
 
     def __init__(self, state: State, calls: Calls) -> None:
@@ -75,11 +75,11 @@ class Events:
             if not lease.sent or lease.transient:
                 continue
             if not lease.recorded and now - lease.leased >= LEASED_AFTER:
-                self._note(Kind.LEASED, session, lease)
+                self._note(EventKind.LEASED, session, lease)
             elif lease.recorded and now - lease.recorded >= PROGRESS_EVERY:
-                self._note(Kind.PROGRESS, session, lease)
+                self._note(EventKind.PROGRESS, session, lease)
 
-    def _note(self, kind: Kind, session: Session, lease: Lease) -> None:
+    def _note(self, kind: EventKind, session: Session, lease: Lease) -> None:
         was, lease.recorded = lease.recorded, self.state.now
         jobs = [job for job in lease.jobs if job is not None]
         write = RecordEvents(kind, jobs, self.state.now, session.name, lease.leased)

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from eventmq.broker.queues import Queue
     from eventmq.broker.state import State
 
-__all__ = ["Forgetting"]
+__all__ = ["IdleQueues"]
 
 logger = logging.getLogger("eventmq.broker")
 
-#: Queues that are looked at in one turn, and so at most forgotten by one commit.
+#: Queues that are looked at in one tick, and so at most forgotten by one commit.
 SLICE = 1000
 
-#: Seconds between two such turns.
+#: Seconds between two such ticks.
 EVERY = 1.0
 
 
-class Forgetting:
+class IdleQueues:
     """Looks for queues that are not used.
 
     Args:

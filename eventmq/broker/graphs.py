@@ -19,14 +19,14 @@ from eventmq.wire.calls import read_limit, read_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventmq.broker.operations import Operations
+    from eventmq.broker.operations import OperatorCalls
     from eventmq.broker.peers import Peer
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
     from eventmq.store.reads import GraphPage
     from eventmq.store.writes import AffectedJobs, GraphChanges
 
-__all__ = ["Graphs"]
+__all__ = ["GraphTracker"]
 
 logger = logging.getLogger("eventmq.broker")
 
@@ -40,10 +40,10 @@ _HEAD = 64 * 1024
 _LATE = "deadline: its part of the graph was to end before"
 
 
-class Graphs:
+class GraphTracker:
     """Follows what becomes of graphs."""
 
-    def __init__(self, state: State, operations: Operations) -> None:
+    def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
         self.operations = operations
         self._ending = False

@@ -11,7 +11,7 @@ from eventmq.store.writes import Expire, Promote, PruneFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventmq.broker.damage import Damage
+    from eventmq.broker.damage import DamagedJobs
     from eventmq.broker.outcomes import Outcomes
     from eventmq.broker.state import State
     from eventmq.job import JobRecord
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPIRED_AT_ONCE", "Expiry", "Promotion", "Retention"]
 
 
-#: Jobs that one turn may move from delayed to queued.
+#: Jobs that one tick may move from delayed to queued.
 _MOST = 2000
 
 #: Seconds by which the wall clock must have been set for another look at jobs that wait for it.
@@ -35,7 +35,7 @@ class Promotion:
         damage: Fails jobs whose records were altered.
     """
 
-    def __init__(self, state: State, damage: Damage) -> None:
+    def __init__(self, state: State, damage: DamagedJobs) -> None:
         self.state = state
         self.damage = damage
         #: A commit is on its way that queues delayed jobs.

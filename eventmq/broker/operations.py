@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import JobRow
     from eventmq.store.writes import AffectedJobs
 
-__all__ = ["SLICE", "BulkOperations", "Operations", "failed_filter"]
+__all__ = ["SLICE", "BulkOperations", "OperatorCalls", "failed_filter"]
 
 
 logger = logging.getLogger("eventmq.broker")
@@ -74,7 +74,7 @@ def failed_filter(arguments: Mapping[str, Any], ahead: float) -> Operation:
     )
 
 
-class Operations:
+class OperatorCalls:
     """Acts on jobs and queues."""
 
     def __init__(self, state: State, outcomes: Outcomes, sessions: Sessions, calls: Calls) -> None:
@@ -277,7 +277,7 @@ def _other(job_id: str, affected: AffectedJobs) -> tuple[str, str, str]:
     return job_id, state, state
 
 
-#: Jobs that one turn looks at, so that it takes some 30 ms.
+#: Jobs that one tick looks at, so that it takes some 30 ms.
 SLICE = 2000
 
 #: Bulk operations that are not done; more are refused.
@@ -292,7 +292,7 @@ _STATES = {state.value: state for state in (JobState.QUEUED, JobState.DELAYED, J
 class BulkOperations:
     """Begins bulk operations and does their slices."""
 
-    def __init__(self, state: State, operations: Operations) -> None:
+    def __init__(self, state: State, operations: OperatorCalls) -> None:
         self.state = state
         self.operations = operations
         self._bulk: dict[str, BulkOperation] = {}
@@ -375,7 +375,7 @@ class BulkOperations:
     # Working
 
     def run(self) -> None:
-        """Begin the next slice of the sweep whose turn it is, unless one is being written."""
+        """Begin the next slice of the next bulk operation, unless one is being written."""
         if not self._open or self._busy or self.state.now < self.state.hold_until:
             return
         bulk_id = self._open.pop(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.broker.admission import Uniqueness
+from eventmq.broker.admission import UniqueAdmission
 from eventmq.broker.suspects import Death
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq.headers import parse_headers
 from eventmq.job import JobState, OutcomeKind, transition
 from eventmq.store.writes import Attempt, CloseChunk, Finish, Finished, Requeue, RequeueReason
@@ -110,9 +110,9 @@ _DONE = JobState.SUCCEEDED
 
 #: Why jobs go back.
 _AGAIN, _BACK, _LOST = (
-    RequeueReason(Kind.RETRY),
-    RequeueReason(Kind.HANDED_BACK),
-    RequeueReason(Kind.LEASE_LOST),
+    RequeueReason(EventKind.RETRY),
+    RequeueReason(EventKind.HANDED_BACK),
+    RequeueReason(EventKind.LEASE_LOST),
 )
 
 #: Outcomes of jobs that had begun when their process died.
@@ -133,7 +133,7 @@ def _worker_lost(session: Session) -> RequeueReason:
     """Return why a job goes back to which the loss of its worker is counted."""
     msg = f"the worker {session.name} was lost while it had this job"
     error = RemoteError("eventmq.errors.WorkerLost", msg)
-    return RequeueReason(Kind.LEASE_LOST, encode_error(error))
+    return RequeueReason(EventKind.LEASE_LOST, encode_error(error))
 
 
 class Outcomes:
@@ -143,7 +143,7 @@ class Outcomes:
         self.state = state
         self.waiters = waiters
         self.transient = transient
-        self.unique = Uniqueness(state, waiters)
+        self.unique = UniqueAdmission(state, waiters)
 
     def reply(self, peer: Peer, message: Reply) -> None:
         """Take the outcomes of a REPLY; a stale one is acknowledged and changes nothing."""
@@ -241,7 +241,9 @@ class Outcomes:
         elif (death := _DEATHS.get(kind)) is not None:
             if self._died(answers, job, failure.error, death):
                 return
-            reason = RequeueReason(Kind.LEASE_LOST, failure.error if death is Death.ALONE else b"")
+            reason = RequeueReason(
+                EventKind.LEASE_LOST, failure.error if death is Death.ALONE else b""
+            )
         elif kind == OutcomeKind.UNKNOWN_TASK:
             state.refusals.setdefault(job.id, set()).add(session.id)
             answers.unstarted.add(job.id)

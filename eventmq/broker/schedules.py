@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Peer, str, Mapping[str, Any]], None]
 
-__all__ = ["Schedules"]
+__all__ = ["ScheduleCalls"]
 
 #: Schedules that are read at a time for a legacy scheduler.
 _PAGE = 500
@@ -44,7 +44,7 @@ def _nothing() -> None:
     """Acknowledge to nobody."""
 
 
-class Schedules:
+class ScheduleCalls:
     """Keeps schedules in the broker's store and passes them on to legacy schedulers.
 
     Args:

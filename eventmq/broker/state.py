@@ -150,7 +150,7 @@ class State:
     def receipt(
         self, peer: Peer, acked: str, extra: bytes | None = None, *, coalesce: bool = False
     ) -> None:
-        """Send the ACK of a REQUEST, after everything else of the turn."""
+        """Send the ACK of a REQUEST, after everything else of the tick."""
         if peer.muted:
             return
         peer.sent = self.now
@@ -184,7 +184,7 @@ class State:
         self._undos.append(undo)
 
     def record(self, write: Write, undo: Callable[[], None]) -> None:
-        """Add a write about how things were when this turn began, before all others of it."""
+        """Add a write about how things were when this tick began, before all others of it."""
         self._batch.insert(0, write)
         self._settles.insert(0, lambda _: None)
         self._undos.insert(0, undo)

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["Lookups", "ResultWaiters"]
 
 
-#: Bytes of results that one turn reads.
+#: Bytes of results that one tick reads.
 MAX_BYTES = 8 * 1024 * 1024
 
-#: Ids that one turn looks up.
+#: Ids that one tick looks up.
 MAX_IDS = 2000
 
-#: Part of its bound that may wait for a peer for which more is read, and that one turn reads.
+#: Part of its bound that may wait for a peer for which more is read, and that one tick reads.
 FULL, PART = 0.5, 0.25
 
-#: Bytes of results that one turn reads at least, however little may be sent.
+#: Bytes of results that one tick reads at least, however little may be sent.
 MIN_BYTES = 1024 * 1024
 
 #: Bytes of an answer beside its result, and of answers that are sent without a look.
@@ -178,7 +178,7 @@ class Lookups:
             peer: To whom.
             ids: Of the jobs.
             known: What was found of them.
-            planned: Bytes that will be sent in this turn; grows.
+            planned: Bytes that will be sent in this tick; grows.
         """
         for place, job_id in enumerate(ids):
             row = known.get(job_id)
@@ -219,7 +219,7 @@ class ResultWaiters:
         self.state = state
         self.streams = streams
         self.lookups = Lookups(state, self._remaining, self._resolve)
-        #: Rows of this turn by (peer, call), sent together by `flush`.
+        #: Rows of this tick by (peer, call), sent together by `flush`.
         self._rows: dict[tuple[Peer, str], list[Row]] = {}
 
     # Asking
@@ -377,7 +377,7 @@ class ResultWaiters:
             self.state.waiters.pop(job_id, None)
 
     def flush(self) -> None:
-        """Send the answers of this turn, one REPLY per call."""
+        """Send the answers of this tick, one REPLY per call."""
         rows, self._rows = self._rows, {}
         for (peer, call), answers in rows.items():
             more = bool(peer.calls.get(call))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from eventmq.events.columns import EventColumns, rows_of
 from eventmq.events.files import HOUR_US, FileName, partition
-from eventmq.events.schema import COLUMNS, ENDS, SCHEMA_VERSION, STATES, Column, Kind
+from eventmq.events.schema import COLUMNS, ENDS, SCHEMA_VERSION, STATES, Column, EventKind
 
 __all__ = [
     "COLUMNS",
@@ -18,8 +18,8 @@ __all__ = [
     "STATES",
     "Column",
     "EventColumns",
+    "EventKind",
     "FileName",
-    "Kind",
     "partition",
     "rows_of",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from eventmq.events.packed import KIND_CODES, Field, unpack_blocks
-from eventmq.events.schema import COLUMNS, SCHEMA_VERSION, Kind
+from eventmq.events.schema import COLUMNS, SCHEMA_VERSION, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ __all__ = ["EventColumns", "fingerprint", "rows_of"]
 
 _NAMES = tuple(column.name for column in COLUMNS)
 
-_KINDS = tuple(kind.value for kind in Kind)
+_KINDS = tuple(kind.value for kind in EventKind)
 
 _MICRO = 1_000_000
 
@@ -52,8 +52,8 @@ _TIMES = {"leased_us": Field.LEASED, "started_us": Field.STARTED, "due_us": Fiel
 
 #: Columns of values, with the kinds of the events whose values they have.
 _VALUES = {
-    "arguments": frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]}),
-    "result": frozenset({KIND_CODES[Kind.SUCCEEDED]}),
+    "arguments": frozenset({KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAYED]}),
+    "result": frozenset({KIND_CODES[EventKind.SUCCEEDED]}),
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from eventmq.errors import EventMQError
-from eventmq.events.schema import Kind
+from eventmq.events.schema import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND_CODES", "Block", "Field", "gap", "pack_blocks", "unpack_blocks"]
 
 #: The numbers that stand for kinds in stored events.
-KIND_CODES = {kind: code for code, kind in enumerate(Kind)}
+KIND_CODES = {kind: code for code, kind in enumerate(EventKind)}
 
 
 class Field:
@@ -101,6 +101,6 @@ def unpack_blocks(body: bytes) -> list[Block]:
 
 def gap(first: int, last: int, at: float) -> Block:
     """Return the event that says which numbers are missing."""
-    code = KIND_CODES[Kind.GAP]
+    code = KIND_CODES[EventKind.GAP]
     common = {Field.KIND: code, Field.AT: at, Field.GAP_FIRST: first, Field.GAP_LAST: last}
     return Block(common, [""], {})

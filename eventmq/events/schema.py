@@ -14,14 +14,14 @@ from eventmq.job import JobState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COLUMNS", "ENDS", "SCHEMA_VERSION", "STATES", "Column", "Kind"]
+__all__ = ["COLUMNS", "ENDS", "SCHEMA_VERSION", "STATES", "Column", "EventKind"]
 
 #: In the column ``schema_version`` of each row. It grows when a column changes its meaning; columns
 #: that are only added do not change it.
 SCHEMA_VERSION = 1
 
 
-class Kind(str, enum.Enum):
+class EventKind(str, enum.Enum):
     """What happened. The order is that of the numbers in stored events: only add at the end."""
 
     #: A job was admitted, or became ready after a delay: it waits for a worker.
@@ -55,22 +55,22 @@ class Kind(str, enum.Enum):
 
 
 #: The kinds that end a job.
-ENDS = frozenset({Kind.SUCCEEDED, Kind.FAILED, Kind.EXPIRED, Kind.CANCELLED})
+ENDS = frozenset({EventKind.SUCCEEDED, EventKind.FAILED, EventKind.EXPIRED, EventKind.CANCELLED})
 
 #: Kind -> state of the job after it; the others change none.
-STATES: Mapping[Kind, JobState] = {
-    Kind.ENQUEUED: JobState.QUEUED,
-    Kind.DELAYED: JobState.DELAYED,
-    Kind.LEASED: JobState.RUNNING,
-    Kind.PROGRESS: JobState.RUNNING,
-    Kind.SUCCEEDED: JobState.SUCCEEDED,
-    Kind.FAILED: JobState.FAILED,
-    Kind.RETRY: JobState.DELAYED,
-    Kind.EXPIRED: JobState.EXPIRED,
-    Kind.CANCELLED: JobState.CANCELLED,
-    Kind.LEASE_LOST: JobState.QUEUED,
-    Kind.HANDED_BACK: JobState.QUEUED,
-    Kind.REPLAYED: JobState.QUEUED,
+STATES: Mapping[EventKind, JobState] = {
+    EventKind.ENQUEUED: JobState.QUEUED,
+    EventKind.DELAYED: JobState.DELAYED,
+    EventKind.LEASED: JobState.RUNNING,
+    EventKind.PROGRESS: JobState.RUNNING,
+    EventKind.SUCCEEDED: JobState.SUCCEEDED,
+    EventKind.FAILED: JobState.FAILED,
+    EventKind.RETRY: JobState.DELAYED,
+    EventKind.EXPIRED: JobState.EXPIRED,
+    EventKind.CANCELLED: JobState.CANCELLED,
+    EventKind.LEASE_LOST: JobState.QUEUED,
+    EventKind.HANDED_BACK: JobState.QUEUED,
+    EventKind.REPLAYED: JobState.QUEUED,
 }
 
 

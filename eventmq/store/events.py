@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq.events.columns import fingerprint
 from eventmq.events.packed import KIND_CODES, Block, Field
 from eventmq.headers import parse_headers
@@ -57,19 +57,19 @@ __all__ = [
 
 #: State of an ended job -> number of the kind that says so.
 _ENDS = {
-    JobState.SUCCEEDED: KIND_CODES[Kind.SUCCEEDED],
-    JobState.FAILED: KIND_CODES[Kind.FAILED],
-    JobState.EXPIRED: KIND_CODES[Kind.EXPIRED],
-    JobState.CANCELLED: KIND_CODES[Kind.CANCELLED],
+    JobState.SUCCEEDED: KIND_CODES[EventKind.SUCCEEDED],
+    JobState.FAILED: KIND_CODES[EventKind.FAILED],
+    JobState.EXPIRED: KIND_CODES[EventKind.EXPIRED],
+    JobState.CANCELLED: KIND_CODES[EventKind.CANCELLED],
 }
 
 _FAILED, _EXPIRED = _ENDS[JobState.FAILED], _ENDS[JobState.EXPIRED]
 
-_ENQUEUED, _DELAYED = KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]
+_ENQUEUED, _DELAYED = KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAYED]
 
-_DUPLICATE, _REPLAYED = KIND_CODES[Kind.DUPLICATE], KIND_CODES[Kind.REPLAYED]
+_DUPLICATE, _REPLAYED = KIND_CODES[EventKind.DUPLICATE], KIND_CODES[EventKind.REPLAYED]
 
-_CANCELLED = KIND_CODES[Kind.CANCELLED]
+_CANCELLED = KIND_CODES[EventKind.CANCELLED]
 
 #: Headers that other software may give a job: root, parent, trace, schedule, release.
 _MARKS = ("root-id", "parent-id", "trace-id", "schedule-id", "release")
@@ -92,9 +92,9 @@ _PLAIN = 1 + len(_MARKS)
 #: A value may have this part of the bytes that a row may have of them; longer ones are left out.
 PARTS = 16
 
-_SUCCEEDED = KIND_CODES[Kind.SUCCEEDED]
+_SUCCEEDED = KIND_CODES[EventKind.SUCCEEDED]
 
-_ARRIVED = frozenset({KIND_CODES[Kind.ENQUEUED], KIND_CODES[Kind.DELAYED]})
+_ARRIVED = frozenset({KIND_CODES[EventKind.ENQUEUED], KIND_CODES[EventKind.DELAYED]})
 
 #: Codes of write results on jobs that were admitted all the same.
 _ADMITTED = frozenset({"replaced", "held"})
@@ -383,7 +383,7 @@ def _requeued(write: Requeue, write_result: Mapping[int, WriteResult]) -> Iterat
             block = next(_changed(KIND_CODES[kind], [job], write.at))
             if write.worker:
                 block.common.update({Field.WORKER: write.worker, Field.LEASED: write.leased})
-            if kind is Kind.RETRY:
+            if kind is EventKind.RETRY:
                 _put_attempt(block, job, attempts[job.id], ready.get(job.id, 0.0))
             elif error:
                 _put_errors(block, [error])

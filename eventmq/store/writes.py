@@ -12,7 +12,7 @@ from eventmq.job import TERMINAL, JobState
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
 
-    from eventmq.events import Kind
+    from eventmq.events import EventKind
     from eventmq.graph import Plan
     from eventmq.job import JobRecord
     from eventmq.schedule import Progress, Schedule
@@ -159,7 +159,7 @@ class Attempt(NamedTuple):
 class RequeueReason(NamedTuple):
     """Why a job goes back: the kind of the event that says so, and the encoded error if any."""
 
-    kind: Kind
+    kind: EventKind
     error: bytes = b""
 
 
@@ -185,7 +185,7 @@ class Requeue(NamedTuple):
 class RecordEvents(NamedTuple):
     """Write an event of each job, that changes nothing else. Result: None."""
 
-    kind: Kind
+    kind: EventKind
     jobs: Sequence[JobRecord]
     at: float
     worker: str = ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
-from eventmq.events import SCHEMA_VERSION, Kind
+from eventmq.events import SCHEMA_VERSION, EventKind
 from eventmq_contrib.spark.analyses.slo import expired_waiting
 from eventmq_contrib.spark.atomic import write_file
 from eventmq_contrib.spark.livetables import LiveTables
@@ -43,9 +43,9 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 #: Columns with numbers of events of a kind, as in the table of the command ``stats``.
 _COUNTED = {
-    "succeeded": Kind.SUCCEEDED, "failed": Kind.FAILED, "cancelled": Kind.CANCELLED,
-    "expired": Kind.EXPIRED, "retries": Kind.RETRY, "lost": Kind.LEASE_LOST,
-    "handed_back": Kind.HANDED_BACK, "replayed": Kind.REPLAYED,
+    "succeeded": EventKind.SUCCEEDED, "failed": EventKind.FAILED, "cancelled": EventKind.CANCELLED,
+    "expired": EventKind.EXPIRED, "retries": EventKind.RETRY, "lost": EventKind.LEASE_LOST,
+    "handed_back": EventKind.HANDED_BACK, "replayed": EventKind.REPLAYED,
 }  # fmt: skip
 
 #: Names of sealed files.
@@ -137,12 +137,14 @@ def minutes(events: DataFrame, *, target: float) -> DataFrame:
     # take the place of the one before; cells of a minute come a few at a time, and the state would
     # have one for each bucket of each time.
     kind = f.col("kind")
-    arrived = kind.isin(Kind.ENQUEUED.value, Kind.DELAYED.value) & f.col("bytes_in").isNotNull()
+    arrived = (
+        kind.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value) & f.col("bytes_in").isNotNull()
+    )
     counts = [f.count_if(kind == each.value).alias(name) for name, each in _COUNTED.items()]
     marks = f.array(*(f.lit(mark) for mark in QUANTILES))
     task = f.coalesce("task", f.lit("")).alias("task")
     rows = (
-        events.where(events.kind != Kind.GAP.value)
+        events.where(events.kind != EventKind.GAP.value)
         .groupBy(f.window("at", _MINUTE).alias("window"), "queue", task)
         .agg(
             f.count_if(arrived).alias("arrived"),

@@ -249,7 +249,7 @@ def test_what_waited_for_a_lost_job_is_cancelled(tmp_path: Path) -> None:
     done = SqliteTools(tmp_path / "data" / FILE_NAME, durable=True).salvage(tmp_path / "new")
     assert [lost.id for lost in done.lost] == [ids[0]]
     other = Broker(tmp_path / "new")
-    other.turn()
+    other.tick()
     other.worker()
     [(_, index)] = chunks(other.dispatched)
     assert [entry.id for entry in index.entries] == [ids[1]]

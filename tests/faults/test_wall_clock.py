@@ -44,7 +44,7 @@ class Clocked(Broker):
     def step(self, seconds: float) -> None:
         """Set the wall clock, as the broker sees at once."""
         self.clock.set_now(self.clock.now() + seconds)
-        self.turn()
+        self.tick()
 
     def keep(self) -> None:
         """Do what a runner does where nothing is to be committed."""
@@ -56,7 +56,7 @@ class Clocked(Broker):
         while seconds > 0:
             self.clock.advance(min(every, seconds))
             seconds -= every
-            self.turn()
+            self.tick()
 
     def run(self, job_id: str, kind: OutcomeKind = OutcomeKind.SUCCEEDED) -> None:
         """Submit a job, and let a worker run it that comes for it alone."""

@@ -62,7 +62,7 @@ def _let_gateways_work(broker: Broker, access: AccessControl, users: dict[bytes,
     for i in range(4):
         request = Request(f"w{i}", "default", "task:t,content-type:json,guarantee", b"x")
         access.receive("main", [b"good", *request.frames()], "A", now)
-    broker.turn()
+    broker.tick()
 
 
 @settings(max_examples=examples(250))
@@ -80,13 +80,13 @@ def test_no_key_gets_more_than_it_may(
         for identity, port, frames, seconds in steps:
             message = [identity, *frames]
             access.receive(port, message, users[identity], broker.clock.now())
-            broker.turn()
+            broker.tick()
             broker.wait(seconds)
             _check(broker, users)
         assert not broker.core.state.closing
         call = Call("last", "get", b"\x81\xa3ids\x91\xa4mine")
         access.receive("main", [b"good", *call.frames()], "A", broker.clock.now())
-        broker.turn()
+        broker.tick()
         [*_, answer] = [m for m in broker.took(b"good") if isinstance(m, Reply)]
         assert SECRET in answer.result
     finally:

@@ -189,7 +189,7 @@ def test_no_message_harms_the_broker_or_a_neighbour(
                     broker.tell(b"p3", Request(job_id, "default", "reply-requested", b"x"))
             for identity, port, frames, seconds in steps:
                 broker.core.receive(port, [identity, *frames], broker.clock.now())
-                broker.turn()
+                broker.tick()
                 broker.wait(seconds)
                 if broker.core.done:
                     broker.crash()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from eventmq.broker.limits import Limits
-from eventmq.events import STATES, Kind
+from eventmq.events import STATES, EventKind
 from eventmq.headers import parse_headers
 from eventmq.job import OutcomeKind
 from eventmq.wire.batches import encode_batch
@@ -322,7 +322,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for event in self.broker.events(self.last_event):
             self.last_event += 1
             assert event["seq"] == self.last_event
-            kind = Kind(event["kind"])
+            kind = EventKind(event["kind"])
             if kind in STATES:
                 self.replayed[event["job_id"]] = STATES[kind].value
         queued = {"running": "queued"}

@@ -230,7 +230,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         """All workers live on."""
         for step in range(int(seconds * 4)):
-            self.broker.wait(0.25)  # one turn, so that tokens are counted when they are taken
+            self.broker.wait(0.25)  # one tick, so that tokens are counted when they are taken
             self.collect()
             if step % 4 == 0:
                 for name, worker in self.workers.items():

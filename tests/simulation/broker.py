@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerProcess"]
 
-#: Seconds that a turn takes at least.
+#: Seconds that a tick takes at least.
 TURN = 0.0001
 
 #: Seconds until it is started again, if it died by itself.
@@ -34,7 +34,7 @@ RESTLESS = 200
 
 
 class BrokerProcess(Process):
-    """One broker over its lives; the order of a turn is that of `eventmq.broker.runner`.
+    """One broker over its lives; the order of a tick is that of `eventmq.broker.runner`.
 
     Args:
         world: Time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import STATES, Kind, rows_of
+from eventmq.events import STATES, EventKind, rows_of
 from eventmq.job import TERMINAL, TRANSITIONS, JobState
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def check_events(auditor: Auditor, rows: Sequence[EventRow], found: Mapping[str,
 
 
 def _follow(auditor: Auditor, states: dict[str, JobState], event: Mapping[str, Any]) -> None:
-    kind, job_id = Kind(event["kind"]), event["job_id"]
+    kind, job_id = EventKind(event["kind"]), event["job_id"]
     to = STATES.get(kind)
-    if kind is Kind.GAP:
+    if kind is EventKind.GAP:
         auditor.fail("events were dropped")
     if to is None or auditor.job(job_id).transient:
         return
@@ -49,11 +49,11 @@ def _follow(auditor: Auditor, states: dict[str, JobState], event: Mapping[str, A
         auditor.fail(f"event {kind} takes job {job_id} from {was} to {to}")
 
 
-def _allowed(was: JobState | None, to: JobState, kind: Kind) -> bool:
+def _allowed(was: JobState | None, to: JobState, kind: EventKind) -> bool:
     """Say whether the table has a step; short leases have no event of their own."""
     if was is None:
-        return kind in {Kind.ENQUEUED, Kind.DELAYED}
-    if kind is Kind.REPLAYED:
+        return kind in {EventKind.ENQUEUED, EventKind.DELAYED}
+    if kind is EventKind.REPLAYED:
         return was is JobState.FAILED
     if was is JobState.QUEUED:
         return to in TRANSITIONS[was] or to in _RUNNING

@@ -21,7 +21,7 @@ from eventmq.broker.outcomes import Outcomes
 from eventmq.broker.sessions import Sessions
 from eventmq.broker.transient import Transient
 from eventmq.broker.unregistered import UnregisteredPeers
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq.job import JobState, OutcomeKind
 from eventmq.plugins.queue_stores.sqlite import event_log, store
 from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
@@ -122,7 +122,7 @@ def _expires_early(original: Any) -> Any:
 
 def _silent_events(original: Any) -> Any:
     """Forget the events of jobs that are cancelled."""
-    code = list(Kind).index(Kind.CANCELLED)  # beside others: a store writes no empty row
+    code = list(EventKind).index(EventKind.CANCELLED)  # beside others: a store writes no empty row
 
     def events(*arguments: Any) -> Any:
         blocks = original(*arguments)

@@ -129,10 +129,10 @@ class Broker:
     # Driving
 
     def put(self, identity: bytes, message: Any, port: str = "main") -> None:
-        """Receive a message without ending the turn."""
+        """Receive a message without ending the tick."""
         self.core.receive(port, [identity, *message.frames()], self.now())
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Decide and commit until nothing is left to do, and collect what was sent."""
         for _ in range(100):
             self.core.decide(self.now())
@@ -156,10 +156,10 @@ class Broker:
         raise AssertionError("the broker never comes to rest")
 
     def tell(self, identity: bytes, message: Any, port: str = "main") -> list[Command]:
-        """Receive a message, end the turn and return what went to this peer."""
+        """Receive a message, end the tick and return what went to this peer."""
         self.sent.pop(identity, None)
         self.put(identity, message, port)
-        self.turn()
+        self.tick()
         return self.took(identity)
 
     def took(self, identity: bytes) -> list[Command]:
@@ -171,7 +171,7 @@ class Broker:
         end = self.clock.time + seconds
         while self.clock.time < end:
             self.clock.time = min(end, self.clock.time + 0.25)
-            self.turn()
+            self.tick()
 
     def events(self, after: int = 0) -> list[Mapping[str, Any]]:
         """Return the events after a number, as the store has them."""

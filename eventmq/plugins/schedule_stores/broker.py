@@ -13,7 +13,7 @@ from eventmq.hookspecs import hookimpl
 from eventmq.plugins.options import read_options
 from eventmq.plugins.schedule_stores.sqlite import read_rows
 from eventmq.plugins.schedule_stores.table import pack_row
-from eventmq.schedule import Lease, Loaded, Saved
+from eventmq.schedule import Loaded, Saved, SchedulerLease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -128,9 +128,11 @@ class BrokerSchedules:
         """Remove it if its version is ``expected``."""
         return bool(self._ask("schedules.remove", {"name": name, "version": expected}))
 
-    def lease(self, holder: str, seconds: float) -> Lease:
+    def lease(self, holder: str, seconds: float) -> SchedulerLease:
         """Ask to be the one who fires."""
-        return Lease(**self._ask("schedules.lease", {"holder": holder, "seconds": seconds}))
+        return SchedulerLease(
+            **self._ask("schedules.lease", {"holder": holder, "seconds": seconds})
+        )
 
     def release(self, holder: str) -> None:
         """Give the lease back."""

@@ -27,7 +27,7 @@ from eventmq.plugins.database import (
 from eventmq.plugins.options import read_options
 from eventmq.plugins.private_files import make_private_file, make_private_folder
 from eventmq.plugins.schedule_stores.table import TABLES, ScheduleTable, pack_row, read_row
-from eventmq.schedule import Lease, Loaded, Saved
+from eventmq.schedule import Loaded, Saved, SchedulerLease
 from eventmq.store.reads import LoadSchedules
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class SqliteSchedules:
                 msg = f"the schedules {self._where} cannot be written: {error}"
                 raise StoreError(msg) from error
 
-    def lease(self, holder: str, seconds: float) -> Lease:
+    def lease(self, holder: str, seconds: float) -> SchedulerLease:
         """Ask to be the one who fires.
 
         All who ask are on one machine: a lease lasts by its boot time, whatever its wall clock
@@ -192,7 +192,7 @@ class SqliteSchedules:
             if held:
                 self._note("boot", boot_id, 0.0)
                 self._note("lease", holder, now + seconds)
-            return Lease(held, table.revision)
+            return SchedulerLease(held, table.revision)
 
     def release(self, holder: str) -> None:
         """Give the lease back."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import Kind, rows_of
+from eventmq.events import EventKind, rows_of
 from eventmq.job import JobState
 from eventmq.store.reads import EventLogHead, ReadEvents
 from eventmq.store.writes import (
@@ -93,7 +93,7 @@ class EventTests(StoreHarness):
         store = self.begin()
         (job,) = self.admitted(store, 1)
         self.finish(store, self.end(job))
-        gone = Requeue([job], (), [RequeueReason(Kind.LEASE_LOST)], self.clock.now())
+        gone = Requeue([job], (), [RequeueReason(EventKind.LEASE_LOST)], self.clock.now())
         self.commit(store, Finish([self.end(job)]), gone, ReadEvents(0, 1))
         assert [kind for kind, _ in self.kinds(store)] == ["enqueued", "succeeded"]
 
@@ -125,9 +125,9 @@ class EventTests(StoreHarness):
         jobs[0].state, jobs[0].attempt, jobs[0].due = JobState.DELAYED, 2, now + 9.0
         failure = Attempt(jobs[0].id, 1, 1, now, now - 1.0, 0.5, "w:1", "e", b"??")
         reasons = [
-            RequeueReason(Kind.RETRY),
-            RequeueReason(Kind.LEASE_LOST),
-            RequeueReason(Kind.HANDED_BACK),
+            RequeueReason(EventKind.RETRY),
+            RequeueReason(EventKind.LEASE_LOST),
+            RequeueReason(EventKind.HANDED_BACK),
         ]
         self.commit(store, Requeue(jobs, [failure], reasons, now, "w:1", now - 2.0, [now - 4.0]))
         found = self.events(store, 3)
@@ -161,7 +161,9 @@ class EventTests(StoreHarness):
         store = self.begin()
         (job,) = self.admitted(store, 1)
         now = self.clock.now()
-        assert self.commit(store, RecordEvents(Kind.LEASED, [job], now, "w:1", now - 9.0)) == [None]
+        assert self.commit(store, RecordEvents(EventKind.LEASED, [job], now, "w:1", now - 9.0)) == [
+            None
+        ]
         (row,) = self.events(store, 1)
         assert (row["kind"], row["worker_id"]) == ("leased", "w:1")
         assert row["leased_us"] == int((now - 9.0) * 1e6)

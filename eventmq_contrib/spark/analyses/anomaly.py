@@ -11,7 +11,7 @@ import math
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import HOUR_US, Kind
+from eventmq.events import HOUR_US, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,8 +167,8 @@ def hours(events: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    failed = F.col("kind") == str(Kind.FAILED)
-    ended = events.where(failed | (F.col("kind") == str(Kind.SUCCEEDED)))
+    failed = F.col("kind") == str(EventKind.FAILED)
+    ended = events.where(failed | (F.col("kind") == str(EventKind.SUCCEEDED)))
     hour = (F.col("ts_us") - F.pmod("ts_us", F.lit(HOUR_US))).alias("hour_us")
     return ended.groupBy(F.coalesce("task", F.lit("")).alias("task"), hour).agg(
         F.count("*").alias("ended"),

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eventmq.events import ENDS, Kind
+from eventmq.events import ENDS, EventKind
 from eventmq_contrib.spark.analyses.numbers import gaps, numbers
 from eventmq_contrib.spark.analyses.states import RUNNING, double_leased, ended, kind_of, lives
 
@@ -229,7 +229,7 @@ def _orphan(complete: Sequence[str], suspect: Sequence[tuple[str, int, int]]) ->
     altered = F.lit(False)  # noqa: FBT003 - a literal
     for broker_id, least, most in suspect[:_SUSPECTS]:
         altered |= (broker == broker_id) & seq.between(least, most)
-    begun = first.isin(Kind.ENQUEUED.value, Kind.DELAYED.value)
+    begun = first.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value)
     end = first.isin([kind.value for kind in ENDS])
     return broker.isin(list(complete)) & ~begun & (~end | altered)
 
@@ -310,7 +310,7 @@ def _unknown_kinds(events: DataFrame) -> tuple[int, list[str]]:
     """Return how many events have a kind that does not exist, and a sentence for each of these."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    strange = events.where(~events.kind.isin([kind.value for kind in Kind]))
+    strange = events.where(~events.kind.isin([kind.value for kind in EventKind]))
     rows = strange.groupBy("broker_id", "kind").agg(
         F.count("*").alias("n"), F.min("seq").alias("first"), F.max("seq").alias("last")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import Kind
+from eventmq.events import EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,11 +31,11 @@ def failures(events: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    failed = events.kind == Kind.FAILED.value
-    rows = _labelled(events.where(failed | (events.kind == Kind.RETRY.value)))
+    failed = events.kind == EventKind.FAILED.value
+    rows = _labelled(events.where(failed | (events.kind == EventKind.RETRY.value)))
     rows = rows.where("fingerprint IS NOT NULL")
     helped = rows.join(_successes(events), ["broker_id", "job_id", "attempt"], "left")
-    retried = (F.col("kind") == Kind.RETRY.value).cast("long")
+    retried = (F.col("kind") == EventKind.RETRY.value).cast("long")
     table = helped.groupBy(*_ERROR).agg(
         F.count("*").alias("attempts"), F.count_distinct("broker_id", "job_id").alias("jobs"),
         F.sum(1 - retried).alias("failed"), F.sum(retried).alias("retries"),
@@ -70,7 +70,7 @@ def _successes(events: DataFrame) -> DataFrame:
     """Return the attempts before those that succeeded, where there was one."""
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    later = events.where((events.kind == Kind.SUCCEEDED.value) & (events.attempt > 1))
+    later = events.where((events.kind == EventKind.SUCCEEDED.value) & (events.attempt > 1))
     before = (later.attempt - 1).alias("attempt")
     return later.select("broker_id", "job_id", before, F.lit(1).alias("helped")).distinct()
 
@@ -106,12 +106,12 @@ def killers(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
     rows = _labelled(events.where(
-        (events.kind == Kind.LEASE_LOST.value)
-        | ((events.kind == Kind.FAILED.value) & (events.error_type == WORKER_LOST))
+        (events.kind == EventKind.LEASE_LOST.value)
+        | ((events.kind == EventKind.FAILED.value) & (events.error_type == WORKER_LOST))
     ))  # fmt: skip
     died = rows.error == WORKER_LOST
-    gone = (rows.kind == Kind.LEASE_LOST.value) & ~died
-    given_up = rows.kind == Kind.FAILED.value
+    gone = (rows.kind == EventKind.LEASE_LOST.value) & ~died
+    given_up = rows.kind == EventKind.FAILED.value
     table = rows.groupBy("task", "release").agg(
         F.count_if(died).alias("deaths"),
         F.count_distinct("broker_id", "job_id").alias("jobs"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from eventmq.events import Kind
+from eventmq.events import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -122,7 +122,7 @@ def gaps(events: DataFrame) -> list[tuple[str, int, int]]:
     Returns:
         Broker, first and last number, in their order.
     """
-    rows = events.where(events.kind == Kind.GAP.value)
+    rows = events.where(events.kind == EventKind.GAP.value)
     told = rows.select("broker_id", "gap_first", "gap_last").dropna().distinct().collect()
     merged: list[tuple[str, int, int]] = []
     for broker_id, first, last in sorted(map(tuple, told)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import Kind
+from eventmq.events import EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["failed_jobs", "summary"]
 
 #: Kinds that leave a job as it is.
-_NOTHING = (Kind.GAP.value, Kind.DUPLICATE.value)
+_NOTHING = (EventKind.GAP.value, EventKind.DUPLICATE.value)
 
 
 def failed_jobs(
@@ -46,7 +46,7 @@ def failed_jobs(
         .groupBy("broker_id", "job_id")
         .agg(f.max_by(f.struct(*names), "seq").alias("last"))
         .select("broker_id", "job_id", *(f"last.{name}" for name in names))
-        .where(f.col("kind") == Kind.FAILED.value)
+        .where(f.col("kind") == EventKind.FAILED.value)
     )
     for condition in _conditions(queue, task, error, since, until):
         last = last.where(condition)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eventmq.errors import StoreError
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq_contrib.spark.analyses import capacity
 from eventmq_contrib.spark.analyses.anomaly import MIN_HISTORY, anomaly, between
 from eventmq_contrib.spark.analyses.audit import audit
@@ -181,8 +181,9 @@ def _tasks(runs: DataFrame) -> dict[str, Any]:
     shares = list(_SHARES.values())
     rolled = runs.groupingSets([["task", "queue"], []], "task", "queue")
     rows = rolled.agg(
-        F.count("*").alias("runs"), F.count_if(F.col("kind") == str(Kind.FAILED)).alias("failed"),
-        F.count_if(F.col("kind") == str(Kind.RETRY)).alias("retries"),
+        F.count("*").alias("runs"),
+        F.count_if(F.col("kind") == str(EventKind.FAILED)).alias("failed"),
+        F.count_if(F.col("kind") == str(EventKind.RETRY)).alias("retries"),
         F.percentile_approx("wait_us", shares, _ACCURACY).alias("wait"),
         F.percentile_approx("run_us", shares, _ACCURACY).alias("run"),
     ).collect()  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq_contrib.spark.analyses.numbers import numbers
 from eventmq_contrib.spark.analyses.states import READY, kind_of, lives, number_of
 
@@ -58,7 +58,7 @@ def expired_waiting() -> Column:
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    return (F.col("kind") == Kind.EXPIRED.value) & F.col("due_us").isNull()
+    return (F.col("kind") == EventKind.EXPIRED.value) & F.col("due_us").isNull()
 
 
 def slo_cells(events: DataFrame, objective: Objective) -> DataFrame:

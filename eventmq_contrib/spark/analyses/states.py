@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import ENDS, STATES, Kind
+from eventmq.events import ENDS, STATES, EventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,13 +23,13 @@ __all__ = [
 
 
 #: The kinds after which a job has a worker.
-RUNNING = (Kind.LEASED, Kind.PROGRESS)
+RUNNING = (EventKind.LEASED, EventKind.PROGRESS)
 
 #: The kinds after which it waits for one, or for its time.
 WAITING = tuple(kind for kind in STATES if kind not in ENDS and kind not in RUNNING)
 
 #: The kinds after which it waits for a worker and for nothing else.
-READY = (Kind.ENQUEUED, Kind.LEASE_LOST, Kind.HANDED_BACK, Kind.REPLAYED)
+READY = (EventKind.ENQUEUED, EventKind.LEASE_LOST, EventKind.HANDED_BACK, EventKind.REPLAYED)
 
 #: Kinds by the number that stands for them while events are put together: from 1.
 _KINDS = [kind.value for kind in STATES]
@@ -74,7 +74,9 @@ def lives(events: DataFrame, *more: str) -> DataFrame:
         F.count("leased_us").alias("leases"),
         F.max(F.when(rows.kind.isin([kind.value for kind in READY]), rows.ts_us)).alias("ready_us"),
         F.max(F.when(ended(rows.kind), rows.ts_us)).alias("gone_us"),
-        F.count_if(rows.started_us.isNotNull() | (rows.kind == Kind.LEASED.value)).alias("runs"),
+        F.count_if(
+            rows.started_us.isNotNull() | (rows.kind == EventKind.LEASED.value)
+        ).alias("runs"),
     )  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def number_of(last: Column) -> Column:
 _JOB = ("broker_id", "job_id")
 
 #: Kinds with which a job begins anew once it has ended.
-_BEGINNINGS = [Kind.ENQUEUED.value, Kind.DELAYED.value, Kind.REPLAYED.value]
+_BEGINNINGS = [EventKind.ENQUEUED.value, EventKind.DELAYED.value, EventKind.REPLAYED.value]
 
 
 def double_leased(events: DataFrame) -> DataFrame:

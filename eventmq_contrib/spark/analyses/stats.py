@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventmq.events import ENDS, Kind
+from eventmq.events import ENDS, EventKind
 from eventmq_contrib.spark.analyses.buckets import QUANTILES, bucket, percentiles, ranked
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PERIODS = {"minute": 60, "hour": 3600}
 CELL = ("start", "queue", "task", "what", "bucket")
 
 #: What is counted beside waiting and running times, which are ``wait`` and ``run``.
-_COUNTED = (*(kind.value for kind in ENDS), Kind.RETRY.value, Kind.LEASE_LOST.value)
+_COUNTED = (*(kind.value for kind in ENDS), EventKind.RETRY.value, EventKind.LEASE_LOST.value)
 
 _KEYS = ("start", "queue", "task")
 
@@ -47,7 +47,9 @@ def cells(events: DataFrame, period: str = "minute") -> DataFrame:
     at = F.col("at") if "at" in events.columns else F.timestamp_micros("ts_us")
     start = F.window(at, f"{PERIODS[period]} seconds")
     kind = events.kind
-    arrived = kind.isin(Kind.ENQUEUED.value, Kind.DELAYED.value) & events.bytes_in.isNotNull()
+    arrived = (
+        kind.isin(EventKind.ENQUEUED.value, EventKind.DELAYED.value) & events.bytes_in.isNotNull()
+    )
     counted = F.when(arrived, F.lit("arrived")).when(kind.isin(*_COUNTED), kind)
     told = [(counted, F.lit(None).cast("int"))]
     for name in ("wait", "run"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventmq.events import Kind
+from eventmq.events import EventKind
 from eventmq_contrib.spark.analyses.executions import executions
 from eventmq_contrib.spark.analyses.numbers import numbers
 from eventmq_contrib.spark.analyses.slo import still_known
@@ -45,8 +45,9 @@ _ACCURACY = 10_000
 
 #: Kind -> under which name it is drawn.
 _SHOWN = {
-    str(Kind.SUCCEEDED): "succeeded", str(Kind.RETRY): "tried again", str(Kind.FAILED): "failed",
-    str(Kind.CANCELLED): "cancelled", str(Kind.EXPIRED): "expired",
+    str(EventKind.SUCCEEDED): "succeeded", str(EventKind.RETRY): "tried again",
+    str(EventKind.FAILED): "failed",
+    str(EventKind.CANCELLED): "cancelled", str(EventKind.EXPIRED): "expired",
 }  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def timeline(
 def _counts(events: DataFrame, spans: Spans) -> list[Any]:
     from pyspark.sql import functions as F  # noqa: N812 - as all who use Spark write it
 
-    admitted = F.col("kind").isin([str(Kind.ENQUEUED), str(Kind.DELAYED)])
+    admitted = F.col("kind").isin([str(EventKind.ENQUEUED), str(EventKind.DELAYED)])
     return (
         events.groupBy(
             spans.of(F.col("ts_us")).alias("span"), "kind",

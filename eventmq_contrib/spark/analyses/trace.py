@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventmq.cli.output import printable
 from eventmq.errors import JobNotFound
-from eventmq.events import ENDS, STATES, Kind
+from eventmq.events import ENDS, STATES, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,7 +199,7 @@ def hops(rows: Iterable[Row]) -> dict[str, Hop]:
             hop = found[job_id] = Hop(
                 id=job_id, task=row["task"] or "", queue=row["queue"] or "", state="queued",
                 parent="", submitted_us=row["ts_us"],
-                blocked=kind == Kind.DELAYED and not row["due_us"],
+                blocked=kind == EventKind.DELAYED and not row["due_us"],
             )  # fmt: skip
         hop.parent = row["parent_id"] or hop.parent or row["root_id"] or ""
         _tell(hop, row, ready)
@@ -213,14 +213,19 @@ def _tell(hop: Hop, row: Row, ready: dict[str, int]) -> None:
     """Add what one event tells of its job."""
     kind, at = row["kind"], row["ts_us"]
     if kind in STATES:
-        hop.state = str(STATES[Kind(kind)])
+        hop.state = str(STATES[EventKind(kind)])
     if row["started_us"] and row["run_us"] is not None:
         hop.runs.append(_run(row, ready.get(hop.id)))
-    if kind in {Kind.ENQUEUED, Kind.LEASE_LOST, Kind.HANDED_BACK, Kind.REPLAYED}:
+    if kind in {
+        EventKind.ENQUEUED,
+        EventKind.LEASE_LOST,
+        EventKind.HANDED_BACK,
+        EventKind.REPLAYED,
+    }:
         ready[hop.id] = at
         if hop.ready_us is None:
             hop.ready_us, hop.ready_seq = at, row["seq"]
-    if kind == Kind.REPLAYED:
+    if kind == EventKind.REPLAYED:
         hop.ended_us = None
     if kind in ENDS:
         hop.ended_us, hop.error = at, row["error_type"] or ""

@@ -280,7 +280,7 @@ def test_what_one_commit_has_of_values_is_bounded(
     for _ in range(2):
         for n in range(3):
             broker.put(b"client", Request(broker.new_id(), "default", TASK, arguments(n)))
-        broker.turn()
+        broker.tick()
     drained(broker, out, redactor=redactor(lambda *_: "x" * 38))
     assert [text is None for text, _ in shown(out)] == [False, False, True] * 2
     [warning] = warnings(caplog)
@@ -295,8 +295,8 @@ def test_each_task_and_kind_is_warned_of_up_to_a_number(
         headers = f"task:t{n},content-type:msgpack"
         broker.put(b"client", Request(broker.new_id(), "default", headers, b"\xc1"))
         if n % 100 == 0:
-            broker.turn()
-    broker.turn()
+            broker.tick()
+    broker.tick()
     drained(broker, out, redactor=redactor(everything))
     assert len(rows_in(out)) == 1001
     assert len(set(warnings(caplog))) == len(warnings(caplog)) == 1000

@@ -38,7 +38,7 @@ class GuardedBroker:
         """Hand a message over; return what comes back to this peer."""
         now = self.broker.clock.now()
         self.access.receive("main", [who, *message.frames()], user, now)
-        self.broker.turn()
+        self.broker.tick()
         return self.broker.took(who)
 
 

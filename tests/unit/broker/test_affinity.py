@@ -95,7 +95,7 @@ def test_a_worker_with_more_than_its_share_passes_its_keys_on_at_once(broker):
     join(broker, "a", "b", "c", "d", window=0)
     for name in "abcd":
         broker.put(name.encode(), Ready(broker.new_id(), Status(0, 4, ()).format()))
-    broker.turn()
+    broker.tick()
     held_by = sorted(len(held(broker, name)) for name in "abcd")
     assert held_by == [0, 1, 4, 4]
     broker.wait(1.0)
@@ -127,7 +127,7 @@ def test_keys_of_a_worker_that_died_go_to_others(broker):
     ids = [submit(broker, f"tenant-{n}") for n in range(8)]
     join(broker, "b", window=100)
     broker.core.sessions.lost(broker.core.state.sessions["a"])
-    broker.turn()
+    broker.tick()
     broker.wait(1.0)
     assert set(ids) == set(held(broker, "b"))
 
@@ -176,7 +176,7 @@ def test_whatever_comes_and_goes_every_job_ends(broker, seed):
             names.remove(gone)
             session = broker.core.state.sessions[gone]
             broker.core.sessions.lost(session, silent=True)  # cut off; it proves nothing
-            broker.turn()
+            broker.tick()
         elif what < 0.9 and names:
             answer_held(broker, random.choice(sorted(names)), random)
         else:

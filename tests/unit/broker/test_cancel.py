@@ -149,7 +149,7 @@ def test_without_space_nothing_happens_and_the_caller_is_told(broker: Broker) ->
     broker.core.decide(broker.clock.now())
     _, settle = broker.core.take_batch()
     settle(QueueFull("no space"))
-    broker.turn()
+    broker.tick()
     [error] = broker.took(b"boss")
     assert isinstance(error, Error)
     assert (error.request, error.code) == ("7", "store-full")
@@ -261,7 +261,7 @@ def test_an_answer_and_a_cancel_in_one_turn_agree_on_one_end(
     messages = [(b"boss", call), (b"worker", reply)]
     for identity, message in messages if first == "cancel" else reversed(messages):
         broker.put(identity, message)
-    broker.turn()
+    broker.tick()
     done = first == "reply" and kind is OutcomeKind.SUCCEEDED
     assert states(broker, job_id) == ["succeeded" if done else "cancelled"]
     assert counts(broker) == (0, 0, 0)
@@ -279,7 +279,7 @@ def test_a_job_that_is_submitted_and_cancelled_in_one_turn_is_not_handed_out(
     job_id = broker.new_id()
     broker.put(b"c", Request(job_id, "default", "task:shop.add,content-type:msgpack", b"x"))
     broker.put(b"boss", Call("7", "cancel", pack({"ids": [job_id]})))
-    broker.turn()
+    broker.tick()
     assert chunks(broker.took(b"worker")) == []
     assert states(broker, job_id) == ["cancelled"]
     assert broker.core.state.sessions["w"].leases == {}

@@ -25,7 +25,7 @@ def test_a_coalesced_message_follows_the_next_one_to_its_peer() -> None:
     assert coalesced.flush_at == float("inf")
 
 
-def test_a_coalesced_message_may_follow_one_of_the_same_turn() -> None:
+def test_a_coalesced_message_may_follow_one_of_the_same_tick() -> None:
     tick = [message(WORKER, b"ack", coalesce=True), message(WORKER, b"chunk")]
     assert [b"chunk", b"ack"] == frames(CoalescedSends().release(tick, 10.0))
 

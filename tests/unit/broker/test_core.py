@@ -49,7 +49,7 @@ def test_a_receipt_comes_after_the_commit_and_only_then(broker: Broker) -> None:
     broker.put(b"c", Request(job_id, "default", "ack-requested", b"x"))
     broker.core.decide(broker.clock.now())
     assert broker.core.take_deferred_sends() == []
-    broker.turn()
+    broker.tick()
     [ack] = broker.took(b"c")
     assert isinstance(ack, Ack)
     assert ack.acked == job_id
@@ -65,7 +65,7 @@ def test_a_worker_hears_that_its_answer_is_kept_after_the_commit_and_only_then(
     broker.put(b"worker", answer)
     broker.core.decide(broker.clock.now())
     assert broker.core.take_deferred_sends() == []
-    broker.turn()
+    broker.tick()
     assert [ack.acked for ack in broker.took(b"worker") if isinstance(ack, Ack)] == [answer.id]
 
 
@@ -536,7 +536,7 @@ def test_a_stopped_broker_judges_nobody_for_its_own_silence(broker: Broker) -> N
     [(chunk, _)] = chunks(broker.worker())
     broker.clock.time += 60
     broker.core.shift(broker.clock.now(), 60.0)
-    broker.turn()
+    broker.tick()
     assert kinds(broker.answer(b"worker", chunk, [row()])) == ["Ack"]
     assert broker.call("status")["counters"].get("lease_lost", 0) == 0
 
@@ -765,7 +765,7 @@ def test_a_bad_message_is_counted_and_answered(
     """Answered with ERROR where the peer can read it, never a crash, never a lost job."""
     job_id, _ = broker.submit()
     broker.core.receive("main", [b"bad", *frames], broker.clock.now())
-    broker.turn()
+    broker.tick()
     [error] = broker.took(b"bad")
     assert isinstance(error, Error)
     assert error.code == code
@@ -835,7 +835,7 @@ def test_a_worker_is_told_the_brokers_time_where_a_job_expires(broker: Broker) -
     [first] = broker.worker(b"w1", "one")[-1:]
     assert isinstance(first, Request)
     broker.clock.wrong = 86_400.0
-    broker.turn()
+    broker.tick()
     [second] = broker.worker(b"w2", "two")[-1:]
     assert isinstance(second, Request)
     both = sorted((first, second), key=lambda message: len(message.headers))

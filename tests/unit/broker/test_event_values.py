@@ -156,7 +156,7 @@ def test_a_duplicate_has_no_arguments(keen: Broker) -> None:
     job_id, _ = keen.submit(body=b"first")
     for body in (b"second", b"third"):
         keen.put(b"client", Request(job_id, "default", TASK, body))
-    keen.turn()
+    keen.tick()
     assert kept(keen) == [
         ("enqueued", "msgpack", b"first"), ("duplicate", None, None), ("duplicate", None, None),
     ]  # fmt: skip

@@ -258,7 +258,7 @@ def test_unique_jobs_replace_and_follow_each_other(broker: Broker) -> None:
     assert kinds(broker, held) == ["delayed"]
     assert "due_us" not in broker.events()[-1]
     broker.answer(b"worker", broker.dispatched[0], [row()])
-    broker.turn()
+    broker.tick()
     assert kinds(broker, held) == ["delayed", "enqueued"]
 
 
@@ -349,12 +349,14 @@ def test_a_lease_that_lasts_is_noted(broker: Broker) -> None:
     assert noted["leased_us"] == broker.events()[0]["ts_us"]
 
 
-def test_a_lease_that_lasts_is_noted_before_what_happens_in_the_same_turn(broker: Broker) -> None:
+def test_a_lease_that_lasts_is_recorded_before_what_happens_in_the_same_tick(
+    broker: Broker,
+) -> None:
     broker.worker()
     job_id, _ = broker.submit()
     broker.clock.time += 6.0
     broker.put(b"boss", Call(broker.new_id(), "cancel", pack({"ids": [job_id]})))
-    broker.turn()
+    broker.tick()
     assert kinds(broker, job_id) == ["enqueued", "leased", "cancelled"]
 
 
@@ -450,7 +452,7 @@ def test_a_huge_commit_makes_several_rows(broker: Broker, monkeypatch: pytest.Mo
         ids = [broker.new_id() for _ in range(n)]
         body = encode_batch([("default", TASK)], [(i, 0, b"x") for i in ids])
         broker.put(b"client", Request(broker.new_id(), "", f"batch:{n}", body))
-    broker.turn()
+    broker.tick()
     rows = broker.store._db.execute("SELECT first, count FROM events").fetchall()
     assert rows == [(1, 6), (7, 3)]
     assert [event["seq"] for event in broker.events()] == list(range(1, 10))

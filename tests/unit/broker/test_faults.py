@@ -68,7 +68,7 @@ def test_a_question_is_answered_although_its_commit_had_no_space(broker: Broker)
     broker.answer(b"worker", chunk, [row()])
     broker.put(b"c", Call("7", "get", pack({"ids": [job_id]})))
     turn_without_space(broker)
-    broker.turn()
+    broker.tick()
     assert [m.request for m in broker.took(b"c") if isinstance(m, Reply)] == ["7"]
 
 
@@ -79,7 +79,7 @@ def test_every_question_is_asked_again_after_a_commit_without_space(
     job_id, _ = broker.submit()
     broker.put(b"c", Call("7", name, pack({"id": job_id} if name == "info" else {})))
     turn_without_space(broker)
-    broker.turn()
+    broker.tick()
     assert [m.request for m in broker.took(b"c") if isinstance(m, Reply)] == ["7"]
 
 
@@ -194,7 +194,7 @@ def test_a_full_pipe_is_not_tried_again_before_the_worker_speaks(broker: Broker)
         message for message in broker.core.take_deferred_sends() if message.lease is not None
     ]
     broker.core.not_sent(chunk, broker.clock.now(), reachable=True)
-    broker.turn()
+    broker.tick()
     assert broker.took(b"worker") == []
     assert len(chunks(broker.ready(b"worker", 1))) == 1
 
@@ -215,7 +215,7 @@ def test_a_client_whose_pipe_was_full_asks_again(broker: Broker) -> None:
     job_id, _ = broker.submit()
     [(chunk, _)] = chunks(broker.worker())
     broker.put(b"c", Call("7", "get", pack({"ids": [job_id]})))
-    broker.turn()
+    broker.tick()
     broker.put(b"worker", Reply("r", encode_outcomes([row()]), chunk.id, chunk.headers))
     broker.core.decide(broker.clock.now())
     entries, settle = broker.core.take_batch()
@@ -281,7 +281,7 @@ def test_a_legacy_worker_whose_pipe_was_full_keeps_its_slot(broker: Broker) -> N
     settle(write_results)
     [job] = [message for message in broker.core.take_deferred_sends() if message.lease is not None]
     broker.core.not_sent(job, broker.clock.now(), reachable=True)
-    broker.turn()
+    broker.tick()
     assert not any(isinstance(message, Request) for message in broker.took(b"old"))
     broker.wait(1.0)
     assert [type(m) for m in broker.took(b"old") if isinstance(m, Request)] == [Request]

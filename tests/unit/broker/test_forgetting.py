@@ -40,7 +40,7 @@ def idle(broker: Broker, seconds: float = LATER) -> None:
             if peer.session is not None:
                 broker.put(peer.key.identity, Heartbeat(broker.new_id(), "1"))
         broker.clock.time += 5.0
-        broker.turn()
+        broker.tick()
 
 
 def end(broker: Broker, job: str) -> None:

@@ -206,7 +206,7 @@ def test_a_cancelled_member_counts(broker: Broker) -> None:
     broker.call("pause", queue="default")
     more = submit(broker, Group((A, B)) | C)
     broker.call("bulk", id="s", action="cancel", task="a")
-    broker.turn()
+    broker.tick()
     assert states(broker, more) == "cqc"
     assert states(broker, ids) == "scs"
 
@@ -354,7 +354,7 @@ def test_a_large_graph_is_cancelled_in_many_commits_and_one_answer(tmp_path: Pat
     broker.close()
 
 
-def test_what_one_end_causes_is_done_turn_by_turn(tmp_path: Path) -> None:
+def test_what_one_end_causes_is_done_tick_by_tick(tmp_path: Path) -> None:
     """Others are served between; a restart in the middle goes on by itself."""
     broker = Broker(tmp_path, Limits(graph_slice=3))
     ids = submit(broker, A | Group((B,) * 9))
@@ -370,7 +370,7 @@ def test_what_one_end_causes_is_done_turn_by_turn(tmp_path: Path) -> None:
     assert broker.core.has_writes
     broker.crash()
     assert broker.core.has_writes
-    broker.turn()
+    broker.tick()
     assert not broker.core.has_writes
     assert states(broker, ids) == "f" + "c" * 9
     broker.close()

@@ -33,7 +33,7 @@ def at(moment: float) -> object:
 @pytest.fixture(params=[SLOW, USUAL], ids=["slow", "usual"])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     broker = Broker(None, request.param)
-    broker.turn()
+    broker.tick()
     yield broker
     broker.close()
 
@@ -41,14 +41,14 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def after(broker: Broker, seconds: float) -> None:
     """Let time pass in which the broker is not woken, then take a turn."""
     broker.clock.time += seconds
-    broker.turn()
+    broker.tick()
 
 
 def lose(broker: Broker, identity: bytes) -> None:
     """Let a connection be lost of which no ROUTER says whose it was."""
     broker.unreachable.add(identity)
     broker.core.heartbeats.connection_lost()
-    broker.turn()
+    broker.tick()
 
 
 def beats(broker: Broker, identity: bytes) -> int:
@@ -133,7 +133,7 @@ def test_a_loss_that_is_heard_at_the_end_of_a_turn_wakes_the_next_one(broker: Br
     broker.core.heartbeats.connection_lost()
     now = broker.clock.now()
     assert broker.core.wake_at(now) <= now
-    broker.turn()
+    broker.tick()
     assert broker.core.wake_at(now) == at(now + SETTLE)
     after(broker, SETTLE)
     assert broker.core.heartbeats.due is None
@@ -175,7 +175,7 @@ def test_a_stop_of_the_broker_moves_the_look_and_the_end_of_the_grace(broker: Br
     def leap() -> None:
         broker.clock.time += 3600.0
         broker.core.shift(broker.now(), 3600.0)
-        broker.turn()
+        broker.tick()
 
     leap()
     assert broker.core.heartbeats.due == at(broker.clock.now() + SETTLE)

@@ -36,7 +36,7 @@ def legacy_worker(broker: Broker, identity: bytes = b"w", slots: int = 1) -> Non
     broker.tell(identity, Inform("i", "", "worker"))
     for n in range(slots):
         broker.put(identity, Ready(f"r{n}"))
-    broker.turn()
+    broker.tick()
 
 
 def replies(broker: Broker) -> list[Reply]:
@@ -158,7 +158,7 @@ def test_disconnect_says_goodbye_once(broker: Broker) -> None:
     broker.took(b"s")
     broker.tell(b"a", Disconnect("d"), "admin")
     broker.core.close(broker.clock.now())
-    broker.turn()
+    broker.tick()
     assert [type(m).__name__ for m in broker.took(b"s")] == ["Kbai"]
 
 

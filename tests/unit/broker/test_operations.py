@@ -213,7 +213,7 @@ def test_a_slice_is_one_commit_and_a_crash_between_two_loses_nothing(broker: Bro
         sizes.append(broker.core.state.counters["cancelled"])
     assert sizes == [0, 5, 10]
     broker.crash()
-    broker.turn()
+    broker.tick()
     answer = ask(broker, "bulk", **begin)
     assert (answer["count"], answer["done"]) == (22, True)
     assert set(states(broker, ids)) == {"cancelled"}
@@ -291,7 +291,7 @@ def test_two_bulk_operations_take_turns(broker: Broker, short: None) -> None:
     for name in ("default", "other"):
         call = {"id": name, "action": "cancel", "queue": name}
         broker.put(b"boss", Call(name, "bulk", pack(call)))
-    broker.turn()
+    broker.tick()
     assert [bulk(broker, "default"), bulk(broker, "other")] == [12, 12]
 
 
@@ -492,7 +492,7 @@ def test_many_failed_jobs_are_dropped_slice_by_slice(broker: Broker) -> None:
     entries, _ = broker.core.take_batch()
     broker.store.submit(entries)
     broker.crash()
-    broker.turn()
+    broker.tick()
     assert bulk(broker) == 12
     assert set(states(broker, ids)) == {""}
     assert queue(broker)["failed"] == 0
@@ -586,7 +586,7 @@ def test_a_retry_whose_commit_failed_leaves_no_history(broker: Broker) -> None:
     broker.core.decide(broker.clock.now())
     _, settle = broker.core.take_batch()
     settle(QueueFull("no space"))
-    broker.turn()
+    broker.tick()
     assert ask(broker, "info", id=job_id)["attempts"] == []
     broker.tell(b"worker", reply)
     assert [a["attempt"] for a in ask(broker, "info", id=job_id)["attempts"]] == [1]

@@ -231,7 +231,7 @@ def test_a_legacy_worker_is_held_back_too(start: Callable[..., Broker]) -> None:
     broker.tell(b"old", Inform("i", '[[10, "default"]]', "worker"))
     for n in range(3):
         broker.put(b"old", Ready(f"r{n}"))
-    broker.turn()
+    broker.tick()
     for done in range(3):
         assert len(broker.dispatched) == done + 1
         broker.tell(b"old", Reply(broker.new_id(), b"1", broker.dispatched[-1].id))

@@ -159,7 +159,7 @@ def test_a_full_disk_refuses_a_schedule_and_goes_on(broker: Broker) -> None:
     broker.put(b"c", Schedule("1", "q", "ack-requested,interval:60", BODY))
     _, settle = broker.core.take_batch()
     settle(QueueFull("the disk is full"))
-    broker.turn()
+    broker.tick()
     [error] = broker.took(b"c")
     assert isinstance(error, Error)
     assert error.code == "store-full"
@@ -193,7 +193,7 @@ def test_a_scheduler_that_follows_another_gets_all_that_is_plain(broker: Broker)
     for n in range(1200):
         broker.put(b"c", Schedule(str(n), "q", "interval:60,nohaste", legacy(n)))
     broker.put(b"c", Schedule("x", "q", "interval:60,content-type:msgpack", b"\x92\x90\x80"))
-    broker.turn()
+    broker.tick()
     assert (len(said(broker.took(b"s1"))), said(broker.took(b"s2"))) == (1200, [])
     broker.unreachable.add(b"s1")
     broker.wait(16)
@@ -254,7 +254,7 @@ def test_bad_arguments_are_refused(broker: Broker, name: str, arguments: dict[st
 def test_a_list_goes_on_page_by_page(broker: Broker) -> None:
     for n in range(7):
         broker.put(b"c", Schedule(str(n), "q", "interval:60", legacy(n)))
-    broker.turn()
+    broker.tick()
     names, after = [], 0
     while True:
         page = broker.call("schedules.list", after=after, limit=3, scan=True)

@@ -137,7 +137,7 @@ def test_a_thousand_tasks_do_not_use_more_memory_than_one(
     assert len(broker.core.state.jobs) <= 64
     if restart:
         broker.crash()
-        broker.turn()
+        broker.tick()
         assert len(broker.core.state.jobs) <= 64
     broker.worker(b"b", "b", tasks=("t999", "t500"))
     mine = [ids[place] for ids in sent for place in (500, 999)]

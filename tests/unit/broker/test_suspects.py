@@ -507,7 +507,7 @@ def test_a_commit_that_fails_changes_nothing_that_is_known(broker: Broker) -> No
     _, settle = broker.core.take_batch()
     settle(QueueFull("the disk is full"))
     assert len(suspects) == 0
-    broker.turn()
+    broker.tick()
     assert rows(broker) == 0
     broker.answer(b"worker", chunk, [row(0, LOST), row(1, LOST)])
     assert [judged(broker, job) for job in jobs] == [(0, 1, 1, 0, 0)] * 2

@@ -68,7 +68,7 @@ def test_a_job_without_guarantee_costs_no_commit_from_receipt_to_result(broker: 
     broker.put(b"client", Request("j", "default", f"ack-requested,{FREE}", b"x"))
     broker.core.decide(broker.clock.now())
     assert not broker.core.has_writes
-    broker.turn()
+    broker.tick()
     assert [m.acked for m in broker.took(b"client") if isinstance(m, Ack)] == ["j"]
     broker.put(b"client", Call("c", "get", pack({"ids": ["j"]})))
     [chunk] = broker.dispatched
@@ -172,7 +172,7 @@ def test_a_batch_without_guarantee_needs_no_commit(broker: Broker) -> None:
     body = encode_batch([("default", FREE)], [(job_id, 0, b"x") for job_id in names])
     broker.put(b"client", Request("m", "", "batch:3", body))
     assert not broker.core.has_writes
-    broker.turn()
+    broker.tick()
     assert [m.acked for m in broker.took(b"client") if isinstance(m, Ack)] == ["m"]
 
 
@@ -337,7 +337,7 @@ def test_the_grace_stands_still_while_the_broker_is_away(tmp_path: Path) -> None
     for _ in range(2):
         broker.clock.time += 3600.0
         broker.core.shift(broker.now(), 3600.0)
-        broker.turn()
+        broker.tick()
     assert broker.call("state", ids=[first, second]) == [[first, "queued"], [second, "queued"]]
     broker.wait(2.0)
     assert broker.call("state", ids=[first, second]) == [[first, "failed"], [second, "queued"]]
@@ -401,7 +401,7 @@ def test_a_paused_queue_gives_out_no_jobs_without_guarantee(broker: Broker) -> N
     broker.ready(b"worker", 1)
     assert ids(broker) == []
     broker.call("resume", queue="default")
-    broker.turn()
+    broker.tick()
     assert ids(broker) == [[job_id]]
 
 

@@ -87,7 +87,7 @@ def test_a_replaced_job_ends_as_cancelled_with_the_reason_and_is_never_started(
     """Debounce: each call postpones; whoever waits for the old one is told at once."""
     first = submit(broker, "replace", "countdown:5")
     broker.put(b"waiter", Call("c", "get", pack({"ids": [first]})))
-    broker.turn()
+    broker.tick()
     broker.wait(4.0)
     second = submit(broker, "replace", "countdown:5")
     [reply] = [m for m in broker.took(b"waiter") if isinstance(m, Reply)]
@@ -147,7 +147,7 @@ def test_two_in_one_turn_leave_one(broker: Broker) -> None:
     broker.worker(window=4)
     for name in ("a", "b", "c"):
         broker.put(b"client", Request(name, "default", f"{TASK},{headers('replace')}", b"x"))
-    broker.turn()
+    broker.tick()
     assert sent(broker) == ["c"]
     assert states(broker, "a", "b", "c") == ["cancelled", "cancelled", "running"]
     assert counts(broker) == (0, 0, 1)

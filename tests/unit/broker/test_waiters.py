@@ -136,7 +136,7 @@ def test_for_a_peer_that_does_not_read_nothing_more_is_read(broker: Broker) -> N
     assert told(broker, b"lazy") == []
     assert broker.core.wake_at(broker.clock.now()) < broker.clock.now() + 0.1
     waiting.clear()
-    broker.turn()
+    broker.tick()
     assert [(found[0], len(found[3])) for found in told(broker, b"lazy")] == [
         (done, MIB), (later, MIB),
     ]  # fmt: skip
@@ -149,7 +149,7 @@ def test_what_was_asked_for_and_forgotten_is_not_read(broker: Broker) -> None:
     broker.tell(b"lazy", Call("7", "get", pack({"ids": [done]})))
     broker.tell(b"lazy", Call("8", "forget", pack({"call": "7"})))
     broker.core.waiters.lookups.unread = lambda _: 0
-    broker.turn()
+    broker.tick()
     assert told(broker, b"lazy") == []
     assert broker.core.waiters.lookups.timeout > 1.0
 
@@ -176,7 +176,7 @@ def test_one_result_that_is_asked_for_often_is_answered_in_several_turns(broker:
     broker.store.submit(entries)
     settle(broker.store.finished()[0])
     assert len(broker.core.take_deferred_sends()) == 2
-    broker.turn()
+    broker.tick()
     assert len(told(broker, b"c")) == 8
 
 
@@ -190,7 +190,7 @@ def test_calls_that_are_repeated_by_a_peer_that_does_not_read_take_no_memory(
         ids = [f"{number}.{place}" for place in range(100)]
         broker.tell(b"lazy", Call("7", "get", pack({"ids": [*ids, done]})))
     broker.core.waiters.lookups.unread = lambda _: 0
-    broker.turn()
+    broker.tick()
     rows = told(broker, b"lazy")
     assert len(rows) == 101
     assert {row[0].partition(".")[0] for row in rows if row[0] != done} == {"99"}

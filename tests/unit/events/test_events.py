@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from eventmq.events import COLUMNS, ENDS, STATES, FileName, Kind, partition
+from eventmq.events import COLUMNS, ENDS, STATES, EventKind, FileName, partition
 from eventmq.job import TERMINAL
 from tests.support.page_files import ROOT
 
@@ -30,7 +30,7 @@ def test_the_page_has_every_column_with_its_type_and_meaning():
 
 
 def test_the_page_has_every_kind_with_the_state_after_it():
-    expected = [(f"``{kind}``", str(STATES.get(kind, "unchanged"))) for kind in Kind]
+    expected = [(f"``{kind}``", str(STATES.get(kind, "unchanged"))) for kind in EventKind]
     assert [row[:2] for row in rows_after("Kinds")] == expected
 
 
