@@ -214,13 +214,13 @@ class Loaded(NamedTuple):
     Attributes:
         revision: Of the store; to be given to the next call.
         schedules: All that are new or were changed.
-        gone: Names of those that were removed.
+        removed: Names of those that were removed.
         whole: It begins at nothing: what is not in ``schedules`` is not there any more.
     """
 
     revision: int
     schedules: Sequence[Schedule]
-    gone: Sequence[str] = ()
+    removed: Sequence[str] = ()
     whole: bool = False
 
 

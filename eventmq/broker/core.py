@@ -181,7 +181,7 @@ class BrokerCore:
         self.events.observed = recovered.next_event - 1
         self.bulk.recover(recovered.bulk_operations)
         Recovery(self.state, self.outcomes, self.sessions.revoked, new_order).run(recovered)
-        self.graphs.left = recovered.graphs
+        self.graphs.unfinished = recovered.graphs
 
     @property
     def done(self) -> bool:

@@ -48,7 +48,7 @@ class GraphTracker:
         self.operations = operations
         self._ending = False
         #: The store may have more to do: what one commit causes is bounded.
-        self.left = False
+        self.unfinished = False
         operations.calls.add({"graph": self._look, "cancel_graph": self._cancel})
 
     # Ends
@@ -56,7 +56,7 @@ class GraphTracker:
     def follow(self) -> None:
         """Ask what the ends of this commit cause; the last write of a batch."""
         state = self.state
-        if not state.graphs or not (state.writes or self.left):
+        if not state.graphs or not (state.writes or self.unfinished):
             return
         limits = state.limits
         most = limits.max_frame - _HEAD
@@ -70,11 +70,11 @@ class GraphTracker:
     @property
     def goes_on(self) -> bool:
         """Whether a commit is wanted for what earlier ones have left."""
-        return self.left and self.state.now >= self.state.hold_until
+        return self.unfinished and self.state.now >= self.state.hold_until
 
     def _followed(self, write_result: GraphChanges) -> None:
         state = self.state
-        self.left = write_result.left
+        self.unfinished = write_result.unfinished
         for job in (*write_result.ready, *write_result.more):
             self._count(job)
         for job in write_result.ready:

@@ -455,7 +455,7 @@ class BeatRunner:
             self._machine.keep_only(schedule.name for schedule in loaded.schedules)
         # Before the clock is compared, nothing is ahead of it.
         self._machine.replace(loaded.schedules, now if self._compared else float("inf"))
-        self._machine.drop(loaded.gone)
+        self._machine.drop(loaded.removed)
         self._seen = loaded.revision
 
     # Firing

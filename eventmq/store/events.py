@@ -536,7 +536,7 @@ def portions(
         write_results: One per write.
         most: Bytes of values in a portion.
     """
-    bodies, results = _given(batch, write_results)
+    bodies, results = _values_of(batch, write_results)
     portion: list[Block] = []
     room = most
     for block in blocks:
@@ -585,7 +585,7 @@ def _part(block: Block, start: int, end: int) -> Block:
 # What the writes have
 
 
-def _given(
+def _values_of(
     batch: Sequence[Any], write_results: Sequence[Any]
 ) -> tuple[dict[str, _Value], dict[str, _Value]]:
     """Return the bodies of the jobs that were admitted, and the results, by their ids."""
@@ -593,27 +593,27 @@ def _given(
     results: dict[str, _Value] = {}
     for write, write_result in zip(batch, write_results, strict=True):
         if isinstance(write, Admit):
-            _note_bodies(bodies, (
+            _add_bodies(bodies, (
                 job for place, job in enumerate(write.jobs)
                 if place not in write_result or write_result[place].code in _ADMITTED
             ))  # fmt: skip
         elif isinstance(write, AdmitGraph):
-            _note_bodies(bodies, write.jobs if write_result is None else ())
+            _add_bodies(bodies, write.jobs if write_result is None else ())
         elif isinstance(write, Finish):
-            _note_results(results, (
+            _add_results(results, (
                 row for place, row in enumerate(write.rows) if place not in write_result
             ))  # fmt: skip
         elif isinstance(write, RecordEnds):
-            _note_results(results, write.rows)
+            _add_results(results, write.rows)
     return bodies, results
 
 
-def _note_bodies(bodies: dict[str, _Value], jobs: Iterable[JobRecord]) -> None:
+def _add_bodies(bodies: dict[str, _Value], jobs: Iterable[JobRecord]) -> None:
     for job in jobs:
         bodies[job.id] = _Value(_content_type(job.headers), job.body)
 
 
-def _note_results(results: dict[str, _Value], rows: Iterable[Finished]) -> None:
+def _add_results(results: dict[str, _Value], rows: Iterable[Finished]) -> None:
     for row in rows:
         # Without a content type the task has kept its result to itself.
         if row.state is JobState.SUCCEEDED and row.content_type:

@@ -310,7 +310,7 @@ class SaveSuspects(NamedTuple):
 
     rows: Sequence[SuspectRow]
     #: Numbers of jobs of which nothing is to be kept.
-    gone: Sequence[int] = ()
+    removed: Sequence[int] = ()
     #: Jobs whose deaths changed without a `Requeue`: number and deaths.
     deaths: Sequence[tuple[int, int]] = ()
 
@@ -461,7 +461,7 @@ class GraphChanges(NamedTuple):
     #: Ended now.
     ended: list[Finished]
     #: More is to be done.
-    left: bool = False
+    unfinished: bool = False
 
 
 class CancelGraph(NamedTuple):
@@ -683,7 +683,7 @@ class SealEvents(NamedTuple):
 
     These are pruned, in slices with this and the next commits. Where events after ``sealed`` have
     been dropped already, an event of kind ``gap`` says which. A journal of another id takes the
-    place of the one before if that did not say anything for ``patience`` seconds; else ``taken`` is
+    place of the one before if that did not say anything for ``timeout`` seconds; else ``taken`` is
     true and nothing is changed.
     """
 
@@ -691,4 +691,4 @@ class SealEvents(NamedTuple):
     sealed: int
     #: Unix time.
     at: float
-    patience: float
+    timeout: float

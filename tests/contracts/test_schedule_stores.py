@@ -21,7 +21,7 @@ class ForgetsSoon(ScheduleStoreSuite):
 
     @pytest.fixture(autouse=True)
     def forgets_soon(self, monkeypatch):
-        monkeypatch.setattr(table, "KEPT_GONE", 100)
+        monkeypatch.setattr(table, "KEPT_TOMBSTONES", 100)
 
 
 class TestMemory(ScheduleStoreSuite):

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from eventmq.plugins.queue_stores.sqlite import checkpoint
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
-from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
+from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from tests.faults.script import Script, finish, run_script
 from tests.support.broker_harness import FakeClock
 
@@ -123,7 +123,7 @@ class Tape:
         return min(number, len(wide))
 
     def _expect(self, folder: Path, commits: int, place: int) -> None:
-        end = look_at_log(folder / FILE_NAME)
+        end = inspect_log(folder / FILE_NAME)
         want = (self.ends[commits] - HEADER) // FRAME
         if end.frames != want or end.damaged:
             raise Lost(f"crash at byte {place} of the log: {end}, {want} pages were whole")

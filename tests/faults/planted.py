@@ -253,7 +253,7 @@ def _overlooked(original: Any) -> Any:
     def roll_back(self: SqliteStore, high: str) -> None:
         with contextlib.suppress(StoreError):
             original(self, high)
-        self._lost = None
+        self._broken = None
 
     return roll_back
 

@@ -25,7 +25,7 @@ from eventmq.plugins.database import (
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore, make_store
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
-from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
+from eventmq.plugins.queue_stores.sqlite.wal import empty_log
 from eventmq.store.writes import Admit, LimitRow, SaveLimits, SubqueueKey
 from eventmq.testing import FakeClock
 from tests.faults.script import Script, run_script
@@ -177,7 +177,7 @@ def killed(tmp_path: Path) -> Path:
             store.submit([Admit(jobs)])
             assert store.finished() == [[{}]]
             if not some.start:
-                begin_anew(store._db)
+                empty_log(store._db)
         store.submit(
             [SaveLimits([LimitRow(SubqueueKey("t", ""), 1.0, 2.0, 3.0)])]
         )  # a page of its own

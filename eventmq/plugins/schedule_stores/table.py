@@ -36,7 +36,7 @@ logger = logging.getLogger("eventmq.store")
 MAX_SCHEDULES = 1_000_000
 
 #: Tombstones that are kept; whoever missed older ones reads everything again.
-KEPT_GONE = 10_000
+KEPT_TOMBSTONES = 10_000
 
 #: What makes the tables.
 TABLES = (
@@ -241,13 +241,13 @@ class ScheduleTable:
             return False
         self._add("live", -1)
         self._add("removed", 1)
-        if self._count("removed") > KEPT_GONE:
+        if self._count("removed") > KEPT_TOMBSTONES:
             self._forget()
         return True
 
     def _forget(self) -> None:
         """Drop the older half of the tombstones."""
-        half = KEPT_GONE // 2
+        half = KEPT_TOMBSTONES // 2
         sql = "SELECT revision FROM schedules WHERE removed = 1 ORDER BY revision LIMIT 1 OFFSET ?"
         last = self._value(sql, half)
         sql = "DELETE FROM schedules WHERE removed = 1 AND revision <= ?"

@@ -30,7 +30,7 @@ class SliceTests(LookupTests):
     ) -> list[GraphChanges]:
         """Commit until nothing is left to do; return what each commit did."""
         told = [first]
-        while told[-1].left:
+        while told[-1].unfinished:
             write = AdvanceGraphs(self.clock.now(), 60.0, 100.0, limit=limit, **more)
             told += self.commit(store, write)
         return told
@@ -48,13 +48,13 @@ class SliceTests(LookupTests):
     def test_a_restart_in_the_middle_goes_on(self) -> None:
         """Whether there is more to do is told when the store is opened."""
         store, jobs, _ = self.begun(Chain((_A, Group((_B,) * 7))))
-        assert self.after(store, self.end(jobs[0]), limit=3).left
+        assert self.after(store, self.end(jobs[0]), limit=3).unfinished
         store, recovered = self.reopen(store)
         assert recovered.graphs
         assert recovered.counts["q"] == QueueCounts(waiting=3, blocked=4)
         [told] = self.commit(store, AdvanceGraphs(self.clock.now(), limit=9))
         assert [job.id for job in told.ready] == [job.id for job in jobs[4:]]
-        assert not told.left
+        assert not told.unfinished
 
     def test_a_failure_cancels_slice_by_slice(self) -> None:
         """All that waits at a barrier, and at those that follow, for the first reason."""
@@ -102,7 +102,7 @@ class SliceTests(LookupTests):
             told = self.after(store, self.end(job, result=bytes(size), ttl=0.0), max_body=1000)
         [taker] = told.ready
         told = self.after(store, self.end(taker))
-        assert told.left
+        assert told.unfinished
         assert not self.keeps(store, taker)
         count = len(self.go_on(store, told, 1000))
         assert 1 < count <= members

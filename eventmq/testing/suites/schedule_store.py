@@ -169,14 +169,18 @@ class ScheduleStoreSuite:
         assert seen.whole
         assert len(seen.schedules) == 4
         after = store.load(seen.revision)
-        assert (after.revision, list(after.schedules), list(after.gone)) == (seen.revision, [], [])
+        assert (after.revision, list(after.schedules), list(after.removed)) == (
+            seen.revision,
+            [],
+            [],
+        )
         by_name = {s.name: s for s in seen.schedules}
         store.advance([Progress("b", by_name["b"].version, 7.0, None, "")])
         store.remove("c", None)
         saved = store.save([(made("d", queue="q"), by_name["d"].version)])
         after = store.load(seen.revision)
         assert sorted(s.name for s in after.schedules) == ["b", "d"]
-        assert (list(after.gone), after.whole, after.revision) == (["c"], False, saved.revision)
+        assert (list(after.removed), after.whole, after.revision) == (["c"], False, saved.revision)
 
     def test_revisions_count_changes(self, store: ScheduleStore) -> None:
         """One each, so that who wrote can tell whether others wrote too."""
@@ -203,7 +207,7 @@ class ScheduleStoreSuite:
             for n in range(first, first + at_once):
                 store.remove(f"s{n}", None)
         after = store.load(seen)
-        assert after.whole or len(after.gone) > self.too_many
+        assert after.whole or len(after.removed) > self.too_many
         if after.whole:
             assert [s.name for s in after.schedules] == ["old"]
 

@@ -336,7 +336,7 @@ def counts_of(broker: Broker) -> int:
 
 
 def test_a_full_disk_refuses_the_graph(broker: Broker) -> None:
-    broker.store._home._reserve = 1 << 60
+    broker.store._directory._reserve = 1 << 60
     _, message = request(broker, A | B)
     [error] = broker.tell(b"client", message)
     assert error.code == "store-full"

@@ -22,7 +22,7 @@ from eventmq.plugins.database import (
     watch_log,
 )
 from eventmq.plugins.queue_stores.sqlite.errors import store_error
-from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE, patience
+from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT, busy_timeout
 
 if TYPE_CHECKING:
     import apsw
@@ -112,7 +112,7 @@ class Checkpointer:
 
     def _connect(self) -> apsw.Connection:
         """Return a connection of the thread's own that has opened its files."""
-        db = connect(self._path, busy=PATIENCE, vfs=self._vfs)
+        db = connect(self._path, busy=BUSY_TIMEOUT, vfs=self._vfs)
         db.execute("PRAGMA synchronous = NORMAL")
         first_row(db, "SELECT count(*) FROM sqlite_schema")
         return db
@@ -157,7 +157,7 @@ class Checkpointer:
 
         Its blocks are used again then, and most pages of the database are there already.
         """
-        with self._moves, patience(db, READERS_WAIT):
+        with self._moves, busy_timeout(db, READERS_WAIT):
             self._checkpoint(db, "RESTART")
 
     def _short(self) -> None:
@@ -169,7 +169,7 @@ class Checkpointer:
         """Move what is left, and let the next commit begin the log anew, if nobody reads it."""
         self._next_wake, self._next_try = frames + WAKE_FRAMES, frames + self._restart
         forced = frames >= self._next_forced
-        with patience(db, FORCED_WAIT if forced else READERS_WAIT):
+        with busy_timeout(db, FORCED_WAIT if forced else READERS_WAIT):
             busy = self._checkpoint(db, "RESTART")
         if self._failure is not None:
             raise self._error(self._failure)

@@ -12,7 +12,7 @@ from eventmq.errors import StoreError
 from eventmq.events.packed import gap, pack_blocks
 from eventmq.plugins.database import UNREADABLE, first_row, has_moved
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
-from eventmq.plugins.queue_stores.sqlite.graphs import Kinship
+from eventmq.plugins.queue_stores.sqlite.graphs import LineageIndex
 from eventmq.plugins.queue_stores.sqlite.reading import open_to_read
 from eventmq.plugins.queue_stores.sqlite.schema import check_schema
 from eventmq.store.events import events_of, portions
@@ -65,7 +65,7 @@ class EventLog:
         self.db = db
         self._ring, self._cap, self._values = ring, cap, values
         self._gaps: list[Block] = []
-        self._kinship = Kinship(db)
+        self._lineage = LineageIndex(db)
         self.reload()
 
     def reload(self) -> None:
@@ -81,7 +81,7 @@ class EventLog:
         #: Whether there may be rows that are sealed.
         self._unpruned = self._first <= self._sealed
         self._gaps.clear()
-        self._kinship.forget()
+        self._lineage.forget()
 
     def _row(self, sql: str) -> tuple[int, int, int, int]:
         row: tuple[int, int, int, int] | None = first_row(self.db, sql)
@@ -102,7 +102,7 @@ class EventLog:
         spared: Callable[[float], float] | None = None,
     ) -> None:
         """Write the events of a commit; prune what a journal has, or what there is no room for."""
-        blocks = events_of(batch, write_results, self._kinship.find, ahead, spared)
+        blocks = events_of(batch, write_results, self._lineage.find, ahead, spared)
         if self._unpruned:
             self._prune()
         if self._end - self._start > (self._cap if self._journal else self._ring):
@@ -196,7 +196,7 @@ class EventLog:
 
     def seal(self, write: SealEvents) -> tuple[EventLogHead, bool]:
         """Note what a journal has."""
-        if self._journal not in {"", write.journal} and write.at - self._told < write.patience:
+        if self._journal not in {"", write.journal} and write.at - self._told < write.timeout:
             return self.head, True
         if write.sealed >= self._next:
             return self.head, False  # it has more than there is: it is of another time

@@ -18,7 +18,7 @@ from eventmq.headers import parse_headers
 from eventmq.job import STATE_CODES, JobRecord, JobState
 from eventmq.plugins.database import all_rows, first_row
 from eventmq.plugins.queue_stores.sqlite.checksums import data_crc
-from eventmq.plugins.queue_stores.sqlite.joins import Barriers, Inputs, unfinished
+from eventmq.plugins.queue_stores.sqlite.joins import Joins, StoredInputs, unfinished
 from eventmq.plugins.queue_stores.sqlite.rows import (
     BARE_COLUMNS,
     INSERT_COLUMNS,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import FindLineage, ListGraph
     from eventmq.store.writes import AdmitGraph, AuditFields, CancelGraph, EndDeadlines
 
-__all__ = ["HANDLER", "GraphReads", "Graphs", "Kinship", "next_deadline", "open_graphs"]
+__all__ = ["HANDLER", "GraphReads", "GraphWrites", "LineageIndex", "next_deadline", "open_graphs"]
 
 
 logger = logging.getLogger("eventmq.store")
@@ -67,7 +67,7 @@ DEPENDENCY = "dependency"
 _REASON = 500
 
 #: Ready jobs that a write result has with their bodies.
-_TOLD = 200
+_WITH_BODIES = 200
 
 #: Ids in one statement.
 _MANY = 250
@@ -87,7 +87,7 @@ _FIND_MANY = _FIND.format(", ".join("?" * _MANY))
 _SLICE = 5000
 
 
-class Graphs:
+class GraphWrites:
     """Handlers of `AdmitGraph` and `AdvanceGraphs`.
 
     Args:
@@ -97,23 +97,23 @@ class Graphs:
 
     def __init__(self, tables: Tables, finish: Callable[[Finish], Any]) -> None:
         self.tables = tables
-        self.inputs = Inputs(tables.db)
-        self.joins = Barriers(tables, self.inputs, self)
+        self.inputs = StoredInputs(tables.db)
+        self.joins = Joins(tables, self.inputs, self)
         self._finish = finish
         #: Ends of jobs of graphs in this commit that nothing followed from yet.
         self.pending: list[Finished] = []
-        self._news = GraphChanges([], [], [])
+        self._changes = GraphChanges([], [], [])
         #: Jobs that were cancelled since what they waited for did not succeed.
         self._caused: set[int] = set()
-        #: Bytes of the bodies in the news.
-        self._told = 0
+        #: Bytes of the bodies in the changes.
+        self._bytes = 0
 
     def reset(self) -> None:
         """Begin a commit."""
         self.pending.clear()
         self._caused.clear()
-        self._told = 0
-        self._news = GraphChanges([], [], [])
+        self._bytes = 0
+        self._changes = GraphChanges([], [], [])
         self.joins.reset()
 
     # Admission
@@ -165,14 +165,14 @@ class Graphs:
             else (job.seq, job.id, graph, 0, output, watched.get(job.seq - graph, 0))
             for job, number, output in zip(jobs, plan.inputs, outputs, strict=True)
         ]
-        trees = [
+        arguments = [
             (row[0], packed, data_crc(row[0], "", packed))
             for row, packed in zip(joins, map(pack, plan.barriers), strict=True)
         ]
         db.execute("INSERT INTO graphs VALUES (?, ?, ?, 0)", (graph, len(jobs), len(jobs)))
         db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?)", nodes)
         db.executemany("INSERT INTO joins VALUES (?, ?, ?, ?, ?, ?)", joins)
-        db.executemany("INSERT INTO join_arguments VALUES (?, ?, ?)", trees)
+        db.executemany("INSERT INTO join_arguments VALUES (?, ?, ?)", arguments)
         db.executemany(
             "INSERT INTO handlers VALUES (?, ?, ?, ?)",
             [(graph + place, graph, graph + a, graph + z) for place, a, z in plan.handlers],
@@ -185,7 +185,7 @@ class Graphs:
     # Ends
 
     def ended(self, rows: Iterable[Finished]) -> None:
-        """Note ends, for `follow`."""
+        """Record ends, for `advance`."""
         ours = [row for row in rows if "graph:" in row.job.headers]
         self.pending += ours
         self.inputs.release([
@@ -195,38 +195,40 @@ class Graphs:
 
     def advance(self, write: AdvanceGraphs) -> GraphChanges:
         """Do what the noted ends cause, and what that causes, for some jobs at most."""
-        joins, left = self.joins, write.limit
+        joins, remaining = self.joins, write.limit
         joins.load()
-        self.inputs.sweep()
-        while self.pending or (joins and left > 0):
+        self.inputs.free()
+        while self.pending or (joins and remaining > 0):
             if self.pending:
                 rows, self.pending = self.pending, []
                 self._step(rows, write)
             else:
-                left -= joins.run(write, left)
-        self._news = self._news._replace(left=joins.save())
-        return self._news
+                remaining -= joins.run(write, remaining)
+        self._changes = self._changes._replace(unfinished=joins.save())
+        return self._changes
 
     # hot loop: benchmarks/graphs.py
     def _step(self, rows: Sequence[Finished], write: AdvanceGraphs) -> None:
         db = self.tables.db
         find = "SELECT graph, output FROM nodes WHERE key = ?"
-        lefts: Counter[int] = Counter()
+        ended_of: Counter[int] = Counter()
         counts: Counter[int] = Counter()
         broken: dict[int, Finished] = {}
-        held: list[tuple[Any, ...]] = []
+        member_results: list[tuple[Any, ...]] = []
         for row in rows:
             job = row.job
             node = first_row(db, find, (job.seq,))
             if node is None:  # an operator has queued it again
                 continue
             graph, output = node
-            lefts[graph] += 1
+            ended_of[graph] += 1
             if row.state is JobState.SUCCEEDED:
                 if output > 0:
                     counts[output] += 1
                     crc = data_crc(crc32(job.id.encode()), row.content_type, row.result)
-                    held.append((job.seq, output, job.id, row.content_type, row.result, crc))
+                    member_results.append(
+                        (job.seq, output, job.id, row.content_type, row.result, crc)
+                    )
                 continue
             if job.seq not in self._caused:
                 self._call_handlers(graph, row, write)
@@ -234,12 +236,14 @@ class Graphs:
                 counts[output] += 1
             elif output > 0:
                 broken.setdefault(output, row)
-        db.executemany("INSERT OR REPLACE INTO member_results VALUES (?, ?, ?, ?, ?, ?)", held)
+        db.executemany(
+            "INSERT OR REPLACE INTO member_results VALUES (?, ?, ?, ?, ?, ?)", member_results
+        )
         for join_key, row in broken.items():
-            self.joins.broke(join_key, _reason(row, caused=row.job.seq in self._caused))
+            self.joins.failed(join_key, _reason(row, caused=row.job.seq in self._caused))
         for join_key, n in counts.items():
-            self.joins.counted(join_key, n)
-        for graph, n in lefts.items():
+            self.joins.count_down(join_key, n)
+        for graph, n in ended_of.items():
             self._count(graph, n, write)
 
     def _count(self, graph: int, n: int, write: AdvanceGraphs) -> None:
@@ -249,13 +253,13 @@ class Graphs:
         row = first_row(db, "SELECT remaining, size FROM graphs WHERE key = ?", (graph,))
         if row is None:
             return
-        left, size = row
+        remaining, size = row
         unused = all_rows(db, "SELECT key FROM handlers WHERE graph = ?", (graph,))
-        if left and left == len(unused):
+        if remaining and remaining == len(unused):
             db.execute("DELETE FROM handlers WHERE graph = ?", (graph,))
             waiting = [job for (key,) in unused for job in self._handler(key)]
             self.cancel(waiting, "not needed: nothing failed", write)
-        elif left <= 0:
+        elif remaining <= 0:
             db.execute("UPDATE graphs SET ended = ? WHERE key = ?", (write.at or 1.0, graph))
             self.inputs.discard_graph(graph, size)
             db.execute("DELETE FROM deadlines WHERE graph = ?", (graph,))
@@ -279,7 +283,7 @@ class Graphs:
     ) -> None:
         rows = [Finished(job, state, write.at, write.ttl, ERROR_TYPE, error) for job in jobs]
         self._finish(Finish(rows))
-        self._news.ended.extend(rows)
+        self._changes.ended.extend(rows)
 
     def _call_handlers(self, graph: int, row: Finished, write: AdvanceGraphs) -> None:
         """Make ready what is there for the failure of a job."""
@@ -310,15 +314,15 @@ class Graphs:
             db.execute(sql, (code, job.rank, job.due, job.eta, job.body, crc, job.seq))
             delayed = job.state is JobState.DELAYED
             tables.count(tables.queue_id(job.queue), not delayed, delayed, blocked=-1)
-            self._tell(job, write)
+            self._report(job, write)
 
-    def _tell(self, job: JobRecord, write: AdvanceGraphs) -> None:
-        self._told += len(job.body)
-        if self._told > write.max_bytes or len(self._news.ready) >= _TOLD:
+    def _report(self, job: JobRecord, write: AdvanceGraphs) -> None:
+        self._bytes += len(job.body)
+        if self._bytes > write.max_bytes or len(self._changes.ready) >= _WITH_BODIES:
             job.body = b""
-            self._news.more.append(job)
+            self._changes.more.append(job)
         else:
-            self._news.ready.append(job)
+            self._changes.ready.append(job)
 
     def damaged(self, jobs: Sequence[JobRecord], text: str, write: AdvanceGraphs) -> None:
         """End jobs that cannot run, for their records or what they take are not what they were."""
@@ -386,7 +390,7 @@ def _start(job: JobRecord, write: AdvanceGraphs) -> None:
     job.rank = int((job.due - headers.priority * write.step) * 1_000_000)
 
 
-class Kinship:
+class LineageIndex:
     """Reads the table ``nodes``, which has the jobs of graphs until these are forgotten."""
 
     def __init__(self, db: apsw.Connection) -> None:
@@ -432,7 +436,7 @@ class GraphReads:
 
     def __init__(
         self,
-        graphs: Graphs,
+        graphs: GraphWrites,
         reads: Reads,
         cancel: Callable[[list[JobRecord], AuditFields], list[JobRecord]],
     ) -> None:
@@ -440,7 +444,7 @@ class GraphReads:
         self.tables = graphs.tables
         self._reads = reads
         self._cancel = cancel
-        self._kinship = Kinship(graphs.tables.db)
+        self._lineage = LineageIndex(graphs.tables.db)
 
     def _size(self, graph: int) -> int:
         sql = "SELECT size FROM graphs WHERE key = ?"
@@ -484,8 +488,8 @@ class GraphReads:
 
     def lineage(self, write: FindLineage) -> Lineage | None:
         """Say where a job stands in its graph."""
-        self._kinship.forget()  # the graph may be forgotten since, or was rolled back
-        return self._kinship.find([write.id])[0]
+        self._lineage.forget()  # the graph may be forgotten since, or was rolled back
+        return self._lineage.find([write.id])[0]
 
     def page(self, write: ListGraph) -> GraphPage | None:
         """List jobs of a graph by place."""

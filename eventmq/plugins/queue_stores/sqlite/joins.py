@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eventmq.store.reads import ReadInputs
     from eventmq.store.writes import AdvanceGraphs
 
-__all__ = ["Barriers", "Ends", "Inputs", "Span", "unfinished"]
+__all__ = ["Joins", "Span", "StoredInputs", "WaitingJobs", "unfinished"]
 
 
 logger = logging.getLogger("eventmq.store")
@@ -41,7 +41,7 @@ logger = logging.getLogger("eventmq.store")
 _AROUND = 16
 
 #: Bytes of results that are forgotten in one commit.
-SWEEP = 8 * 1024 * 1024
+FREED_AT_ONCE = 8 * 1024 * 1024
 
 _OF_JOIN = "FROM member_results WHERE key BETWEEN ? AND ? AND join_key = ?"
 
@@ -64,7 +64,7 @@ class Span(NamedTuple):
     join_key: int
 
 
-class Inputs:
+class StoredInputs:
     """Handler of `ReadInputs`."""
 
     def __init__(self, db: apsw.Connection) -> None:
@@ -108,7 +108,7 @@ class Inputs:
         """Forget what is held of a range of jobs and needed no more, some of it in this commit."""
         sql = "INSERT INTO releasable_results (first, final) VALUES (?, ?)"
         self._db.execute(sql, (first, final))
-        self.sweep()
+        self.free()
 
     def discard_graph(self, graph: int, size: int) -> None:
         """Do the same for a graph that has ended, if anything is held of it.
@@ -121,7 +121,7 @@ class Inputs:
         if first_row(self._db, sql, (graph, graph + size)) is not None:
             self.discard(graph, graph + size - 1)
 
-    def sweep(self) -> None:
+    def free(self) -> None:
         """Forget the next part of what is needed no more: to free its pages takes time."""
         db = self._db
         row = first_row(db, "SELECT key, first, final FROM releasable_results ORDER BY key LIMIT 1")
@@ -133,10 +133,10 @@ class Inputs:
             for key, length in rows:
                 gone.append((key,))
                 size += length + _AROUND
-                if size > SWEEP:
+                if size > FREED_AT_ONCE:
                     break
         db.executemany("DELETE FROM member_results WHERE key = ?", gone)
-        if size <= SWEEP:
+        if size <= FREED_AT_ONCE:
             db.execute("DELETE FROM releasable_results WHERE key = ?", (number,))
         else:
             sql = "UPDATE releasable_results SET first = ? WHERE key = ?"
@@ -201,7 +201,7 @@ class Inputs:
         return InputsPage(rows, 0)
 
 
-class Work(NamedTuple):
+class PendingWork(NamedTuple):
     """What is left to do at a join."""
 
     join_key: int
@@ -210,8 +210,8 @@ class Work(NamedTuple):
     copies: int = 0
 
 
-class Ends(Protocol):
-    """What is done with jobs that wait no more."""
+class WaitingJobs(Protocol):
+    """What can become of jobs that wait at a join."""
 
     def cancel(self, jobs: Sequence[JobRecord], reason: str, write: AdvanceGraphs) -> None:
         """End jobs for what they waited for did not succeed."""
@@ -228,14 +228,14 @@ class Ends(Protocol):
         """End jobs that would take too much."""
 
 
-class Barriers:
+class Joins:
     """Opens and breaks joins."""
 
-    def __init__(self, tables: Tables, inputs: Inputs, ends: Ends) -> None:
+    def __init__(self, tables: Tables, inputs: StoredInputs, waiting_jobs: WaitingJobs) -> None:
         self.tables = tables
         self.inputs = inputs
-        self._ends = ends
-        self._work: deque[Work] = deque()
+        self._waiting_jobs = waiting_jobs
+        self._work: deque[PendingWork] = deque()
 
     # What there is to do
 
@@ -248,7 +248,7 @@ class Barriers:
         db = self.tables.db
         sql = f"""SELECT join_key, reason, cursor, copies FROM pending_work
                   ORDER BY key LIMIT {_READ}"""
-        found = [Work(*row) for row in db.execute(sql)]
+        found = [PendingWork(*row) for row in db.execute(sql)]
         if found:
             sql = "DELETE FROM pending_work WHERE join_key = ?"
             db.executemany(sql, [(work.join_key,) for work in found])
@@ -263,17 +263,17 @@ class Barriers:
         self._work.clear()
         return unfinished(db)
 
-    def broke(self, join_key: int, reason: str) -> None:
+    def failed(self, join_key: int, reason: str) -> None:
         """Note that what a join waits for did not succeed."""
-        self._work.append(Work(join_key, reason))
+        self._work.append(PendingWork(join_key, reason))
 
-    def counted(self, join_key: int, n: int) -> None:
+    def count_down(self, join_key: int, n: int) -> None:
         """Note that jobs of a join have ended as they should."""
         db = self.tables.db
         db.execute("UPDATE joins SET remaining = remaining - ? WHERE key = ?", (n, join_key))
         row = first_row(db, "SELECT remaining FROM joins WHERE key = ?", (join_key,))
         if row is not None and row[0] <= 0:
-            self._work.append(Work(join_key, None))
+            self._work.append(PendingWork(join_key, None))
 
     def __bool__(self) -> bool:
         return bool(self._work)
@@ -292,7 +292,7 @@ class Barriers:
         jobs = self._waiting(max(work.join_key, work.cursor), last, work.join_key, limit)
         more = len(jobs) == limit and jobs[-1].seq < last
         if work.reason is not None:
-            self._ends.cancel(jobs, work.reason, write)
+            self._waiting_jobs.cancel(jobs, work.reason, write)
         else:
             copies = work.copies or (self._count(jobs, last, work.join_key) if more else 0)
             self._open(graph, span, jobs, copies, write)
@@ -300,7 +300,7 @@ class Barriers:
         if more:
             self._work.appendleft(work._replace(cursor=jobs[-1].seq + 1))
         else:
-            self._forget(span, held=work.reason is None)
+            self._forget(span, succeeded=work.reason is None)
         return max(1, len(jobs))
 
     def _waiting(self, first: int, last: int, join_key: int, limit: int) -> list[JobRecord]:
@@ -319,14 +319,14 @@ class Barriers:
         (count,) = first_row(self.tables.db, sql, (jobs[0].seq, last, join_key))
         return int(count)
 
-    def _forget(self, span: Span, *, held: bool) -> None:
+    def _forget(self, span: Span, *, succeeded: bool) -> None:
         """Forget a join at which nothing waits any more."""
         db = self.tables.db
         db.execute("DELETE FROM joins WHERE key = ?", (span.join_key,))
         db.execute("DELETE FROM join_arguments WHERE join_key = ?", (span.join_key,))
         if self.inputs.in_use(span.join_key):
             return
-        if held:
+        if succeeded:
             self.inputs.forget(span)
         elif self.inputs.ids(span):  # its graph may have ended before it in this commit
             self.inputs.discard(span.first, span.final)
@@ -338,12 +338,12 @@ class Barriers:
     ) -> None:
         takers = _takers(jobs)
         if not takers:
-            self._ends.ready(jobs, b"", write)
+            self._waiting_jobs.ready(jobs, b"", write)
             return
         try:
             self._fill(graph, span, jobs, copies, write)
         except DamagedRow as error:
-            self._ends.damaged(takers, f"{error}: its checksum is wrong", write)
+            self._waiting_jobs.damaged(takers, f"{error}: its checksum is wrong", write)
             self._let_go(jobs, takers, write)
 
     def _fill(
@@ -361,16 +361,16 @@ class Barriers:
         size = self.inputs.size(span) + len(packed)
         if size <= room:
             leaves = {key - graph: leaf for key, leaf in self.inputs.rows(span).items()}
-            self._ends.ready(jobs, pack(_filled(tree, leaves)), write)
+            self._waiting_jobs.ready(jobs, pack(_filled(tree, leaves)), write)
             return
         ids = {key - graph: job_id for key, job_id in self.inputs.ids(span).items()}
         value = pack(_filled(tree, ids))
         limit = _limit(size, longest + len(value), write)
         if not limit:
             self._keep(takers, span, size)
-            self._ends.ready(jobs, value, write)
+            self._waiting_jobs.ready(jobs, value, write)
             return
-        self._ends.too_large(takers, size, limit, write)
+        self._waiting_jobs.too_large(takers, size, limit, write)
         self._let_go(jobs, takers, write)
 
     def _let_go(
@@ -378,7 +378,7 @@ class Barriers:
     ) -> None:
         """Make those ready that only wait."""
         taking = {job.seq for job in takers}
-        self._ends.ready([job for job in jobs if job.seq not in taking], b"", write)
+        self._waiting_jobs.ready([job for job in jobs if job.seq not in taking], b"", write)
 
     def _keep(self, takers: Sequence[JobRecord], span: Span, size: int) -> None:
         """Keep results for jobs that get ids, and mark these."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventmq.job import JobRecord
-    from eventmq.plugins.queue_stores.sqlite.joins import Inputs
+    from eventmq.plugins.queue_stores.sqlite.joins import StoredInputs
     from eventmq.plugins.queue_stores.sqlite.reads import Reads
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.plugins.queue_stores.sqlite.writes import Attempts, Writes
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         PruneFailed,
     )
 
-__all__ = ["BARE_FAILED", "Failures", "Operations", "bulk_operations", "fits", "next_expiry"]
+__all__ = ["BARE_FAILED", "FailedJobs", "OperatorWrites", "bulk_operations", "fits", "next_expiry"]
 
 #: Columns of a failed job, without its body.
 BARE_FAILED = f"{BARE_COLUMNS}, {FAILED_COLUMNS}"
@@ -68,7 +68,7 @@ _BULK = "SELECT id, operation, at, bound, cursor, affected, done FROM bulk_opera
 _SCAN = 5000
 
 
-class Operations:
+class OperatorWrites:
     """Handlers of what operators do, and of `Expire` and `ForgetQueues`."""
 
     def __init__(self, tables: Tables, writes: Writes, reads: Reads) -> None:
@@ -203,9 +203,9 @@ class Operations:
             return AffectedJobs([], {}), None
         bulk = _bulk(row)
         end = min(bulk.bound, bulk.cursor + _SPAN)
-        looked, fitting = self._select(bulk, end, write.limit)
+        scanned, fitting = self._select(bulk, end, write.limit)
         jobs = [job for job in fitting if job.seq not in write.keep]
-        cursor = looked[-1] if len(looked) == write.limit else end
+        cursor = scanned[-1] if len(scanned) == write.limit else end
         affected = AffectedJobs(self._actions[bulk.operation.action](jobs, write.audit), {})
         bulk = bulk._replace(
             cursor=cursor, touched=bulk.touched + len(jobs), done=cursor >= bulk.bound
@@ -226,16 +226,16 @@ class Operations:
             values.append(tables.known_queue(operation.queue))
         columns = BARE_COLUMNS if table == "jobs" else BARE_FAILED
         sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY seq LIMIT ?"
-        looked, jobs = [], []
+        scanned, jobs = [], []
         for row in tables.rows(sql, (*values, limit)):
-            looked.append(row[0])
+            scanned.append(row[0])
             if table == "jobs":
                 job = tables.job(row)
                 if fits_job(job, operation):
                     jobs.append(job)
             elif fits(found := tables.failed(row), operation):
                 jobs.append(found.job)
-        return looked, jobs
+        return scanned, jobs
 
     # Queues
 
@@ -250,10 +250,10 @@ class Operations:
         return self.tables.forget_queues(write.queues, write.at)
 
 
-class Failures:
+class FailedJobs:
     """Handlers of `ListFailed` and `PruneFailed`."""
 
-    def __init__(self, tables: Tables, attempts: Attempts, inputs: Inputs) -> None:
+    def __init__(self, tables: Tables, attempts: Attempts, inputs: StoredInputs) -> None:
         self.tables = tables
         self.attempts = attempts
         self.inputs = inputs
@@ -264,11 +264,11 @@ class Failures:
         sql = f"""SELECT {BARE_FAILED} FROM failed WHERE (at, seq) < (?, ?)
                   ORDER BY at DESC, seq DESC LIMIT {_SCAN}"""
         rows: list[JobRow] = []
-        for looked, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
+        for scanned, row in enumerate(self.tables.rows(sql, (at, seq)), 1):
             found = self.tables.failed(row)
             if fits(found, write.operation):
                 rows.append(found)
-            if len(rows) >= write.limit or looked >= _SCAN:
+            if len(rows) >= write.limit or scanned >= _SCAN:
                 return rows, f"{found.at!r}:{found.job.seq}"
         return rows, ""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["open_to_read"]
 
 #: Seconds to wait where a broker that starts has the file for itself.
-_PATIENCE = 5.0
+_BUSY_TIMEOUT = 5.0
 
 
 def open_to_read(path: Path) -> apsw.Connection:
@@ -29,7 +29,7 @@ def open_to_read(path: Path) -> apsw.Connection:
     """
     file = path.absolute()
     try:
-        db = connect(file, busy=_PATIENCE, read_only=True)
+        db = connect(file, busy=_BUSY_TIMEOUT, read_only=True)
         try:
             first_row(db, "SELECT 1 FROM sqlite_master")
         except BaseException:
@@ -38,5 +38,5 @@ def open_to_read(path: Path) -> apsw.Connection:
     except UNREADABLE as error:
         if isinstance(error, DAMAGED) or path.with_name(f"{path.name}-wal").exists():
             raise
-        db = connect(file, busy=_PATIENCE, immutable=True)
+        db = connect(file, busy=_BUSY_TIMEOUT, immutable=True)
     return db

@@ -145,8 +145,8 @@ class Reads:
 
     def _find_many(self, ids: list[str]) -> dict[str, JobRow]:
         found = self._unfinished(ids, JOB_COLUMNS, _FAILED)
-        left = [job_id for job_id in ids if job_id not in found]
-        for _, row in self._ended(OUTCOME_COLUMNS, left):
+        remaining = [job_id for job_id in ids if job_id not in found]
+        for _, row in self._ended(OUTCOME_COLUMNS, remaining):
             found[row[0]] = self.tables.outcome(row, self.keeper)
         return {job_id: found[job_id] for job_id in ids if job_id in found}
 
@@ -154,9 +154,9 @@ class Reads:
         """Look jobs up without their bodies, and read long results while there is room."""
         found = self._unfinished(ids, BARE_COLUMNS, _BARE_FAILED)
         keeper, tables = self.keeper, self.tables
-        left = [job_id for job_id in ids if job_id not in found]
+        remaining = [job_id for job_id in ids if job_id not in found]
         long: dict[str, str] = {}
-        for table, (*row, length) in self._ended(_OUTCOME, left):
+        for table, (*row, length) in self._ended(_OUTCOME, remaining):
             known = found[row[0]] = tables.outcome(tuple(row), keeper)
             if length and not known.job.damaged and row[3] + keeper.spared(row[2]) > keeper.now:
                 long[row[0]] = table
@@ -176,8 +176,8 @@ class Reads:
         found: dict[str, JobRow] = {}
         for row in self._rows_of(columns, "jobs", ids):
             found[row[1]] = JobRow(tables.job(row))
-        left = [job_id for job_id in ids if job_id not in found]
-        for row in self._rows_of(failed, "failed", left):
+        remaining = [job_id for job_id in ids if job_id not in found]
+        for row in self._rows_of(failed, "failed", remaining):
             found[row[1]] = tables.failed(row)
         return found
 
@@ -229,10 +229,10 @@ class Reads:
         ]
         rows: list[JobRow] = []
         newest_first = merge(*tables, key=itemgetter(0), reverse=True)
-        for looked, (job_id, found) in enumerate(newest_first, 1):
+        for scanned, (job_id, found) in enumerate(newest_first, 1):
             if self._matches(found, write):
                 rows.append(found)
-            if len(rows) >= write.limit or looked >= _SCAN:
+            if len(rows) >= write.limit or scanned >= _SCAN:
                 return rows, job_id
         return rows, ""
 

@@ -73,8 +73,8 @@ _NO_QUEUE = "damaged"
 _CACHED = 10_000
 
 #: Rows of forgotten queues that are kept, and that one commit drops.
-MAX_GONE = 100_000
-GONE_SLICE = 20_000
+MAX_FORGOTTEN = 100_000
+FORGOTTEN_SLICE = 20_000
 
 _STATES = {code: state for state, code in STATE_CODES.items()}
 
@@ -164,7 +164,7 @@ class Tables:
         forgotten = []
         for name in names:
             key = self._queues.get(name)
-            if key is not None and (gone >= MAX_GONE or not self._forget_queue(name, key, at)):
+            if key is not None and (gone >= MAX_FORGOTTEN or not self._forget_queue(name, key, at)):
                 continue
             gone += key is not None
             forgotten.append(name)
@@ -195,7 +195,7 @@ class Tables:
         sql = """DELETE FROM queues WHERE id IN
                  (SELECT id FROM queues WHERE removed_at > 0 AND removed_at < ?
                  AND id < (SELECT max(id) FROM queues) ORDER BY removed_at LIMIT ?)"""
-        self.db.execute(sql, (at, GONE_SLICE))
+        self.db.execute(sql, (at, FORGOTTEN_SLICE))
 
     def subqueue_id(self, queue: str, headers: str) -> int:
         """Return the number of the subqueue of a job, making it if it is new."""
@@ -413,12 +413,12 @@ class Tables:
         """
         found = self.buckets[-1:]  # more is written to it, so that its ends would not stay so
         for bucket in reversed(self.buckets[:-1]):
-            least, greatest = self._ends.get(bucket) or self._look_at_ends(bucket)
+            least, greatest = self._ends.get(bucket) or self._read_ends(bucket)
             if least <= job_id <= greatest:
                 found.append(bucket)
         return found
 
-    def _look_at_ends(self, bucket: int) -> tuple[str, str]:
+    def _read_ends(self, bucket: int) -> tuple[str, str]:
         """Return the least and the greatest id of a bucket, ("~", "") of an empty one."""
         name = bucket_name(bucket)
         sql = f"SELECT (SELECT min(id) FROM {name}), (SELECT max(id) FROM {name})"

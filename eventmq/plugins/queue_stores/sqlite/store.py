@@ -34,8 +34,8 @@ from eventmq.plugins.queue_stores.sqlite.errors import ALTERED, ASK, store_error
 from eventmq.plugins.queue_stores.sqlite.event_log import CAP, RING, EventLog
 from eventmq.plugins.queue_stores.sqlite.graphs import GraphReads, next_deadline, open_graphs
 from eventmq.plugins.queue_stores.sqlite.operations import (
-    Failures,
-    Operations,
+    FailedJobs,
+    OperatorWrites,
     bulk_operations,
     next_expiry,
 )
@@ -59,7 +59,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
 )
 from eventmq.plugins.queue_stores.sqlite.suspects import SuspectRows
 from eventmq.plugins.queue_stores.sqlite.tools.tools import SqliteTools
-from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE, begin_anew, see_to_log
+from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT, check_log, empty_log
 from eventmq.plugins.queue_stores.sqlite.writes import (
     SKEW,
     LimitRows,
@@ -180,29 +180,29 @@ class SqliteStore:
         self._vfs = vfs
         self._expected = expect_store
         self._opened: OpenedFiles | None = None
-        self._home = DataDirectory(directory, reserve) if directory is not None else None
+        self._directory = DataDirectory(directory, reserve) if directory is not None else None
         self._durability = durability
         self._dedupe_window = dedupe_window
         self._keep = max(dedupe_window, keep_results)
         self._bucket_seconds = max(dedupe_window / BUCKETS, 1.0)
         self._keeper = Timekeeper()
         #: Wall time at which ids were looked at, and after how many seconds they are again.
-        self._looked_at = 0.0
-        self._look_every = min(SKEW, dedupe_window) / 2
+        self._scanned_at = 0.0
+        self._scan_every = min(SKEW, dedupe_window) / 2
         self._sync_every = fsync_interval if durability == "relaxed" else 0.0
         self._events = (events_ring, events_cap, events_values)
         self._db: apsw.Connection | None = None
         self._checkpointer: Checkpointer | None = None
         self._write_results: list[Sequence[Any] | Exception] = []
         #: Why nothing is committed any more.
-        self._lost: StoreError | None = None
+        self._broken: StoreError | None = None
         self._pruned = float("-inf")
         self._path = ":memory:" if directory is None else str(directory / FILE_NAME)
 
     @property
     def tools(self) -> SqliteTools | None:
         """What looks after the file; None where there is none."""
-        if self._home is None:
+        if self._directory is None:
             return None
         return SqliteTools(
             Path(self._path), durable=self._durability == "durable",
@@ -213,14 +213,14 @@ class SqliteStore:
 
     def open(self) -> Recovered:
         """Open or create the file; see `QueueStore.open`."""
-        if self._home is not None:
-            self._home.serve(self._expected)
+        if self._directory is not None:
+            self._directory.serve(self._expected)
         try:
             return self._open()
         except (*UNREADABLE, *ALTERED) as error:
             self.close()
-            if self._home is not None and self._is_full(error):
-                raise self._home.full() from error
+            if self._directory is not None and self._is_full(error):
+                raise self._directory.full() from error
             msg = f"cannot open the store {self._path}: {explain(error)}; {ASK}"
             raise StoreError(msg) from error
         except OSError as error:
@@ -231,19 +231,19 @@ class SqliteStore:
             raise
 
     def _open(self) -> Recovered:
-        self._lost = None
+        self._broken = None
         self._db = db = self._connect()
-        if self._home is not None:
+        if self._directory is not None:
             check_quickly(db, Path(self._path))
         check_expected(db, self._path, self._expected)
         prepare(db, self._path)
-        use_log(db, PATIENCE)
+        use_log(db, BUSY_TIMEOUT)
         db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
         # SQLite's own default; some builds write zeros, and so whole pages, for all that ends.
         db.execute("PRAGMA secure_delete = OFF")
-        if self._home is not None:
+        if self._directory is not None:
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             self._checkpointer = Checkpointer(self._path, self._sync_every, vfs=self._vfs)
         db.execute("BEGIN IMMEDIATE")
@@ -259,22 +259,26 @@ class SqliteStore:
         save_clock(db, keeper.record())
         db.execute("COMMIT")
         keeper.saved()
-        if self._home is not None:
-            self._note_files(self._home, recovered)
+        if self._directory is not None:
+            self._record_files(self._directory, recovered)
         if self._checkpointer is not None:
             self._checkpointer.start(db)
         writes.epoch = recovered.epoch
-        self._look_at_ids()
+        self._scan_ids()
         handlers = self._make_handlers(writes) | schedule_handlers(db)
         self._handlers = handlers | _event_handlers(self._event_log)
         return recovered
 
     def _connect(self) -> apsw.Connection:
         durable = self._durability == "durable"
-        logged = self._home is not None and see_to_log(Path(self._path), durable=durable)
+        logged = self._directory is not None and check_log(Path(self._path), durable=durable)
         wanted = self._page_checksums or None
         db = connect(
-            self._path, busy=PATIENCE, statements=STATEMENTS, vfs=self._vfs, page_checksums=wanted
+            self._path,
+            busy=BUSY_TIMEOUT,
+            statements=STATEMENTS,
+            vfs=self._vfs,
+            page_checksums=wanted,
         )
         self._refuse_other(db, logged=logged)
         if wanted and not has_page_checksums(db):
@@ -283,7 +287,7 @@ class SqliteStore:
                 "--salvage DEST makes a new one that has them", self._path,
             )  # fmt: skip
         if logged:
-            begin_anew(db)
+            empty_log(db)
         return db
 
     def _refuse_other(self, db: apsw.Connection, *, logged: bool) -> None:
@@ -298,7 +302,7 @@ class SqliteStore:
             db.close()
             raise
 
-    def _note_files(self, home: DataDirectory, recovered: Recovered) -> None:
+    def _record_files(self, home: DataDirectory, recovered: Recovered) -> None:
         """Remember which files are open, and tell of a store that was not there before."""
         assert self._db is not None  # noqa: S101 - called by open
         self._opened = OpenedFiles(home.database, home.descriptors, has_moved(self._db))
@@ -308,14 +312,14 @@ class SqliteStore:
 
     def _make_handlers(self, writes: Writes) -> dict[type, Callable[[Any], Any]]:
         reads = Reads(writes.tables, self._keeper)
-        operations = Operations(writes.tables, writes, reads)
+        operations = OperatorWrites(writes.tables, writes, reads)
         self._graphs = GraphReads(writes.graphs, reads, operations.cancel)
         handlers = _handlers(writes, reads, self._limits, operations)
         handlers[SaveSuspects] = self._suspects.save
         handlers[KeepTime] = lambda _: self._keeper.save_soon()
         return handlers | _graph_handlers(writes, self._graphs)
 
-    def _look_at_ids(self) -> None:
+    def _scan_ids(self) -> None:
         """Tell which ids need no look-up, and which always do.
 
         Ids have the wall time of who made them. What is known of them is worth something for as
@@ -325,7 +329,7 @@ class SqliteStore:
         horizon = id_horizon(wall)
         writes.high = highest_id(tables, horizon)
         writes.early = ids_between(tables, horizon, id_horizon(wall + self._dedupe_window))
-        writes.wall = self._looked_at = wall
+        writes.wall = self._scanned_at = wall
 
     def _recover(self, tables: Tables) -> Recovered:
         store_id, epoch = identify(tables.db, self._clock.now())
@@ -357,8 +361,8 @@ class SqliteStore:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        if self._home is not None:
-            self._home.close()
+        if self._directory is not None:
+            self._directory.close()
 
     def _is_there(self) -> bool:
         """Return whether the files are still where they were opened, as far as it was noted."""
@@ -399,13 +403,13 @@ class SqliteStore:
 
     def _commit(self, batch: Sequence[Write]) -> Sequence[Any] | Exception:
         assert self._db is not None, "the store is not open"  # noqa: S101
-        if self._lost is not None:
-            return self._lost
+        if self._broken is not None:
+            return self._broken
         high = self._writes.high
         try:
-            if self._home is not None:
-                self._look_at_space(self._home)
-            high = self._tell_time()
+            if self._directory is not None:
+                self._check_space(self._directory)
+            high = self._read_clocks()
             try:
                 return self._transaction(batch)
             except Mismatch:
@@ -421,13 +425,13 @@ class SqliteStore:
         finally:
             self._writes.careful = False
 
-    def _tell_time(self) -> str:
+    def _read_clocks(self) -> str:
         """Read the clocks; return the id above which none needs a look-up."""
         keeper, clock, writes = self._keeper, self._clock, self._writes
         keeper.advance(clock.now(), clock.boottime())
         writes.wall = keeper.wall
-        if abs(writes.wall - self._looked_at) > self._look_every:
-            self._look_at_ids()
+        if abs(writes.wall - self._scanned_at) > self._scan_every:
+            self._scan_ids()
         return writes.high
 
     def _transaction(self, batch: Sequence[Write]) -> Sequence[Any]:
@@ -439,13 +443,13 @@ class SqliteStore:
         graphs.reset()
         write_results = [handlers[type(write)](write) for write in batch]
         keeper = self._keeper
-        said, now, ahead, addition = write_results, keeper.now, keeper.ahead, keeper.addition()
+        results, now, ahead, addition = write_results, keeper.now, keeper.ahead, keeper.addition()
         if graphs.pending:
-            follow = AdvanceGraphs(now, ahead=ahead)
-            batch = [*batch, follow]
-            said = [*write_results, graphs.advance(follow)]
+            advance = AdvanceGraphs(now, ahead=ahead)
+            batch = [*batch, advance]
+            results = [*write_results, graphs.advance(advance)]
         self._prune()
-        self._event_log.append(batch, said, now, ahead, keeper.spares(now))
+        self._event_log.append(batch, results, now, ahead, keeper.spares(now))
         self._tables.flush_counts()
         saves = keeper.unsaved_for >= SAVE_EVERY
         if addition is not None:  # the batch was decided before it
@@ -471,21 +475,21 @@ class SqliteStore:
             if self._graphs.prune(before - self._bucket_seconds) or more:
                 self._pruned = float("-inf")  # the rest with the next commits
 
-    def _look_at_space(self, home: DataDirectory) -> None:
+    def _check_space(self, home: DataDirectory) -> None:
         self._writes.refuse = home.low(self._clock.monotonic())
         if self._checkpointer is not None:
             self._checkpointer.bound(home.space)
 
     def _make_room(self) -> None:
         """Give back what can be, so that what runs is finished; nothing is committed meanwhile."""
-        if self._home is not None:
-            self._home.release_ballast()
+        if self._directory is not None:
+            self._directory.release_ballast()
         if self._checkpointer is not None and self._db is not None:
             self._checkpointer.make_room(self._db)
 
     def _is_full(self, error: Exception) -> bool:
         if lacks_index_space(error):
-            return self._home is not None and self._home.exhausted()
+            return self._directory is not None and self._directory.exhausted()
         return isinstance(error, DISK_FULL)
 
     def _roll_back(self, high: str) -> None:
@@ -503,8 +507,8 @@ class SqliteStore:
             self._tables.reload()
             self._event_log.reload()
         except Exception as error:
-            self._lost = store_error(self._path, error, "cannot undo a commit that failed")
-            raise self._lost from error
+            self._broken = store_error(self._path, error, "cannot undo a commit that failed")
+            raise self._broken from error
         self._writes.high = high
 
     def _failure(self, error: Exception) -> Exception:
@@ -532,9 +536,9 @@ def _graph_handlers(writes: Writes, graphs: GraphReads) -> dict[type, Callable[[
 
 
 def _handlers(
-    writes: Writes, reads: Reads, limits: LimitRows, operations: Operations
+    writes: Writes, reads: Reads, limits: LimitRows, operations: OperatorWrites
 ) -> dict[type, Callable[[Any], Any]]:
-    failures = Failures(writes.tables, writes.attempts, writes.graphs.inputs)
+    failed_jobs = FailedJobs(writes.tables, writes.attempts, writes.graphs.inputs)
     return {
         Admit: writes.admit,
         Finish: writes.finish,
@@ -553,8 +557,8 @@ def _handlers(
         ContinueBulkOperation: operations.bulk_slice,
         Pause: operations.pause,
         ForgetQueues: operations.forget_queues,
-        ListFailed: failures.list_failed,
-        PruneFailed: failures.prune,
+        ListFailed: failed_jobs.list_failed,
+        PruneFailed: failed_jobs.prune,
     }
 
 

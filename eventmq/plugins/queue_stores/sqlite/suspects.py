@@ -31,7 +31,7 @@ class SuspectRows:
         sql = """INSERT OR REPLACE INTO suspects SELECT ?1, ?2
                  WHERE EXISTS (SELECT 1 FROM jobs WHERE seq = ?1)"""
         db.executemany(sql, [(row.seq, pack(_packed(row))) for row in write.rows])
-        db.executemany("DELETE FROM suspects WHERE seq = ?", [(seq,) for seq in write.gone])
+        db.executemany("DELETE FROM suspects WHERE seq = ?", [(seq,) for seq in write.removed])
         sql = "UPDATE jobs SET deaths = ? WHERE seq = ?"
         db.executemany(sql, [(deaths, seq) for seq, deaths in write.deaths])
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventmq.plugins.queue_stores.sqlite.rows import Tables
     from eventmq.timekeeping import Timekeeper
 
-__all__ = ["Uniqueness"]
+__all__ = ["UniqueKeys"]
 
 #: Ends that a period goes on after; a job that was cancelled or expired never ran.
 _RAN = (STATE_CODES[JobState.SUCCEEDED], STATE_CODES[JobState.FAILED])
@@ -37,7 +37,7 @@ LONELY = """UPDATE jobs SET ready_at = ready_at - ?
    AND other.unique_key IS NOT NULL AND other.seq <> jobs.seq)"""
 
 
-class Uniqueness:
+class UniqueKeys:
     """Decides about jobs with a key, and writes them.
 
     Args:

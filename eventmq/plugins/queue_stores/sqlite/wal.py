@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     import apsw
 
-__all__ = ["PATIENCE", "LogEnd", "begin_anew", "look_at_log", "patience", "see_to_log"]
+__all__ = ["BUSY_TIMEOUT", "LogEnd", "busy_timeout", "check_log", "empty_log", "inspect_log"]
 
 logger = logging.getLogger("eventmq.store")
 
 _HEADER, _FRAME = 32, 24
 
 #: Seconds that a connection of a store waits for locks of others.
-PATIENCE = 5.0
+BUSY_TIMEOUT = 5.0
 
 #: The two magic numbers: checksums of little-endian and of big-endian words.
 _MAGIC = {0x377F0682: "<", 0x377F0683: ">"}
@@ -57,7 +57,7 @@ class LogEnd(NamedTuple):
         return self.beyond > 1 or not self.header
 
 
-def look_at_log(path: Path) -> LogEnd:
+def inspect_log(path: Path) -> LogEnd:
     """Return how the log of a database ends, before anything is written to it.
 
     Nobody else may write it.
@@ -90,7 +90,7 @@ def _end(log: int, frames: int) -> LogEnd:
     return LogEnd(frames, _commits(log, header, frames, size))
 
 
-def see_to_log(path: Path, *, durable: bool) -> bool:
+def check_log(path: Path, *, durable: bool) -> bool:
     """See that nothing in the log of a store is passed over; say whether it has anything.
 
     This is done before the store is opened to write: the last one that closes such a connection
@@ -105,7 +105,7 @@ def see_to_log(path: Path, *, durable: bool) -> bool:
         apsw.Error: The file cannot be read.
         StoreError: Commits would be lost.
     """
-    end = look_at_log(path)
+    end = inspect_log(path)
     if end.damaged:
         what = f"{end.beyond} commits that" if end.header else "commits that may"
         msg = (
@@ -119,22 +119,22 @@ def see_to_log(path: Path, *, durable: bool) -> bool:
     return bool(end.frames or end.beyond)
 
 
-def begin_anew(db: apsw.Connection) -> None:
+def empty_log(db: apsw.Connection) -> None:
     """Empty the log, if nobody reads it: what is cut off now is not taken for damage later."""
     # A connection that has read nothing does not know of a log, and moves none.
     first_row(db, "SELECT 1 FROM sqlite_master")
-    with patience(db, 0.0):
+    with busy_timeout(db, 0.0):
         checkpoint(db, "TRUNCATE")
 
 
 @contextmanager
-def patience(db: apsw.Connection, seconds: float) -> Iterator[None]:
+def busy_timeout(db: apsw.Connection, seconds: float) -> Iterator[None]:
     """Let a connection wait so long for others meanwhile."""
     set_busy_timeout(db, seconds)
     try:
         yield
     finally:
-        set_busy_timeout(db, PATIENCE)
+        set_busy_timeout(db, BUSY_TIMEOUT)
 
 
 def _is_sound(header: bytes) -> bool:

@@ -17,7 +17,7 @@ from eventmq.plugins.queue_stores.sqlite.checksums import (
     data_crc,
     is_sound,
 )
-from eventmq.plugins.queue_stores.sqlite.graphs import Graphs
+from eventmq.plugins.queue_stores.sqlite.graphs import GraphWrites
 from eventmq.plugins.queue_stores.sqlite.rows import (
     FAILED_COLUMNS,
     INSERT_COLUMNS,
@@ -26,7 +26,7 @@ from eventmq.plugins.queue_stores.sqlite.rows import (
     damage_of,
     label_of,
 )
-from eventmq.plugins.queue_stores.sqlite.unique import Uniqueness
+from eventmq.plugins.queue_stores.sqlite.unique import UniqueKeys
 from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.store.reads import LoadSchedules
 from eventmq.store.writes import (
@@ -185,8 +185,8 @@ class Writes:
         self.tables = tables
         self.attempts = Attempts(tables)
         self.dedupe_window = dedupe_window
-        self.unique = Uniqueness(tables, self._store_outcomes, dedupe_window, keeper)
-        self.graphs = Graphs(tables, self.finish)
+        self.unique = UniqueKeys(tables, self._store_outcomes, dedupe_window, keeper)
+        self.graphs = GraphWrites(tables, self.finish)
         #: Number of this opening; set by the store.
         self.epoch = 0
         #: Guarded wall time; set by the store.

@@ -16,7 +16,7 @@ from eventmq.plugins.database import connect, first_row
 from eventmq.plugins.queue_stores.sqlite.checkpoint import LOG_BYTES
 from eventmq.plugins.queue_stores.sqlite.disk import FILE_NAME
 from eventmq.plugins.queue_stores.sqlite.store import SqliteStore
-from eventmq.plugins.queue_stores.sqlite.wal import begin_anew
+from eventmq.plugins.queue_stores.sqlite.wal import empty_log
 from eventmq.store.writes import Admit
 from eventmq.testing import FakeClock
 
@@ -30,7 +30,7 @@ MIB = 1024 * 1024
 PROMPT = 4.5
 
 #: Seconds after which a thread that was never released fails.
-PATIENCE = 20.0
+BUSY_TIMEOUT = 20.0
 
 
 class Filled:
@@ -121,7 +121,7 @@ class Moving:
         self._ended = threading.Event()
 
     def __enter__(self) -> None:
-        assert self._ended.wait(PATIENCE)
+        assert self._ended.wait(BUSY_TIMEOUT)
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -154,8 +154,8 @@ def test_a_log_that_a_crash_left_is_emptied_by_the_next_start(
     left = shutil.copytree(filled.path.parent, tmp_path / "left")
     log = left / f"{FILE_NAME}-wal"
     assert log.stat().st_size > 3 * MIB
-    with closing(connect(left / FILE_NAME, busy=PATIENCE)) as db:
-        begin_anew(db)
+    with closing(connect(left / FILE_NAME, busy=BUSY_TIMEOUT)) as db:
+        empty_log(db)
         assert 0 == log.stat().st_size
         assert (3,) == first_row(db, "SELECT count(*) FROM jobs")
 
@@ -173,11 +173,11 @@ def test_the_log_stays_short_where_little_space_is_free(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quarter of what is free: the database must have room for what is moved into it."""
-    monkeypatch.setattr(filled.store._home, "free", lambda: 4 * MIB)
+    monkeypatch.setattr(filled.store._directory, "free", lambda: 4 * MIB)
     for _ in range(40):
         filled.commit(MIB // 8)
     assert filled.log.stat().st_size < 1.5 * MIB
-    monkeypatch.setattr(filled.store._home, "free", lambda: 1 << 40)
+    monkeypatch.setattr(filled.store._directory, "free", lambda: 1 << 40)
     filled.clock.advance(2.0)
     for _ in range(40):
         filled.commit(MIB // 8)

@@ -158,7 +158,7 @@ def test_ballast_that_cannot_be_given_back_is_an_error_of_the_store(
         raise OSError(30, "Read-only file system")
 
     full_after_rows(monkeypatch)
-    monkeypatch.setattr(store.store._home, "release_ballast", read_only)
+    monkeypatch.setattr(store.store._directory, "release_ballast", read_only)
     write_result = store.admit()
     assert isinstance(write_result, StoreError)
     assert str(write_result).endswith("cannot be written: [Errno 30] Read-only file system")
@@ -252,7 +252,7 @@ def test_a_thread_that_cannot_be_had_is_one_too(
 def test_any_other_trouble_with_files_at_the_start_is_one(
     opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "see_to_log", _no_descriptor)
+    monkeypatch.setattr(store, "check_log", _no_descriptor)
     with pytest.raises(StoreError, match=r"cannot open the store .*: .*Too many open files"):
         opened()
 

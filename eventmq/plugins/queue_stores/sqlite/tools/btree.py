@@ -162,13 +162,13 @@ class File:
 
     def chain(self, first: int, length: int) -> bytes:
         """Return the rest of a record that goes on in pages of its own."""
-        parts, number, left = [], first, length
-        while left > 0:
+        parts, number, remaining = [], first, length
+        while remaining > 0:
             page = self.page(number)
             if not page or self.entry(number)[0] not in {0, _FIRST_OVERFLOW, _LATER_OVERFLOW}:
                 raise _Damaged(f"page {number}, where a row goes on, is not there")
-            parts.append(page[4 : min(self.usable, 4 + left)])
-            left -= len(parts[-1])
+            parts.append(page[4 : min(self.usable, 4 + remaining)])
+            remaining -= len(parts[-1])
             number = int.from_bytes(page[:4], "big")
         return b"".join(parts)
 

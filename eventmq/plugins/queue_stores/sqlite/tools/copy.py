@@ -14,7 +14,7 @@ from eventmq.interfaces import BackedUp
 from eventmq.plugins.database import UNREADABLE, connect, copy_database, has_page_checksums
 from eventmq.plugins.private_files import make_private_file
 from eventmq.plugins.queue_stores.sqlite.disk import DataDirectory
-from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE
+from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def _must_be_closed(final: Path) -> None:
 def _copy(db: apsw.Connection, draft: Path) -> int:
     make_private_file(draft)
     with contextlib.closing(
-        connect(draft, busy=PATIENCE, page_checksums=has_page_checksums(db))
+        connect(draft, busy=BUSY_TIMEOUT, page_checksums=has_page_checksums(db))
     ) as copy:
         copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         copy_database(db, copy)

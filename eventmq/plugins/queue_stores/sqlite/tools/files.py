@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from eventmq.interfaces import Finding
 from eventmq.plugins.database import INTERRUPTED, UNREADABLE, bad_pages, explain, first_row
 from eventmq.plugins.queue_stores.sqlite.tools.check import RESTORE, first_of
-from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
+from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ _TREE = re.compile(r"[Tt]ree (?:page )?(\d+)")
 
 def check_log(path: Path, *, durable: bool) -> Iterator[Finding]:
     """Yield what is wrong with the log. No broker may have the store open."""
-    end = look_at_log(path)
+    end = inspect_log(path)
     if not end.damaged or not durable:
         return
     what = f"{end.beyond} commits stand" if end.header else "commits may stand"

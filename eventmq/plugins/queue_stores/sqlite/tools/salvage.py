@@ -44,7 +44,7 @@ from eventmq.plugins.queue_stores.sqlite.schema import (
     prepare,
 )
 from eventmq.plugins.queue_stores.sqlite.tools.btree import BadPage, File
-from eventmq.plugins.queue_stores.sqlite.wal import look_at_log
+from eventmq.plugins.queue_stores.sqlite.wal import inspect_log
 from eventmq.plugins.schedule_stores.table import ScheduleTable
 from eventmq.wire.batches import unpack
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["salvage"]
 
 #: Seconds to wait for locks; nobody else has these files.
-_PATIENCE = 5.0
+_BUSY_TIMEOUT = 5.0
 
 #: Bytes of the header of a file before what only its last writer knows.
 _CONSTANT = 24
@@ -165,7 +165,7 @@ class _Salvage:
         self.numbers: dict[str, set[int]] = {table: set() for table in _NAMED_BY}
         #: Id of the store that is copied, "" where it cannot be read.
         self._source_id = ""
-        #: Barriers that cannot hand on what they should, and why.
+        #: Joins that cannot hand on what they should, and why.
         self.broken: dict[int, str] = {}
         #: Table or index -> its first page; and the tables whose rows have no numbers.
         self._roots: dict[str, int] = {}
@@ -197,7 +197,7 @@ class _Salvage:
 
     def _read_log(self, *, durable: bool) -> None:
         try:
-            end = look_at_log(self.path)
+            end = inspect_log(self.path)
         except UNREADABLE as error:
             self._lose("log", self.path.name, f"it cannot be said what the log has: {error}")
             return
@@ -231,12 +231,12 @@ class _Salvage:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        with contextlib.closing(connect(self.copy, busy=_PATIENCE, page_checksums=False)) as db:
+        with contextlib.closing(connect(self.copy, busy=_BUSY_TIMEOUT, page_checksums=False)) as db:
             first_row(db, "PRAGMA user_version")  # who has read nothing knows of no log
             checkpoint(db, "TRUNCATE")
 
     def _write_header(self) -> None:
-        with contextlib.closing(connect(":memory:", busy=_PATIENCE)) as db:
+        with contextlib.closing(connect(":memory:", busy=_BUSY_TIMEOUT)) as db:
             db.execute("CREATE TABLE t (a)")
             header = bytearray(db.serialize("main")[:_CONSTANT])
         header[18:20] = b"\2\2"  # it has a log
@@ -245,7 +245,7 @@ class _Salvage:
 
     def _new_store(self) -> apsw.Connection:
         make_private_file(self.target)
-        db = connect(self.target, busy=_PATIENCE, page_checksums=self._page_checksums or None)
+        db = connect(self.target, busy=_BUSY_TIMEOUT, page_checksums=self._page_checksums or None)
         db.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
         prepare(db, str(self.target))
         ScheduleTable(db)
@@ -596,7 +596,7 @@ def _order(sql: str) -> list[str]:
     """Return the columns of a table that was declared so, in the order of its records."""
     if not sql:
         return []
-    with contextlib.closing(connect(":memory:", busy=_PATIENCE)) as db:
+    with contextlib.closing(connect(":memory:", busy=_BUSY_TIMEOUT)) as db:
         try:
             db.execute(sql)
             name = first_row(db, "SELECT name FROM sqlite_master")[0]

@@ -17,7 +17,7 @@ from eventmq.plugins.queue_stores.sqlite.tools.check import RESTORE, run
 from eventmq.plugins.queue_stores.sqlite.tools.copy import back_up, copy_files
 from eventmq.plugins.queue_stores.sqlite.tools.files import check_log, check_page_sums, check_pages
 from eventmq.plugins.queue_stores.sqlite.tools.salvage import salvage
-from eventmq.plugins.queue_stores.sqlite.wal import PATIENCE
+from eventmq.plugins.queue_stores.sqlite.wal import BUSY_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,7 +124,7 @@ class SqliteTools:
             home.close()
 
     def _mend(self, found: list[Finding]) -> list[str]:
-        with contextlib.closing(connect(self.path, busy=PATIENCE, create=False)) as db:
+        with contextlib.closing(connect(self.path, busy=BUSY_TIMEOUT, create=False)) as db:
             db.execute("PRAGMA synchronous = FULL")
             done = [f"indexes: {f.found}" for f in found if f.check == "indexes" and f.repairable]
             if any(f.check == "log" for f in found):
